@@ -1,0 +1,28 @@
+"""The one place that asks the time, and the API's ways of writing it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def now() -> float:
+    return time.time()
+
+
+def iso(moment: float) -> str:
+    """`2026-01-02T03:04:05Z`, as server views write times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def iso_micro(moment: float) -> str:
+    """`2026-01-02T03:04:05.000000`, as services and actions write times."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def parse(text: str) -> float:
+    """Epoch seconds of an ISO 8601 time; one without a zone is UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text.strip())
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
