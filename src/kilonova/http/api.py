@@ -1,0 +1,290 @@
+"""An API: its routes, actions and views, compiled with its microversions into one table per route."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kilonova.http.context import Answer
+from kilonova.http.errors import BadRequest, HttpError, NotAcceptable
+from kilonova.http.router import Router
+from kilonova.http.schema import Schema, Validator
+from kilonova.http.versions import (
+    SERVER_ACTION,
+    Behaviour,
+    Draft,
+    Microversion,
+    Upgrade,
+    ViewField,
+)
+from kilonova.http.views import View
+
+Handler = Callable[..., Awaitable[Answer | None]]
+Fault = Callable[[HttpError, str], Any]
+_VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
+
+
+class Form:
+    """What one route accepts and answers in one span of versions."""
+
+    __slots__ = ("body", "query", "query_closed", "query_keys", "status", "upgrades")
+
+    def __init__(self, draft: Draft) -> None:
+        self.body = Validator(draft.body) if draft.body is not None else None
+        self.query_keys = dict(draft.query or {})
+        self.query_closed = draft.query_closed
+        self.query = Validator(
+            {"type": "object", "properties": {k: _values(s) for k, s in self.query_keys.items()}}
+        )
+        self.status = draft.status
+        self.upgrades: tuple[Upgrade, ...] = draft.upgrades
+
+
+def multi(schema: Schema) -> Schema:
+    """A query key that may stand several times."""
+    return {"multi": True, **schema}
+
+
+def _values(schema: Schema) -> Schema:
+    schema = dict(schema)
+    many = schema.pop("multi", False)
+    return {"type": "array", "items": schema, **({} if many else {"maxItems": 1})}
+
+
+@dataclass
+class Route:
+    """One method and path (or one action of it) in its newest form. `shows` names the view for the documents."""
+
+    method: str
+    path: str
+    handler: Handler
+    policy: str | None = None
+    checks: Sequence[str] = ()
+    body: Schema | None = None
+    query: dict[str, Schema] | None = None
+    status: int = 200
+    public: bool = False
+    stream: bool = False
+    shows: tuple[str, str, bool] | None = None
+    action: str | None = None
+    table: list[Form | None] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return f"{self.method} {self.path}" + (f"#{self.action}" if self.action else "")
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").strip().split("\n")[0]
+
+
+class Actions:
+    """The actions of one `…/action` path, told apart by the single key of the body."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Route] = {}
+
+
+class Api:
+    """`prefix` is where it is mounted; `roots` are path segments like `v2.1` that its routes stand below."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        prefix: str,
+        errors: Fault,
+        major: int = 0,
+        low: int = 0,
+        high: int = 0,
+        roots: Sequence[str] = (),
+        frozen_roots: Sequence[str] = (),
+        legacy_header: str | None = None,
+        request_id_header: str | None = None,
+        project_in_path: bool = False,
+        body_limit: int = 114688,
+    ) -> None:
+        self.name = name
+        self.prefix = prefix
+        self.errors = errors
+        self.major, self.low, self.high = major, low, high
+        self.roots, self.frozen_roots = tuple(roots), tuple(frozen_roots)
+        self.legacy_header = legacy_header
+        self.request_id_header = request_id_header
+        self.project_in_path = project_in_path
+        self.body_limit = body_limit
+        self.router: Router[Route | Actions] = Router()
+        self.documents: Router[Route] = Router()
+        self.fallback: Handler | None = None
+        self.routes: dict[str, Route] = {}
+        self.actions: dict[str, Actions] = {}
+        self.views: dict[str, View] = {}
+        self.microversions: list[Microversion] = []
+        self.behaviours_at: dict[int, frozenset[str]] = {}
+        self.compile([])
+
+    # Declaring
+
+    def route(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            declared = Route(method, path, handler, **options)
+            self.router.add(method, path, declared)
+            self._keep(declared)
+            return handler
+
+        return declare
+
+    def action(self, name: str, at: str = SERVER_ACTION, **options: Any) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            declared = Route("POST", at, handler, action=name, **options)
+            declared.body = {
+                "type": "object",
+                "properties": {name: options.get("body", {"type": "null"})},
+                "required": [name],
+                "additionalProperties": False,
+            }
+            if at not in self.actions:
+                self.actions[at] = Actions()
+                self.router.add("POST", at, self.actions[at])
+            self.actions[at].by_name[name] = declared
+            self._keep(declared)
+            return handler
+
+        return declare
+
+    def document(self, method: str, path: str) -> Callable[[Handler], Handler]:
+        """A version document: below no root, for everybody."""
+
+        def declare(handler: Handler) -> Handler:
+            declared = Route(method, path, handler, public=True)
+            self.documents.add(method, path, declared)
+            declared.table = [Form(_draft(declared))] * (self.high - self.low + 1)
+            return handler
+
+        return declare
+
+    def view(self, view: View) -> View:
+        if view.name in self.views:
+            raise ValueError(f"view {view.name} is declared twice")
+        self.views[view.name] = view
+        return view
+
+    def _keep(self, declared: Route) -> None:
+        if declared.key in self.routes:
+            raise ValueError(f"{declared.key} is declared twice")
+        self.routes[declared.key] = declared
+
+    # Compiling
+
+    def compile(self, microversions: Sequence[Microversion]) -> None:
+        """Fill every table, from the newest version down."""
+        self.microversions = sorted(microversions, key=lambda version: version.minor)
+        by_minor = {version.minor: version for version in self.microversions}
+        self._check_targets()
+        self._compile_behaviours()
+        for declared in self.routes.values():
+            self._compile_route(declared, by_minor)
+        for shown in self.views.values():
+            self._compile_view(shown, by_minor)
+
+    def _check_targets(self) -> None:
+        for version in self.microversions:
+            for change in version.changes:
+                if change.target and change.target not in self.routes:
+                    raise ValueError(f"{version.number}: no route {change.target}")
+                if isinstance(change, ViewField):
+                    for name in change.views:
+                        if name not in self.views:
+                            raise ValueError(f"{version.number}: no view {name}")
+
+    def _compile_behaviours(self) -> None:
+        names: set[str] = set()
+        by_minor = {version.minor: version for version in self.microversions}
+        for minor in range(self.low, self.high + 1):
+            if minor in by_minor:
+                names |= {c.name for c in by_minor[minor].changes if isinstance(c, Behaviour)}
+            self.behaviours_at[minor] = frozenset(names)
+
+    def _compile_route(self, declared: Route, by_minor: Mapping[int, Microversion]) -> None:
+        draft = _draft(declared)
+        form: Form | None = None
+        table: list[Form | None] = []
+        for minor in range(self.high, self.low - 1, -1):
+            if draft.exists and form is None:
+                form = Form(draft)
+            table.append(form if draft.exists else None)
+            version = by_minor.get(minor)
+            if version is not None:
+                touching = [change for change in version.changes if change.target == declared.key]
+                for change in touching:
+                    change.undo(draft)
+                if touching:
+                    form = None
+        declared.table = table[::-1]
+
+    def _compile_view(self, shown: View, by_minor: Mapping[int, Microversion]) -> None:
+        fields = shown.fields
+        table = []
+        for minor in range(self.high, self.low - 1, -1):
+            table.append(fields)
+            version = by_minor.get(minor)
+            for change in version.changes if version else ():
+                if isinstance(change, ViewField) and shown.name in change.views:
+                    fields = change.undo_fields(fields)
+        shown.low = self.low
+        shown.table = table[::-1]
+
+    # Negotiating
+
+    def negotiate(self, headers: Mapping[str, str]) -> int:
+        """The minor version asked for; none asked for is the lowest."""
+        if not self.major:
+            return self.low
+        asked = self._asked(headers)
+        if asked is None:
+            return self.low
+        if asked == "latest":
+            return self.high
+        numbers = _VERSION.fullmatch(asked)
+        if numbers is None:
+            raise BadRequest(
+                f"API Version String {asked[:40]!r} is of invalid format. It must be of format MajorNum.MinorNum."
+            )
+        major, minor = int(numbers[1]), int(numbers[2])
+        if major != self.major or not self.low <= minor <= self.high:
+            raise NotAcceptable(
+                f"Version {asked[:40]} is not supported by the API. "
+                f"Minimum is {self.major}.{self.low} and maximum is {self.major}.{self.high}."
+            )
+        return minor
+
+    def _asked(self, headers: Mapping[str, str]) -> str | None:
+        for entry in headers.get("openstack-api-version", "").split(","):
+            service, _, number = entry.strip().partition(" ")
+            if service.lower() == self.name:
+                return number.strip()
+        return headers.get(self.legacy_header.lower()) if self.legacy_header else None
+
+    def version_headers(self, minor: int) -> dict[str, str]:
+        if not self.major:
+            return {}
+        number = f"{self.major}.{minor}"
+        headers = {"OpenStack-API-Version": f"{self.name} {number}", "Vary": "OpenStack-API-Version"}
+        if self.legacy_header:
+            headers[self.legacy_header] = number
+            headers["Vary"] += f", {self.legacy_header}"
+        return headers
+
+
+def _draft(declared: Route) -> Draft:
+    return Draft(
+        exists=True,
+        body=declared.body,
+        query=declared.query,
+        query_closed=declared.query is not None,
+        status=declared.status,
+        upgrades=(),
+        body_root=declared.action or "",
+    )

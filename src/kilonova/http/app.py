@@ -1,0 +1,319 @@
+"""The ASGI application: one port, several APIs by path prefix. Every request passes here once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import orjson
+
+from kilonova import store
+from kilonova.http.api import Actions, Api, Form, Route
+from kilonova.http.body import check_text, parse_json
+from kilonova.http.context import Answer, Context
+from kilonova.http.errors import (
+    BadRequest,
+    HttpError,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from kilonova.http.schema import pruned
+
+if TYPE_CHECKING:
+    from kilonova.services import Services
+
+log = logging.getLogger(__name__)
+request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+Plain = Callable[[], Awaitable[Answer]]
+_REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PROJECT_ID = re.compile(r"[0-9a-f-]+")
+_JSON_TYPES = ("application/json", "application/vnd.openstack.compute+json")
+_UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
+
+
+class App:
+    """`plain` are unversioned pages for machines (health, metrics), by path."""
+
+    def __init__(
+        self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None
+    ) -> None:
+        self.services = services
+        self.apis = {api.prefix.strip("/"): api for api in apis}
+        self.plain = dict(plain or {})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        started = time.perf_counter()
+        request_id = f"req-{uuid.uuid4()}"
+        request_id_var.set(request_id)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        request = _Request(self, scope["method"], headers, request_id, receive)
+        try:
+            segments = _segments(scope)
+            answer = await request.answer(segments, scope["query_string"])
+        except HttpError as error:
+            answer = request.fault(error)
+        except store.Unavailable:
+            log.warning("the database is not available", exc_info=True)
+            answer = request.fault(Unavailable("The database is not available for the moment; try again."))
+        except Exception:
+            log.exception("unexpected error")
+            answer = request.fault(HttpError(_UNEXPECTED.format(request_id)))
+        status = answer.status or 200
+        await _send(send, scope["method"], status, answer, request.answer_headers())
+        self.services.metrics.request(request.name(), scope["method"], status, time.perf_counter() - started)
+        log.info(
+            "request",
+            extra={
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": round(time.perf_counter() - started, 6),
+                "project_id": request.project_id(),
+            },
+        )
+
+
+class _Request:
+    """One request on its way: what is known of it so far also decides how an error is written."""
+
+    def __init__(self, app: App, method: str, headers: dict[str, str], request_id: str, receive: Any) -> None:
+        self.app = app
+        self.method = method
+        self.headers = headers
+        self.request_id = request_id
+        self.receive = receive
+        self.api: Api | None = None
+        self.ctx: Context | None = None
+        self.path = "unrouted"
+        self.versioned = True
+
+    async def answer(self, segments: list[str], query: bytes) -> Answer:
+        plain = self.app.plain.get("/" + "/".join(segments))
+        if plain is not None:
+            self.path = "/" + "/".join(segments)
+            return await plain()
+        api = self.api = self.app.apis.get(segments[0]) if segments else None
+        if api is None:
+            raise NotFound("The resource could not be found.")
+        ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
+        given = self.headers.get("x-openstack-request-id", "")
+        ctx.global_request_id = given if _REQUEST_ID.fullmatch(given) else None
+        ctx.receive = self.receive
+        return await self.dispatch(api, ctx, segments[1:], query)
+
+    async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Answer:
+        document = api.documents.match(segments)
+        if document is not None:
+            ctx.params = document[1]
+            return await self.run(ctx, self.choose(document[0]), query)
+        if api.roots or api.frozen_roots:
+            if not segments or segments[0] not in (*api.roots, *api.frozen_roots):
+                return await self.astray(api, ctx)
+            root, *segments = segments
+            ctx.path_prefix = f"/{root}"
+            self.versioned = root in api.roots
+        found = api.router.match(segments)
+        project_id = None
+        if found is None and api.project_in_path and segments and _PROJECT_ID.fullmatch(segments[0]):
+            project_id = segments[0]
+            found = api.router.match(segments[1:])
+        await self.authenticate(ctx, found[0].get(self.method) if found else None)
+        if self.versioned:
+            ctx.minor = api.negotiate(self.headers)
+        if found is None:
+            raise NotFound("The resource could not be found.")
+        if project_id is not None:
+            self.check_project(ctx, project_id)
+        ctx.params = found[1]
+        return await self.run(ctx, self.choose(found[0]), query)
+
+    async def astray(self, api: Api, ctx: Context) -> Answer:
+        if api.fallback is None:
+            raise NotFound("The resource could not be found.")
+        return await api.fallback(ctx) or Answer()
+
+    async def authenticate(self, ctx: Context, route: Route | Actions | None) -> None:
+        """Only a route for everybody goes without a token; a path that does not exist needs one too."""
+        if isinstance(route, Route) and route.public:
+            return
+        token = self.headers.get("x-auth-token")
+        valid = await self.app.services.tokens.validate(token) if token else None
+        if valid is None:
+            raise Unauthorized(
+                "The request you have made requires authentication.",
+                headers={"WWW-Authenticate": 'Keystone uri="/identity"'},
+            )
+        ctx.token = valid
+
+    def check_project(self, ctx: Context, project_id: str) -> None:
+        if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):
+            raise BadRequest("Malformed request URL: the URL's project_id is not that of the token.")
+        ctx.path_prefix += f"/{project_id}"
+
+    def choose(self, methods: Mapping[str, Any]) -> Any:
+        chosen = methods.get(self.method)
+        if chosen is None:
+            allowed = ", ".join(sorted(methods))
+            raise MethodNotAllowed(
+                f"The method {self.method} is not allowed here; allowed: {allowed}.",
+                headers={"Allow": allowed},
+            )
+        return chosen
+
+    async def run(self, ctx: Context, chosen: Route | Actions, query: bytes) -> Answer:
+        body: Any = None
+        if isinstance(chosen, Actions):
+            self.path = "action"
+            body = await self.read_json()
+            route = _action(chosen, body)
+        else:
+            route = chosen
+        self.path = route.path + (f"#{route.action}" if route.action else "")
+        form = route.table[ctx.minor - ctx.api.low]
+        if form is None:
+            raise NotFound("The resource could not be found.")
+        ctx.route, ctx.form = route, form
+        ctx.query = _query(form, query, self.versioned)
+        if form.body is not None and not route.stream:
+            if body is None:
+                body = await self.read_json()
+            if not self.versioned:
+                body = pruned(body, form.body.schema)
+            form.body.check(body)
+            for upgrade in form.upgrades:
+                body = upgrade(body)
+            ctx.body = body
+        if route.policy is not None:
+            ctx.authorize(route.policy)
+        answer = await route.handler(ctx, **ctx.params) or Answer()
+        if answer.status is None:
+            answer.status = form.status
+        return answer
+
+    async def read_json(self) -> Any:
+        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind not in _JSON_TYPES:
+            raise UnsupportedMediaType(
+                f"Unsupported Content-Type {kind[:80]!r}: application/json is expected."
+            )
+        assert self.api is not None
+        raw = await _read(self.receive, self.api.body_limit)
+        if not raw:
+            raise BadRequest("The request body is empty: a JSON object is expected.")
+        return parse_json(raw)
+
+    def fault(self, error: HttpError) -> Answer:
+        write = self.api.errors if self.api is not None else _plain_fault
+        return Answer(write(error, self.request_id), error.status, error.headers)
+
+    def answer_headers(self) -> dict[str, str]:
+        headers = {"X-OpenStack-Request-Id": self.request_id}
+        if self.api is not None:
+            if self.api.request_id_header:
+                headers[self.api.request_id_header] = self.request_id
+            if self.ctx is not None and self.versioned:
+                headers.update(self.api.version_headers(self.ctx.minor))
+        return headers
+
+    def name(self) -> str:
+        return f"{self.api.prefix}{self.path}" if self.api is not None else self.path
+
+    def project_id(self) -> str | None:
+        token = getattr(self.ctx, "token", None)
+        return token.project_id if token is not None else None
+
+
+def _plain_fault(error: HttpError, request_id: str) -> Any:
+    return {"error": {"code": error.status, "title": error.title, "message": error.message}}
+
+
+def _segments(scope: Any) -> list[str]:
+    """Split before decoding, so that an encoded slash stays inside its segment."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    try:
+        segments = [unquote_to_bytes(part).decode() for part in raw.split(b"/") if part]
+    except UnicodeDecodeError:
+        raise NotFound("The resource could not be found.") from None
+    if any("\x00" in segment for segment in segments):
+        raise NotFound("The resource could not be found.")
+    return segments
+
+
+def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:
+    if not raw:
+        return {}
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
+    except ValueError:
+        raise BadRequest("The query string is not valid percent-encoded UTF-8.") from None
+    values: dict[str, list[str]] = {}
+    for key, value in pairs:
+        if key in form.query_keys:
+            check_text(value, f"query key {key}")
+            values.setdefault(key, []).append(value)
+        elif form.query_closed and versioned:
+            raise BadRequest(f"Invalid input for query parameters: the key {key[:80]!r} is not known.")
+    if values:
+        form.query.check(values, "query parameters")
+    return values
+
+
+def _action(actions: Actions, body: Any) -> Route:
+    if not isinstance(body, dict) or len(body) != 1:
+        raise BadRequest("The request body must be an object with exactly one key, the name of the action.")
+    name = next(iter(body))
+    route = actions.by_name.get(name)
+    if route is None:
+        raise BadRequest(f"There is no such action: {name[:80]}")
+    return route
+
+
+async def _read(receive: Any, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest("The client closed the connection before the whole body had arrived.")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise TooLarge(f"The request body is larger than {limit} bytes.")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def _send(send: Any, method: str, status: int, answer: Answer, headers: dict[str, str]) -> None:
+    body = b""
+    if answer.stream is None and answer.body is not None:
+        if isinstance(answer.body, bytes):
+            body = answer.body
+        else:
+            body = orjson.dumps(answer.body)
+            headers["Content-Type"] = "application/json"
+    if answer.headers:
+        headers.update(answer.headers)
+    if answer.stream is None:
+        headers.setdefault("Content-Length", str(len(body)))
+    wire = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": wire})
+    if method == "HEAD" or answer.stream is None:
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+        return
+    async for chunk in answer.stream:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

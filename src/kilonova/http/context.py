@@ -1,0 +1,136 @@
+"""What a handler sees of a request, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kilonova import clock
+from kilonova.http.errors import BadRequest, Forbidden
+
+if TYPE_CHECKING:
+    from kilonova.http.api import Api, Form, Route
+    from kilonova.identity.token import Token
+    from kilonova.services import Services
+    from kilonova.store import Database
+
+
+class Answer:
+    """A handler's answer; the route's own status applies when none is given."""
+
+    __slots__ = ("body", "headers", "status", "stream")
+
+    def __init__(
+        self,
+        body: Any = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: AsyncIterator[bytes] | None = None,
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.headers = headers
+        self.stream = stream
+
+
+class Context:
+    """One request. Handlers know only the newest form of the API; `render` and `behaves` know the caller's."""
+
+    __slots__ = (
+        "_granted",
+        "_visible",
+        "api",
+        "body",
+        "form",
+        "global_request_id",
+        "headers",
+        "minor",
+        "now",
+        "params",
+        "path_prefix",
+        "query",
+        "receive",
+        "request_id",
+        "route",
+        "services",
+        "token",
+    )
+
+    token: Token
+
+    def __init__(self, api: Api, services: Services, headers: dict[str, str], request_id: str) -> None:
+        self.api = api
+        self.services = services
+        self.headers = headers
+        self.request_id = request_id
+        self.global_request_id: str | None = None
+        self.now = clock.now()
+        self.minor = api.low
+        self.route: Route
+        self.form: Form
+        self.params: dict[str, str] = {}
+        self.query: dict[str, list[str]] = {}
+        self.body: Any = None
+        self.receive: Any = None
+        self.path_prefix = ""
+        self._granted: dict[str, bool] = {}
+        self._visible: dict[str, Any] = {}
+
+    @property
+    def db(self) -> Database:
+        return self.services.db
+
+    def query_one(self, key: str, default: str | None = None) -> str | None:
+        values = self.query.get(key)
+        return values[-1] if values else default
+
+    # Policy
+
+    def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
+        if target is not None:
+            return self.services.policy.allows(rule, self.token, target)
+        granted = self._granted.get(rule)
+        if granted is None:
+            own = {"project_id": self.token.project_id, "user_id": self.token.user_id}
+            granted = self._granted[rule] = self.services.policy.allows(rule, self.token, own)
+        return granted
+
+    def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
+        if not self.may(rule, target):
+            raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
+
+    # Microversions
+
+    def behaves(self, name: str) -> bool:
+        """Whether the negotiated version has the behaviour of this name."""
+        return name in self.api.behaviours_at[self.minor]
+
+    def render(self, view: str, row: Any) -> dict[str, Any]:
+        fields = self._visible.get(view)
+        if fields is None:
+            fields = self._visible[view] = self.api.views[view].visible(self)
+        return {name: value(row, self) for name, value in fields}
+
+    # Links
+
+    def base_url(self) -> str:
+        scheme = self.headers.get("x-forwarded-proto", "http")
+        host = self.headers.get("x-forwarded-host") or self.headers.get("host", "localhost")
+        return f"{scheme}://{host}{self.api.prefix}"
+
+    def url(self, path: str) -> str:
+        """An absolute link below the version (and project) that the caller used."""
+        return f"{self.base_url()}{self.path_prefix}{path}"
+
+    # Bodies that are not JSON
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise BadRequest("The client closed the connection before the whole body had arrived.")
+            chunk = message.get("body", b"")
+            more = message.get("more_body", False)
+            if chunk:
+                yield chunk

@@ -1,0 +1,96 @@
+"""Errors that a caller may see. Each service writes them in its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class HttpError(Exception):
+    """An answer other than success: `message` goes to the caller as it is."""
+
+    status = 500
+    title = "Internal Server Error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.headers = dict(headers or {})
+        if status is not None and status != self.status:
+            self.status = status
+            self.title = TITLES.get(status, "Error")
+
+
+class BadRequest(HttpError):
+    status, title = 400, "Bad Request"
+
+
+class Unauthorized(HttpError):
+    status, title = 401, "Unauthorized"
+
+
+class Forbidden(HttpError):
+    status, title = 403, "Forbidden"
+
+
+class NotFound(HttpError):
+    status, title = 404, "Not Found"
+
+
+class MethodNotAllowed(HttpError):
+    status, title = 405, "Method Not Allowed"
+
+
+class NotAcceptable(HttpError):
+    status, title = 406, "Not Acceptable"
+
+
+class Conflict(HttpError):
+    status, title = 409, "Conflict"
+
+
+class Gone(HttpError):
+    status, title = 410, "Gone"
+
+
+class TooLarge(HttpError):
+    status, title = 413, "Request Entity Too Large"
+
+
+class UnsupportedMediaType(HttpError):
+    status, title = 415, "Unsupported Media Type"
+
+
+class NotSupported(HttpError):
+    status, title = 501, "Not Implemented"
+
+
+class Unavailable(HttpError):
+    status, title = 503, "Service Unavailable"
+
+
+TITLES = {
+    kind.status: kind.title
+    for kind in (
+        HttpError,
+        BadRequest,
+        Unauthorized,
+        Forbidden,
+        NotFound,
+        MethodNotAllowed,
+        NotAcceptable,
+        Conflict,
+        Gone,
+        TooLarge,
+        UnsupportedMediaType,
+        NotSupported,
+        Unavailable,
+    )
+}

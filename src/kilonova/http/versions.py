@@ -1,0 +1,272 @@
+"""Microversions as declarations: what changed, in words that undo themselves.
+
+Handlers, schemas and views are written in their newest form. A microversion's file says how its version
+differs from the one before; `undo` turns the newer form into the older. The compiler (`Api.compile`) walks
+from the newest version down, so every version of every route is ready in a table before the first request.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kilonova.http.views import ANYTHING, Field, Value
+
+Schema = dict[str, Any]
+Upgrade = Callable[[Any], Any]
+SERVER_ACTION = "/servers/{server_id}/action"
+
+
+@dataclass
+class Draft:
+    """One route's form while the compiler walks down through the versions."""
+
+    exists: bool
+    body: Schema | None
+    query: dict[str, Schema] | None
+    query_closed: bool
+    status: int
+    upgrades: tuple[Upgrade, ...]
+    body_root: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference to the version before. `target` is a route's key, a view's name, or empty."""
+
+    target: str
+    words: str
+
+    def undo(self, draft: Draft) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Existence(Change):
+    exists_below: bool
+
+    def undo(self, draft: Draft) -> None:
+        draft.exists = self.exists_below
+
+
+@dataclass(frozen=True)
+class Body(Change):
+    """A key of the body, named by its dotted path; `before` is its schema below this version, or None."""
+
+    path: str
+    before: Schema | None
+    required_before: bool
+    upgrade: Upgrade | None
+
+    def undo(self, draft: Draft) -> None:
+        assert draft.body is not None, f"{self.target} has no body"
+        path = ".".join(part for part in (draft.body_root, self.path) if part)
+        draft.body = copy.deepcopy(draft.body)
+        parent, key = _parent(draft.body, path)
+        if self.before is None:
+            if key not in parent["properties"]:
+                raise ValueError(f"{self.target}: the newest body has no {path}")
+            del parent["properties"][key]
+        else:
+            parent["properties"][key] = self.before
+        required = [name for name in parent.get("required", []) if name != key]
+        if self.required_before:
+            required.append(key)
+        parent["required"] = required
+        if self.upgrade is not None:
+            draft.upgrades = (self.upgrade, *draft.upgrades)
+
+
+@dataclass(frozen=True)
+class Query(Change):
+    keys: tuple[str, ...]
+    before: Schema | None
+
+    def undo(self, draft: Draft) -> None:
+        query = dict(draft.query or {})
+        for key in self.keys:
+            if self.before is None:
+                del query[key]
+            else:
+                query[key] = self.before
+        draft.query = query
+
+
+@dataclass(frozen=True)
+class QueryCloses(Change):
+    def undo(self, draft: Draft) -> None:
+        draft.query_closed = False
+
+
+@dataclass(frozen=True)
+class Status(Change):
+    before: int
+
+    def undo(self, draft: Draft) -> None:
+        draft.status = self.before
+
+
+@dataclass(frozen=True)
+class ViewField(Change):
+    """A field of one or more views; `before` is its form below this version, or None where there was none."""
+
+    views: tuple[str, ...]
+    fields: tuple[str, ...]
+    before: Field | None
+
+    def undo_fields(self, fields: dict[str, Field]) -> dict[str, Field]:
+        fields = dict(fields)
+        for name in self.fields:
+            if self.before is not None:
+                fields[name] = self.before
+            elif name not in fields:
+                raise ValueError(f"no view field {name} to take away: {self.words}")
+            else:
+                del fields[name]
+        return fields
+
+
+@dataclass(frozen=True)
+class Behaviour(Change):
+    name: str
+
+
+@dataclass(frozen=True)
+class Microversion:
+    """One version's difference to the one before; `history` is its entry in the public history."""
+
+    number: str
+    history: str | None
+    changes: Sequence[Change]
+
+    @property
+    def minor(self) -> int:
+        return int(self.number.split(".")[1])
+
+
+# The words of a declaration
+
+
+class route:
+    def __init__(self, method: str, path: str) -> None:
+        self.target = f"{method} {path}"
+
+    def begins(self) -> Change:
+        return Existence(self.target, f"`{self.target}` begins", exists_below=False)
+
+    def ends(self) -> Change:
+        return Existence(self.target, f"`{self.target}` ends", exists_below=True)
+
+
+class request:
+    """The body of a route, or (by `action`) of an action; paths are dotted, `[]` steps into a list."""
+
+    def __init__(self, target: str, name: str | None = None) -> None:
+        self.target = target
+        self.name = name or f"`{target}`"
+
+    def gains(self, path: str) -> Change:
+        return Body(self.target, f"{self.name} takes `{path}`", path, None, False, None)
+
+    def loses(
+        self, path: str, *, schema: Schema, required: bool = False, upgrade: Upgrade | None = None
+    ) -> Change:
+        return Body(self.target, f"{self.name} no longer takes `{path}`", path, schema, required, upgrade)
+
+    def changes(
+        self, path: str, *, before: Schema, required_before: bool = False, upgrade: Upgrade | None = None
+    ) -> Change:
+        words = f"{self.name} takes another form of `{path}`" if path else f"{self.name} takes another body"
+        return Body(self.target, words, path, before, required_before, upgrade)
+
+
+class action(request):
+    def __init__(self, name: str, at: str = SERVER_ACTION) -> None:
+        super().__init__(f"POST {at}#{name}", f"action `{name}`")
+
+    def begins(self) -> Change:
+        return Existence(self.target, f"{self.name} begins", exists_below=False)
+
+    def ends(self) -> Change:
+        return Existence(self.target, f"{self.name} ends", exists_below=True)
+
+
+class query:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def gains(self, *keys: str) -> Change:
+        return Query(self.target, f"`{self.target}` takes query keys {_list(keys)}", keys, None)
+
+    def loses(self, *keys: str, schema: Schema) -> Change:
+        return Query(self.target, f"`{self.target}` no longer takes query keys {_list(keys)}", keys, schema)
+
+    def changes(self, key: str, *, before: Schema) -> Change:
+        return Query(self.target, f"`{self.target}` takes another form of query key `{key}`", (key,), before)
+
+    def closes(self) -> Change:
+        return QueryCloses(self.target, f"`{self.target}` refuses unknown query keys")
+
+
+class answer:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def status(self, *, before: int) -> Change:
+        return Status(self.target, f"`{self.target}` answers with another status (before: {before})", before)
+
+
+class view:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.words = _list(names)
+
+    def gains(self, *fields: str) -> Change:
+        return ViewField("", f"view {self.words} shows {_list(fields)}", self.names, fields, None)
+
+    def loses(
+        self, *fields: str, value: Value, schema: Schema = ANYTHING, policy: str | None = None
+    ) -> Change:
+        before = Field(value, schema, policy)
+        return ViewField("", f"view {self.words} no longer shows {_list(fields)}", self.names, fields, before)
+
+    def changes(
+        self, field: str, *, before: Value, schema: Schema = ANYTHING, policy: str | None = None
+    ) -> Change:
+        form = Field(before, schema, policy)
+        return ViewField("", f"view {self.words} shows another form of `{field}`", self.names, (field,), form)
+
+
+def behaviour(name: str) -> Change:
+    """A difference that only the handler can make; it asks for it by this name."""
+    return Behaviour("", name, name)
+
+
+def load(package: ModuleType) -> list[Microversion]:
+    """Every microversion declared in a package of `vX_NNN_what.py` files, oldest first."""
+    found = [
+        importlib.import_module(f"{package.__name__}.{module.name}").version
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name.startswith("v")
+    ]
+    return sorted(found, key=lambda version: version.minor)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _parent(schema: Schema, path: str) -> tuple[Schema, str]:
+    """The object schema that holds the last key of a dotted path."""
+    *steps, key = path.split(".")
+    for step in steps:
+        inside = step.endswith("[]")
+        schema = schema["properties"][step.removesuffix("[]")]
+        if inside:
+            schema = schema["items"]
+    return schema, key

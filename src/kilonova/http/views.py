@@ -1,0 +1,57 @@
+"""Views: how a row is shown, written once in the newest form; older forms are derived from the microversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kilonova.http.context import Context
+
+Value = Callable[[Any, "Context"], Any]
+ANYTHING: dict[str, Any] = {}
+
+
+class Field:
+    """One key of a view. With a `policy`, only callers whom the rule allows see it."""
+
+    __slots__ = ("policy", "schema", "value")
+
+    def __init__(self, value: Value, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> None:
+        self.value = value
+        self.schema = schema
+        self.policy = policy
+
+
+def col(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
+    """A field that shows a column of the row as it is."""
+    return Field(lambda row, ctx: row[name], schema, policy)
+
+
+class View:
+    """`table[minor]` has the fields of each version; all versions cost the same at run time."""
+
+    def __init__(self, name: str, fields: Mapping[str, Field]) -> None:
+        self.name = name
+        self.fields = dict(fields)
+        self.low = 0
+        self.table: list[dict[str, Field]] = [self.fields]
+
+    def at(self, minor: int) -> dict[str, Field]:
+        return self.table[minor - self.low]
+
+    def visible(self, ctx: Context) -> list[tuple[str, Value]]:
+        return [
+            (name, field.value)
+            for name, field in self.at(ctx.minor).items()
+            if field.policy is None or ctx.may(field.policy)
+        ]
+
+    def schema(self, minor: int) -> dict[str, Any]:
+        """JSON Schema of the answer at a version; fields under a policy may be absent."""
+        fields = self.at(minor)
+        return {
+            "type": "object",
+            "properties": {name: dict(field.schema) for name, field in fields.items()},
+            "required": [name for name, field in fields.items() if field.policy is None],
+        }
