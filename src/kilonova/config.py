@@ -1,0 +1,172 @@
+"""Configuration: a TOML file, overridden by `KILONOVA_*` in the environment, overridden by flags.
+
+`KILONOVA_SIM__HOSTS=5` sets `hosts` of the section `[sim]`; `KILONOVA_PORT=0` a key of no section.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class ConfigError(Exception):
+    pass
+
+
+class Log(msgspec.Struct, forbid_unknown_fields=True):
+    """Where logs go (`-` is standard error; empty is `kilonova.log` in the data directory) and from which level."""
+
+    level: str = "info"
+    file: str = ""
+
+
+class Api(msgspec.Struct, forbid_unknown_fields=True):
+    """Limits of requests."""
+
+    max_limit: int = 1000
+    body_limit: int = 114688
+
+
+class Identity(msgspec.Struct, forbid_unknown_fields=True):
+    """The built-in identity service, or with `auth_url` a real Keystone."""
+
+    token_seconds: int = 3600
+    region: str = "RegionOne"
+    auth_url: str = ""
+
+
+class Image(msgspec.Struct, forbid_unknown_fields=True):
+    """The built-in image service, or with `url` a real Glance."""
+
+    max_bytes: int = 64 * 2**30
+    url: str = ""
+
+
+class Network(msgspec.Struct, forbid_unknown_fields=True):
+    """The built-in network service, or with `url` a real Neutron."""
+
+    url: str = ""
+
+
+class Operations(msgspec.Struct, forbid_unknown_fields=True):
+    """The durable engine: how long a lease lasts, how many operations a worker runs at once."""
+
+    lease_seconds: float = 15.0
+    slots: int = 64
+    sweep_seconds: float = 5.0
+    boot_rounds: int = 3
+
+
+class Hosts(msgspec.Struct, forbid_unknown_fields=True):
+    """Agents: how often they report, and after how long without a report a host is down."""
+
+    report_seconds: float = 10.0
+    down_seconds: float = 60.0
+
+
+class Sim(msgspec.Struct, forbid_unknown_fields=True):
+    """Simulated hosts: how many, how large, how slow."""
+
+    hosts: int = 3
+    vcpus: int = 32
+    memory_mb: int = 65536
+    disk_gb: int = 1000
+    latency: dict[str, float] = {}
+
+
+class Scheduler(msgspec.Struct, forbid_unknown_fields=True):
+    """Filters in their order and the weighers' multipliers."""
+
+    filters: list[str] = ["compute_up", "zone", "requested_destination", "excluded", "traits", "capacity"]
+    weights: dict[str, float] = {"ram": 1.0, "cpu": 1.0, "disk": 1.0}
+    default_zone: str = "nova"
+    alternates: int = 8
+
+
+class Quota(msgspec.Struct, forbid_unknown_fields=True):
+    """Default limits of a project; -1 is none."""
+
+    instances: int = 10
+    cores: int = 20
+    ram: int = 51200
+    metadata_items: int = 128
+    key_pairs: int = 100
+    server_groups: int = 10
+    server_group_members: int = 10
+    injected_files: int = 5
+    injected_file_content_bytes: int = 10240
+    injected_file_path_bytes: int = 255
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole configuration of a process."""
+
+    data: str = "data"
+    port: int = 8774
+    host: str = "127.0.0.1"
+    driver: str = "sim"
+    database: str = ""
+    zones: list[str] = []
+    policy: str = ""
+    public_url: str = ""
+    log: Log = msgspec.field(default_factory=Log)
+    api: Api = msgspec.field(default_factory=Api)
+    identity: Identity = msgspec.field(default_factory=Identity)
+    image: Image = msgspec.field(default_factory=Image)
+    network: Network = msgspec.field(default_factory=Network)
+    operations: Operations = msgspec.field(default_factory=Operations)
+    hosts: Hosts = msgspec.field(default_factory=Hosts)
+    sim: Sim = msgspec.field(default_factory=Sim)
+    scheduler: Scheduler = msgspec.field(default_factory=Scheduler)
+    quota: Quota = msgspec.field(default_factory=Quota)
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.data).absolute()
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.data_dir / 'kilonova.db'}"
+
+
+def load(
+    file: Path | None = None, environ: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
+) -> Config:
+    """`flags` are dotted keys (`sim.hosts`); those with the value None were not given."""
+    values: dict[str, Any] = _read(file) if file else {}
+    for name, text in environ.items():
+        if name.startswith("KILONOVA_") and name not in _NOT_CONFIG:
+            _put(values, name.removeprefix("KILONOVA_").lower().split("__"), text)
+    for dotted, value in (flags or {}).items():
+        if value is not None:
+            _put(values, dotted.split("."), value)
+    try:
+        return msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"Configuration: {error}") from None
+
+
+_NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"Configuration file {file}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"Configuration file {file}: {error}") from None
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        values = values.setdefault(part, {})
+    if isinstance(value, str) and path[-1] in ("zones", "filters"):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    values[path[-1]] = value

@@ -1,0 +1,157 @@
+"""Tables of the compute service: servers and the nouns around them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+from kilonova.store.schema.base import metadata
+
+# A deleted server's row stays: its actions, and lists with `changes-since` or `deleted`, still show it.
+_ALIVE = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("project_id", String(64), nullable=False),
+    Column("user_id", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("hostname", String(255), nullable=False),
+    Column("description", String(255)),
+    # What the server is when no operation runs; `status` and `task_state` are derived (compute/servers/states.py).
+    Column("vm_state", String(32), nullable=False),
+    Column("power_state", Integer, nullable=False),
+    Column("host", String(255)),
+    Column("hypervisor_hostname", String(255)),
+    Column("pinned_zone", String(255)),
+    Column("flavor_id", String(255), nullable=False),
+    Column("flavor", Text, nullable=False),
+    Column("image_id", String(36)),
+    Column("image_properties", Text, nullable=False),
+    Column("key_name", String(255)),
+    Column("public_key", Text),
+    Column("user_data", Text),
+    Column("metadata", Text, nullable=False),
+    Column("nics", Text, nullable=False),
+    Column("scheduler_hints", Text, nullable=False),
+    Column("config_drive", Boolean, nullable=False),
+    Column("disk_config", String(16), nullable=False),
+    Column("access_ip_v4", String(64)),
+    Column("access_ip_v6", String(64)),
+    Column("reservation_id", String(32), nullable=False),
+    Column("launch_index", Integer, nullable=False),
+    Column("root_device_name", String(64)),
+    Column("locked", Boolean, nullable=False),
+    Column("locked_reason", String(255)),
+    Column("fault", Text),
+    Column("deleted", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("launched_at", Double),
+    Column("terminated_at", Double),
+    Index("servers_project", "project_id", "created_at", "id", **_ALIVE),
+    Index("servers_created", "created_at", "id", **_ALIVE),
+    Index("servers_name", "name", "project_id", **_ALIVE),
+    Index("servers_state", "vm_state", "project_id", **_ALIVE),
+    Index("servers_host", "host", **_ALIVE),
+    Index("servers_user", "user_id", **_ALIVE),
+    Index("servers_flavor", "flavor_id", **_ALIVE),
+    Index("servers_image", "image_id", **_ALIVE),
+    Index("servers_reservation", "reservation_id"),
+    Index("servers_changed", "project_id", "updated_at"),
+)
+
+flavors = Table(
+    "flavors",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("flavor_id", String(255), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("description", Text),
+    Column("vcpus", Integer, nullable=False),
+    Column("ram", Integer, nullable=False),
+    Column("disk", Integer, nullable=False),
+    Column("ephemeral", Integer, nullable=False),
+    Column("swap", Integer, nullable=False),
+    Column("rxtx_factor", Double, nullable=False),
+    Column("is_public", Boolean, nullable=False),
+    Column("disabled", Boolean, nullable=False),
+    Column("extra_specs", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double),
+    Index("flavors_flavor_id", "flavor_id", unique=True),
+    Index("flavors_name", "name", unique=True),
+    Index("flavors_size", "is_public", "ram", "disk"),
+)
+
+flavor_access = Table(
+    "flavor_access",
+    metadata,
+    Column("flavor_id", Integer, ForeignKey("flavors.id", ondelete="CASCADE"), primary_key=True),
+    Column("project_id", String(64), primary_key=True),
+    Index("flavor_access_project", "project_id"),
+)
+
+keypairs = Table(
+    "keypairs",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user_id", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("type", String(8), nullable=False),
+    Column("fingerprint", String(255), nullable=False),
+    Column("public_key", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("keypairs_user_name", "user_id", "name", unique=True),
+)
+
+aggregates = Table(
+    "aggregates",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("uuid", String(36), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double),
+    Index("aggregates_uuid", "uuid", unique=True),
+    Index("aggregates_name", "name", unique=True),
+)
+
+aggregate_hosts = Table(
+    "aggregate_hosts",
+    metadata,
+    Column("aggregate_id", Integer, ForeignKey("aggregates.id", ondelete="CASCADE"), primary_key=True),
+    Column("host", String(255), primary_key=True),
+    Index("aggregate_hosts_host", "host"),
+)
+
+# Availability zones are aggregates with the metadata key `availability_zone`.
+aggregate_metadata = Table(
+    "aggregate_metadata",
+    metadata,
+    Column("aggregate_id", Integer, ForeignKey("aggregates.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("value", String(255), nullable=False),
+    Index("aggregate_metadata_key", "key", "value"),
+)
+
+# Limits that differ from the configured defaults; usage is counted, never stored.
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("project_id", String(64), primary_key=True),
+    Column("resource", String(64), primary_key=True),
+    Column("hard_limit", BigInteger, nullable=False),
+)
