@@ -81,8 +81,10 @@ class Sim(msgspec.Struct, forbid_unknown_fields=True):
 class Scheduler(msgspec.Struct, forbid_unknown_fields=True):
     """Filters in their order and the weighers' multipliers."""
 
-    filters: list[str] = ["compute_up", "zone", "requested_destination", "excluded", "traits", "capacity"]
-    weights: dict[str, float] = {"ram": 1.0, "cpu": 1.0, "disk": 1.0}
+    filters: list[str] = msgspec.field(
+        default_factory=lambda: ["compute_up", "zone", "requested_destination", "excluded", "traits", "capacity"]
+    )
+    weights: dict[str, float] = msgspec.field(default_factory=lambda: {"ram": 1.0, "cpu": 1.0, "disk": 1.0})
     default_zone: str = "nova"
     alternates: int = 8
 

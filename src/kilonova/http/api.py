@@ -35,9 +35,7 @@ class Form:
         self.body = Validator(draft.body) if draft.body is not None else None
         self.query_keys = dict(draft.query or {})
         self.query_closed = draft.query_closed
-        self.query = Validator(
-            {"type": "object", "properties": {k: _values(s) for k, s in self.query_keys.items()}}
-        )
+        self.query = Validator({"type": "object", "properties": {k: _values(s) for k, s in self.query_keys.items()}})
         self.status = draft.status
         self.upgrades: tuple[Upgrade, ...] = draft.upgrades
 

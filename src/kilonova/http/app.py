@@ -45,9 +45,7 @@ _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the req
 class App:
     """`plain` are unversioned pages for machines (health, metrics), by path."""
 
-    def __init__(
-        self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None
-    ) -> None:
+    def __init__(self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None) -> None:
         self.services = services
         self.apis = {api.prefix.strip("/"): api for api in apis}
         self.plain = dict(plain or {})
@@ -206,9 +204,7 @@ class _Request:
     async def read_json(self) -> Any:
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind not in _JSON_TYPES:
-            raise UnsupportedMediaType(
-                f"Unsupported Content-Type {kind[:80]!r}: application/json is expected."
-            )
+            raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: application/json is expected.")
         assert self.api is not None
         raw = await _read(self.receive, self.api.body_limit)
         if not raw:

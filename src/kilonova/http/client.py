@@ -111,9 +111,7 @@ class InProcess:
             while (chunk := await queue.get()) is not None:
                 yield chunk
 
-        task = asyncio.create_task(
-            self.app(self._scope(method, path, self._headers(headers)), _receiver(None), send)
-        )
+        task = asyncio.create_task(self.app(self._scope(method, path, self._headers(headers)), _receiver(None), send))
         try:
             start = await started
             yield StreamResponse(start["status"], _text(start["headers"]), chunks())

@@ -39,9 +39,7 @@ FORMATS: dict[str, Callable[[Any], bool]] = {
     "ipv6": _succeeds(ipaddress.IPv6Address, ValueError),
     "ip": _succeeds(ipaddress.ip_address, ValueError),
     "cidr": _succeeds(lambda text: ipaddress.ip_network(text, strict=False), ValueError),
-    "name": lambda value: (
-        not isinstance(value, str) or (bool(value.strip()) and not _NAME_NOISE.search(value))
-    ),
+    "name": lambda value: not isinstance(value, str) or (bool(value.strip()) and not _NAME_NOISE.search(value)),
     "name_with_spaces": lambda value: not isinstance(value, str) or bool(value.strip()),
 }
 
@@ -70,9 +68,7 @@ class Validator:
         checker = jsonschema.FormatChecker(formats=())
         for name, function in FORMATS.items():
             checker.checks(name)(function)
-        error = best_match(
-            jsonschema.Draft202012Validator(self.schema, format_checker=checker).iter_errors(value)
-        )
+        error = best_match(jsonschema.Draft202012Validator(self.schema, format_checker=checker).iter_errors(value))
         if error is None:
             return f"Invalid input in the {what}."
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)

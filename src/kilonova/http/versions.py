@@ -173,9 +173,7 @@ class request:
     def gains(self, path: str) -> Change:
         return Body(self.target, f"{self.name} takes `{path}`", path, None, False, None)
 
-    def loses(
-        self, path: str, *, schema: Schema, required: bool = False, upgrade: Upgrade | None = None
-    ) -> Change:
+    def loses(self, path: str, *, schema: Schema, required: bool = False, upgrade: Upgrade | None = None) -> Change:
         return Body(self.target, f"{self.name} no longer takes `{path}`", path, schema, required, upgrade)
 
     def changes(
@@ -229,15 +227,11 @@ class view:
     def gains(self, *fields: str) -> Change:
         return ViewField("", f"view {self.words} shows {_list(fields)}", self.names, fields, None)
 
-    def loses(
-        self, *fields: str, value: Value, schema: Schema = ANYTHING, policy: str | None = None
-    ) -> Change:
+    def loses(self, *fields: str, value: Value, schema: Schema = ANYTHING, policy: str | None = None) -> Change:
         before = Field(value, schema, policy)
         return ViewField("", f"view {self.words} no longer shows {_list(fields)}", self.names, fields, before)
 
-    def changes(
-        self, field: str, *, before: Value, schema: Schema = ANYTHING, policy: str | None = None
-    ) -> Change:
+    def changes(self, field: str, *, before: Value, schema: Schema = ANYTHING, policy: str | None = None) -> Change:
         form = Field(before, schema, policy)
         return ViewField("", f"view {self.words} shows another form of `{field}`", self.names, (field,), form)
 

@@ -1,0 +1,34 @@
+"""The compute service. `build` gathers the nouns' routes and compiles them with the microversions."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kilonova.http import Api
+
+# Each noun is a package whose `api` module declares its routes and whose `views` its views.
+NOUNS = (
+    "documents",
+    "flavors",
+    "keypairs",
+    "zones",
+    "services",
+    "hypervisors",
+    "servers",
+    "actions",
+)
+
+
+@cache
+def build() -> Api:
+    from kilonova.compute import versions
+    from kilonova.compute.api import api
+    from kilonova.http.versions import load
+
+    for noun in NOUNS:
+        importlib.import_module(f"kilonova.compute.{noun}.api")
+    api.compile(load(versions))
+    return api
