@@ -13,17 +13,10 @@ MARKER = {"type": "string"}
 
 
 def limit_of(ctx: Context) -> int:
-    """The page's length: what was asked for, at most the configured maximum; 0 asks for the maximum."""
+    """The page's length: what was asked for, at most the configured maximum."""
     most = ctx.services.config.api.max_limit
     asked = ctx.query_one("limit")
-    if asked is None:
-        return most
-    return min(int(asked), most) or most
-
-
-def asked_limit(ctx: Context) -> int | None:
-    asked = ctx.query_one("limit")
-    return int(asked) if asked is not None else None
+    return most if asked is None else min(int(asked), most)
 
 
 def next_link(ctx: Context, path: str, last: str, full: bool) -> list[dict[str, Any]]:
