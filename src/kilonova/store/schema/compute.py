@@ -38,6 +38,9 @@ servers = Table(
     Column("pinned_zone", String(255)),
     Column("flavor_id", String(255), nullable=False),
     Column("flavor", Text, nullable=False),
+    # Copied from `flavor`, so that quota and usage are sums over rows.
+    Column("vcpus", Integer, nullable=False),
+    Column("ram", Integer, nullable=False),
     Column("image_id", String(36)),
     Column("image_properties", Text, nullable=False),
     Column("key_name", String(255)),
