@@ -1,0 +1,54 @@
+"""The store: one small port to SQLite and PostgreSQL, the schema and its migrations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kilonova.store.port import (
+    Conflict,
+    Database,
+    Invalid,
+    Reader,
+    Row,
+    SchemaError,
+    StoreError,
+    Transaction,
+    Unavailable,
+)
+from kilonova.store.url import dialect_of, sqlite_path, sqlite_url
+
+if TYPE_CHECKING:
+    from kilonova.store.migrate import Upgrade
+
+__all__ = [
+    "Conflict",
+    "Database",
+    "Invalid",
+    "Reader",
+    "Row",
+    "SchemaError",
+    "StoreError",
+    "Transaction",
+    "Unavailable",
+    "open_database",
+    "sqlite_url",
+    "upgrade",
+]
+
+
+async def open_database(url: str) -> Database:
+    """Open a database that `upgrade` has prepared. Raises Unavailable if it cannot be reached."""
+    if dialect_of(url) == "sqlite":
+        from kilonova.store.sqlite import SqliteDatabase
+
+        return SqliteDatabase(sqlite_path(url))
+    from kilonova.store.postgres import PostgresDatabase
+
+    return await PostgresDatabase.connect(url)
+
+
+async def upgrade(url: str) -> Upgrade:
+    """Bring the schema to this release's head; a new or current database needs only a moment."""
+    from kilonova.store import migrate
+
+    return await migrate.upgrade(url)

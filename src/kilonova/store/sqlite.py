@@ -1,0 +1,160 @@
+"""SQLite: WAL, one writer with group commit, one connection for reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import apsw
+
+from kilonova.store.port import Row, StoreError
+from kilonova.store.sqlite_statements import Statements
+from kilonova.store.writer import Group, Writer
+
+T = TypeVar("T")
+
+BUSY_MILLISECONDS = 5000
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A connection as both writer and reader need it; the file is made if missing, readable by its owner alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "full")
+    connection.pragma("foreign_keys", True)
+    connection.pragma("temp_store", "memory")
+    # As in PostgreSQL: LIKE heeds case, and of the arguments of GREATEST and LEAST nulls do not count.
+    connection.pragma("case_sensitive_like", True)
+    connection.create_scalar_function("greatest", _greatest, deterministic=True)
+    connection.create_scalar_function("least", _least, deterministic=True)
+    return connection
+
+
+def _greatest(*values: Any) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(*values: Any) -> Any:
+    return min((value for value in values if value is not None), default=None)
+
+
+class SqliteTransaction:
+    """One turn of the writer. Statements run on the event loop's thread: they take microseconds."""
+
+    __slots__ = ("_channels", "_failure", "_group", "_statements", "_writer")
+
+    def __init__(self, writer: Writer, statements: Statements) -> None:
+        self._writer = writer
+        self._statements = statements
+        self._group: Group | None = None
+        self._channels: set[str] | None = None
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> SqliteTransaction:
+        self._group = await self._writer.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        group = self._group
+        assert group is not None
+        self._group = None
+        keep = error is None and self._failure is None
+        self._writer.leave(group, keep, self._channels)
+        if keep:
+            await self._writer.durable(group)
+        elif error is None:
+            raise StoreError("a statement of the transaction failed, and the failure was ignored") from self._failure
+        elif group.members and not group.lost and isinstance(error, Exception):
+            # The refusal may rest on what earlier members of the group wrote, so it is no true answer before they are.
+            await self._writer.durable(group)
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        return self._run(self._statements.fetch, sql, args)
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None:
+        return self._run(self._statements.fetch_one, sql, args)
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        return self._run(self._statements.fetch_value, sql, args)
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        return self._run(self._statements.execute, sql, args)
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._run(self._statements.execute_many, sql, rows)
+
+    async def hold(self, key: str) -> None:
+        """Nothing to do: there is one writer at a time anyway."""
+
+    def wake(self, channel: str) -> None:
+        if self._channels is None:
+            self._channels = set()
+        self._channels.add(channel)
+
+    def _run(self, method: Callable[[str, Any], T], sql: str, args: Any) -> T:
+        """A failed statement spoils the transaction, as it does in PostgreSQL."""
+        if self._group is None:
+            raise RuntimeError("the transaction is not open")
+        if self._failure is not None:
+            raise StoreError("a statement of this transaction has failed before") from self._failure
+        try:
+            return method(sql, args)
+        except BaseException as error:
+            self._failure = error
+            if self._writer.rolled_back():
+                self._writer.lose(self._group, error)
+            raise
+
+
+class SqliteDatabase:
+    dialect = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._writing = connect(path)
+        self._writing.set_busy_timeout(0)  # the writer waits for other processes without holding up the event loop
+        self._reading = connect(path)
+        self._reading.pragma("query_only", True)
+        self._reader = Statements(self._reading)
+        self._statements = Statements(self._writing)
+        self._writer = Writer(self._writing, self._call)
+
+    @property
+    def commits(self) -> int:
+        return self._writer.commits
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        return self._reader.fetch(sql, args)
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None:
+        return self._reader.fetch_one(sql, args)
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        return self._reader.fetch_value(sql, args)
+
+    def transaction(self) -> SqliteTransaction:
+        return SqliteTransaction(self._writer, self._statements)
+
+    def listen(self, channel: str, callback: Callable[[], None]) -> None:
+        self._listeners.setdefault(channel, []).append(callback)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        self._reading.close()
+        self._writing.close()
+
+    def _call(self, channels: Iterable[str]) -> None:
+        for channel in channels:
+            for callback in self._listeners.get(channel, ()):
+                self._loop.call_soon(callback)

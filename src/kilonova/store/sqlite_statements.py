@@ -1,0 +1,161 @@
+"""Statements on a SQLite connection: values in, dicts out, errors by the port's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+import orjson
+
+from kilonova.store.port import Conflict, Invalid, Row, StoreError, Unavailable
+from kilonova.store.translate import translate
+
+Shape = tuple[tuple[str, ...], tuple[str, ...]]
+"""The names of a statement's result columns, and those of them that are booleans."""
+
+_PASSING = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.NoMemError,
+    apsw.InterruptError,
+    apsw.ProtocolError,
+    apsw.ConnectionClosedError,
+)
+
+
+class Statements:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._shapes: dict[str, Shape] = {}
+
+    def fetch(self, sql: str, args: Sequence[Any]) -> list[Row]:
+        try:
+            cursor = self._connection.execute(translate(sql).sql, bind(args))
+            first = cursor.fetchone()
+            if first is None:
+                return []
+            names, flags = self._shape(sql, cursor, first)
+            rows = [dict(zip(names, first, strict=True))]
+            rows.extend(dict(zip(names, values, strict=True)) for values in cursor)
+        except Exception as error:
+            raise explained(self._connection, error) from error
+        for name in flags:
+            for row in rows:
+                if row[name] is not None:
+                    row[name] = row[name] != 0
+        return rows
+
+    def fetch_one(self, sql: str, args: Sequence[Any]) -> Row | None:
+        statement = translate(sql)
+        try:
+            cursor = self._connection.execute(statement.sql, bind(args))
+            values = cursor.fetchone()
+            if values is None:
+                return None
+            names, flags = self._shape(sql, cursor, values)
+            self._end(cursor, statement.changes)
+        except Exception as error:
+            raise explained(self._connection, error) from error
+        row = dict(zip(names, values, strict=True))
+        for name in flags:
+            if row[name] is not None:
+                row[name] = row[name] != 0
+        return row
+
+    def fetch_value(self, sql: str, args: Sequence[Any]) -> Any:
+        row = self.fetch_one(sql, args)
+        return None if row is None else next(iter(row.values()))
+
+    def execute(self, sql: str, args: Sequence[Any]) -> int:
+        statement = translate(sql)
+        try:
+            for _ in self._connection.execute(statement.sql, bind(args)):
+                pass
+        except Exception as error:
+            raise explained(self._connection, error) from error
+        return self._connection.changes() if statement.changes else 0
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        try:
+            for _ in self._connection.executemany(translate(sql).sql, (bind(row) for row in rows)):
+                pass
+        except Exception as error:
+            raise explained(self._connection, error) from error
+
+    def _end(self, cursor: apsw.Cursor, changes: bool) -> None:
+        """Leave the rest of the rows; a change with RETURNING is done only when stepped to its end."""
+        if changes:
+            cursor.fetchall()
+        else:
+            cursor.close(True)
+
+    def _shape(self, sql: str, cursor: apsw.Cursor, values: Sequence[Any]) -> Shape:
+        shape = self._shapes.get(sql)
+        if shape is None or len(shape[0]) != len(values):
+            columns = cursor.get_description()
+            named = translate(sql).flags
+            shape = self._shapes[sql] = (
+                tuple(name for name, _ in columns),
+                tuple(name for name, kind in columns if (kind or "").upper() == "BOOLEAN" or name in named),
+            )
+        return shape
+
+
+def bind(args: Sequence[Any]) -> Sequence[Any]:
+    """Lists go as JSON. NUL is refused, since PostgreSQL cannot hold it in text."""
+    for arg in args:
+        kind = type(arg)
+        if kind is list or kind is tuple or (kind is str and "\0" in arg):
+            return [_bound(arg) for arg in args]
+    return args
+
+
+def _bound(arg: Any) -> Any:
+    if isinstance(arg, (list, tuple)):
+        return orjson.dumps(arg).decode()
+    if isinstance(arg, str) and "\0" in arg:
+        raise ValueError("text with a NUL character cannot be stored")
+    return arg
+
+
+def explained(connection: apsw.Connection, error: Exception) -> StoreError:
+    """The port's error for what SQLite or the binding of a value raised."""
+    if isinstance(error, apsw.ConstraintError):
+        return _constraint(connection, error)
+    if isinstance(error, _PASSING):
+        return Unavailable(str(error))
+    if isinstance(error, (TypeError, ValueError, OverflowError, apsw.TooBigError, apsw.MismatchError)):
+        return Invalid(str(error))
+    return StoreError(str(error))
+
+
+def _constraint(connection: apsw.Connection, error: apsw.ConstraintError) -> StoreError:
+    code = error.extendedresult
+    message = str(error)
+    if code in (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY, apsw.SQLITE_CONSTRAINT_ROWID):
+        return Conflict(message, kind="unique", constraint=_unique_name(connection, message, code))
+    if code == apsw.SQLITE_CONSTRAINT_FOREIGNKEY:
+        return Conflict(message, kind="foreign key")
+    return Invalid(message)
+
+
+def _unique_name(connection: apsw.Connection, message: str, code: int) -> str:
+    """The constraint's name as PostgreSQL would tell it: that of its index, or by the schema's naming convention."""
+    subject = message.partition(": ")[2]
+    if subject.startswith("index "):
+        return subject.removeprefix("index ").strip("'")
+    columns = [column.rpartition(".") for column in subject.split(", ")]
+    table = columns[0][0]
+    names = [name for _, _, name in columns]
+    if code != apsw.SQLITE_CONSTRAINT_UNIQUE:
+        return f"pk_{table}"
+    indexes = connection.execute("SELECT name FROM pragma_index_list(?1) WHERE \"unique\" AND origin = 'c'", (table,))
+    for (index,) in indexes.fetchall():
+        parts = connection.execute("SELECT name FROM pragma_index_info(?1) ORDER BY seqno", (index,)).fetchall()
+        if [name for (name,) in parts] == names:
+            return str(index)
+    return f"uq_{table}_{'_'.join(names)}"

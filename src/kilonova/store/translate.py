@@ -1,0 +1,54 @@
+"""PostgreSQL's spelling of the common subset of SQL, turned into SQLite's."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    r"""
+      (?P<keep> '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ )
+    | \s* \b FOR \s+ (?: (?:NO\s+KEY\s+)? UPDATE | (?:KEY\s+)? SHARE ) \b (?P<lock>)
+        (?: \s+ OF \s+ \w+ (?: \s*,\s* \w+ )* )? (?: \s+ (?: SKIP\s+LOCKED | NOWAIT ) \b )?
+    | (?P<any> = \s* ANY \b | (?:<>|!=) \s* ALL \b ) \s* \( \s*
+        (?: \$(?P<list>\d+) (?: ::\w+\[\] )? | CAST \s* \( \s* \$(?P<cast>\d+) \s+ AS \s+ \w+\[\] \s* \) ) \s* \)
+    | \$(?P<number>\d+)
+    | \b AS \s+ BOOLEAN \s* \) \s* AS \s+ (?P<flag>\w+)
+    | \b (?P<change> INSERT | UPDATE | DELETE ) \b
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+class Statement(NamedTuple):
+    sql: str
+    changes: bool
+    """Whether it inserts, updates or deletes, so that a count of changed rows means something."""
+    flags: frozenset[str]
+    """Result columns written as `CAST(… AS BOOLEAN) AS name`; SQLite itself forgets what an expression's type is."""
+
+
+@lru_cache(maxsize=4096)
+def translate(sql: str) -> Statement:
+    changes = False
+    flags: set[str] = set()
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal changes
+        if match["keep"]:
+            return match[0]
+        if match["lock"] is not None:
+            return ""
+        if match["any"]:
+            membership = "IN" if match["any"][0] == "=" else "NOT IN"
+            return f"{membership} (SELECT value FROM json_each(?{match['list'] or match['cast']}))"
+        if match["number"]:
+            return f"?{match['number']}"
+        if match["flag"]:
+            flags.add(match["flag"])
+        if match["change"]:
+            changes = True
+        return match[0]
+
+    return Statement(_TOKEN.sub(replace, sql), changes, frozenset(flags))

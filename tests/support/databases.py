@@ -1,0 +1,227 @@
+"""A fresh database for each test: SQLite, and PostgreSQL from a server of the test run's own.
+
+def test_something(database_url):            # runs once on each
+    async def scenario():
+        async with opened(database_url) as db: ...
+    run(scenario())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ctypes
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.store import Database, open_database
+
+DIALECTS = ("sqlite", "postgresql")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Database]:
+    db = await open_database(url)
+    try:
+        yield db
+    finally:
+        await db.close()
+
+
+@pytest.fixture(params=DIALECTS)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh database with the whole schema."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Callable[[], AbstractAsyncContextManager[Database]]:
+    """Opens the test's fresh database: `async with database() as db`."""
+    return partial(opened, database_url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    path = tmp_path / "kilonova.db"
+    shutil.copy(sqlite_template(), path)
+    return f"sqlite://{path}"
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: PostgresServer) -> Iterator[str]:
+    name = postgresql_server.create(postgresql_server.template())
+    yield postgresql_server.url(name)
+    postgresql_server.drop(name)
+
+
+@pytest.fixture
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without any table. Parametrise it indirectly with a dialect."""
+    if request.param == "sqlite":
+        yield f"sqlite://{tmp_path}/empty.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgresql_server")
+    name = server.create("template0")
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresServer]:
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not programs:
+        if os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+            pytest.fail("PostgreSQL is not installed, and KILONOVA_REQUIRE_ALL=1")
+        pytest.skip("PostgreSQL is not installed (/usr/lib/postgresql/*/bin)")
+    server = PostgresServer(programs[-1].parent)
+    atexit.register(server.remove)
+    try:
+        server.initialise()
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@cache
+def sqlite_template() -> Path:
+    """A closed database file with the schema as the metadata has it now."""
+    import apsw
+
+    from kilonova.store.generate import tables_and_indexes
+
+    directory = Path(tempfile.mkdtemp(prefix="kilonova-sqlite-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = directory / "template.db"
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.execute("BEGIN;" + tables_and_indexes("sqlite") + "COMMIT")
+    connection.close()
+    return path
+
+
+class PostgresServer:
+    """A throw-away server on a Unix socket, run by a user who is not root. It dies with the test process."""
+
+    def __init__(self, programs: Path) -> None:
+        self.programs = programs
+        self.directory = Path(tempfile.mkdtemp(prefix="kilonova-postgresql-"))
+        self.directory.chmod(0o755)
+        self.data = self.directory / "data"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._template: str | None = None
+        self._user: dict[str, Any] = {}
+        if os.getuid() == 0:
+            owner = pwd.getpwnam("postgres")
+            os.chown(self.directory, owner.pw_uid, owner.pw_gid)
+            self._user = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+
+    def initialise(self) -> None:
+        options = ["-A", "trust", "-U", "kilonova", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions"]
+        subprocess.run(
+            [self.programs / "initdb", "-D", self.data, *options],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.directory,
+            **self._user,
+        )
+
+    def start(self) -> None:
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.directory),
+            "fsync": "off",
+            "full_page_writes": "off",
+            "synchronous_commit": "off",
+            "autovacuum": "off",
+            "max_connections": "200",
+            "shared_buffers": "32MB",
+            "dynamic_shared_memory_type": "mmap",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+        }
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.data, *(f"--{k}={v}" for k, v in settings.items())],
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                preexec_fn=_die_with_parent,
+                process_group=0,  # Ctrl-C is for the tests, which then stop the server
+                **self._user,
+            )
+        give_up = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < give_up:
+            if self._ready():
+                return
+            time.sleep(0.02)
+        raise RuntimeError("PostgreSQL did not start:\n" + (self.directory / "log").read_text()[-2000:])
+
+    def stop(self) -> None:
+        """At once: there is nothing in it worth keeping."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(30)
+            self.process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def url(self, name: str) -> str:
+        return f"postgresql://kilonova@/{name}?host={self.directory}"
+
+    def template(self) -> str:
+        """The name of a database with the schema as the metadata has it now."""
+        if self._template is None:
+            from kilonova.store.generate import tables_and_indexes
+
+            name = self.create("template0")
+            self.run(tables_and_indexes("postgresql"), name)
+            self._template = name
+        return self._template
+
+    def create(self, template: str) -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        return name
+
+    def drop(self, name: str) -> None:
+        self.run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def run(self, sql: str, name: str = "postgres") -> None:
+        asyncio.run(self._run(sql, name))
+
+    async def _run(self, sql: str, name: str) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(self.url(name))
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    def _ready(self) -> bool:
+        try:
+            self.run("SELECT 1")
+        except Exception:
+            return False
+        return True
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
