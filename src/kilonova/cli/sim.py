@@ -1,0 +1,146 @@
+"""`kilonova sim`: make simulated hosts slow or failing while they run, and look at their guests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from kilonova import clock
+from kilonova.hosts.drivers.sim.rules import ANY, MODES, STEPS, Rule, Rules
+from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
+
+_data = click.option(
+    "--data",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("kilonova-data"),
+    envvar="KILONOVA_DATA",
+    show_default=True,
+    help="The data directory of the cloud.",
+)
+_host = click.option("--host", default=ANY, show_default=True, help="A host's name, or a pattern of names.")
+_step = click.option(
+    "--step", type=click.Choice([*STEPS, ANY]), default=ANY, show_default=True, help="What the host is doing."
+)
+
+
+@click.group()
+def sim() -> None:
+    """Simulated hosts: injected failures, latencies, and their guests."""
+
+
+@sim.command()
+@_host
+@_step
+@click.option("--times", type=click.IntRange(min=1), help="How often; without it until cleared.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="error",
+    show_default=True,
+    help="error: the hypervisor refuses. unreachable: no answer; without --times and --step the host goes down"
+    " altogether. hang: no answer until the rule is cleared, then the step goes on.",
+)
+@click.option("--message", help="The error's text.")
+@_data
+def fail(host: str, step: str, times: int | None, mode: str, message: str | None, directory: Path) -> None:
+    """Let a step fail on a host."""
+    with _open(directory) as store:
+        _check_host(store, host)
+        number = Rules(store).add_failure(host, step, mode, times, message)
+    click.echo(f"rule {number}: {_on(host, step)} {_what(mode, times)}")
+
+
+@sim.command()
+@_host
+@_step
+@click.option("--seconds", type=click.FloatRange(min=0), required=True, help="How long; 0 for not at all.")
+@_data
+def latency(host: str, step: str, seconds: float, directory: Path) -> None:
+    """Let a step take its time on a host. The newest latency that matches counts."""
+    with _open(directory) as store:
+        _check_host(store, host)
+        Rules(store).set_latency(host, step, seconds)
+    click.echo(f"{_on(host, step)} takes {seconds:g} s")
+
+
+@sim.command("list")
+@_data
+def list_rules(directory: Path) -> None:
+    """Show the rules and how often each has struck."""
+    with _open(directory) as store:
+        rules = Rules(store).all()
+    _table(("RULE", "HOST", "STEP", "WHAT", "STRUCK"), [_row(rule) for rule in rules])
+
+
+@sim.command()
+@click.option("--host", help="Only rules made for this name or pattern.")
+@click.option("--step", type=click.Choice([*STEPS, ANY]), help="Only rules made for this step.")
+@_data
+def clear(host: str | None, step: str | None, directory: Path) -> None:
+    """Remove the rules."""
+    with _open(directory) as store:
+        number = Rules(store).clear(host, step)
+    click.echo(f"{number} removed")
+
+
+@sim.command()
+@click.option("--host", default=ANY, help="Only guests of this host or pattern.")
+@_data
+def guests(host: str, directory: Path) -> None:
+    """Show every guest that the simulated hypervisors have."""
+    with _open(directory) as store:
+        _check_host(store, host)
+        found = store.all_guests()
+    rows = [
+        (name, guest.id, guest.name, guest.power, str(guest.boots), clock.iso(guest.created_at))
+        for name, guest in found
+        if fnmatchcase(name, host)
+    ]
+    _table(("HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED"), rows)
+
+
+@contextmanager
+def _open(directory: Path) -> Iterator[SimStore]:
+    path = directory / FILE_NAME
+    if not path.is_file():
+        raise click.ClickException(f"--data: no simulated hosts in {directory} ({FILE_NAME} is not there)")
+    store = SimStore(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _check_host(store: SimStore, pattern: str) -> None:
+    """A mistyped name would make a rule that never strikes."""
+    if not any(fnmatchcase(name, pattern) for name in store.hosts()):
+        raise click.ClickException(f"--host: no simulated host matches {pattern!r}")
+
+
+def _on(host: str, step: str) -> str:
+    where = "every host" if host == ANY else host
+    return f"{'every step' if step == ANY else step} on {where}"
+
+
+def _what(mode: str, times: int | None) -> str:
+    does = {"error": "fails", "unreachable": "gets no answer", "hang": "hangs"}[mode]
+    return f"{does} until cleared" if times is None else f"{does}, {times} times"
+
+
+def _row(rule: Rule) -> tuple[str, ...]:
+    if rule.kind == "latency":
+        return str(rule.id), rule.host, rule.step, f"takes {rule.seconds:g} s", ""
+    assert rule.mode is not None
+    what = _what(rule.mode, rule.times) + (f": {rule.message}" if rule.message else "")
+    return str(rule.id), rule.host, rule.step, what, f"{rule.fired}{' (spent)' if rule.spent else ''}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,1 @@
+"""Drivers: what an agent does its work with, one package per kind of hypervisor."""

@@ -1,0 +1,119 @@
+"""What shall go wrong on simulated hosts: rules kept in `sim.db`, so that any process can add them at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from kilonova.hosts.drivers.sim.store import SimStore
+
+Kind = Literal["fail", "latency"]
+Mode = Literal["error", "unreachable", "hang"]
+Step = Literal["spawn", "destroy", "power_on", "power_off", "reboot", "guests", "describe", "heartbeat"]
+
+MODES: tuple[str, ...] = get_args(Mode)
+STEPS: tuple[str, ...] = get_args(Step)
+ANY = "*"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """`host` is a name or a shell pattern; `step` is one of STEPS or `*`; no `times` means until cleared."""
+
+    id: int
+    kind: Kind
+    host: str
+    step: str
+    mode: Mode | None
+    message: str | None
+    times: int | None
+    seconds: float | None
+    fired: int
+
+    @property
+    def spent(self) -> bool:
+        return self.times is not None and self.fired >= self.times
+
+    def matches(self, host: str, step: str) -> bool:
+        return self.step in (step, ANY) and fnmatchcase(host, self.host)
+
+
+class Rules:
+    def __init__(self, store: SimStore) -> None:
+        self._connection = store.connection
+        self._version: object = None
+        self._rules: list[Rule] = []
+
+    def add_failure(self, host: str, step: str, mode: str, times: int | None, message: str | None) -> int:
+        self._connection.execute(
+            "INSERT INTO rules (kind, host, step, mode, times, message) VALUES ('fail', ?, ?, ?, ?, ?)",
+            (host, step, mode, times, message),
+        )
+        self._forget()
+        return self._connection.last_insert_rowid()
+
+    def set_latency(self, host: str, step: str, seconds: float) -> None:
+        """The newest latency that matches counts, so a 0 exempts; one for the same host and step is replaced."""
+        with self._connection:
+            self._connection.execute("DELETE FROM rules WHERE kind = 'latency' AND host = ? AND step = ?", (host, step))
+            self._connection.execute(
+                "INSERT INTO rules (kind, host, step, seconds) VALUES ('latency', ?, ?, ?)", (host, step, seconds)
+            )
+        self._forget()
+
+    def clear(self, host: str | None = None, step: str | None = None) -> int:
+        """Removes all rules, or those made for exactly this host pattern and step."""
+        self._connection.execute(
+            "DELETE FROM rules WHERE host = coalesce(?, host) AND step = coalesce(?, step)", (host, step)
+        )
+        self._forget()
+        return self._connection.changes()
+
+    def all(self) -> list[Rule]:
+        # The data version changes with every commit of another connection; asking it reads no table.
+        version = self._connection.pragma("data_version")
+        if version != self._version:
+            self._rules = self._load()
+            self._version = version
+        return self._rules
+
+    def latency(self, host: str, step: str) -> float | None:
+        for rule in reversed(self.all()):
+            if rule.kind == "latency" and rule.matches(host, step):
+                return rule.seconds
+        return None
+
+    def take_failure(self, host: str, step: str) -> Rule | None:
+        """The oldest failure that is due here, counted as fired."""
+        for rule in self.all():
+            if rule.kind == "fail" and not rule.spent and rule.matches(host, step) and self._fire(rule):
+                return rule
+        return None
+
+    def standing(self, rule: Rule) -> bool:
+        """Whether nobody has cleared it."""
+        return any(other.id == rule.id for other in self.all())
+
+    def silent(self, hosts: Iterable[str]) -> list[str]:
+        """Those cut off for good, so that not even their heartbeats come through."""
+        cuts = [rule for rule in self.all() if rule.mode == "unreachable" and rule.times is None]
+        return [host for host in hosts if any(rule.matches(host, "heartbeat") for rule in cuts)]
+
+    def _fire(self, rule: Rule) -> bool:
+        self._connection.execute(
+            "UPDATE rules SET fired = fired + 1 WHERE id = ? AND (times IS NULL OR fired < times)", (rule.id,)
+        )
+        self._forget()
+        return self._connection.changes() == 1
+
+    def _forget(self) -> None:
+        # The connection's own commits do not change its data version.
+        self._version = None
+
+    def _load(self) -> list[Rule]:
+        rows: Any = self._connection.execute(
+            "SELECT id, kind, host, step, mode, message, times, seconds, fired FROM rules ORDER BY id"
+        )
+        return [Rule(*row) for row in rows]

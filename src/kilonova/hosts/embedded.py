@@ -1,0 +1,108 @@
+"""Hosts served by this very process: simulated ones, their agents made when first spoken to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from kilonova.hosts.agent import Agent
+from kilonova.hosts.disk import checkpoint
+from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.drivers.sim.rules import Rules
+from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
+from kilonova.hosts.journal import Journal
+from kilonova.hosts.messages import Command, HostFacts
+from kilonova.hosts.transport import DEFAULT_TIMEOUT, HostTrouble, InProcess, describe
+
+log = logging.getLogger(__name__)
+
+JOURNAL_NAME = "agents.db"
+CHECKPOINT_EVERY = 10.0
+PRUNE_EVERY = 3600.0
+
+
+class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`sizes` gives hosts another size by name or shell pattern, first match; `latency` is seconds by step."""
+
+    directory: Path
+    hosts: int = 3
+    size: Size = Size()
+    sizes: dict[str, Size] = {}
+    latency: dict[str, float] = {}
+    timeout: float = DEFAULT_TIMEOUT
+
+    def size_of(self, host: str) -> Size:
+        for pattern, size in self.sizes.items():
+            if fnmatchcase(host, pattern):
+                return size
+        return self.size
+
+
+class EmbeddedHosts:
+    """A transport together with the hosts it reaches."""
+
+    def __init__(self, config: EmbeddedConfig) -> None:
+        self._config = config
+        self.names = [host_name(number) for number in range(1, config.hosts + 1)]
+        self._sizes = {name: config.size_of(name) for name in self.names}
+        self._journal = Journal(config.directory / JOURNAL_NAME)
+        self._store = SimStore(config.directory / FILE_NAME)
+        self._store.set_hosts(self._sizes)
+        self._rules = Rules(self._store)
+        self._agents: dict[str, Agent] = {}
+        self._transport = InProcess(self._agent, config.timeout)
+
+    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+        return await self._transport.call(host, command, timeout=timeout)
+
+    async def facts(self) -> list[HostFacts]:
+        """What registration needs of every host that answers."""
+        found = []
+        for name in self.names:
+            try:
+                found.append(await describe(self, name))
+            except HostTrouble as trouble:
+                log.warning("host is not registered: %s", trouble)
+        return found
+
+    def silent(self, hosts: Iterable[str]) -> list[str]:
+        """Which hosts are cut off by a rule, for the heartbeat to leave out."""
+        return self._rules.silent(hosts)
+
+    async def run(self) -> None:
+        """Keeps the files small until cancelled."""
+        pause = PRUNE_EVERY
+        while True:
+            await asyncio.sleep(CHECKPOINT_EVERY)
+            pause += CHECKPOINT_EVERY
+            try:
+                if pause >= PRUNE_EVERY:
+                    pause = 0.0
+                    await asyncio.to_thread(self._journal.prune)
+                await asyncio.to_thread(checkpoint, self._journal.path)
+                await asyncio.to_thread(checkpoint, self._store.path)
+            except apsw.Error as trouble:
+                log.warning("files of the hosts not tidied this time: %s", trouble)
+
+    def close(self) -> None:
+        self._journal.close()
+        self._store.close()
+
+    def _agent(self, host: str) -> Agent | None:
+        agent = self._agents.get(host)
+        if agent is None and host in self._sizes:
+            driver = SimDriver(host, self._sizes[host], self._store, self._rules, self._config.latency)
+            agent = self._agents[host] = Agent(host, driver, self._journal)
+        return agent
+
+
+def host_name(number: int) -> str:
+    """Three digits, more when needed: a host keeps its name when others are added."""
+    return f"sim-{number:03d}"

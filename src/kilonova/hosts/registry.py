@@ -1,0 +1,119 @@
+"""Registering the hosts and services of a process, thousands in one transaction, and nothing when nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import orjson
+
+from kilonova import clock, ids
+from kilonova.hosts.messages import VERSION, HostFacts
+from kilonova.placement import hosts_changed, providers
+from kilonova.store import Database, Row, Transaction
+
+COMPUTE = "nova-compute"
+CONDUCTOR = "nova-conductor"
+SCHEDULER = "nova-scheduler"
+
+
+class Service(NamedTuple):
+    id: int
+    host: str
+    binary: str
+
+
+class _Wanted(NamedTuple):
+    host: str
+    binary: str
+    version: int
+
+
+async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: str | None = None) -> list[Service]:
+    """Makes or updates the services and hypervisors of these hosts, and their providers in placement.
+
+    `process_host` names the host of a worker process, whose conductor and scheduler are registered as well.
+    Returns every service this process has to keep alive by heartbeats.
+    """
+    wanted = [_Wanted(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
+    if process_host is not None:
+        wanted += [_Wanted(process_host, binary, VERSION) for binary in (CONDUCTOR, SCHEDULER)]
+    async with db.transaction() as tx:
+        await tx.hold("registry of hosts")
+        services = await _services(tx, wanted)
+        numbers = {service.host: service.id for service in services if service.binary == COMPUTE}
+        uuids = await _hypervisors(tx, hosts, numbers)
+        await providers.sync(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
+    return services
+
+
+async def _services(tx: Transaction, wanted: Sequence[_Wanted]) -> list[Service]:
+    names = list({service.host for service in wanted})
+    known = await _known_services(tx, names)
+    missing = [service for service in wanted if (service.host, service.binary) not in known]
+    changed = [
+        (known[service.host, service.binary]["id"], service.version)
+        for service in wanted
+        if (service.host, service.binary) in known and known[service.host, service.binary]["version"] != service.version
+    ]
+    if changed:
+        await tx.execute_many("UPDATE services SET version = $2 WHERE id = $1", changed)
+    if missing:
+        await tx.execute_many(
+            "INSERT INTO services (uuid, host, binary, disabled, forced_down, last_seen_at, report_count,"
+            " version, created_at) VALUES ($1, $2, $3, FALSE, FALSE, $4, 0, $5, $4)",
+            [(ids.new_id(), s.host, s.binary, clock.now(), s.version) for s in missing],
+        )
+        known = await _known_services(tx, names)
+    return [Service(known[s.host, s.binary]["id"], s.host, s.binary) for s in wanted]
+
+
+async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, str], Row]:
+    sql = "SELECT id, host, binary, version FROM services WHERE host = ANY($1)"
+    return {(row["host"], row["binary"]): row for row in await tx.fetch(sql, hosts)}
+
+
+_FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info")
+
+
+async def _hypervisors(tx: Transaction, hosts: Sequence[HostFacts], service_ids: dict[str, int]) -> dict[str, str]:
+    """The hypervisor's uuid of each host."""
+    sql = f"SELECT uuid, host, service_id, {', '.join(_FACTS)} FROM hypervisors WHERE host = ANY($1)"
+    known = {row["host"]: row for row in await tx.fetch(sql, [facts.host for facts in hosts])}
+    uuids = {host: str(row["uuid"]) for host, row in known.items()}
+    new, changed = [], []
+    for facts in hosts:
+        values = (service_ids[facts.host], *_columns(facts))
+        row = known.get(facts.host)
+        if row is None:
+            uuids[facts.host] = ids.new_id()
+            new.append((uuids[facts.host], clock.now(), facts.host, *values))
+        elif values != (row["service_id"], *(row[name] for name in _FACTS)):
+            changed.append((facts.host, clock.now(), *values))
+    if new:
+        await tx.execute_many(
+            f"INSERT INTO hypervisors (uuid, created_at, host, service_id, {', '.join(_FACTS)})"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            new,
+        )
+    if changed:
+        assignments = ", ".join(f"{name} = ${number}" for number, name in enumerate(_FACTS, start=4))
+        await tx.execute_many(
+            f"UPDATE hypervisors SET updated_at = $2, service_id = $3, {assignments} WHERE host = $1", changed
+        )
+        await hosts_changed(tx, [host for host, *_ in changed])
+    return uuids
+
+
+def _columns(facts: HostFacts) -> tuple[str, str, int, str, str]:
+    return (
+        facts.hypervisor_hostname,
+        facts.hypervisor_type,
+        facts.hypervisor_version,
+        facts.host_ip,
+        orjson.dumps(facts.cpu_info, option=orjson.OPT_SORT_KEYS).decode(),
+    )
+
+
+def _provider(uuid: str, facts: HostFacts) -> providers.ProviderFacts:
+    return providers.ProviderFacts(uuid, facts.hypervisor_hostname, facts.inventory, facts.traits)

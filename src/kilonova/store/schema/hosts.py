@@ -1,0 +1,50 @@
+"""Tables of the hosts: the services that report to the control plane, and the hypervisors behind them."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, UniqueConstraint
+
+from kilonova.store.schema.base import document, flag, metadata, moment, number, sequence, string
+
+services = Table(
+    "services",
+    metadata,
+    # Old microversions name services and hypervisors by number, newer ones by uuid.
+    sequence("id"),
+    Column("uuid", Text, nullable=False, unique=True),
+    string("host"),
+    string("binary"),
+    flag("disabled"),
+    string("disabled_reason", nullable=True),
+    flag("forced_down"),
+    # Not indexed: every heartbeat rewrites it.
+    moment("last_seen_at"),
+    number("report_count"),
+    number("version"),
+    moment("created_at"),
+    moment("updated_at", nullable=True),
+    UniqueConstraint("host", "binary"),
+    Index("services_binary", "binary", "host"),
+    sqlite_autoincrement=True,
+)
+
+# What a host has to give (inventory) and can do (traits) is placement's: its provider has the same uuid.
+hypervisors = Table(
+    "hypervisors",
+    metadata,
+    sequence("id"),
+    Column("uuid", Text, nullable=False, unique=True),
+    Column("service_id", BigInteger, ForeignKey("services.id"), nullable=False),
+    string("host"),
+    string("hypervisor_hostname"),
+    string("hypervisor_type"),
+    number("hypervisor_version"),
+    string("host_ip"),
+    document("cpu_info"),
+    moment("created_at"),
+    moment("updated_at", nullable=True),
+    UniqueConstraint("host", "hypervisor_hostname"),
+    Index("hypervisors_service", "service_id"),
+    Index("hypervisors_hostname", "hypervisor_hostname"),
+    sqlite_autoincrement=True,
+)
