@@ -1,0 +1,49 @@
+"""The change sequence: every write that matters to a choice of host moves its provider to the front of it.
+
+Schedulers read only what stands behind their last mark. Numbers are handed out without a global lock, so two
+transactions may share one or commit out of order; docs/decisions/0005-claims.md says why that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kilonova import clock
+from kilonova.store import Transaction
+
+# On one provider the numbers only grow, because its row is locked before this is asked.
+NEXT = "(SELECT COALESCE(MAX(change), 0) + 1 FROM resource_providers)"
+
+_USED = (
+    f"UPDATE resource_providers SET generation = generation + 1, change = {NEXT}, updated_at = $2 WHERE id = ANY($1)"
+)
+_FACTS = f"""
+UPDATE resource_providers SET generation = generation + 1, change = {NEXT}, facts = {NEXT}, updated_at = $2
+WHERE id = ANY($1)
+"""
+_HOSTS = f"UPDATE resource_providers SET change = {NEXT}, facts = {NEXT} WHERE id = ANY($1)"
+_LOCK_HOSTS = """
+SELECT id FROM resource_providers
+WHERE uuid IN (SELECT uuid FROM hypervisors WHERE host = ANY($1))
+ORDER BY id FOR UPDATE
+"""
+
+
+async def allocations_changed(tx: Transaction, provider_ids: Sequence[int]) -> None:
+    """The providers' allocations changed. Their rows must be locked by `tx`."""
+    await tx.execute(_USED, provider_ids, clock.now())
+
+
+async def facts_changed(tx: Transaction, provider_ids: Sequence[int]) -> None:
+    """The providers' name, inventory, traits or aggregates changed. Their rows must be locked by `tx`."""
+    await tx.execute(_FACTS, provider_ids, clock.now())
+
+
+async def hosts_changed(tx: Transaction, hosts: Sequence[str]) -> None:
+    """Something outside placement changed for these hosts: service flags, zone, a new or departing hypervisor.
+
+    Call it in the transaction of the change, and before a hypervisor's row goes. Nobody's generation moves.
+    """
+    rows = await tx.fetch(_LOCK_HOSTS, list(hosts))
+    if rows:
+        await tx.execute(_HOSTS, [row["id"] for row in rows])
