@@ -1,0 +1,48 @@
+# `make` lists what can be done. Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+TESTS ?= tests
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint bench tempest docs schema clean packages
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(READY) ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (ARGS="--hosts 20 --zones a,b")
+	@exec $(BIN)/kilonova up --data data $(ARGS)
+
+test: packages lint ## Check style and types, then run the tests (TESTS=tests/store ARGS="-k name")
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+
+lint: $(READY) ## Check style and types
+	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff format --check --quiet src tests bench || { echo "run: $(BIN)/ruff format src tests bench" >&2; exit 1; }
+	@$(BIN)/mypy
+
+bench: $(READY) ## Measure start-up, memory, boots and lists (ARGS="--boots 50")
+	@$(BIN)/python -m bench $(ARGS)
+
+tempest: $(READY) ## Run tempest's tests of what is there (ARGS="a regular expression")
+	@tools/tempest $(ARGS)
+
+docs: $(READY) ## Write the generated parts of docs/ anew
+	@$(BIN)/python -m kilonova.docs
+
+schema: $(READY) ## Write the schema's snapshots anew
+	@$(BIN)/python -m kilonova.store.generate
+
+clean: ## Remove .venv and everything that tools left behind; ./data stays
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest build dist src/*.egg-info
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+packages:
+	@tools/packages
+
+$(READY): pyproject.toml tools/venv
+	@tools/venv $(PYTHON) $(VENV)
+	@touch $@

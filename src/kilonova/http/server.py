@@ -1,0 +1,86 @@
+"""The listening socket and the HTTP server on it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import uvicorn
+
+GRACE_SECONDS = 2
+
+
+class CannotListen(Exception):
+    pass
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen at once: who comes before the process is ready waits in the queue instead of being refused."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(2048)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise CannotListen(
+                f"port {port} on {host} is in use; choose another with --port, or 0 for any free one"
+            ) from None
+        raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """How a client on this machine reaches the socket."""
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server:
+    """Serves one ASGI application on a bound socket, from `start` until `stop`."""
+
+    def __init__(self, app: Any, bound: socket.socket) -> None:
+        self._app = app
+        self._bound = bound
+        self._server: uvicorn.Server
+        self._running: asyncio.Task[None]
+
+    async def start(self) -> None:
+        """Returns when requests are answered."""
+        import uvicorn
+
+        config = uvicorn.Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            # The application reads the forwarded headers itself, where it writes links.
+            proxy_headers=False,
+            timeout_keep_alive=65,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        server = self._server = uvicorn.Server(config)
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[self._bound])
+        self._running = asyncio.create_task(server.main_loop())
+
+    async def stop(self) -> None:
+        """Take no more requests; finish those under way, but not for long."""
+        self._server.should_exit = True
+        await self._running
+        await self._server.shutdown(sockets=[self._bound])

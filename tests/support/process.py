@@ -1,0 +1,263 @@
+"""A real `kilonova up` in a process of its own, and a small client for it.
+
+with Cloud(tmp_path / "data", "--hosts", "2") as cloud:
+    cloud.client("kilonova-demo").get("compute", "/servers/detail").json()
+    cloud.kill()                     # as a power cut would; or cloud.stop()
+    cloud.start()                    # goes on where it was
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+KILONOVA = str(Path(sys.executable).with_name("kilonova"))
+START_SECONDS = 30.0
+
+
+class NotStarted(AssertionError):
+    """The process ended, or did not answer in time. Holds its exit code and what it wrote."""
+
+    def __init__(self, code: int | None, output: str) -> None:
+        super().__init__(f"kilonova did not start (exit code {code}):\n{output}")
+        self.code = code
+        self.output = output
+
+
+class Response:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Speaks to the services with a token of one cloud of clouds.yaml, got when first needed."""
+
+    def __init__(self, endpoints: Mapping[str, str], cloud: Mapping[str, Any], version: str | None = None) -> None:
+        self.endpoints = endpoints
+        self.auth = cloud["auth"]
+        self.version = version
+        self._token: str | None = None
+        self._project_id: str | None = None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, service: str, path: str, **options: Any) -> Response:
+        return self.request("GET", service, path, **options)
+
+    def post(self, service: str, path: str, body: Any, **options: Any) -> Response:
+        return self.request("POST", service, path, json=body, **options)
+
+    def put(self, service: str, path: str, body: Any, **options: Any) -> Response:
+        return self.request("PUT", service, path, json=body, **options)
+
+    def delete(self, service: str, path: str, **options: Any) -> Response:
+        return self.request("DELETE", service, path, **options)
+
+    def request(
+        self,
+        method: str,
+        service: str,
+        path: str,
+        *,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        version: str | None = None,
+    ) -> Response:
+        sent = {"X-Auth-Token": self.token, **(headers or {})}
+        version = version or self.version
+        if version is not None:
+            sent["OpenStack-API-Version"] = f"{service} {version}"
+        return self.plain(method, self.endpoints[service] + path, json=json, headers=sent)
+
+    @property
+    def token(self) -> str:
+        if self._token is None:
+            self._log_in()
+        assert self._token is not None
+        return self._token
+
+    @property
+    def project_id(self) -> str:
+        if self._project_id is None:
+            self._log_in()
+        assert self._project_id is not None
+        return self._project_id
+
+    def log_in(self) -> Response:
+        """One try with the cloud's password; the answer whatever it is."""
+        auth = self.auth
+        user = {"name": auth["username"], "domain": {"name": auth["user_domain_name"]}, "password": auth["password"]}
+        scope: Any = {"system": {"all": True}}
+        if "project_name" in auth:
+            scope = {"project": {"name": auth["project_name"], "domain": {"name": auth["project_domain_name"]}}}
+        identity = {"methods": ["password"], "password": {"user": user}}
+        body = {"auth": {"identity": identity, "scope": scope}}
+        return self.plain("POST", self.endpoints["auth_url"] + "/auth/tokens", json=body)
+
+    def _log_in(self) -> None:
+        answer = self.log_in()
+        assert answer.status == 201, answer.body
+        self._token = answer.headers["x-subject-token"]
+        self._project_id = answer.json()["token"].get("project", {}).get("id")
+
+    def plain(self, method: str, url: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Response:
+        """Any URL of the process, with no token unless it stands in the headers."""
+        parts = urlsplit(url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        sent, body = dict(headers or {}), None
+        if json is not None:
+            sent["Content-Type"] = "application/json"
+            body = _dumps(json)
+        if self._connection is None or self._connection.port != parts.port:
+            self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        try:
+            self._connection.request(method, target, body, sent)
+            answer = self._connection.getresponse()
+            return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        except BaseException:
+            self._connection.close()
+            self._connection = None
+            raise
+
+
+class Cloud:
+    """`with` starts it and, whatever happened meanwhile, leaves no process behind."""
+
+    def __init__(
+        self, data: Path, *options: str, environ: Mapping[str, str] | None = None, command: Sequence[str] = ("up",)
+    ) -> None:
+        self.data = data
+        self.options = options
+        self.command = command
+        self.environ = dict(environ or {})
+        self.process: subprocess.Popen[str] | None = None
+        self.started_in = 0.0
+
+    def __enter__(self) -> Cloud:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.stop()
+        if self.running:
+            self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """What the process has written to the terminal since its last start."""
+        return self._output_file.read_text()
+
+    @property
+    def _output_file(self) -> Path:
+        return self.data.with_name(f"{self.data.name}.output")
+
+    @property
+    def log(self) -> str:
+        return (self.data / "kilonova.log").read_text()
+
+    def start(self, *more: str, wait: bool = True) -> None:
+        """Returns when the process answers. Raises NotStarted."""
+        assert not self.running
+        (self.data / "endpoints.json").unlink(missing_ok=True)
+        arguments = [KILONOVA, *self.command, "--data", str(self.data), *self.options, *more]
+        if "--port" not in arguments and self.command != ("worker",):
+            arguments += ["--port", "0"]
+        began = time.monotonic()
+        with self._output_file.open("w") as output:
+            self.process = subprocess.Popen(
+                arguments,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environ},
+                text=True,
+            )
+        if wait:
+            self._wait(began + START_SECONDS)
+            self.started_in = time.monotonic() - began
+
+    def _wait(self, until: float) -> None:
+        ready = "working" if self.command == ("worker",) else "clouds.yaml"
+        while self.running and time.monotonic() < until:
+            if ready in self.output:
+                return
+            time.sleep(0.01)
+        code = self.process.poll() if self.process else None
+        self.kill()
+        raise NotStarted(code, self.output)
+
+    def stop(self, timeout: float = 10.0) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to tidy up."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        endpoints: dict[str, str] = json.loads((self.data / "endpoints.json").read_text())
+        return endpoints
+
+    @property
+    def clouds(self) -> dict[str, Any]:
+        clouds: dict[str, Any] = yaml.safe_load((self.data / "clouds.yaml").read_text())["clouds"]
+        return clouds
+
+    def client(self, cloud: str = "kilonova-demo", version: str | None = None) -> Client:
+        return Client(self.endpoints, self.clouds[cloud], version)
+
+
+def kilonova(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; one that does not end is killed."""
+    return subprocess.run(
+        [KILONOVA, *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(environ or {})},
+        timeout=60,
+        check=False,
+    )
+
+
+def _dumps(body: Any) -> bytes:
+    return json.dumps(body).encode()
