@@ -1,0 +1,81 @@
+"""What the rest of the program asks of the engine, always in a transaction of its own making."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova import clock, ids
+from kilonova.operations.table import Operation
+from kilonova.store import Transaction
+
+WORK = "operations"
+"""Woken when an operation has become runnable."""
+CANCELS = "operation_cancels"
+"""Woken when somebody wants one cancelled."""
+
+_INSERT = """
+INSERT INTO operations (
+    id, kind, action, server_id, project_id, user_id, request_id, host, params, plan, results, note, state, step,
+    round, attempt, cancel_requested, lease_until, epoch, run_at, created_at, updated_at, round_started_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '{}', $11, 'queued', $12, 1, 0, FALSE, 0, 0, $13, $13, $13, $13)
+"""
+
+_CANCEL = """
+UPDATE operations SET cancel_requested = TRUE, updated_at = $2,
+    run_at = CASE WHEN state IN ('queued', 'waiting') THEN $2 ELSE run_at END,
+    state = CASE state WHEN 'waiting' THEN 'queued' ELSE state END
+WHERE id = $1 AND finished_at IS NULL AND NOT cancel_requested
+"""
+
+
+async def begin(
+    tx: Transaction,
+    operation: type[Operation],
+    *,
+    params: dict[str, Any] | None = None,
+    server_id: str | None = None,
+    project_id: str | None = None,
+    user_id: str | None = None,
+    request_id: str | None = None,
+    host: str | None = None,
+    note: dict[str, Any] | None = None,
+    operation_id: str | None = None,
+) -> str:
+    """Write the operation's row; once the transaction is committed it will be carried out or undone. Returns its id."""
+    if server_id is not None:
+        # Numbers become visible in their order, else a later operation of the server could overtake.
+        await tx.hold(f"operations of {server_id}")
+    table = operation.table()
+    chosen = operation_id or ids.new_id()
+    await tx.execute(
+        _INSERT,
+        chosen,
+        operation.kind,
+        operation.action,
+        server_id,
+        project_id,
+        user_id,
+        request_id,
+        host,
+        orjson.dumps(params or {}).decode(),
+        table.text,
+        orjson.dumps(note or {}).decode(),
+        table.names[0],
+        clock.now(),
+    )
+    tx.wake(WORK)
+    return chosen
+
+
+async def request_cancel(tx: Transaction, operation_id: str) -> bool:
+    """Ask for an end: it stops what it does, undoes and becomes cancelled. False if it has ended or was asked before.
+
+    An operation that is recording its last step, or undoing because it failed, ends as it would have.
+    """
+    changed = await tx.execute(_CANCEL, operation_id, clock.now())
+    if changed:
+        tx.wake(WORK)
+        tx.wake(CANCELS)
+    return bool(changed)

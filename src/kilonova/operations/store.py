@@ -1,0 +1,135 @@
+"""The engine's SQL on `operations`: leasing, and writes that only the lease's holder can make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import orjson
+
+from kilonova import clock
+from kilonova.operations import events, states
+from kilonova.operations.errors import LostLease
+from kilonova.operations.requests import WORK
+from kilonova.store import Database, Row, Transaction
+
+if TYPE_CHECKING:
+    from kilonova.operations.table import Operation
+
+_LEASE = """
+WITH due AS (
+    SELECT seq FROM operations o
+    WHERE finished_at IS NULL AND run_at <= $1 AND lease_until <= $1 AND kind = ANY($2)
+      AND NOT EXISTS (SELECT 1 FROM operations earlier
+                      WHERE earlier.server_id = o.server_id AND earlier.finished_at IS NULL AND earlier.seq < o.seq)
+    ORDER BY run_at, seq LIMIT $3 FOR UPDATE SKIP LOCKED)
+UPDATE operations SET lease_owner = $4, lease_until = $5, epoch = epoch + 1,
+    state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'running' END,
+    step_started_at = COALESCE(step_started_at, $1)
+WHERE seq IN (SELECT seq FROM due)
+RETURNING *
+"""
+_RENEW = """
+UPDATE operations SET lease_until = $1 WHERE id = ANY($2) AND lease_owner = $3 AND finished_at IS NULL
+RETURNING id, cancel_requested
+"""
+_RELEASE = """
+UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $2, updated_at = $2,
+    state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END
+WHERE id = ANY($3) AND lease_owner = $1 AND finished_at IS NULL
+"""
+# State, step and round are part of the fence so that a write whose answer got lost is not made again.
+_FENCE = ("seq", "epoch", "lease_owner", "state", "step", "round")
+_SAVED = (
+    "state", "step", "undo_to", "round", "results", "note", "error", "attempt", "trouble", "host", "round_started_at",
+    "step_started_at", "finished_at", "updated_at", "run_at",
+)  # fmt: skip
+# A cancel that came meanwhile must not sleep until `run_at`.
+_SAVE = """
+UPDATE operations SET state = $7, step = $8, undo_to = $9, round = $10, results = $11, note = $12, error = $13,
+    attempt = $14, trouble = $15, host = $16, round_started_at = $17, step_started_at = $18, finished_at = $19,
+    updated_at = $20, run_at = CASE WHEN cancel_requested AND $7 <> 'undoing' THEN $20 ELSE $21 END,
+    lease_owner = CASE WHEN $22 THEN NULL ELSE lease_owner END, lease_until = CASE WHEN $22 THEN 0 ELSE lease_until END
+WHERE seq = $1 AND epoch = $2 AND lease_owner = $3 AND state = $4 AND step = $5 AND round = $6
+RETURNING cancel_requested, CASE WHEN finished_at IS NULL THEN FALSE ELSE EXISTS (
+    SELECT 1 FROM operations later WHERE later.server_id = operations.server_id AND later.finished_at IS NULL
+    AND later.seq > operations.seq) END AS followed
+"""
+_STEP = """
+INSERT INTO operation_steps (operation_id, round, phase, name, outcome, error, host, started_at, finished_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+"""
+_UNKNOWN_KINDS = """
+UPDATE operations SET trouble = $1
+WHERE finished_at IS NULL AND run_at <= $2 AND lease_until <= $2 AND trouble IS NULL AND kind <> ALL($3)
+"""
+
+
+async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int) -> list[Row]:
+    """Take runnable operations: due, held by nobody, and the first unfinished one of their server."""
+    now = clock.now()
+    async with db.transaction() as tx:
+        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds)
+
+
+async def renew(db: Database, owner: str, seconds: float, held: Sequence[str]) -> dict[str, bool]:
+    """The operations still held, and whether a cancel is requested of each."""
+    async with db.transaction() as tx:
+        rows = await tx.fetch(_RENEW, clock.now() + seconds, held, owner)
+    return {row["id"]: row["cancel_requested"] for row in rows}
+
+
+async def release(db: Database, owner: str, held: Sequence[str]) -> None:
+    """Give leases back so that another worker goes on at once."""
+    async with db.transaction() as tx:
+        await tx.execute(_RELEASE, owner, clock.now(), held)
+        tx.wake(WORK)
+
+
+async def cancels(db: Database, held: Sequence[str]) -> list[str]:
+    rows = await db.fetch("SELECT id FROM operations WHERE id = ANY($1) AND cancel_requested", held)
+    return [row["id"] for row in rows]
+
+
+async def save(tx: Transaction, row: Row, changes: Row, *, release: bool = False) -> Row:
+    """Change the row if its lease is still ours, else raise LostLease. Returns what the row is now."""
+    after = {**row, **changes}
+    states.check(row["state"], after["state"])
+    found = await tx.fetch_one(
+        _SAVE, *(row[column] for column in _FENCE), *(after[column] for column in _SAVED), release
+    )
+    if found is None:
+        raise LostLease(row["id"])
+    after["cancel_requested"] = found["cancel_requested"]
+    if found["followed"] or (release and found["cancel_requested"]):
+        tx.wake(WORK)
+    return after
+
+
+async def record_step(
+    tx: Transaction, row: Row, name: str, phase: str, outcome: str, now: float, *, error: str | None, host: str | None
+) -> None:
+    await tx.execute(
+        _STEP, row["id"], row["round"], phase, name, outcome, error, host, row["step_started_at"] or now, now
+    )
+
+
+async def report(db: Database, op: Operation, progress: int) -> None:
+    async with db.transaction() as tx:
+        changed = await tx.execute(
+            "UPDATE operations SET progress = $4 WHERE seq = $1 AND epoch = $2 AND lease_owner = $3",
+            op.seq,
+            op.epoch,
+            op.owner,
+            progress,
+        )
+    if not changed:
+        raise LostLease(op.id)
+
+
+async def tidy(db: Database, kinds: Iterable[str]) -> None:
+    """Forget stale events, and say of operations that no worker of this release can run why they stand still."""
+    reason = orjson.dumps({"type": "Unknown", "message": "No worker of this release knows this kind"}).decode()
+    async with db.transaction() as tx:
+        await events.clean(tx)
+        await tx.execute(_UNKNOWN_KINDS, reason, clock.now(), list(kinds))

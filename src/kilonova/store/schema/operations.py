@@ -1,0 +1,106 @@
+"""Tables of the durable engine: operations, what became of their steps, what they wait for."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index, PrimaryKeyConstraint, Table, UniqueConstraint, column
+
+from kilonova.store.schema.base import document, flag, metadata, moment, number, reference, sequence, string
+
+_UNFINISHED = column("finished_at").is_(None)
+
+operations = Table(
+    "operations",
+    metadata,
+    # The order in which operations of one server run.
+    sequence("seq"),
+    string("id"),
+    string("kind"),
+    string("action"),
+    string("server_id", nullable=True),
+    string("project_id", nullable=True),
+    string("user_id", nullable=True),
+    string("request_id", nullable=True),
+    string("host", nullable=True),
+    document("params"),
+    # Names of the steps it began with, so that another release neither skips nor adds any.
+    document("plan"),
+    document("results"),
+    document("note"),
+    string("state"),
+    # The step to run, or to undo while undoing.
+    string("step"),
+    # The step that undoing ends with, after which it goes forward again; null: undo all.
+    string("undo_to", nullable=True),
+    number("round"),
+    # Why it fails, and why its current step has not succeeded yet.
+    document("error", nullable=True),
+    number("attempt"),
+    document("trouble", nullable=True),
+    number("progress", nullable=True),
+    flag("cancel_requested"),
+    string("lease_owner", nullable=True),
+    moment("lease_until"),
+    # Raised by each lease: whoever comes with a lower one has lost it.
+    number("epoch"),
+    moment("run_at"),
+    moment("created_at"),
+    moment("updated_at"),
+    moment("round_started_at"),
+    moment("step_started_at", nullable=True),
+    moment("finished_at", nullable=True),
+    UniqueConstraint("id"),
+    Index("ix_operations_due", "run_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
+    Index(
+        "ix_operations_unfinished_of_server",
+        "server_id",
+        "seq",
+        sqlite_where=_UNFINISHED,
+        postgresql_where=_UNFINISHED,
+    ),
+    Index("ix_operations_server_id_seq", "server_id", "seq"),
+    Index("ix_operations_request_id", "request_id"),
+    sqlite_autoincrement=True,
+)
+
+operation_steps = Table(
+    "operation_steps",
+    metadata,
+    reference("operation_id", "operations.id", ondelete="CASCADE"),
+    number("round"),
+    string("phase"),
+    string("name"),
+    string("outcome"),
+    document("error", nullable=True),
+    string("host", nullable=True),
+    moment("started_at"),
+    moment("finished_at"),
+    PrimaryKeyConstraint("operation_id", "round", "phase", "name"),
+)
+
+operation_waits = Table(
+    "operation_waits",
+    metadata,
+    reference("operation_id", "operations.id", ondelete="CASCADE"),
+    string("name"),
+    string("key"),
+    moment("poll_at", nullable=True),
+    moment("created_at"),
+    # Filled by the event.
+    moment("posted_at", nullable=True),
+    document("payload", nullable=True),
+    PrimaryKeyConstraint("operation_id"),
+    Index("ix_operation_waits_key", "key"),
+)
+
+# Events that came before anybody waited for them.
+operation_events = Table(
+    "operation_events",
+    metadata,
+    sequence("seq"),
+    string("key"),
+    document("payload"),
+    moment("created_at"),
+    Index("ix_operation_events_key", "key"),
+    Index("ix_operation_events_created_at", "created_at"),
+    sqlite_autoincrement=True,
+)
