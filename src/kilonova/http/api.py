@@ -115,6 +115,7 @@ class Api:
         self.body_limit = body_limit
         self.router: Router[Route | Actions] = Router()
         self.documents: Router[Route] = Router()
+        self.pages: dict[str, Route] = {}
         self.fallback: Handler | None = None
         self.routes: dict[str, Route] = {}
         self.actions: dict[str, Actions] = {}
@@ -152,12 +153,13 @@ class Api:
 
         return declare
 
-    def document(self, method: str, path: str) -> Callable[[Handler], Handler]:
+    def document(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
         """A version document: below no root, for everybody."""
 
         def declare(handler: Handler) -> Handler:
-            declared = Route(method, path, handler, public=True)
+            declared = Route(method, path, handler, public=True, **options)
             self.documents.add(method, path, declared)
+            self.pages[declared.key] = declared
             declared.table = [Form(_draft(declared))] * (self.high - self.low + 1)
             return handler
 

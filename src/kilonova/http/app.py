@@ -56,7 +56,7 @@ class App:
         started = time.perf_counter()
         request_id = f"req-{uuid.uuid4()}"
         request_id_var.set(request_id)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         request = _Request(self, scope["method"], headers, request_id, receive)
         try:
             segments = _segments(scope)
@@ -119,6 +119,7 @@ class _Request:
             return await self.run(ctx, self.choose(document[0]), query)
         if api.roots or api.frozen_roots:
             if not segments or segments[0] not in (*api.roots, *api.frozen_roots):
+                ctx.params = {"path": "/" + "/".join(segments)}
                 return await self.astray(api, ctx)
             root, *segments = segments
             ctx.path_prefix = f"/{root}"
@@ -236,6 +237,16 @@ def _plain_fault(error: HttpError, request_id: str) -> Any:
     return {"error": {"code": error.status, "title": error.title, "message": error.message}}
 
 
+def _headers(wire: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """A header that stands several times means the same as one with all its values."""
+    headers: dict[str, str] = {}
+    for raw, value in wire:
+        name = raw.decode("latin-1")
+        text = value.decode("latin-1")
+        headers[name] = f"{headers[name]},{text}" if name in headers else text
+    return headers
+
+
 def _segments(scope: Any) -> list[str]:
     """Split before decoding, so that an encoded slash stays inside its segment."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -303,7 +314,7 @@ async def _send(send: Any, method: str, status: int, answer: Answer, headers: di
             headers["Content-Type"] = "application/json"
     if answer.headers:
         headers.update(answer.headers)
-    if answer.stream is None:
+    if answer.stream is None and status != 204:
         headers.setdefault("Content-Length", str(len(body)))
     wire = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": wire})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 from kilonova.http.errors import BadRequest
@@ -21,7 +22,9 @@ def parse_json(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 at byte {error.start}.") from None
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer)
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_real
+        )
     except json.JSONDecodeError as error:
         raise BadRequest(
             f"The request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
@@ -55,6 +58,13 @@ def _integer(digits: str) -> int:
     if len(digits) > 20 or abs(int(digits)) >= MAX_NUMBER:
         raise _Refused(f"The number {digits[:24]} in the request body is out of range.")
     return int(digits)
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise _Refused(f"The number {digits[:24]} in the request body is out of range.")
+    return number
 
 
 def _walk(value: Any, place: str, depth: int) -> None:

@@ -79,7 +79,7 @@ class Validator:
 
 
 def pruned(value: Any, schema: Schema) -> Any:
-    """The value without the keys that a closed schema does not know: how /v2 treats them."""
+    """The value as /v2 takes it: keys that a closed schema does not know are dropped, names are trimmed."""
     if isinstance(value, dict) and "properties" in schema:
         known = schema["properties"]
         closed = schema.get("additionalProperties") is False
@@ -90,4 +90,6 @@ def pruned(value: Any, schema: Schema) -> Any:
         }
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
         return [pruned(member, schema["items"]) for member in value]
+    if isinstance(value, str) and schema.get("format") == "name":
+        return value.strip()
     return value

@@ -65,7 +65,12 @@ class Body(Change):
 
     def undo(self, draft: Draft) -> None:
         assert draft.body is not None, f"{self.target} has no body"
+        if self.upgrade is not None:
+            draft.upgrades = (self.upgrade, *draft.upgrades)
         path = ".".join(part for part in (draft.body_root, self.path) if part)
+        if not path:
+            draft.body = self.before
+            return
         draft.body = copy.deepcopy(draft.body)
         parent, key = _parent(draft.body, path)
         if self.before is None:
@@ -78,8 +83,6 @@ class Body(Change):
         if self.required_before:
             required.append(key)
         parent["required"] = required
-        if self.upgrade is not None:
-            draft.upgrades = (self.upgrade, *draft.upgrades)
 
 
 @dataclass(frozen=True)
