@@ -15,7 +15,7 @@ from kilonova.store.port import (
     Transaction,
     Unavailable,
 )
-from kilonova.store.url import dialect_of, sqlite_path, sqlite_url
+from kilonova.store.url import dialect_of, sqlite_path
 
 if TYPE_CHECKING:
     from kilonova.store.migrate import Upgrade
@@ -31,7 +31,6 @@ __all__ = [
     "Transaction",
     "Unavailable",
     "open_database",
-    "sqlite_url",
     "upgrade",
 ]
 

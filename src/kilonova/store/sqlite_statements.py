@@ -134,7 +134,7 @@ def explained(connection: apsw.Connection, error: Exception) -> StoreError:
 
 
 def _constraint(connection: apsw.Connection, error: apsw.ConstraintError) -> StoreError:
-    code = error.extendedresult
+    code: int = getattr(error, "extendedresult", 0)
     message = str(error)
     if code in (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY, apsw.SQLITE_CONSTRAINT_ROWID):
         return Conflict(message, kind="unique", constraint=_unique_name(connection, message, code))

@@ -19,8 +19,3 @@ def sqlite_path(url: str) -> Path:
     if path == "/":
         raise ValueError("database URL names no file: sqlite:///path/to/file.db")
     return Path(path)
-
-
-def sqlite_url(directory: Path) -> str:
-    """The URL of the database in a data directory."""
-    return f"sqlite://{directory.absolute()}/kilonova.db"

@@ -6,6 +6,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer, MetaData, String, Table, Text, event
 
+from kilonova.store.migrations.types import NUMBERED, TEXT
+
 # Every constraint has a name, since a migration can only change what it can name.
 metadata = MetaData(
     naming_convention={
@@ -22,17 +24,16 @@ metadata = MetaData(
 def _alike(column: Column[Any], table: Any) -> None:
     """Make a column hold, compare and sort the same in both databases.
 
-    SQLite knows no lengths and only 64-bit integers, and orders text by bytes; PostgreSQL is told to do likewise,
-    whatever locale its database was made with. Limits are the API's to enforce.
+    SQLite knows no lengths and only 64-bit integers, and PostgreSQL is told to do likewise. Limits are the API's to
+    enforce.
     """
     if not isinstance(table, Table) or table.metadata is not metadata:
         return
     if isinstance(column.type, String):
-        column.type = Text().with_variant(Text(collation="C"), "postgresql")
+        column.type = TEXT
     elif isinstance(column.type, Integer):
-        # Only a column spelled INTEGER can number its rows by itself in SQLite.
         numbered = column.primary_key and column.autoincrement is True
-        column.type = BigInteger().with_variant(Integer(), "sqlite") if numbered else BigInteger()
+        column.type = NUMBERED if numbered else BigInteger()
 
 
 def ident(name: str = "id") -> Column[str]:

@@ -1,0 +1,1 @@
+"""Alembic's environment: forward-only revisions, and snapshots of what they add up to."""

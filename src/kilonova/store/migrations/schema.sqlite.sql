@@ -1,0 +1,768 @@
+-- Written by `make schema` from the metadata.
+
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+
+CREATE TABLE aggregates (
+    id INTEGER NOT NULL,
+    uuid TEXT NOT NULL,
+    name TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE,
+    CONSTRAINT pk_aggregates PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX aggregates_name ON aggregates (name);
+
+CREATE UNIQUE INDEX aggregates_uuid ON aggregates (uuid);
+
+CREATE TABLE consumers (
+    uuid TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    type TEXT,
+    generation BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_consumers PRIMARY KEY (uuid)
+);
+
+CREATE INDEX consumers_project ON consumers (project_id, user_id);
+
+CREATE TABLE domains (
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_domains PRIMARY KEY (id),
+    CONSTRAINT uq_domains_name UNIQUE (name)
+);
+
+CREATE TABLE flavors (
+    id INTEGER NOT NULL,
+    flavor_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT,
+    vcpus BIGINT NOT NULL,
+    ram BIGINT NOT NULL,
+    disk BIGINT NOT NULL,
+    ephemeral BIGINT NOT NULL,
+    swap BIGINT NOT NULL,
+    rxtx_factor DOUBLE NOT NULL,
+    is_public BOOLEAN NOT NULL,
+    disabled BOOLEAN NOT NULL,
+    extra_specs TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE,
+    CONSTRAINT pk_flavors PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX flavors_flavor_id ON flavors (flavor_id);
+
+CREATE UNIQUE INDEX flavors_name ON flavors (name);
+
+CREATE INDEX flavors_size ON flavors (is_public, ram, disk);
+
+CREATE TABLE images (
+    id TEXT NOT NULL,
+    name TEXT,
+    owner TEXT,
+    status TEXT NOT NULL,
+    visibility TEXT NOT NULL,
+    disk_format TEXT,
+    container_format TEXT,
+    min_disk BIGINT NOT NULL,
+    min_ram BIGINT NOT NULL,
+    protected BOOLEAN NOT NULL,
+    hidden BOOLEAN NOT NULL,
+    size BIGINT,
+    virtual_size BIGINT,
+    checksum TEXT,
+    hash_algo TEXT,
+    hash_value TEXT,
+    upload_id TEXT,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_images PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_images_created ON images (created_at, id);
+
+CREATE INDEX ix_images_name ON images (name);
+
+CREATE INDEX ix_images_owner ON images (owner, created_at, id);
+
+CREATE INDEX ix_images_status ON images (status);
+
+CREATE INDEX ix_images_visibility ON images (visibility, created_at, id);
+
+CREATE TABLE keypairs (
+    id INTEGER NOT NULL,
+    user_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    type TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    public_key TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    CONSTRAINT pk_keypairs PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX keypairs_user_name ON keypairs (user_id, name);
+
+CREATE TABLE network_quotas (
+    project_id TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    maximum BIGINT NOT NULL,
+    CONSTRAINT pk_network_quotas PRIMARY KEY (project_id, resource)
+);
+
+CREATE TABLE networks (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL,
+    admin_state_up BOOLEAN NOT NULL,
+    shared BOOLEAN NOT NULL,
+    external BOOLEAN NOT NULL,
+    is_default BOOLEAN NOT NULL,
+    mtu BIGINT NOT NULL,
+    port_security_enabled BOOLEAN NOT NULL,
+    network_type TEXT NOT NULL,
+    physical_network TEXT NOT NULL,
+    segmentation_id BIGINT,
+    availability_zone_hints TEXT NOT NULL,
+    CONSTRAINT pk_networks PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_networks_name ON networks (name);
+
+CREATE INDEX ix_networks_open ON networks (id) WHERE shared OR external;
+
+CREATE INDEX ix_networks_project ON networks (project_id);
+
+CREATE UNIQUE INDEX uq_networks_segment ON networks (network_type, physical_network, segmentation_id);
+
+CREATE TABLE operation_events (
+    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    "key" TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at DOUBLE NOT NULL
+);
+
+CREATE INDEX ix_operation_events_created_at ON operation_events (created_at);
+
+CREATE INDEX ix_operation_events_key ON operation_events ("key");
+
+CREATE TABLE operations (
+    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    action TEXT NOT NULL,
+    server_id TEXT,
+    project_id TEXT,
+    user_id TEXT,
+    request_id TEXT,
+    host TEXT,
+    params TEXT NOT NULL,
+    "plan" TEXT NOT NULL,
+    results TEXT NOT NULL,
+    note TEXT NOT NULL,
+    state TEXT NOT NULL,
+    step TEXT NOT NULL,
+    undo_to TEXT,
+    round BIGINT NOT NULL,
+    error TEXT,
+    attempt BIGINT NOT NULL,
+    trouble TEXT,
+    progress BIGINT,
+    cancel_requested BOOLEAN NOT NULL,
+    lease_owner TEXT,
+    lease_until DOUBLE NOT NULL,
+    epoch BIGINT NOT NULL,
+    run_at DOUBLE NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    round_started_at DOUBLE NOT NULL,
+    step_started_at DOUBLE,
+    finished_at DOUBLE,
+    CONSTRAINT uq_operations_id UNIQUE (id)
+);
+
+CREATE INDEX ix_operations_due ON operations (run_at) WHERE finished_at IS NULL;
+
+CREATE INDEX ix_operations_request_id ON operations (request_id);
+
+CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
+
+CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
+
+CREATE TABLE quotas (
+    project_id TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_quotas PRIMARY KEY (project_id, resource)
+);
+
+CREATE TABLE resource_classes (
+    name TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_resource_classes PRIMARY KEY (name)
+);
+
+CREATE TABLE resource_providers (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL,
+    name TEXT NOT NULL,
+    generation BIGINT NOT NULL,
+    parent_id BIGINT,
+    root_id BIGINT,
+    change BIGINT NOT NULL,
+    facts BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT uq_resource_providers_uuid UNIQUE (uuid),
+    CONSTRAINT uq_resource_providers_name UNIQUE (name),
+    CONSTRAINT fk_resource_providers_parent_id FOREIGN KEY(parent_id) REFERENCES resource_providers (id),
+    CONSTRAINT fk_resource_providers_root_id FOREIGN KEY(root_id) REFERENCES resource_providers (id)
+);
+
+CREATE INDEX resource_providers_change ON resource_providers (change);
+
+CREATE INDEX resource_providers_parent ON resource_providers (parent_id);
+
+CREATE INDEX resource_providers_root ON resource_providers (root_id);
+
+CREATE TABLE revocations (
+    subject TEXT NOT NULL,
+    issued_until DOUBLE NOT NULL,
+    expires_at DOUBLE NOT NULL,
+    CONSTRAINT pk_revocations PRIMARY KEY (subject)
+);
+
+CREATE INDEX ix_revocations_expires_at ON revocations (expires_at);
+
+CREATE TABLE roles (
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_roles PRIMARY KEY (id),
+    CONSTRAINT uq_roles_name UNIQUE (name)
+);
+
+CREATE TABLE security_groups (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    stateful BOOLEAN NOT NULL,
+    is_default BOOLEAN NOT NULL,
+    CONSTRAINT pk_security_groups PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_security_groups_name ON security_groups (name);
+
+CREATE INDEX ix_security_groups_project ON security_groups (project_id);
+
+CREATE UNIQUE INDEX uq_security_groups_default ON security_groups (project_id) WHERE is_default;
+
+CREATE TABLE servers (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    hostname TEXT NOT NULL,
+    description TEXT,
+    vm_state TEXT NOT NULL,
+    power_state BIGINT NOT NULL,
+    host TEXT,
+    hypervisor_hostname TEXT,
+    pinned_zone TEXT,
+    flavor_id TEXT NOT NULL,
+    flavor TEXT NOT NULL,
+    vcpus BIGINT NOT NULL,
+    ram BIGINT NOT NULL,
+    image_id TEXT,
+    image_properties TEXT NOT NULL,
+    key_name TEXT,
+    public_key TEXT,
+    user_data TEXT,
+    metadata TEXT NOT NULL,
+    nics TEXT NOT NULL,
+    scheduler_hints TEXT NOT NULL,
+    config_drive BOOLEAN NOT NULL,
+    disk_config TEXT NOT NULL,
+    access_ip_v4 TEXT,
+    access_ip_v6 TEXT,
+    reservation_id TEXT NOT NULL,
+    launch_index BIGINT NOT NULL,
+    root_device_name TEXT,
+    locked BOOLEAN NOT NULL,
+    locked_reason TEXT,
+    fault TEXT,
+    deleted BOOLEAN NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    launched_at DOUBLE,
+    terminated_at DOUBLE,
+    CONSTRAINT pk_servers PRIMARY KEY (id)
+);
+
+CREATE INDEX servers_changed ON servers (project_id, updated_at);
+
+CREATE INDEX servers_created ON servers (created_at, id) WHERE NOT deleted;
+
+CREATE INDEX servers_flavor ON servers (flavor_id) WHERE NOT deleted;
+
+CREATE INDEX servers_host ON servers (host) WHERE NOT deleted;
+
+CREATE INDEX servers_image ON servers (image_id) WHERE NOT deleted;
+
+CREATE INDEX servers_name ON servers (name, project_id) WHERE NOT deleted;
+
+CREATE INDEX servers_project ON servers (project_id, created_at, id) WHERE NOT deleted;
+
+CREATE INDEX servers_reservation ON servers (reservation_id);
+
+CREATE INDEX servers_state ON servers (vm_state, project_id) WHERE NOT deleted;
+
+CREATE INDEX servers_user ON servers (user_id) WHERE NOT deleted;
+
+CREATE TABLE services (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL,
+    host TEXT NOT NULL,
+    program TEXT NOT NULL,
+    disabled BOOLEAN NOT NULL,
+    disabled_reason TEXT,
+    forced_down BOOLEAN NOT NULL,
+    last_seen_at DOUBLE NOT NULL,
+    report_count BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE,
+    CONSTRAINT uq_services_host_program UNIQUE (host, program),
+    CONSTRAINT uq_services_uuid UNIQUE (uuid)
+);
+
+CREATE INDEX services_program ON services (program, host);
+
+CREATE TABLE traits (
+    name TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_traits PRIMARY KEY (name)
+);
+
+CREATE TABLE aggregate_hosts (
+    aggregate_id BIGINT NOT NULL,
+    host TEXT NOT NULL,
+    CONSTRAINT pk_aggregate_hosts PRIMARY KEY (aggregate_id, host),
+    CONSTRAINT fk_aggregate_hosts_aggregate_id FOREIGN KEY(aggregate_id) REFERENCES aggregates (id) ON DELETE CASCADE
+);
+
+CREATE INDEX aggregate_hosts_host ON aggregate_hosts (host);
+
+CREATE TABLE aggregate_metadata (
+    aggregate_id BIGINT NOT NULL,
+    "key" TEXT NOT NULL,
+    value TEXT NOT NULL,
+    CONSTRAINT pk_aggregate_metadata PRIMARY KEY (aggregate_id, "key"),
+    CONSTRAINT fk_aggregate_metadata_aggregate_id FOREIGN KEY(aggregate_id) REFERENCES aggregates (id) ON DELETE CASCADE
+);
+
+CREATE INDEX aggregate_metadata_key ON aggregate_metadata ("key", value);
+
+CREATE TABLE flavor_access (
+    flavor_id BIGINT NOT NULL,
+    project_id TEXT NOT NULL,
+    CONSTRAINT pk_flavor_access PRIMARY KEY (flavor_id, project_id),
+    CONSTRAINT fk_flavor_access_flavor_id FOREIGN KEY(flavor_id) REFERENCES flavors (id) ON DELETE CASCADE
+);
+
+CREATE INDEX flavor_access_project ON flavor_access (project_id);
+
+CREATE TABLE hypervisors (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL,
+    service_id BIGINT NOT NULL,
+    host TEXT NOT NULL,
+    hypervisor_hostname TEXT NOT NULL,
+    hypervisor_type TEXT NOT NULL,
+    hypervisor_version BIGINT NOT NULL,
+    host_ip TEXT NOT NULL,
+    cpu_info TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE,
+    CONSTRAINT uq_hypervisors_host_hypervisor_hostname UNIQUE (host, hypervisor_hostname),
+    CONSTRAINT uq_hypervisors_uuid UNIQUE (uuid),
+    CONSTRAINT fk_hypervisors_service_id FOREIGN KEY(service_id) REFERENCES services (id)
+);
+
+CREATE INDEX hypervisors_hostname ON hypervisors (hypervisor_hostname);
+
+CREATE INDEX hypervisors_service ON hypervisors (service_id);
+
+CREATE TABLE image_members (
+    image_id TEXT NOT NULL,
+    member_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_image_members PRIMARY KEY (image_id, member_id),
+    CONSTRAINT fk_image_members_image_id FOREIGN KEY(image_id) REFERENCES images (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_image_members_member ON image_members (member_id, image_id);
+
+CREATE TABLE image_properties (
+    image_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    CONSTRAINT pk_image_properties PRIMARY KEY (image_id, name),
+    CONSTRAINT fk_image_properties_image_id FOREIGN KEY(image_id) REFERENCES images (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_image_properties_name ON image_properties (name, image_id);
+
+CREATE TABLE image_tags (
+    image_id TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    CONSTRAINT pk_image_tags PRIMARY KEY (image_id, tag),
+    CONSTRAINT fk_image_tags_image_id FOREIGN KEY(image_id) REFERENCES images (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_image_tags_tag ON image_tags (tag, image_id);
+
+CREATE TABLE implied_roles (
+    prior_id TEXT NOT NULL,
+    implied_id TEXT NOT NULL,
+    CONSTRAINT pk_implied_roles PRIMARY KEY (prior_id, implied_id),
+    CONSTRAINT fk_implied_roles_prior_id FOREIGN KEY(prior_id) REFERENCES roles (id) ON DELETE CASCADE,
+    CONSTRAINT fk_implied_roles_implied_id FOREIGN KEY(implied_id) REFERENCES roles (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_implied_roles_implied_id ON implied_roles (implied_id);
+
+CREATE TABLE inventories (
+    provider_id BIGINT NOT NULL,
+    resource_class TEXT NOT NULL,
+    total BIGINT NOT NULL,
+    reserved BIGINT NOT NULL,
+    min_unit BIGINT NOT NULL,
+    max_unit BIGINT NOT NULL,
+    step_size BIGINT NOT NULL,
+    allocation_ratio DOUBLE NOT NULL,
+    CONSTRAINT pk_inventories PRIMARY KEY (provider_id, resource_class),
+    CONSTRAINT ck_inventories_step_size CHECK (step_size > 0),
+    CONSTRAINT fk_inventories_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
+    CONSTRAINT fk_inventories_resource_class FOREIGN KEY(resource_class) REFERENCES resource_classes (name) ON UPDATE CASCADE
+)
+ WITHOUT ROWID;
+
+CREATE INDEX inventories_class ON inventories (resource_class, provider_id);
+
+CREATE TABLE operation_steps (
+    operation_id TEXT NOT NULL,
+    round BIGINT NOT NULL,
+    phase TEXT NOT NULL,
+    name TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    error TEXT,
+    host TEXT,
+    started_at DOUBLE NOT NULL,
+    finished_at DOUBLE NOT NULL,
+    CONSTRAINT pk_operation_steps PRIMARY KEY (operation_id, round, phase, name),
+    CONSTRAINT fk_operation_steps_operation_id FOREIGN KEY(operation_id) REFERENCES operations (id) ON DELETE CASCADE
+);
+
+CREATE TABLE operation_waits (
+    operation_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    "key" TEXT NOT NULL,
+    poll_at DOUBLE,
+    created_at DOUBLE NOT NULL,
+    posted_at DOUBLE,
+    payload TEXT,
+    CONSTRAINT pk_operation_waits PRIMARY KEY (operation_id),
+    CONSTRAINT fk_operation_waits_operation_id FOREIGN KEY(operation_id) REFERENCES operations (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_operation_waits_key ON operation_waits ("key");
+
+CREATE TABLE ports (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    network_id TEXT NOT NULL,
+    mac_address TEXT NOT NULL,
+    admin_state_up BOOLEAN NOT NULL,
+    status TEXT NOT NULL,
+    device_id TEXT NOT NULL,
+    device_owner TEXT NOT NULL,
+    port_security_enabled BOOLEAN NOT NULL,
+    host_id TEXT NOT NULL,
+    vnic_type TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    allowed_address_pairs TEXT NOT NULL,
+    extra_dhcp_opts TEXT NOT NULL,
+    CONSTRAINT pk_ports PRIMARY KEY (id),
+    CONSTRAINT fk_ports_network_id FOREIGN KEY(network_id) REFERENCES networks (id)
+);
+
+CREATE INDEX ix_ports_device ON ports (device_id);
+
+CREATE INDEX ix_ports_host ON ports (host_id);
+
+CREATE INDEX ix_ports_name ON ports (name);
+
+CREATE INDEX ix_ports_project ON ports (project_id);
+
+CREATE UNIQUE INDEX uq_ports_network_mac ON ports (network_id, mac_address);
+
+CREATE TABLE projects (
+    id TEXT NOT NULL,
+    domain_id TEXT NOT NULL,
+    parent_id TEXT,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    tags TEXT NOT NULL,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_projects PRIMARY KEY (id),
+    CONSTRAINT uq_projects_domain_id_name UNIQUE (domain_id, name),
+    CONSTRAINT fk_projects_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id),
+    CONSTRAINT fk_projects_parent_id FOREIGN KEY(parent_id) REFERENCES projects (id)
+);
+
+CREATE INDEX ix_projects_name ON projects (name);
+
+CREATE INDEX ix_projects_parent_id ON projects (parent_id);
+
+CREATE TABLE provider_aggregates (
+    provider_id BIGINT NOT NULL,
+    aggregate_uuid TEXT NOT NULL,
+    CONSTRAINT pk_provider_aggregates PRIMARY KEY (provider_id, aggregate_uuid),
+    CONSTRAINT fk_provider_aggregates_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE
+)
+ WITHOUT ROWID;
+
+CREATE INDEX provider_aggregates_aggregate ON provider_aggregates (aggregate_uuid, provider_id);
+
+CREATE TABLE provider_traits (
+    provider_id BIGINT NOT NULL,
+    trait TEXT NOT NULL,
+    CONSTRAINT pk_provider_traits PRIMARY KEY (provider_id, trait),
+    CONSTRAINT fk_provider_traits_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
+    CONSTRAINT fk_provider_traits_trait FOREIGN KEY(trait) REFERENCES traits (name)
+)
+ WITHOUT ROWID;
+
+CREATE INDEX provider_traits_trait ON provider_traits (trait, provider_id);
+
+CREATE TABLE security_group_rules (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    security_group_id TEXT NOT NULL,
+    remote_group_id TEXT,
+    direction TEXT NOT NULL,
+    ethertype TEXT NOT NULL,
+    protocol TEXT,
+    port_range_min BIGINT,
+    port_range_max BIGINT,
+    remote_ip_prefix TEXT,
+    CONSTRAINT pk_security_group_rules PRIMARY KEY (id),
+    CONSTRAINT fk_security_group_rules_security_group_id FOREIGN KEY(security_group_id) REFERENCES security_groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_security_group_rules_remote_group_id FOREIGN KEY(remote_group_id) REFERENCES security_groups (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_security_group_rules_group ON security_group_rules (security_group_id);
+
+CREATE INDEX ix_security_group_rules_project ON security_group_rules (project_id);
+
+CREATE INDEX ix_security_group_rules_remote ON security_group_rules (remote_group_id);
+
+CREATE TABLE subnets (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    network_id TEXT NOT NULL,
+    ip_version BIGINT NOT NULL,
+    cidr TEXT NOT NULL,
+    gateway_ip TEXT,
+    enable_dhcp BOOLEAN NOT NULL,
+    ipv6_ra_mode TEXT,
+    ipv6_address_mode TEXT,
+    allocation_pools TEXT NOT NULL,
+    dns_nameservers TEXT NOT NULL,
+    host_routes TEXT NOT NULL,
+    CONSTRAINT pk_subnets PRIMARY KEY (id),
+    CONSTRAINT fk_subnets_network_id FOREIGN KEY(network_id) REFERENCES networks (id)
+);
+
+CREATE INDEX ix_subnets_name ON subnets (name);
+
+CREATE INDEX ix_subnets_network ON subnets (network_id);
+
+CREATE INDEX ix_subnets_project ON subnets (project_id);
+
+CREATE TABLE users (
+    id TEXT NOT NULL,
+    domain_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    default_project_id TEXT,
+    password_hash TEXT,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_users PRIMARY KEY (id),
+    CONSTRAINT uq_users_domain_id_name UNIQUE (domain_id, name),
+    CONSTRAINT fk_users_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id)
+);
+
+CREATE INDEX ix_users_default_project_id ON users (default_project_id);
+
+CREATE INDEX ix_users_name ON users (name);
+
+CREATE TABLE allocations (
+    consumer_uuid TEXT NOT NULL,
+    provider_id BIGINT NOT NULL,
+    resource_class TEXT NOT NULL,
+    used BIGINT NOT NULL,
+    CONSTRAINT pk_allocations PRIMARY KEY (consumer_uuid, provider_id, resource_class),
+    CONSTRAINT fk_allocations_provider_id_resource_class FOREIGN KEY(provider_id, resource_class) REFERENCES inventories (provider_id, resource_class) ON UPDATE CASCADE,
+    CONSTRAINT ck_allocations_used CHECK (used > 0),
+    CONSTRAINT fk_allocations_consumer_uuid FOREIGN KEY(consumer_uuid) REFERENCES consumers (uuid) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
+)
+ WITHOUT ROWID;
+
+CREATE INDEX allocations_provider ON allocations (provider_id, resource_class, used);
+
+CREATE TABLE port_addresses (
+    subnet_id TEXT NOT NULL,
+    ip_address TEXT NOT NULL,
+    slot BIGINT,
+    port_id TEXT NOT NULL,
+    position BIGINT NOT NULL,
+    CONSTRAINT pk_port_addresses PRIMARY KEY (subnet_id, ip_address),
+    CONSTRAINT fk_port_addresses_subnet_id FOREIGN KEY(subnet_id) REFERENCES subnets (id),
+    CONSTRAINT fk_port_addresses_port_id FOREIGN KEY(port_id) REFERENCES ports (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_port_addresses_ip ON port_addresses (ip_address);
+
+CREATE INDEX ix_port_addresses_port ON port_addresses (port_id, position);
+
+CREATE INDEX ix_port_addresses_slot ON port_addresses (subnet_id, slot);
+
+CREATE TABLE port_security_groups (
+    port_id TEXT NOT NULL,
+    security_group_id TEXT NOT NULL,
+    CONSTRAINT pk_port_security_groups PRIMARY KEY (port_id, security_group_id),
+    CONSTRAINT fk_port_security_groups_port_id FOREIGN KEY(port_id) REFERENCES ports (id) ON DELETE CASCADE,
+    CONSTRAINT fk_port_security_groups_security_group_id FOREIGN KEY(security_group_id) REFERENCES security_groups (id)
+);
+
+CREATE INDEX ix_port_security_groups_group ON port_security_groups (security_group_id);
+
+CREATE TABLE role_assignments (
+    user_id TEXT NOT NULL,
+    target_kind TEXT NOT NULL,
+    target_id TEXT NOT NULL,
+    role_id TEXT NOT NULL,
+    CONSTRAINT pk_role_assignments PRIMARY KEY (user_id, target_kind, target_id, role_id),
+    CONSTRAINT fk_role_assignments_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE,
+    CONSTRAINT fk_role_assignments_role_id FOREIGN KEY(role_id) REFERENCES roles (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_role_assignments_role_id ON role_assignments (role_id);
+
+CREATE INDEX ix_role_assignments_target_kind_target_id ON role_assignments (target_kind, target_id);
+
+CREATE TABLE routers (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL,
+    admin_state_up BOOLEAN NOT NULL,
+    gateway_port_id TEXT,
+    enable_snat BOOLEAN NOT NULL,
+    routes TEXT NOT NULL,
+    availability_zone_hints TEXT NOT NULL,
+    CONSTRAINT pk_routers PRIMARY KEY (id),
+    CONSTRAINT fk_routers_gateway_port_id FOREIGN KEY(gateway_port_id) REFERENCES ports (id)
+);
+
+CREATE INDEX ix_routers_gateway ON routers (gateway_port_id);
+
+CREATE INDEX ix_routers_name ON routers (name);
+
+CREATE INDEX ix_routers_project ON routers (project_id);
+
+CREATE TABLE floating_ips (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    status TEXT NOT NULL,
+    floating_network_id TEXT NOT NULL,
+    floating_ip_address TEXT NOT NULL,
+    floating_port_id TEXT NOT NULL,
+    port_id TEXT,
+    fixed_ip_address TEXT,
+    router_id TEXT,
+    CONSTRAINT pk_floating_ips PRIMARY KEY (id),
+    CONSTRAINT fk_floating_ips_floating_network_id FOREIGN KEY(floating_network_id) REFERENCES networks (id),
+    CONSTRAINT fk_floating_ips_floating_port_id FOREIGN KEY(floating_port_id) REFERENCES ports (id),
+    CONSTRAINT fk_floating_ips_port_id FOREIGN KEY(port_id) REFERENCES ports (id),
+    CONSTRAINT fk_floating_ips_router_id FOREIGN KEY(router_id) REFERENCES routers (id)
+);
+
+CREATE INDEX ix_floating_ips_address ON floating_ips (floating_ip_address);
+
+CREATE INDEX ix_floating_ips_floating_port ON floating_ips (floating_port_id);
+
+CREATE INDEX ix_floating_ips_network ON floating_ips (floating_network_id);
+
+CREATE INDEX ix_floating_ips_project ON floating_ips (project_id);
+
+CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
+
+CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
+
+INSERT INTO alembic_version (version_num) VALUES ('0001');

@@ -1,0 +1,220 @@
+"""PostgreSQL: READ COMMITTED transactions, advisory locks, NOTIFY."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from kilonova.store.port import Row, StoreError, Unavailable
+from kilonova.store.postgres_errors import CAUGHT, explained, lost
+from kilonova.store.postgres_listener import CHANNEL, Listener
+from kilonova.store.postgres_pool import Connection, Pool
+
+T = TypeVar("T")
+
+CONNECTIONS = 10
+
+PAUSES = (0.0, 0.05, 0.25, 0.7, 1.0)
+"""Seconds between attempts to reach a server that restarts."""
+
+
+class PostgresDatabase:
+    dialect = "postgresql"
+
+    def __init__(self, url: str) -> None:
+        self.commits = 0
+        self._pool = Pool(url, CONNECTIONS)
+        self._listener = Listener(url)
+        self._endings: set[asyncio.Task[Any]] = set()
+        self._holders: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @classmethod
+    async def connect(cls, url: str) -> PostgresDatabase:
+        database = cls(url)
+        try:
+            await database._listener.start()
+        except CAUGHT as error:
+            raise explained(error, False) from error
+        return database
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        async def run(connection: Connection) -> list[Row]:
+            return [dict(record) for record in await connection.fetch(sql, *args)]
+
+        return await self._read(run)
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None:
+        async def run(connection: Connection) -> Row | None:
+            record = await connection.fetchrow(sql, *args)
+            return None if record is None else dict(record)
+
+        return await self._read(run)
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        async def run(connection: Connection) -> Any:
+            return await connection.fetchval(sql, *args)
+
+        return await self._read(run)
+
+    def transaction(self) -> PostgresTransaction:
+        return PostgresTransaction(self)
+
+    def listen(self, channel: str, callback: Callable[[], None]) -> None:
+        """The callback may also be called without cause, after a lost connection came back."""
+        self._listener.add(channel, callback)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._listener.stop()
+        if self._endings:
+            await asyncio.wait(self._endings)
+        await self._pool.close()
+
+    async def _read(self, run: Callable[[Connection], Awaitable[T]]) -> T:
+        connection, result = await self._first(run)
+        self._pool.give_back(connection)
+        return result
+
+    async def _first(self, run: Callable[[Connection], Awaitable[T]]) -> tuple[Connection, T]:
+        """Take a connection and do something harmless with it; a lost connection is replaced, a restart waited for."""
+        for pause in PAUSES:
+            if self._closed:
+                raise Unavailable("the database is closed")
+            connection: Connection = None
+            try:
+                connection = await self._pool.take()
+                return connection, await run(connection)
+            except CAUGHT as error:
+                closed = connection is not None and connection.is_closed()
+                passing = lost(error, closed)
+                if connection is not None:
+                    self._clear_away(connection, passing)
+                if not passing or pause == PAUSES[-1]:
+                    raise explained(error, closed) from error
+            except BaseException:
+                if connection is not None:
+                    self._in_background(self._roll_back(connection))
+                raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last attempt raises")
+
+    def _clear_away(self, connection: Connection, broken: bool) -> None:
+        if broken:
+            connection.terminate()
+        self._pool.give_back(connection)
+
+    async def _begin(self) -> Connection:
+        connection, _ = await self._first(lambda connection: connection.execute("BEGIN READ WRITE"))
+        return connection
+
+    async def _commit(self, connection: Connection, channels: Iterable[str]) -> None:
+        """In one round trip with the notifications, which PostgreSQL sends after the commit."""
+        script = "".join(f"NOTIFY {CHANNEL}, '{channel}';" for channel in channels) + "COMMIT"
+        try:
+            status = await connection.execute(script)
+        except CAUGHT as error:
+            closed = connection.is_closed()
+            await self._roll_back(connection)
+            raise explained(error, closed) from error
+        self._pool.give_back(connection)
+        if status != "COMMIT":
+            raise StoreError(f"the transaction ended with {status} instead of COMMIT")
+        self.commits += 1
+
+    async def _roll_back(self, connection: Connection) -> None:
+        try:
+            if not connection.is_closed():
+                await connection.execute("ROLLBACK")
+        except CAUGHT:
+            connection.terminate()
+        self._pool.give_back(connection)
+
+    def _in_background(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Whatever happens to the task that began a transaction, its end runs through."""
+        task = asyncio.get_running_loop().create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+
+class PostgresTransaction:
+    __slots__ = ("_channels", "_connection", "_database", "_failure", "_task")
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+        self._channels: dict[str, None] = {}
+        self._failure: BaseException | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> PostgresTransaction:
+        task = asyncio.current_task()
+        assert task is not None
+        if task in self._database._holders:
+            raise RuntimeError("a transaction inside a transaction could wait for itself")
+        self._connection = await self._database._begin()
+        self._task = task
+        self._database._holders.add(task)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        database, connection = self._database, self._connection
+        assert self._task is not None
+        database._holders.discard(self._task)
+        self._connection = None
+        if error is None and self._failure is None:
+            await asyncio.shield(database._in_background(database._commit(connection, self._channels)))
+            return
+        ending = database._in_background(database._roll_back(connection))
+        if isinstance(error, Exception) or error is None:
+            await asyncio.shield(ending)
+        if error is None:
+            raise StoreError("a statement of the transaction failed, and the failure was ignored") from self._failure
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        return [dict(record) for record in await self._run(self._open().fetch(sql, *args))]
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None:
+        record = await self._run(self._open().fetchrow(sql, *args))
+        return None if record is None else dict(record)
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        return await self._run(self._open().fetchval(sql, *args))
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        status: str = await self._run(self._open().execute(sql, *args))
+        command, _, count = status.rpartition(" ")
+        return int(count) if command.startswith(("INSERT", "UPDATE", "DELETE")) else 0
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        await self._run(self._open().executemany(sql, rows))
+
+    async def hold(self, key: str) -> None:
+        await self._run(self._open().execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key))
+
+    def wake(self, channel: str) -> None:
+        if "'" in channel:
+            raise ValueError("a channel's name has no quotes")
+        self._channels[channel] = None
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the transaction is not open")
+        if self._failure is not None:
+            raise StoreError("a statement of this transaction has failed before") from self._failure
+        return self._connection
+
+    async def _run(self, statement: Awaitable[T]) -> T:
+        try:
+            return await statement
+        except CAUGHT as error:
+            self._failure = error
+            raise explained(error, self._connection.is_closed() if self._connection else True) from error
+        except BaseException as error:
+            self._failure = error
+            raise

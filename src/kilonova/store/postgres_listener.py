@@ -1,0 +1,86 @@
+"""Wake-ups between processes: one connection that listens, and comes back when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from kilonova.store.postgres_errors import CAUGHT
+from kilonova.store.postgres_pool import Connection, close_quietly
+
+CHANNEL = "kilonova"
+"""One channel for all; the payload says which of ours is meant."""
+
+HEARTBEAT = 30.0
+
+
+class Listener:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._callbacks: dict[str, list[Callable[[], None]]] = {}
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._connection = await self._connect()
+        self._task = asyncio.get_running_loop().create_task(self._stay_connected())
+
+    def add(self, channel: str, callback: Callable[[], None]) -> None:
+        self._callbacks.setdefault(channel, []).append(callback)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._connection is not None:
+            await close_quietly(self._connection)
+
+    async def _connect(self) -> Connection:
+        connection = await asyncpg.connect(
+            self._url, timeout=10, command_timeout=10, server_settings={"application_name": "kilonova listener"}
+        )
+        try:
+            await connection.add_listener(CHANNEL, self._notified)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _stay_connected(self) -> None:
+        while True:
+            if self._connection is not None:
+                await self._until_lost(self._connection)
+            self._connection = None
+            try:
+                self._connection = await self._connect()
+            except CAUGHT:
+                await asyncio.sleep(0.5)
+                continue
+            self._call_all()  # for whatever was missed meanwhile
+
+    async def _until_lost(self, connection: Connection) -> None:
+        """A heartbeat notices what no closing packet tells."""
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        try:
+            while not connection.is_closed():
+                try:
+                    await asyncio.wait_for(gone.wait(), HEARTBEAT)
+                except TimeoutError:
+                    await connection.execute("SELECT 1")
+        except CAUGHT:
+            pass
+        finally:
+            connection.terminate()
+
+    def _notified(self, connection: Any, pid: int, name: str, channel: str) -> None:
+        for callback in self._callbacks.get(channel, ()):
+            asyncio.get_running_loop().call_soon(callback)
+
+    def _call_all(self) -> None:
+        for callbacks in self._callbacks.values():
+            for callback in callbacks:
+                asyncio.get_running_loop().call_soon(callback)
