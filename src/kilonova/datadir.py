@@ -34,12 +34,12 @@ def prepare(directory: Path) -> None:
 
 
 @contextmanager
-def locked(directory: Path, name: str = LOCK) -> Iterator[None]:
-    """Hold the directory. The kernel frees it with the process, however that ends. Raises InUse."""
-    descriptor = os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def locked(directory: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold the directory, alone or with others that share it. The kernel frees it with the process. Raises InUse."""
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUse(directory, os.pread(descriptor, 32, 0).decode().strip()) from None
         os.ftruncate(descriptor, 0)

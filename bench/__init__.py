@@ -1,0 +1,1 @@
+"""How quick, how small: `make bench`."""

@@ -1,0 +1,78 @@
+"""`kilonova doctor`: does everything agree that must agree?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kilonova.cli import options
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
+    from kilonova.doctor import Finding
+
+
+@click.command()
+@options.together(options.data, options.database, options.file)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead of a table.")
+def doctor(file: Path | None, data: str | None, database: str | None, as_json: bool) -> None:
+    """Compare servers with their allocations, ports, guests and operations.
+
+    Only reads, so it may run beside a cloud at work as well as on one that stands still. Exits with 1 if there are
+    findings.
+    """
+    findings = asyncio.run(_examine(options.load(file, data=data, database=database)))
+    if as_json:
+        _print_json(findings)
+    elif findings:
+        _print_table(findings)
+    else:
+        click.echo("Everything agrees.")
+    if findings:
+        raise SystemExit(1)
+
+
+async def _examine(config: Config) -> list[Finding]:
+    from kilonova import store
+    from kilonova.doctor import examine
+    from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
+
+    if not config.database and not (config.data_dir / "kilonova.db").is_file():
+        raise options.Failure(f"--data: {config.data_dir} holds no cloud (kilonova.db is not there)")
+    guests = config.data_dir / FILE_NAME
+    try:
+        db = await store.open_database(config.database_url)
+    except (store.StoreError, ValueError, OSError) as error:
+        raise options.Failure(f"--database: {error}") from None
+    sim = SimStore(guests) if guests.is_file() else None
+    try:
+        return await examine(db, None if sim is None else sim.all_guests())
+    except store.StoreError as error:
+        raise options.Failure(f"the database cannot be read: {error}") from None
+    finally:
+        if sim is not None:
+            sim.close()
+        await db.close()
+
+
+def _print_table(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("What", "Id", "Details", title=f"{len(findings)} findings", title_justify="left")
+    for finding in findings:
+        table.add_row(finding.kind, finding.subject, finding.detail)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160  # a pipe has no width, and ids must stay whole
+    console.print(table)
+
+
+def _print_json(findings: Sequence[Finding]) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))

@@ -1,0 +1,91 @@
+"""Running a process in the foreground: its directory, its signals, its lines on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from kilonova import datadir
+from kilonova.cli.options import Failure
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
+    from kilonova.process import Process, Roles
+
+log = logging.getLogger(__name__)
+
+IN_USE = 3
+
+
+def serve(config: Config, roles: Roles) -> None:
+    """Runs until SIGTERM or SIGINT. Whatever keeps it from starting becomes one line."""
+    import uvloop
+
+    from kilonova.http.server import CannotListen, bind
+    from kilonova.process import CannotStart
+
+    directory = config.data_dir
+    try:
+        with ExitStack() as stack:
+            datadir.prepare(directory)
+            # Processes of a cloud that is spread over several share the directory; a whole one is alone in it.
+            stack.enter_context(datadir.locked(directory, shared=not roles.whole))
+            bound = stack.enter_context(bind(config.host, config.port)) if roles.api else None
+            _log(config)
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+            runner.run(_run(config, roles, bound))
+    except datadir.InUse as error:
+        raise Failure(str(error), IN_USE) from None
+    except (CannotListen, CannotStart) as error:
+        raise Failure(str(error)) from None
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
+
+
+def _log(config: Config) -> None:
+    from kilonova.telemetry import logs
+
+    try:
+        logs.configure(config.log.level, config.log.file or str(config.data_dir / "kilonova.log"))
+    except ValueError:
+        raise Failure(f"log.level: {config.log.level!r} is none of debug, info, warning, error, critical") from None
+
+
+async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> None:
+    from kilonova.process import running
+
+    stop = _stop_event()
+    async with running(config, roles, bound) as process:
+        for line in _lines(process):
+            click.echo(line)
+        await process.run_until(stop)
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first signal; a second one ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    return stop
+
+
+def _lines(process: Process) -> list[str]:
+    if process.clouds is None:
+        return [f"worker      working (process {os.getpid()}, {process.host_count} hosts)"]
+    lines = [f"{name:<11} {url}" for name, url in process.endpoints.items() if name != "auth_url"]
+    return [*lines, f"clouds      {process.clouds}"]
