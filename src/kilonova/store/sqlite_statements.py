@@ -9,7 +9,7 @@ import apsw
 import orjson
 
 from kilonova.store.port import Conflict, Invalid, Row, StoreError, Unavailable
-from kilonova.store.translate import translate
+from kilonova.store.translate import Statement, translate
 
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
 """The names of a statement's result columns, and those of them that are booleans."""
@@ -31,10 +31,12 @@ class Statements:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._shapes: dict[str, Shape] = {}
+        self._regex = False
 
     def fetch(self, sql: str, args: Sequence[Any]) -> list[Row]:
+        statement = self._translated(sql)
         try:
-            cursor = self._connection.execute(translate(sql).sql, bind(args))
+            cursor = self._connection.execute(statement.sql, bind(args))
             first = cursor.fetchone()
             if first is None:
                 return []
@@ -50,7 +52,7 @@ class Statements:
         return rows
 
     def fetch_one(self, sql: str, args: Sequence[Any]) -> Row | None:
-        statement = translate(sql)
+        statement = self._translated(sql)
         try:
             cursor = self._connection.execute(statement.sql, bind(args))
             values = cursor.fetchone()
@@ -71,7 +73,7 @@ class Statements:
         return None if row is None else next(iter(row.values()))
 
     def execute(self, sql: str, args: Sequence[Any]) -> int:
-        statement = translate(sql)
+        statement = self._translated(sql)
         try:
             for _ in self._connection.execute(statement.sql, bind(args)):
                 pass
@@ -85,6 +87,16 @@ class Statements:
                 pass
         except Exception as error:
             raise explained(self._connection, error) from error
+
+    def _translated(self, sql: str) -> Statement:
+        statement = translate(sql)
+        if statement.regex and not self._regex:
+            # Takes time linear in the text, so that nobody's filter can hold up the event loop.
+            from apsw import sqlite_extra
+
+            sqlite_extra.load(self._connection, "regexp")
+            self._regex = True
+        return statement
 
     def _end(self, cursor: apsw.Cursor, changes: bool) -> None:
         """Leave the rest of the rows; a change with RETURNING is done only when stepped to its end."""
@@ -130,6 +142,9 @@ def explained(connection: apsw.Connection, error: Exception) -> StoreError:
         return Unavailable(str(error))
     if isinstance(error, (TypeError, ValueError, OverflowError, apsw.TooBigError, apsw.MismatchError)):
         return Invalid(str(error))
+    if isinstance(error, apsw.SQLError) and getattr(error, "error_offset", -1) == -1:
+        # Not about the statement's text: a missing table, or a value such as a regular expression that is none.
+        return StoreError(str(error)) if str(error).startswith("no such") else Invalid(str(error))
     return StoreError(str(error))
 
 

@@ -14,6 +14,7 @@ _TOKEN = re.compile(
     | (?P<any> = \s* ANY \b | (?:<>|!=) \s* ALL \b ) \s* \( \s*
         (?: \$(?P<list>\d+) (?: ::\w+\[\] )? | CAST \s* \( \s* \$(?P<cast>\d+) \s+ AS \s+ \w+\[\] \s* \) ) \s* \)
     | \$(?P<number>\d+)
+    | (?<=\s) (?P<regex> !?~ ) (?=\s)
     | \b AS \s+ BOOLEAN \s* \) \s* AS \s+ (?P<flag>\w+)
     | \b (?P<change> INSERT | UPDATE | DELETE ) \b
     """,
@@ -25,17 +26,19 @@ class Statement(NamedTuple):
     sql: str
     changes: bool
     """Whether it inserts, updates or deletes, so that a count of changed rows means something."""
+    regex: bool
+    """Whether it needs SQLite's extension for regular expressions."""
     flags: frozenset[str]
     """Result columns written as `CAST(… AS BOOLEAN) AS name`; SQLite itself forgets what an expression's type is."""
 
 
 @lru_cache(maxsize=4096)
 def translate(sql: str) -> Statement:
-    changes = False
+    changes = regex = False
     flags: set[str] = set()
 
     def replace(match: re.Match[str]) -> str:
-        nonlocal changes
+        nonlocal changes, regex
         if match["keep"]:
             return match[0]
         if match["lock"] is not None:
@@ -45,10 +48,13 @@ def translate(sql: str) -> Statement:
             return f"{membership} (SELECT value FROM json_each(?{match['list'] or match['cast']}))"
         if match["number"]:
             return f"?{match['number']}"
+        if match["regex"]:
+            regex = True
+            return "NOT REGEXP" if match["regex"] == "!~" else "REGEXP"
         if match["flag"]:
             flags.add(match["flag"])
         if match["change"]:
             changes = True
         return match[0]
 
-    return Statement(_TOKEN.sub(replace, sql), changes, frozenset(flags))
+    return Statement(_TOKEN.sub(replace, sql), changes, regex, frozenset(flags))
