@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,6 +28,14 @@ _host = click.option("--host", default=ANY, show_default=True, help="A host's na
 _step = click.option(
     "--step", type=click.Choice([*STEPS, ANY]), default=ANY, show_default=True, help="What the host is doing."
 )
+
+
+class _Seconds(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return seconds
 
 
 @click.group()
@@ -58,7 +68,7 @@ def fail(host: str, step: str, times: int | None, mode: str, message: str | None
 @sim.command()
 @_host
 @_step
-@click.option("--seconds", type=click.FloatRange(min=0), required=True, help="How long; 0 for not at all.")
+@click.option("--seconds", type=_Seconds(min=0), required=True, help="How long; 0 for not at all.")
 @_data
 def latency(host: str, step: str, seconds: float, directory: Path) -> None:
     """Let a step take its time on a host. The newest latency that matches counts."""

@@ -19,13 +19,14 @@ from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
 from kilonova.hosts.journal import Journal
 from kilonova.hosts.messages import Command, HostFacts
-from kilonova.hosts.transport import DEFAULT_TIMEOUT, HostTrouble, InProcess, describe
+from kilonova.hosts.transport import DEFAULT_TIMEOUT, HostTrouble, InProcess, describe_all
 
 log = logging.getLogger(__name__)
 
 JOURNAL_NAME = "agents.db"
 CHECKPOINT_EVERY = 10.0
 PRUNE_EVERY = 3600.0
+_DESCRIBE_TIMEOUT = 5.0
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,30 +63,33 @@ class EmbeddedHosts:
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         return await self._transport.call(host, command, timeout=timeout)
 
-    async def facts(self) -> list[HostFacts]:
-        """What registration needs of every host that answers."""
+    async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
+        """What registration needs of those hosts that answer."""
+        asked = list(hosts)
+        answers = await describe_all(self, asked, timeout=_DESCRIBE_TIMEOUT)
         found = []
-        for name in self.names:
-            try:
-                found.append(await describe(self, name))
-            except HostTrouble as trouble:
-                log.warning("host is not registered: %s", trouble)
+        for host in asked:
+            answer = answers[host]
+            if isinstance(answer, HostTrouble):
+                log.warning("host %s is not registered yet: %s", host, answer.message)
+            else:
+                found.append(answer)
         return found
 
     def silent(self, hosts: Iterable[str]) -> list[str]:
-        """Which hosts are cut off by a rule, for the heartbeat to leave out."""
+        """Which of the hosts are cut off by a rule."""
         return self._rules.silent(hosts)
 
     async def run(self) -> None:
         """Keeps the files small until cancelled."""
-        pause = PRUNE_EVERY
+        until_prune = 0.0
         while True:
             await asyncio.sleep(CHECKPOINT_EVERY)
-            pause += CHECKPOINT_EVERY
+            until_prune -= CHECKPOINT_EVERY
             try:
-                if pause >= PRUNE_EVERY:
-                    pause = 0.0
+                if until_prune <= 0:
                     await asyncio.to_thread(self._journal.prune)
+                    until_prune = PRUNE_EVERY
                 await asyncio.to_thread(checkpoint, self._journal.path)
                 await asyncio.to_thread(checkpoint, self._store.path)
             except apsw.Error as trouble:

@@ -1,14 +1,16 @@
-"""Heartbeats: one statement tells that every service of this process is alive."""
+"""Heartbeats: a process registers the hosts it serves, and tells with one statement that they are alive."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from kilonova import clock
-from kilonova.hosts.registry import COMPUTE, Service
-from kilonova.store import Database, Row, Unavailable
+from kilonova.hosts.messages import HostFacts
+from kilonova.hosts.registry import COMPUTE, Service, register
+from kilonova.store import Database, Row, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -21,29 +23,44 @@ def is_up(service: Row, now: float, down_time: float = DOWN_TIME) -> bool:
     return not service["forced_down"] and now - service["last_seen_at"] <= down_time
 
 
-def _none_silent(hosts: Iterable[str]) -> Collection[str]:
-    return ()
+class ServedHosts(Protocol):
+    """The hosts a process answers for."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
+        """Of those that answer."""
+
+    def silent(self, hosts: Iterable[str]) -> Collection[str]:
+        """Those that are cut off and must not be reported for."""
 
 
 class Heartbeat:
+    """`hosts`: those this process serves, if any. `process_host`: where it works and schedules, if it does."""
+
     def __init__(
         self,
         db: Database,
-        services: Sequence[Service],
+        hosts: ServedHosts | None = None,
         *,
+        process_host: str | None = None,
         interval: float = REPORT_INTERVAL,
-        silent: Callable[[Iterable[str]], Collection[str]] = _none_silent,
     ) -> None:
-        """`silent` says which of the hosts are cut off, and so must not be reported for."""
         self._db = db
-        self._services = services
+        self._hosts = hosts
+        self._process_host = process_host
         self._interval = interval
-        self._silent = silent
+        self._services: dict[tuple[str, str], Service] = {}
 
     async def beat(self) -> int:
-        """Reports once; the number of services reported. The first beat belongs to the start of the process."""
-        silent = set(self._silent(service.host for service in self._services if service.binary == COMPUTE))
-        alive = [s.id for s in self._services if s.binary != COMPUTE or s.host not in silent]
+        """Registers who is not registered yet, then reports; the number of services reported.
+
+        The first beat is the start of the process. Hosts that are cut off then come in with a later one.
+        """
+        silent = set(self._hosts.silent(self._hosts.names)) if self._hosts is not None else set()
+        await self._register(silent)
+        alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in silent]
         async with self._db.transaction() as tx:
             return await tx.execute(
                 "UPDATE services SET last_seen_at = $1, report_count = report_count + 1 WHERE id = ANY($2)",
@@ -57,5 +74,15 @@ class Heartbeat:
             await asyncio.sleep(self._interval)
             try:
                 await self.beat()
-            except Unavailable as trouble:
+            except StoreError as trouble:
                 log.warning("no heartbeat this time: %s", trouble)
+
+    async def _register(self, silent: set[str]) -> None:
+        newcomers: list[HostFacts] = []
+        if self._hosts is not None:
+            awaited = [h for h in self._hosts.names if (h, COMPUTE) not in self._services and h not in silent]
+            newcomers = await self._hosts.facts(awaited) if awaited else []
+        process_host = self._process_host if not self._services else None
+        if newcomers or process_host is not None:
+            services = await register(self._db, newcomers, process_host=process_host)
+            self._services |= {(service.host, service.program): service for service in services}

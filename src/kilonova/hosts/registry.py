@@ -20,12 +20,12 @@ SCHEDULER = "nova-scheduler"
 class Service(NamedTuple):
     id: int
     host: str
-    binary: str
+    program: str
 
 
 class _Wanted(NamedTuple):
     host: str
-    binary: str
+    program: str
     version: int
 
 
@@ -37,11 +37,11 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     """
     wanted = [_Wanted(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
     if process_host is not None:
-        wanted += [_Wanted(process_host, binary, VERSION) for binary in (CONDUCTOR, SCHEDULER)]
+        wanted += [_Wanted(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
     async with db.transaction() as tx:
         await tx.hold("registry of hosts")
         services = await _services(tx, wanted)
-        numbers = {service.host: service.id for service in services if service.binary == COMPUTE}
+        numbers = {service.host: service.id for service in services if service.program == COMPUTE}
         uuids = await _hypervisors(tx, hosts, numbers)
         await providers.sync(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
     return services
@@ -50,27 +50,28 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
 async def _services(tx: Transaction, wanted: Sequence[_Wanted]) -> list[Service]:
     names = list({service.host for service in wanted})
     known = await _known_services(tx, names)
-    missing = [service for service in wanted if (service.host, service.binary) not in known]
-    changed = [
-        (known[service.host, service.binary]["id"], service.version)
-        for service in wanted
-        if (service.host, service.binary) in known and known[service.host, service.binary]["version"] != service.version
-    ]
+    missing, changed = [], []
+    for service in wanted:
+        row = known.get((service.host, service.program))
+        if row is None:
+            missing.append((ids.new_id(), service.host, service.program, clock.now(), service.version))
+        elif row["version"] != service.version:
+            changed.append((row["id"], service.version))
     if changed:
         await tx.execute_many("UPDATE services SET version = $2 WHERE id = $1", changed)
     if missing:
         await tx.execute_many(
-            "INSERT INTO services (uuid, host, binary, disabled, forced_down, last_seen_at, report_count,"
+            "INSERT INTO services (uuid, host, program, disabled, forced_down, last_seen_at, report_count,"
             " version, created_at) VALUES ($1, $2, $3, FALSE, FALSE, $4, 0, $5, $4)",
-            [(ids.new_id(), s.host, s.binary, clock.now(), s.version) for s in missing],
+            missing,
         )
         known = await _known_services(tx, names)
-    return [Service(known[s.host, s.binary]["id"], s.host, s.binary) for s in wanted]
+    return [Service(known[s.host, s.program]["id"], s.host, s.program) for s in wanted]
 
 
 async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, str], Row]:
-    sql = "SELECT id, host, binary, version FROM services WHERE host = ANY($1)"
-    return {(row["host"], row["binary"]): row for row in await tx.fetch(sql, hosts)}
+    sql = "SELECT id, host, program, version FROM services WHERE host = ANY($1)"
+    return {(row["host"], row["program"]): row for row in await tx.fetch(sql, hosts)}
 
 
 _FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info")

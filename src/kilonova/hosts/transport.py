@@ -7,8 +7,8 @@ on the other side a subscription hands them to `Agent.handle` and answers with w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from kilonova.hosts.messages import Command, Describe, GuestState, HostFacts, Li
 # Giving up early costs nothing: the repeat joins the work under way.
 DEFAULT_TIMEOUT = 60.0
 _AT_ONCE = 64
+
+T = TypeVar("T")
 
 
 class HostTrouble(Exception):
@@ -95,27 +97,39 @@ def read_reply(host: str, command: Command, data: bytes) -> Any:
     raise HostFailed(host, error.kind, error.message, error.passing)
 
 
-async def describe(transport: Transport, host: str) -> HostFacts:
-    facts: HostFacts = await transport.call(host, Command(host=host, verb=Describe()))
+async def describe(transport: Transport, host: str, *, timeout: float | None = None) -> HostFacts:
+    facts: HostFacts = await transport.call(host, Command(host=host, verb=Describe()), timeout=timeout)
     return facts
 
 
-async def list_guests(transport: Transport, host: str) -> list[GuestState]:
-    guests: list[GuestState] = await transport.call(host, Command(host=host, verb=ListGuests()))
+async def list_guests(transport: Transport, host: str, *, timeout: float | None = None) -> list[GuestState]:
+    guests: list[GuestState] = await transport.call(host, Command(host=host, verb=ListGuests()), timeout=timeout)
     return guests
 
 
-async def list_all_guests(transport: Transport, hosts: Iterable[str]) -> dict[str, list[GuestState] | HostTrouble]:
-    """Every host's guests, or why they could not be had; a silent host holds up no other."""
-    waiting = iter(hosts)
-    found: dict[str, list[GuestState] | HostTrouble] = {}
+async def describe_all(
+    transport: Transport, hosts: Iterable[str], *, timeout: float | None = None
+) -> dict[str, HostFacts | HostTrouble]:
+    return await _ask_all(lambda host: describe(transport, host, timeout=timeout), hosts)
 
-    async def ask() -> None:
+
+async def list_all_guests(
+    transport: Transport, hosts: Iterable[str], *, timeout: float | None = None
+) -> dict[str, list[GuestState] | HostTrouble]:
+    return await _ask_all(lambda host: list_guests(transport, host, timeout=timeout), hosts)
+
+
+async def _ask_all(ask: Callable[[str], Awaitable[T]], hosts: Iterable[str]) -> dict[str, T | HostTrouble]:
+    """Every host's answer, or why there is none; a silent host hides no other."""
+    waiting = iter(hosts)
+    found: dict[str, T | HostTrouble] = {}
+
+    async def work() -> None:
         for host in waiting:
             try:
-                found[host] = await list_guests(transport, host)
+                found[host] = await ask(host)
             except HostTrouble as trouble:
                 found[host] = trouble
 
-    await asyncio.gather(*(ask() for _ in range(_AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
     return found

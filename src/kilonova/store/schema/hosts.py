@@ -13,7 +13,8 @@ services = Table(
     sequence("id"),
     Column("uuid", Text, nullable=False, unique=True),
     string("host"),
-    string("binary"),
+    # The API's "binary", which PostgreSQL reserves.
+    string("program"),
     flag("disabled"),
     string("disabled_reason", nullable=True),
     flag("forced_down"),
@@ -23,8 +24,8 @@ services = Table(
     number("version"),
     moment("created_at"),
     moment("updated_at", nullable=True),
-    UniqueConstraint("host", "binary"),
-    Index("services_binary", "binary", "host"),
+    UniqueConstraint("host", "program"),
+    Index("services_program", "program", "host"),
     sqlite_autoincrement=True,
 )
 

@@ -1,0 +1,171 @@
+"""`kilonova sim` from another process, while this one runs the hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
+from kilonova.hosts.messages import Destroy
+from kilonova.hosts.transport import HostFailed, HostUnreachable, describe, list_guests
+from tests.hosts.support import HOST, command, spawn
+from tests.support import run
+
+Cli = Callable[..., str]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> EmbeddedHosts:
+    return EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=3, timeout=5))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    def call(*words: str, status: int = 0) -> str:
+        program = [sys.executable, "-c", "from kilonova.cli.sim import sim; sim()"]
+        done = subprocess.run([*program, *words, "--data", str(tmp_path)], capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    return call
+
+
+async def outcome(hosts: EmbeddedHosts, host: str, operation: str) -> str:
+    try:
+        await hosts.call(host, spawn(f"guest-{operation}", operation=operation, host=host))
+    except HostFailed as failed:
+        return failed.message
+    except HostUnreachable:
+        return "unreachable"
+    return "ok"
+
+
+def test_a_step_fails_as_often_as_told_and_only_where_told(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        assert await outcome(hosts, HOST, "op-0") == "ok"
+        cli("fail", "--host", HOST, "--step", "spawn", "--times", "2", "--message", "disk full")
+        assert await outcome(hosts, "sim-002", "op-1") == "ok"
+        assert len(await list_guests(hosts, HOST)) == 1
+        outcomes = [await outcome(hosts, HOST, "op-2") for _ in range(3)]
+        assert outcomes == ["disk full", "disk full", "ok"]
+        listed = cli("list").splitlines()
+        assert listed[1].split() == ["1", HOST, "spawn", "fails,", "2", "times:", "disk", "full", "2", "(spent)"]
+
+    run(scenario())
+
+
+def test_a_rule_for_all_hosts_holds_until_cleared(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("fail", "--host", "*", "--step", "spawn")
+        failed = "simulated failure of spawn"
+        assert [await outcome(hosts, host, "op-1") for host in hosts.names] == [failed] * 3
+        assert cli("clear") == "1 removed\n"
+        assert [await outcome(hosts, host, "op-1") for host in hosts.names] == ["ok"] * 3
+        assert cli("list").splitlines() == ["RULE  HOST  STEP  WHAT  STRUCK"]
+
+    run(scenario())
+
+
+def test_an_unreachable_host_falls_silent_altogether(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("fail", "--host", "sim-002", "--mode", "unreachable")
+        assert await outcome(hosts, "sim-002", "op-1") == "unreachable"
+        with pytest.raises(HostUnreachable):
+            await describe(hosts, "sim-002")
+        assert hosts.silent(hosts.names) == ["sim-002"]
+        assert [facts.host for facts in await hosts.facts(hosts.names)] == ["sim-001", "sim-003"]
+        cli("clear", "--host", "sim-002")
+        assert hosts.silent(hosts.names) == []
+        assert await outcome(hosts, "sim-002", "op-1") == "ok"
+
+    run(scenario())
+
+
+def test_one_lost_answer_does_not_take_the_host_down(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("fail", "--host", HOST, "--step", "spawn", "--mode", "unreachable", "--times", "1")
+        assert hosts.silent(hosts.names) == []
+        assert [await outcome(hosts, HOST, "op-1") for _ in range(2)] == ["unreachable", "ok"]
+
+    run(scenario())
+
+
+def test_a_hang_ends_when_its_rule_is_cleared(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("fail", "--host", HOST, "--step", "spawn", "--mode", "hang")
+        with pytest.raises(HostUnreachable):
+            await hosts.call(HOST, spawn(), timeout=0.1)
+        assert await list_guests(hosts, HOST) == []
+        repeat = asyncio.create_task(hosts.call(HOST, spawn()))
+        await asyncio.to_thread(cli, "clear")
+        assert (await repeat).boots == 1
+
+    run(scenario())
+
+
+def test_a_hanging_spawn_does_not_keep_its_guest_from_being_destroyed(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("fail", "--host", HOST, "--step", "spawn", "--mode", "hang")
+        with pytest.raises(HostUnreachable):
+            await hosts.call(HOST, spawn(), timeout=0.1)
+        await hosts.call(HOST, command(Destroy(guest_id="guest-1")), timeout=1)
+        cli("clear")
+        await asyncio.sleep(0.15)
+        assert await list_guests(hosts, HOST) == []
+
+    run(scenario())
+
+
+def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("latency", "--step", "spawn", "--seconds", "30")
+        cli("latency", "--step", "spawn", "--seconds", "0.2")
+        cli("latency", "--step", "spawn", "--seconds", "0", "--host", "sim-003")
+        assert "30" not in cli("list"), "the same host and step again replaces"
+        loop = asyncio.get_running_loop()
+        took = {}
+        for host in (HOST, "sim-003"):
+            began = loop.time()
+            assert await outcome(hosts, host, "op-1") == "ok"
+            took[host] = loop.time() - began
+        assert took[HOST] >= 0.2
+        assert took["sim-003"] < 0.15
+
+    run(scenario())
+
+
+def test_guests_are_listed_with_their_hosts(hosts: EmbeddedHosts, cli: Cli) -> None:
+    run(outcome(hosts, "sim-002", "op-1"))
+    head, line = cli("guests").splitlines()
+    assert head.split() == ["HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED"]
+    assert line.split()[:5] == ["sim-002", "guest-op-1", "web-1", "running", "1"]
+    assert "guest-op-1" not in cli("guests", "--host", HOST)
+
+
+@pytest.mark.parametrize(
+    "words, complaint, status",
+    [
+        (("fail", "--host", "sim-999"), "--host: no simulated host matches 'sim-999'", 1),
+        (("fail", "--host", HOST, "--step", "fly"), "'--step'", 2),
+        (("fail", "--host", HOST, "--times", "0"), "'--times'", 2),
+        (("fail", "--host", HOST, "--mode", "explode"), "'--mode'", 2),
+        (("latency", "--seconds", "-1"), "'--seconds'", 2),
+        (("latency", "--seconds", "nan"), "'--seconds'", 2),
+        (("latency", "--seconds", "inf"), "'--seconds'", 2),
+    ],
+)
+def test_bad_input_is_named_and_changes_nothing(
+    hosts: EmbeddedHosts, cli: Cli, words: tuple[str, ...], complaint: str, status: int
+) -> None:
+    assert complaint in cli(*words, status=status)
+    assert cli("list").splitlines() == ["RULE  HOST  STEP  WHAT  STRUCK"]
+
+
+def test_a_directory_without_hosts_is_named(cli: Cli, tmp_path: Path) -> None:
+    assert f"--data: no simulated hosts in {tmp_path}" in cli("list", status=1)
+    assert list(tmp_path.iterdir()) == []
