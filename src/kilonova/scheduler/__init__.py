@@ -1,0 +1,21 @@
+"""The scheduler: proposes hosts from a snapshot and says why; a claim in the database decides."""
+
+from __future__ import annotations
+
+from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
+from kilonova.scheduler.config import SchedulerConfig
+from kilonova.scheduler.explain import Diagnosis, sentence
+from kilonova.scheduler.request import Request
+from kilonova.scheduler.scheduler import Scheduler
+
+__all__ = [
+    "Candidate",
+    "Diagnosis",
+    "NoValidHost",
+    "Plan",
+    "Request",
+    "Scheduler",
+    "SchedulerConfig",
+    "claim_first",
+    "sentence",
+]

@@ -1,0 +1,68 @@
+"""What a plan is, and how a transaction takes one of its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from kilonova.placement import Consumer, HoldsOther, Outcome, try_claim
+from kilonova.scheduler.explain import Diagnosis, sentence
+from kilonova.store import Transaction
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    host: str
+    hypervisor_hostname: str
+    provider_uuid: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The best hosts, best first, and why these. No candidates: no valid host."""
+
+    candidates: tuple[Candidate, ...]
+    diagnosis: Diagnosis
+
+
+class NoValidHost(Exception):
+    """Its text is the one sentence that members of the project may read."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(sentence(diagnosis))
+        self.diagnosis = diagnosis
+
+
+async def claim_first(
+    tx: Transaction, candidates: Sequence[Candidate], consumer: Consumer, resources: Mapping[str, int]
+) -> Candidate | None:
+    """Claim from the first candidate that still has room; None if others were faster everywhere.
+
+    Awaits nothing but the transaction. A host that another transaction is claiming from is passed over, and waited
+    for only while no other is locked, so that transactions trying the same hosts in other orders cannot deadlock.
+    A consumer that already holds its claim on one of the candidates gets that one.
+    """
+    try:
+        return await _claim_first(tx, candidates, consumer, resources)
+    except HoldsOther as held:
+        providers = {row["provider_uuid"] for row in held.held}
+        holder = next((candidate for candidate in candidates if candidate.provider_uuid in providers), None)
+        if holder is None or await try_claim(tx, consumer, holder.provider_uuid, resources) is not Outcome.CLAIMED:
+            raise
+        return holder
+
+
+async def _claim_first(
+    tx: Transaction, candidates: Sequence[Candidate], consumer: Consumer, resources: Mapping[str, int]
+) -> Candidate | None:
+    busy: list[Candidate] = []
+    for candidate in candidates:
+        outcome = await try_claim(tx, consumer, candidate.provider_uuid, resources, wait=False)
+        if outcome is Outcome.CLAIMED:
+            return candidate
+        if outcome is Outcome.BUSY:
+            busy.append(candidate)
+    if busy and len(busy) == len(candidates):
+        outcome = await try_claim(tx, consumer, busy[0].provider_uuid, resources)
+        if outcome is Outcome.CLAIMED:
+            return busy[0]
+    return None

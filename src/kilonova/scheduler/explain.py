@@ -1,0 +1,78 @@
+"""Why a plan came out as it did, as data that is stored with the attempt; and the same in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """A reason and how many hosts it rejected; `text` follows a number: `28 not in zone az1`."""
+
+    text: str
+    hosts: int
+
+
+class FilterResult(msgspec.Struct, frozen=True):
+    filter: str
+    rejected: int
+    left: int
+    causes: tuple[Cause, ...] = ()
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """One rejected host: what it would have needed, and what it has."""
+
+    host: str
+    hypervisor_hostname: str
+    hypervisor_uuid: str
+    filter: str
+    text: str
+    need: str
+    have: str
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """One candidate's weight and what it is made of."""
+
+    host: str
+    hypervisor_hostname: str
+    total: float
+    parts: dict[str, float]
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Hosts considered, survivors after each filter, need and have of rejected hosts, weights of the best.
+
+    Members of a project may see the causes with their counts; hosts by name are for administrators.
+    """
+
+    hosts: int
+    filters: tuple[FilterResult, ...]
+    rejections: tuple[Rejection, ...] = ()
+    weights: tuple[Weight, ...] = ()
+
+    @property
+    def left(self) -> int:
+        return self.filters[-1].left if self.filters else self.hosts
+
+
+def sentence(diagnosis: Diagnosis) -> str:
+    """`No valid host was found: 40 hosts: 28 not in zone az1, 11 lack 2048 MB memory, 1 disabled`."""
+    if not diagnosis.hosts:
+        return "No valid host was found: there are no hosts"
+    hosts = "1 host" if diagnosis.hosts == 1 else f"{diagnosis.hosts} hosts"
+    causes = _causes(diagnosis)
+    if not diagnosis.left:
+        return f"No valid host was found: {hosts}: {causes}"
+    verb = "fits" if diagnosis.left == 1 else "fit"
+    return f"{diagnosis.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
+
+
+def _causes(diagnosis: Diagnosis) -> str:
+    counts: Counter[str] = Counter()
+    for result in diagnosis.filters:
+        for cause in result.causes:
+            counts[cause.text] += cause.hosts
+    return ", ".join(f"{hosts} {text}" for text, hosts in counts.most_common())

@@ -1,0 +1,201 @@
+"""Keeps the snapshot near the database: often what changed since the last look, rarely all of it.
+
+The snapshot only proposes, so it may be late. It must not be wrong for long, hence the reload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from kilonova import clock
+from kilonova.placement.providers import Amounts
+from kilonova.scheduler.config import SchedulerConfig
+from kilonova.scheduler.snapshot import HostFacts, Hosts, Marks
+from kilonova.store import Database, Row
+
+PAGE = 250
+
+
+class Feed:
+    def __init__(self, db: Database, config: SchedulerConfig) -> None:
+        self._db = db
+        self._config = config
+        self.hosts = Hosts(config.default_zone)
+        self._since: int | None = None
+        self._seen: deque[tuple[float, int]] = deque()
+        self._strangers: dict[int, int] = {}  # providers that are no hosts, and their change when that was found
+        self._doubted: set[int] = set()
+        self._trait_sets: dict[str | None, frozenset[str]] = {None: frozenset()}
+        self._liveness_due = 0.0
+
+    async def reload(self) -> None:
+        """Read every host, page by page, so that others get their turn in between."""
+        highest = int(await self._db.fetch_value("SELECT COALESCE(MAX(change), 0) FROM resource_providers"))
+        before = set(self.hosts.providers())
+        self._strangers.clear()
+        last = 0
+        while ids := [row["id"] for row in await self._db.fetch(_PAGE, last, PAGE)]:
+            await self._read(ids)
+            before.difference_update(ids)
+            last = ids[-1]
+            await asyncio.sleep(0)
+        for provider_id in before:
+            self.hosts.drop(provider_id)
+        await self._listen(clock.now())
+        if self._since is None:
+            self._since = highest - PAGE  # who drew a number a moment ago may commit after this look
+            self._note(highest)
+
+    async def refresh(self) -> None:
+        """Read what changed."""
+        if self._since is None:
+            await self.reload()
+        rows = await self._db.fetch(_CHANGED, self._since)
+        used, facts = self._sort(rows)
+        facts += self._doubted
+        self._doubted.clear()
+        if used:
+            await self._read_used(used)
+        for start in range(0, len(facts), PAGE):
+            await self._read(facts[start : start + PAGE])
+        if rows:
+            self._note(max(row["change"] for row in rows))
+        if clock.now() >= self._liveness_due:
+            await self._listen(clock.now())
+
+    def doubt(self, provider_uuids: Iterable[str]) -> None:
+        """Have these hosts read anew, whether or not they seem to have changed."""
+        found = map(self.hosts.provider_of, provider_uuids)
+        self._doubted.update(provider_id for provider_id in found if provider_id is not None)
+
+    def _sort(self, rows: list[Row]) -> tuple[dict[int, Marks], list[int]]:
+        """Of the providers that changed, those of which only the use did, and those to be read wholly."""
+        used: dict[int, Marks] = {}
+        facts: list[int] = []
+        for row in rows:
+            provider_id, change = row["id"], row["change"]
+            known = self.hosts.marks(provider_id)
+            if known is None:
+                if self._strangers.get(provider_id) != change:
+                    facts.append(provider_id)
+            elif known.change < change:
+                if known.facts == row["facts"]:
+                    used[provider_id] = Marks(change, row["facts"], row["generation"])
+                else:
+                    facts.append(provider_id)
+        return used, facts
+
+    def _note(self, highest: int) -> None:
+        """Move the mark to what was the highest change some time ago: lower numbers than today's may still commit."""
+        now = time.monotonic()
+        self._seen.append((now, highest))
+        while self._seen and self._seen[0][0] <= now - self._config.overlap:
+            self._since = self._seen.popleft()[1]
+
+    async def _listen(self, now: float) -> None:
+        """Ask which services are silent: few, if all is well."""
+        self._liveness_due = now + self._config.liveness_every
+        rows = await self._db.fetch(_SILENT, now - self._config.service_down_time)
+        self.hosts.set_silent([row["id"] for row in rows])
+
+    # `change` is always read first: what is read after it is as new or newer, never older.
+
+    async def _read_used(self, marks: dict[int, Marks]) -> None:
+        used = await self._used(list(marks))
+        for provider_id, mark in marks.items():
+            self.hosts.use(provider_id, used.get(provider_id, {}), mark)
+
+    async def _read(self, ids: list[int]) -> None:
+        rows = await self._db.fetch(_HOSTS, ids)
+        inventories = await self._inventories(ids)
+        used = await self._used(ids)
+        traits = await self._traits(ids)
+        zones = await self._zones([row["host"] for row in rows if row["host"] is not None])
+        gone = set(ids)
+        for row in rows:
+            provider_id = row["id"]
+            if row["host"] is None:
+                self._strangers[provider_id] = row["change"]
+                continue
+            gone.discard(provider_id)
+            self.hosts.put(
+                HostFacts(
+                    provider_id=provider_id,
+                    provider_uuid=row["uuid"],
+                    service_id=row["service_id"],
+                    host=row["host"],
+                    hypervisor_hostname=row["hypervisor_hostname"],
+                    zone=zones.get(row["host"], self._config.default_zone),
+                    disabled=row["disabled"],
+                    disabled_reason=row["disabled_reason"],
+                    forced_down=row["forced_down"],
+                    inventory=inventories.get(provider_id, {}),
+                    used=used.get(provider_id, {}),
+                    traits=traits.get(provider_id, frozenset()),
+                    marks=Marks(row["change"], row["facts"], row["generation"]),
+                )
+            )
+        for provider_id in gone:
+            self.hosts.drop(provider_id)
+
+    async def _inventories(self, ids: list[int]) -> dict[int, dict[str, Amounts]]:
+        found: dict[int, dict[str, Amounts]] = {}
+        for row in await self._db.fetch(_INVENTORIES, ids):
+            provider_id, name, *amounts = row.values()
+            found.setdefault(provider_id, {})[name] = Amounts(*amounts)
+        return found
+
+    async def _used(self, ids: list[int]) -> dict[int, dict[str, int]]:
+        found: dict[int, dict[str, int]] = {}
+        for row in await self._db.fetch(_USED, ids):
+            found.setdefault(row["provider_id"], {})[row["resource_class"]] = row["used"]
+        return found
+
+    async def _traits(self, ids: list[int]) -> dict[int, frozenset[str]]:
+        """Hosts of a kind have the same traits: one set for all of them."""
+        found: dict[int, frozenset[str]] = {}
+        for row in await self._db.fetch(_TRAITS, ids):
+            text = row["traits"]
+            traits = self._trait_sets.get(text)
+            if traits is None:
+                traits = self._trait_sets[text] = frozenset(text.split(","))
+            found[row["provider_id"]] = traits
+        return found
+
+    async def _zones(self, hosts: list[str]) -> dict[str, str]:
+        return {row["host"]: row["value"] for row in await self._db.fetch(_ZONES, hosts)}
+
+
+_PAGE = """
+SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid
+WHERE p.id > $1 ORDER BY p.id LIMIT $2
+"""
+_CHANGED = "SELECT id, change, facts, generation FROM resource_providers WHERE change > $1"
+_HOSTS = """
+SELECT p.id, p.uuid, p.change, p.facts, p.generation, h.host, h.hypervisor_hostname,
+       s.id AS service_id, s.disabled, s.disabled_reason, s.forced_down
+FROM resource_providers p
+LEFT JOIN hypervisors h ON h.uuid = p.uuid
+LEFT JOIN services s ON s.id = h.service_id
+WHERE p.id = ANY($1)
+"""
+_INVENTORIES = """
+SELECT provider_id, resource_class, total, reserved, min_unit, max_unit, step_size, allocation_ratio
+FROM inventories WHERE provider_id = ANY($1)
+"""
+_USED = """
+SELECT provider_id, resource_class, CAST(SUM(used) AS BIGINT) AS used
+FROM allocations WHERE provider_id = ANY($1) GROUP BY provider_id, resource_class
+"""
+_TRAITS = """
+SELECT provider_id, string_agg(trait, ',' ORDER BY trait) AS traits
+FROM provider_traits WHERE provider_id = ANY($1) GROUP BY provider_id
+"""
+_ZONES = """
+SELECT ah.host, m.value FROM aggregate_hosts ah JOIN aggregate_metadata m ON m.aggregate_id = ah.aggregate_id
+WHERE m.key = 'availability_zone' AND ah.host = ANY($1)
+"""
+_SILENT = "SELECT id FROM services WHERE program = 'nova-compute' AND last_seen_at < $1"

@@ -1,0 +1,77 @@
+"""Filters: which hosts can take a request at all. One file each: a pure function over columns, its reason beside it.
+
+    reason = Reason("not in zone {need}", need=lambda request: request.zone, have=lambda request, host: host.zone)
+
+    def passes(request, hosts): ...   # a mask over all rows, or `hosts.everywhere` if there is nothing to check
+
+`need` and `have` are worked out only for the hosts that a diagnosis shows. A filter that rejects for more than one
+cause gives `Reasons`; a host counts for the first that applies.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Host, Hosts, Mask
+
+
+class Reason:
+    """Why a host was rejected: in words, and as what was needed and what was there."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        need: Callable[[Request], object],
+        have: Callable[[Request, Host], object],
+        applies: Callable[[Request, Hosts], Mask] | None = None,
+    ) -> None:
+        self._text = text
+        self._need = need
+        self._have = have
+        self.applies = applies
+        """Which rows it rejects, where a filter has several reasons; the last may leave it out."""
+
+    def text(self, request: Request) -> str:
+        return self._text.format(need=self._need(request))
+
+    def need(self, request: Request) -> str:
+        return str(self._need(request))
+
+    def have(self, request: Request, host: Host) -> str:
+        return str(self._have(request, host))
+
+    def parts(self, request: Request) -> Sequence[Reason]:
+        return (self,)
+
+
+class Reasons:
+    """Several reasons of one filter, in the order in which they count."""
+
+    def __init__(self, parts: Callable[[Request], Sequence[Reason]]) -> None:
+        self.parts = parts
+
+
+class Filter(NamedTuple):
+    name: str
+    reason: Reason | Reasons
+    passes: Callable[[Request, Hosts], Mask]
+
+
+def load(names: Iterable[str]) -> tuple[Filter, ...]:
+    """The configured filters, in their order. Raises ValueError for a name that is none."""
+    return tuple(_load(name) for name in names)
+
+
+def _load(name: str) -> Filter:
+    path = name if "." in name else f"{__name__}.{name}"
+    try:
+        module: Any = importlib.import_module(path)
+        return Filter(name.rpartition(".")[2], module.reason, module.passes)
+    except (ModuleNotFoundError, AttributeError) as trouble:
+        raise ValueError(f"there is no scheduler filter {name!r}: {trouble}") from trouble

@@ -1,0 +1,59 @@
+"""A host must have room for every resource class, in an amount that it gives to one server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Host, Hosts, Mask
+
+UNITS = {"VCPU": "{} VCPU", "MEMORY_MB": "{} MB memory", "DISK_GB": "{} GB disk"}
+
+
+def amount(resource_class: str, number: float) -> str:
+    """`2048 MB memory`, `2 CUSTOM_THING`."""
+    return UNITS.get(resource_class, f"{{}} {resource_class}").format(int(number))
+
+
+def fits(resource_class: str, number: int, hosts: Hosts) -> Mask:
+    stock = hosts.stock(resource_class)
+    mask: Mask = stock.room >= number
+    if stock.odd:
+        mask &= (stock.min_unit <= number) & (number % stock.step_size == 0)
+    return mask
+
+
+def _have(resource_class: str, number: int, host: Host) -> str:
+    """What stands in the way: first what the host does not give to anyone, then what it has left."""
+    stock, row = host.hosts.stock(resource_class), host.row
+    if stock.limit[row] <= 0:
+        return f"no {resource_class}"
+    if number > stock.max_unit[row]:
+        return f"at most {amount(resource_class, stock.max_unit[row])} for one server"
+    if number < stock.min_unit[row]:
+        return f"at least {amount(resource_class, stock.min_unit[row])} for one server"
+    if number % stock.step_size[row]:
+        return f"steps of {amount(resource_class, stock.step_size[row])}"
+    return f"{amount(resource_class, max(0, stock.free[row]))} free of {amount(resource_class, stock.limit[row])}"
+
+
+def _lack(resource_class: str, number: int) -> Reason:
+    return Reason(
+        "lack {need}",
+        need=lambda _: amount(resource_class, number),
+        have=lambda _, host: _have(resource_class, number, host),
+        applies=lambda _, hosts: ~fits(resource_class, number, hosts),
+    )
+
+
+reason = Reasons(lambda request: [_lack(name, number) for name, number in request.amounts.items()])
+
+
+def passes(request: Request, hosts: Hosts) -> Mask:
+    mask = hosts.everywhere
+    for name, number in request.amounts.items():
+        mask = mask & fits(name, number, hosts)
+    return mask

@@ -1,0 +1,155 @@
+"""The scheduler of one process: a snapshot that proposes, and the flow from proposal to claim."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from kilonova.placement import Consumer
+from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
+from kilonova.scheduler.config import SchedulerConfig
+from kilonova.scheduler.request import Request
+from kilonova.store import Database, Transaction
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.feed import Feed
+    from kilonova.scheduler.plan import Planner
+    from kilonova.scheduler.snapshot import Hosts
+
+log = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Plans are made outside any transaction, claims inside one:
+
+        plan = await scheduler.plan(request)                       # a step of its own; no candidates: NoValidHost
+        async with db.transaction() as tx:                         # the next step's transaction
+            taken = await claim_first(tx, plan.candidates, consumer, request.resources)
+            ...                                                    # whatever the claim is for
+        if taken is None:                                          # lost them all: the operation goes back a step
+            plan = await scheduler.plan(request, after=plan)
+
+    `place` is that loop for callers without steps.
+    """
+
+    def __init__(self, db: Database, config: SchedulerConfig | None = None) -> None:
+        self._db = db
+        self._config = config or SchedulerConfig()
+        self._feed: Feed | None = None
+        self._planner: Planner | None = None
+        self._looking = asyncio.Lock()
+        self._looked_at = -math.inf  # when the last look at the database began
+        self._reload_due = math.inf
+        self._reloading: asyncio.Task[None] | None = None
+
+    async def warm(self) -> None:
+        """Load numpy beside the event loop and read all hosts, so that the first plan is as quick as any."""
+        await asyncio.to_thread(_import_columns)
+        await self._look(time.monotonic())
+
+    async def plan(self, request: Request, *, after: Plan | None = None, dry: bool = False) -> Plan:
+        """The best hosts for a request. `after`: the plan whose candidates were all lost. `dry`: nobody will claim."""
+        feed, planner = self._parts()
+        hosts = feed.hosts
+        asked = time.monotonic()
+        if after is not None:
+            self._give_up(feed, after, request)
+        await self._look(asked if after is not None else asked - self._config.refresh_every)
+        hosts.foresight.expire(asked)
+        plan = planner.plan(request, hosts)
+        if not plan.candidates:
+            # Neither a change not yet seen nor a proposal that may come to nothing is a reason to refuse.
+            await self._look(asked)
+            with hosts.foresight.suspended():
+                plan = planner.plan(request, hosts)
+        if not dry:
+            self._foresee(hosts, plan, request)
+        return plan
+
+    async def place(
+        self,
+        request: Request,
+        consumer: Consumer,
+        write: Callable[[Transaction, Candidate], Awaitable[None]] | None = None,
+    ) -> Candidate:
+        """Plan, claim, and write what the claim is for in the claim's transaction. Raises NoValidHost."""
+        plan = await self.plan(request)
+        for _ in range(self._config.attempts):
+            if not plan.candidates:
+                break
+            async with self._db.transaction() as tx:
+                taken = await claim_first(tx, plan.candidates, consumer, request.resources)
+                if taken is not None and write is not None:
+                    await write(tx, taken)
+            if taken is not None:
+                return taken
+            plan = await self.plan(request, after=plan)
+        raise NoValidHost(plan.diagnosis)
+
+    async def close(self) -> None:
+        if self._reloading is not None:
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+
+    def _parts(self) -> tuple[Feed, Planner]:
+        if self._feed is None or self._planner is None:
+            from kilonova.scheduler.feed import Feed
+            from kilonova.scheduler.plan import Planner
+
+            self._feed = Feed(self._db, self._config)
+            self._planner = Planner(self._config)
+        return self._feed, self._planner
+
+    def _foresee(self, hosts: Hosts, plan: Plan, request: Request) -> None:
+        amounts, until = request.amounts, time.monotonic() + self._config.foresight
+        for candidate in plan.candidates[: request.count]:
+            row = hosts.row_of(candidate.provider_uuid)
+            if row is not None:
+                hosts.foresight.add(row, amounts, until)
+
+    def _give_up(self, feed: Feed, plan: Plan, request: Request) -> None:
+        """Forget what the lost plan foresaw, and read its hosts anew."""
+        for candidate in plan.candidates[: request.count]:
+            row = feed.hosts.row_of(candidate.provider_uuid)
+            if row is not None:
+                feed.hosts.foresight.settle(row, 1)
+        feed.doubt(candidate.provider_uuid for candidate in plan.candidates)
+
+    async def _look(self, not_before: float) -> None:
+        """Have the snapshot no older than that. One look at the database serves everyone who waits for it."""
+        if self._looked_at >= not_before:
+            return
+        feed, _ = self._parts()
+        async with self._looking:
+            if self._looked_at >= not_before:
+                return
+            began = time.monotonic()
+            await feed.refresh()
+            if self._looked_at < 0:
+                self._schedule_reload(began)
+            self._looked_at = began
+        if began >= self._reload_due:
+            self._reload_due = math.inf
+            self._reloading = asyncio.create_task(self._reload(feed))
+
+    async def _reload(self, feed: Feed) -> None:
+        began = time.monotonic()
+        try:
+            await feed.reload()
+        except Exception:
+            log.exception("the scheduler could not reload its hosts; it goes on with changes alone")
+        self._schedule_reload(began)
+
+    def _schedule_reload(self, began: float) -> None:
+        """A full load began then; the next must not take more than a hundredth of the time."""
+        now = time.monotonic()
+        self._reload_due = now + max(self._config.reload_every, 100 * (now - began))
+
+
+def _import_columns() -> None:
+    import kilonova.scheduler.feed
+    import kilonova.scheduler.plan  # noqa: F401
