@@ -32,9 +32,13 @@ class Api(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Identity(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in identity service, or with `auth_url` a real Keystone."""
+    """The built-in identity service, or with `auth_url` a real Keystone.
+
+    `token_keys`, newest first, are for API processes that share no data directory; without them keys are kept there.
+    """
 
     token_seconds: int = 3600
+    token_keys: list[str] = []
     region: str = "RegionOne"
     auth_url: str = ""
 
@@ -169,6 +173,6 @@ def _read(file: Path) -> dict[str, Any]:
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         values = values.setdefault(part, {})
-    if isinstance(value, str) and path[-1] in ("zones", "filters"):
+    if isinstance(value, str) and path[-1] in ("zones", "filters", "token_keys"):
         value = [item.strip() for item in value.split(",") if item.strip()]
     values[path[-1]] = value

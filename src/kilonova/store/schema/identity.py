@@ -1,0 +1,93 @@
+"""Tables of the built-in identity service."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Index, PrimaryKeyConstraint, Table, Text, UniqueConstraint
+
+from kilonova.store.schema.base import document, flag, ident, metadata, moment, reference, string
+
+domains = Table(
+    "domains",
+    metadata,
+    ident(),
+    string("name"),
+    string("description"),
+    flag("enabled"),
+    document("extra"),
+    UniqueConstraint("name"),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    ident(),
+    reference("domain_id", "domains.id"),
+    # Null for a project directly below its domain.
+    reference("parent_id", "projects.id", nullable=True),
+    string("name"),
+    string("description"),
+    flag("enabled"),
+    document("tags"),
+    document("extra"),
+    UniqueConstraint("domain_id", "name"),
+    Index(None, "name"),
+    Index(None, "parent_id"),
+)
+
+users = Table(
+    "users",
+    metadata,
+    ident(),
+    reference("domain_id", "domains.id"),
+    string("name"),
+    flag("enabled"),
+    # No foreign key: like the public API, a user may keep the id of a project that is gone.
+    string("default_project_id", nullable=True),
+    string("password_hash", nullable=True),
+    document("extra"),
+    UniqueConstraint("domain_id", "name"),
+    Index(None, "name"),
+    Index(None, "default_project_id"),
+)
+
+roles = Table(
+    "roles",
+    metadata,
+    ident(),
+    string("name"),
+    string("description", nullable=True),
+    document("extra"),
+    UniqueConstraint("name"),
+)
+
+implied_roles = Table(
+    "implied_roles",
+    metadata,
+    reference("prior_id", "roles.id", ondelete="CASCADE"),
+    reference("implied_id", "roles.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("prior_id", "implied_id"),
+    Index(None, "implied_id"),
+)
+
+# What a role is held on: `project` or `domain` with its id, or `system` with the id `all`.
+role_assignments = Table(
+    "role_assignments",
+    metadata,
+    reference("user_id", "users.id", ondelete="CASCADE"),
+    string("target_kind"),
+    string("target_id"),
+    reference("role_id", "roles.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("user_id", "target_kind", "target_id", "role_id"),
+    Index(None, "target_kind", "target_id"),
+    Index(None, "role_id"),
+)
+
+# Tokens of a subject that were issued up to a moment are no longer valid. A row may go when all of them have expired.
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    moment("issued_until"),
+    moment("expires_at"),
+    Index(None, "expires_at"),
+)
