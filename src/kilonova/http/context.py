@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from kilonova import clock
 from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.views import OMIT, Value
 
 if TYPE_CHECKING:
     from kilonova.http.api import Api, Form, Route
@@ -37,6 +39,7 @@ class Context:
     """One request. Handlers know only the newest form of the API; `render` and `behaves` know the caller's."""
 
     __slots__ = (
+        "_base_url",
         "_granted",
         "_visible",
         "api",
@@ -74,7 +77,8 @@ class Context:
         self.receive: Any = None
         self.path_prefix = ""
         self._granted: dict[str, bool] = {}
-        self._visible: dict[str, Any] = {}
+        self._visible: dict[str, list[tuple[str, Value]]] = {}
+        self._base_url: str | None = None
 
     @property
     def db(self) -> Database:
@@ -83,6 +87,11 @@ class Context:
     def query_one(self, key: str, default: str | None = None) -> str | None:
         values = self.query.get(key)
         return values[-1] if values else default
+
+    @property
+    def auth_token(self) -> str:
+        """The caller's token, for asking other services in the caller's name."""
+        return self.headers["x-auth-token"]
 
     # Policy
 
@@ -105,22 +114,42 @@ class Context:
         """Whether the negotiated version has the behaviour of this name."""
         return name in self.api.behaviours_at[self.minor]
 
-    def render(self, view: str, row: Any) -> dict[str, Any]:
+    def shows(self, view: str, field: str) -> bool:
+        """Whether this caller sees the field, so that what nobody sees need not be looked up."""
+        return any(name == field for name, _ in self._fields(view))
+
+    def _fields(self, view: str) -> list[tuple[str, Value]]:
         fields = self._visible.get(view)
         if fields is None:
             fields = self._visible[view] = self.api.views[view].visible(self)
-        return {name: value(row, self) for name, value in fields}
+        return fields
+
+    def render(self, view: str, row: Any) -> dict[str, Any]:
+        fields = self._fields(view)
+        return {name: shown for name, value in fields if (shown := value(row, self)) is not OMIT}
 
     # Links
 
     def base_url(self) -> str:
-        scheme = self.headers.get("x-forwarded-proto", "http")
-        host = self.headers.get("x-forwarded-host") or self.headers.get("host", "localhost")
-        return f"{scheme}://{host}{self.api.prefix}"
+        if self._base_url is None:
+            scheme = self.headers.get("x-forwarded-proto", "http")
+            host = self.headers.get("x-forwarded-host") or self.headers.get("host", "localhost")
+            self._base_url = f"{scheme}://{host}{self.api.prefix}"
+        return self._base_url
 
     def url(self, path: str) -> str:
         """An absolute link below the version (and project) that the caller used."""
         return f"{self.base_url()}{self.path_prefix}{path}"
+
+    def bookmark(self, path: str) -> str:
+        """An absolute link that names no version."""
+        project = self.path_prefix.split("/", 2)[2:]
+        return f"{self.base_url()}{'/' + project[0] if project else ''}{path}"
+
+    def links(self, path: str) -> list[dict[str, str]]:
+        """The `self` link of a resource, and the `bookmark` that names no version."""
+        path = quote(path)
+        return [{"rel": "self", "href": self.url(path)}, {"rel": "bookmark", "href": self.bookmark(path)}]
 
     # Bodies that are not JSON
 

@@ -8,19 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kilonova.http.context import Context
 
+# What a field's value function returns when the key is to be left out.
+OMIT: Any = object()
+
 Value = Callable[[Any, "Context"], Any]
 ANYTHING: dict[str, Any] = {}
 
 
 class Field:
-    """One key of a view. With a `policy`, only callers whom the rule allows see it."""
+    """One key of a view. With a `policy`, only callers whom the rule allows see it; `optional` may be OMITted."""
 
-    __slots__ = ("policy", "schema", "value")
+    __slots__ = ("optional", "policy", "schema", "value")
 
-    def __init__(self, value: Value, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> None:
+    def __init__(
+        self,
+        value: Value,
+        schema: Mapping[str, Any] = ANYTHING,
+        policy: str | None = None,
+        optional: bool = False,
+    ) -> None:
         self.value = value
         self.schema = schema
         self.policy = policy
+        self.optional = optional
 
 
 def col(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
@@ -53,5 +63,5 @@ class View:
         return {
             "type": "object",
             "properties": {name: dict(field.schema) for name, field in fields.items()},
-            "required": [name for name, field in fields.items() if field.policy is None],
+            "required": [name for name, field in fields.items() if field.policy is None and not field.optional],
         }

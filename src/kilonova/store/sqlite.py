@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import apsw
 
 from kilonova.store.port import Row, StoreError
+from kilonova.store.regexp import regexp_like
 from kilonova.store.sqlite_statements import Statements
 from kilonova.store.writer import Group, Writer
 
@@ -35,6 +36,7 @@ def connect(path: Path) -> apsw.Connection:
     connection.pragma("case_sensitive_like", True)
     connection.create_scalar_function("greatest", _greatest, deterministic=True)
     connection.create_scalar_function("least", _least, deterministic=True)
+    connection.create_scalar_function("regexp_like", regexp_like, 2, deterministic=True)
     return connection
 
 

@@ -1,0 +1,134 @@
+"""Boot: a new server gets a host, ports and a guest; a host that cannot build it is left for the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova import clock
+from kilonova.compute.operations import ports
+from kilonova.compute.operations.common import command, guest_of, server_of
+from kilonova.compute.servers import model, states
+from kilonova.hosts.messages import Destroy, Spawn
+from kilonova.hosts.transport import HostFailed
+from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
+from kilonova.placement.claims import Consumer, claim, release
+from kilonova.scheduler.request import Request
+from kilonova.store import Transaction
+
+
+class Boot(Operation):
+    """`params`: `networks` (one entry per interface), `security_groups` (names), `destination` (host or null)."""
+
+    kind = "boot"
+    action = "create"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step("choose host", choose, undo=None, why="a plan changes nothing", deadline=60, task_state="scheduling"),
+            Step(
+                "claim",
+                take,
+                undo=give_back,
+                deadline=30,
+                transaction=True,
+                undo_transaction=True,
+                task_state="scheduling",
+            ),
+            Step("make ports", make_ports, undo=drop_ports, deadline=120, task_state="networking"),
+            Step("spawn", spawn, undo=destroy, deadline=600, task_state="spawning"),
+            Step(
+                "settle",
+                settle,
+                undo=None,
+                why="one transaction: state, interfaces and time of launch",
+                deadline=30,
+                transaction=True,
+                task_state="spawning",
+            ),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        # A boot is cancelled only by a delete, which comes next and takes the server as it is.
+        if not isinstance(error, Cancelled):
+            await model.fail(tx, str(self.server_id), str(error), error.fault)
+
+
+async def choose(op: Operation) -> dict[str, Any]:
+    server = await server_of(op)
+    tried = op.note.get("tried", {})
+    plan = await op.services.scheduler.plan(
+        Request(
+            resources=model.resources(orjson.loads(server["flavor"])),
+            project_id=server["project_id"],
+            zone=server["pinned_zone"],
+            host=op.params["destination"],
+            excluded_hosts=frozenset(tried),
+        )
+    )
+    if not plan.candidates:
+        raise Failed(_no_host(plan.diagnosis.sentence(), tried))
+    return {"candidates": [[host.uuid, host.host, host.hypervisor_hostname] for host in plan.candidates]}
+
+
+def _no_host(sentence: str, tried: dict[str, str]) -> str:
+    reasons = "; ".join(f"{host}: {reason}" for host, reason in tried.items())
+    return f"{sentence}. Tried before: {reasons}" if reasons else sentence
+
+
+async def take(op: Operation, tx: Transaction) -> dict[str, str]:
+    """The first candidate that has room gets the server; the plan may be older than other claims."""
+    server = await server_of(op, tx)
+    consumer = Consumer(server["id"], server["project_id"], server["user_id"])
+    amounts = model.resources(orjson.loads(server["flavor"]))
+    for uuid, host, hypervisor_hostname in op.results["choose host"]["candidates"]:
+        if await claim(tx, consumer, uuid, amounts):
+            await model.set_host(tx, server["id"], host, hypervisor_hostname)
+            return {"host": host}
+    raise GoBack("choose host", reason="other claims were faster on every proposed host")
+
+
+async def give_back(op: Operation, tx: Transaction) -> None:
+    await release(tx, str(op.server_id))
+    await model.set_host(tx, str(op.server_id), None, None)
+
+
+async def make_ports(op: Operation) -> list[dict[str, Any]]:
+    host = op.results["claim"]["host"]
+    return await ports.make(op, host, op.params["networks"], op.params["security_groups"])
+
+
+async def drop_ports(op: Operation) -> None:
+    given = [entry["port"] for entry in op.params["networks"] if entry["port"]]
+    await ports.drop(op, given)
+
+
+async def spawn(op: Operation) -> None:
+    host = op.results["claim"]["host"]
+    guest = guest_of(await server_of(op), op.results["make ports"])
+    try:
+        await command(op, host, "spawn", Spawn(guest=guest))
+    except HostFailed as error:
+        if error.passing:
+            raise
+        tried = {**op.note.get("tried", {}), host: error.message}
+        raise GoBack("choose host", note={"tried": tried}, reason=f"{host}: {error.message}") from error
+
+
+async def destroy(op: Operation) -> None:
+    await command(op, op.results["claim"]["host"], "undo spawn", Destroy(guest_id=str(op.server_id)))
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    now = clock.now()
+    await tx.execute(
+        "UPDATE servers SET vm_state = $2, power_state = $3, nics = $4, launched_at = $5, updated_at = $5"
+        " WHERE id = $1",
+        op.server_id,
+        states.ACTIVE,
+        states.RUNNING,
+        orjson.dumps(op.results["make ports"]).decode(),
+        now,
+    )

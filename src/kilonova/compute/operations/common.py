@@ -1,0 +1,70 @@
+"""What the steps of compute's operations share: reading the server, and speaking to its host and ports."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+
+from kilonova.hosts import messages
+from kilonova.hosts.messages import Command, Verb
+from kilonova.operations import Failed, Operation
+from kilonova.store import Reader, Row
+
+DEVICE_OWNER = "compute:"
+
+
+async def server_of(op: Operation, reader: Reader | None = None) -> Row:
+    """The operation's server as it is now."""
+    row = await (reader or op.db).fetch_one("SELECT * FROM servers WHERE id = $1", op.server_id)
+    if row is None:
+        raise Failed(f"Instance {op.server_id} could not be found.")
+    return row
+
+
+async def command(op: Operation, host: str, step: str, verb: Verb) -> Any:
+    """Ask the host; the operation's epoch and round go along, so that a late or repeated command does no harm."""
+    return await op.services.hosts.call(
+        host,
+        Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),  # type: ignore[arg-type]
+    )
+
+
+def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:
+    flavor = orjson.loads(server["flavor"])
+    properties = orjson.loads(server["image_properties"])
+    return messages.Guest(
+        id=server["id"],
+        name=server["name"],
+        hostname=server["hostname"],
+        project_id=server["project_id"],
+        user_id=server["user_id"],
+        flavor=messages.Flavor(
+            name=flavor["name"],
+            vcpus=flavor["vcpus"],
+            ram_mb=flavor["ram"],
+            disk_gb=flavor["disk"],
+            ephemeral_gb=flavor["ephemeral"],
+            swap_mb=flavor["swap"],
+            extra_specs=flavor["extra_specs"],
+        ),
+        image=messages.Image(
+            id=server["image_id"],
+            disk_format=properties.get("disk_format", "raw"),
+            container_format=properties.get("container_format", "bare"),
+            properties=properties,
+        )
+        if server["image_id"]
+        else None,
+        nics=[
+            messages.Nic(
+                port_id=nic["port_id"], mac=nic["mac"], network_id=nic["network_id"], addresses=nic["addresses"]
+            )
+            for nic in nics
+        ],
+        key=messages.Key(name=server["key_name"], public_key=server["public_key"]) if server["key_name"] else None,
+        config_drive=server["config_drive"],
+        metadata=orjson.loads(server["metadata"]),
+        user_data=base64.b64decode(server["user_data"]) if server["user_data"] else None,
+    )

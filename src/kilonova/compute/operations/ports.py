@@ -1,0 +1,80 @@
+"""A server's ports: made for it or given by the user, bound to its host, and taken away again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from kilonova.network.client import NetworkError
+from kilonova.operations import Failed, Operation
+
+_GONE = {"device_id": "", "device_owner": "", "binding:host_id": ""}
+
+
+async def make(
+    op: Operation, host: str, wanted: list[dict[str, Any]], security_groups: list[str]
+) -> list[dict[str, Any]]:
+    """One port per wanted interface, as the server's row keeps it. What an earlier run left is made anew."""
+    if not wanted:
+        return []
+    network, token = op.services.network, await op.services.identity.token()
+    server_id = str(op.server_id)
+    owner = {"device_id": server_id, "device_owner": "compute:nova", "binding:host_id": host}
+    given = {entry["port"] for entry in wanted}
+    left = [port["id"] for port in await network.ports_of(server_id, token) if port["id"] not in given]
+    await network.delete_ports(left, token)
+    groups = await _groups(op, security_groups, token)
+    try:
+        new = [entry for entry in wanted if not entry["port"]]
+        created = iter(await network.create_ports([_request(op, entry, owner, groups) for entry in new], token))
+        rows = []
+        for entry in wanted:
+            port = await network.update_port(entry["port"], owner, token) if entry["port"] else next(created)
+            rows.append(_nic(entry, port, security_groups))
+    except NetworkError as error:
+        raise Failed(f"Failed to allocate the network(s): {error}") from error
+    return rows
+
+
+async def drop(op: Operation, given: Collection[str]) -> None:
+    """Delete what was made for the server, set free what the user had given. Ports already gone are fine."""
+    network, token = op.services.network, await op.services.identity.token()
+    there = await network.ports_of(str(op.server_id), token)
+    await network.delete_ports([port["id"] for port in there if port["id"] not in given], token)
+    for port in there:
+        if port["id"] in given:
+            await network.update_port(port["id"], _GONE, token)
+
+
+async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
+    """Ids of the project's groups of these names; ids may be given as names."""
+    if names == ["default"]:
+        return []  # what the network service gives a port by itself
+    known = await op.services.network.security_groups(str(op.project_id), token)
+    ids = {group["name"]: group["id"] for group in known} | {group["id"]: group["id"] for group in known}
+    for name in names:
+        if name not in ids:
+            raise Failed(f"Security group {name} not found for project {op.project_id}.")
+    return [ids[name] for name in names]
+
+
+def _request(op: Operation, entry: dict[str, Any], owner: dict[str, str], groups: list[str]) -> dict[str, Any]:
+    port: dict[str, Any] = {"network_id": entry["network_id"], "project_id": op.project_id, **owner}
+    if entry["fixed_ip"]:
+        port["fixed_ips"] = [{"ip_address": entry["fixed_ip"]}]
+    if groups:
+        port["security_groups"] = groups
+    return port
+
+
+def _nic(entry: dict[str, Any], port: dict[str, Any], security_groups: list[str]) -> dict[str, Any]:
+    return {
+        "port_id": port["id"],
+        "network_id": port["network_id"],
+        "label": entry["label"],
+        "mac": port["mac_address"],
+        "addresses": [address["ip_address"] for address in port["fixed_ips"]],
+        "security_groups": security_groups,
+        "tag": entry["tag"],
+        "given": bool(entry["port"]),
+    }

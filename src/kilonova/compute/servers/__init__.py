@@ -1,0 +1,1 @@
+"""Servers: what people come for."""

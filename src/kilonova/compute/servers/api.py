@@ -1,0 +1,171 @@
+"""Routes of servers and their power actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.operations.delete import Delete
+from kilonova.compute.operations.reboot import HardReboot, Reboot
+from kilonova.compute.operations.start import Start
+from kilonova.compute.operations.stop import Stop
+from kilonova.compute.schemas import NULL, is_true
+from kilonova.compute.servers import create, listing, model, schemas, states, views
+from kilonova.http import Answer, Context
+from kilonova.http.errors import Conflict
+from kilonova.http.pagination import next_link
+from kilonova.operations import Operation, begin, request_cancel
+from kilonova.operations import views as operations
+from kilonova.store import Row, Transaction
+
+RULE = "os_compute_api:servers:"
+
+
+@api.route("GET", "/servers", policy=RULE + "index", query=schemas.LIST, shows=("servers", "server brief", True))
+async def index(ctx: Context) -> Answer:
+    """List servers."""
+    rows, full = await listing.servers(ctx, all_tenants_rule=RULE + "index:get_all_tenants")
+    return _page(ctx, "/servers", "server brief", rows, full)
+
+
+@api.route(
+    "GET", "/servers/detail", policy=RULE + "detail", query=schemas.LIST, shows=("servers", "server detail", True)
+)
+async def detail(ctx: Context) -> Answer:
+    """List servers with their details."""
+    rows, full = await listing.servers(ctx, all_tenants_rule=RULE + "detail:get_all_tenants")
+    await model.dress(ctx, rows, "server detail")
+    return _page(ctx, "/servers/detail", "server detail", rows, full)
+
+
+def _page(ctx: Context, path: str, view: str, rows: list[Row], full: bool) -> Answer:
+    body: dict[str, Any] = {"servers": [ctx.render(view, row) for row in rows]}
+    if full and "limit" in ctx.query:
+        body["servers_links"] = next_link(ctx, path, rows[-1]["id"], full)
+    return Answer(body)
+
+
+@api.route("POST", "/servers", policy=RULE + "create", body=schemas.CREATE, status=202)
+async def create_servers(ctx: Context) -> Answer:
+    """Create one or more servers."""
+    made = await create.create(ctx)
+    if is_true(ctx.body["server"].get("return_reservation_id", False)):
+        return Answer({"reservation_id": made.reservation_id})
+    server = made.servers[0]
+    shown = {
+        "id": server["id"],
+        "links": views.links(server, ctx),
+        "OS-DCF:diskConfig": server["disk_config"],
+        "security_groups": [{"name": name} for name in made.groups],
+        "adminPass": made.password,
+    }
+    return Answer({"server": shown}, headers={"Location": ctx.url(f"/servers/{server['id']}")})
+
+
+@api.route("GET", "/servers/{server_id}", checks=[RULE + "show"], query={}, shows=("server", "server", False))
+async def show(ctx: Context, server_id: str) -> Answer:
+    """Show a server."""
+    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
+    await model.dress(ctx, [row], "server")
+    return Answer({"server": ctx.render("server", row)})
+
+
+@api.route(
+    "PUT",
+    "/servers/{server_id}",
+    checks=[RULE + "update"],
+    body=schemas.UPDATE,
+    shows=("server", "server update", False),
+)
+async def update(ctx: Context, server_id: str) -> Answer:
+    """Rename a server, or change its description, host name or access addresses."""
+    columns = {_UPDATE_COLUMNS[key]: value or None for key, value in ctx.body["server"].items()}
+    async with ctx.db.transaction() as tx:
+        row = await model.find(ctx, tx, server_id, rule=RULE + "update", lock=True)
+        row.update(columns, updated_at=ctx.now)
+        changes = ", ".join(f"{column} = ${place}" for place, column in enumerate([*columns, "updated_at"], 2))
+        await tx.execute(f"UPDATE servers SET {changes} WHERE id = $1", server_id, *columns.values(), ctx.now)
+    await model.dress(ctx, [row], "server update")
+    return Answer({"server": ctx.render("server update", row)})
+
+
+_UPDATE_COLUMNS = {
+    "name": "name",
+    "description": "description",
+    "hostname": "hostname",
+    "accessIPv4": "access_ip_v4",
+    "accessIPv6": "access_ip_v6",
+    "OS-DCF:diskConfig": "disk_config",
+}
+
+
+@api.route("DELETE", "/servers/{server_id}", checks=[RULE + "delete"], status=204)
+async def delete(ctx: Context, server_id: str) -> Answer:
+    """Delete a server, whatever else is happening to it."""
+    async with ctx.db.transaction() as tx:
+        row = await model.find(ctx, tx, server_id, rule=RULE + "delete", lock=True)
+        check_unlocked(ctx, row)
+        unfinished = await model.unfinished(tx, server_id)
+        if all(operation["kind"] != Delete.kind for operation in unfinished):
+            for operation in unfinished:
+                await request_cancel(tx, operation["id"])
+            await _begin(ctx, tx, row, Delete)
+    return Answer()
+
+
+# Power actions
+
+
+@api.action("os-start", body=NULL, checks=["os_compute_api:servers:start"], status=202)
+async def start(ctx: Context, server_id: str) -> Answer:
+    """Start a stopped server."""
+    return await act(ctx, server_id, Start, rule=RULE + "start", transition="os-start")
+
+
+@api.action("os-stop", body=NULL, checks=["os_compute_api:servers:stop"], status=202)
+async def stop(ctx: Context, server_id: str) -> Answer:
+    """Stop a running server."""
+    return await act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop")
+
+
+@api.action("reboot", body=schemas.REBOOT, checks=["os_compute_api:servers:reboot"], status=202)
+async def reboot(ctx: Context, server_id: str) -> Answer:
+    """Reboot a server, softly through its system or by power."""
+    kind = ctx.body["reboot"]["type"].upper()
+    operation = HardReboot if kind == "HARD" else Reboot
+    return await act(ctx, server_id, operation, rule=RULE + "reboot", transition=f"reboot {kind}")
+
+
+async def act(ctx: Context, server_id: str, operation: type[Operation], *, rule: str, transition: str) -> Answer:
+    """One transaction: the state allows it, nothing else is happening, the operation's row is written."""
+    async with ctx.db.transaction() as tx:
+        row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
+        check_unlocked(ctx, row)
+        await check_state(tx, row, states.TRANSITIONS[transition])
+        await _begin(ctx, tx, row, operation)
+    return Answer()
+
+
+def check_unlocked(ctx: Context, row: Row) -> None:
+    if row["locked"] and not ctx.may("os_compute_api:os-lock-server:unlock:unlock_override", model.target(row)):
+        raise Conflict(f"Instance {row['id']} is locked")
+
+
+async def check_state(tx: Transaction, row: Row, transition: states.Transition) -> None:
+    running = (await operations.running_of(tx, [row["id"]])).get(row["id"])
+    word = "task_state" if running else "vm_state"
+    state = running.task_state if running else row["vm_state"]
+    if running or state not in transition.allowed:
+        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in {word} {state}")
+
+
+async def _begin(ctx: Context, tx: Transaction, row: Row, operation: type[Operation]) -> None:
+    await begin(
+        tx,
+        operation,
+        server_id=row["id"],
+        project_id=row["project_id"],
+        user_id=ctx.token.user_id,
+        request_id=ctx.request_id,
+        host=row["host"],
+    )

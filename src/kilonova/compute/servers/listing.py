@@ -1,0 +1,253 @@
+"""Lists of servers: the filters, who may use which, and the order of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kilonova import clock
+from kilonova.compute.schemas import is_true
+from kilonova.compute.servers import states
+from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
+from kilonova.compute.zones import model as zones
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.pagination import limit_of, marker_missing
+from kilonova.operations.table import kinds
+from kilonova.store import Row, paging, regexp
+
+ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
+_PATTERNS = {"name": "name", "ip": "nics", "ip6": "nics", "description": "description"}
+_EQUAL = {
+    "host": "host",
+    "node": "hypervisor_hostname",
+    "hostname": "hostname",
+    "uuid": "id",
+    "image": "image_id",
+    "flavor": "flavor_id",
+    "reservation_id": "reservation_id",
+    "user_id": "user_id",
+    "key_name": "key_name",
+    "vm_state": "vm_state",
+}
+_SORT_COLUMNS = {
+    **{
+        name: name
+        for name in (
+            *("created_at", "updated_at", "launched_at", "terminated_at", "host", "hostname", "vm_state"),
+            *("power_state", "project_id", "user_id", "key_name", "launch_index", "reservation_id", "locked"),
+            *("config_drive", "access_ip_v4", "access_ip_v6", "root_device_name", "vcpus"),
+        )
+    },
+    "display_name": "name",
+    "display_description": "description",
+    "uuid": "id",
+    "id": "id",
+    "image_ref": "image_id",
+    "instance_type_id": "flavor_id",
+    "memory_mb": "ram",
+    "node": "hypervisor_hostname",
+    "availability_zone": "pinned_zone",
+}
+_NULLABLE = frozenset(
+    {
+        *("launched_at", "terminated_at", "host", "key_name", "access_ip_v4", "access_ip_v6", "root_device_name"),
+        *("description", "image_id", "hypervisor_hostname", "pinned_zone"),
+    }
+)
+_HOST_SORT_KEYS = frozenset({"host", "node"})
+
+
+class Conditions:
+    """WHERE, built one condition at a time; `?` in a condition stands for its argument."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.arguments: list[Any] = []
+
+    def add(self, condition: str, *arguments: Any) -> None:
+        for argument in arguments:
+            self.arguments.append(argument)
+            condition = condition.replace("?", f"${len(self.arguments)}", 1)
+        self.parts.append(condition)
+
+    def where(self) -> str:
+        return " AND ".join(self.parts) or "TRUE"
+
+
+async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:
+    """A page of rows, and whether it was full."""
+    conditions = Conditions()
+    if not await _filter(ctx, conditions, all_tenants_rule):
+        return [], False
+    limit = limit_of(ctx)
+    if limit == 0:
+        return [], False
+    page = paging.page(_sort(ctx), marker=await _marker(ctx), limit=limit, args=conditions.arguments)
+    rows = await ctx.db.fetch(
+        f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.tail}", *page.args
+    )
+    return rows, len(rows) == limit
+
+
+async def _filter(ctx: Context, conditions: Conditions, all_tenants_rule: str) -> bool:
+    """False when nothing can match. Filters that a caller may not use are dropped, as the API has always done."""
+    asked = ctx.query
+    if not ctx.may(ALL_FILTERS):
+        asked = {key: values for key, values in asked.items() if key in _open_filters(ctx)}
+    _projects(ctx, conditions, all_tenants_rule)
+    _times(asked, conditions)
+    for key, column in _EQUAL.items():
+        if key in asked:
+            conditions.add(f"{column} = ?", asked[key][-1])
+    for key, column in _PATTERNS.items():
+        if key in asked:
+            conditions.add(f"regexp_like({column}, ?)", _pattern(key, asked[key][-1]))
+    for key, condition in _OTHERS.items():
+        if key in asked:
+            condition(asked[key][-1], conditions)
+    if "availability_zone" in asked:
+        await _zone(ctx, asked["availability_zone"][-1], conditions)
+    return _status(ctx, asked.get("status", []), conditions)
+
+
+def _open_filters(ctx: Context) -> set[str]:
+    opened = (keys for name, keys in OPENED_FILTERS.items() if ctx.behaves(name))
+    return set(OPEN_FILTERS).union(*opened)
+
+
+def _projects(ctx: Context, conditions: Conditions, all_tenants_rule: str) -> None:
+    project = ctx.query_one("project_id") or ctx.query_one("tenant_id")
+    if "all_tenants" in ctx.query and is_true(ctx.query["all_tenants"][-1] or "1"):
+        ctx.authorize(all_tenants_rule)
+        if project is not None:
+            conditions.add("project_id = ?", project)
+        return
+    conditions.add("project_id = ?", ctx.token.project_id or "")
+
+
+def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
+    since = clock.parse(asked["changes-since"][-1]) if "changes-since" in asked else None
+    before = clock.parse(asked["changes-before"][-1]) if "changes-before" in asked else None
+    if since is not None and before is not None and before < since:
+        raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
+    if since is not None:
+        conditions.add("updated_at >= ?", since)
+    if before is not None:
+        conditions.add("updated_at <= ?", before)
+    if "deleted" in asked:
+        conditions.add("deleted" if is_true(asked["deleted"][-1]) else "NOT deleted")
+    elif since is None and before is None and "DELETED" not in map(str.upper, asked.get("status", [])):
+        conditions.add("NOT deleted")
+
+
+def _pattern(key: str, value: str) -> str:
+    try:
+        regexp.pattern(value)
+    except regexp.BadPattern as error:
+        raise BadRequest(f"Invalid input for query parameter {key}: {error}") from None
+    return value
+
+
+def _status(ctx: Context, asked: list[str], conditions: Conditions) -> bool:
+    if not asked:
+        return True
+    wanted = {word.upper() for word in asked}
+    unknown = wanted - states.STATUSES
+    if unknown and ctx.behaves("unknown status filter is refused"):
+        raise BadRequest(f"Invalid status value: {', '.join(sorted(unknown))}")
+    if "DELETED" in wanted and not ctx.may(ALL_FILTERS):
+        raise Forbidden("Only administrators may list deleted instances")
+    vm_states = [state for state, word in states.STATUS.items() if word in wanted]
+    tasks = [task for task, word in states.STATUS_OF_TASK.items() if word in wanted]
+    if not vm_states and not tasks:
+        return False
+    # A task that shows as a status of its own hides the state below it.
+    running = "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
+    shown = f"{running} AND (o.kind || '/' || o.step) = ANY(?))"
+    conditions.add(
+        f"((vm_state = ANY(?) AND NOT {shown}) OR {shown})",
+        vm_states,
+        steps_of_tasks(states.STATUS_OF_TASK),
+        steps_of_tasks(tasks),
+    )
+    return True
+
+
+async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
+    hosts = await zones.hosts_in(ctx.db, zone, ctx.services.config.scheduler.default_zone)
+    conditions.add("(host = ANY(?) OR (host IS NULL AND pinned_zone = ?))", sorted(hosts), zone)
+
+
+def _task(value: str, conditions: Conditions) -> None:
+    conditions.add(
+        "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
+        " AND (o.kind || '/' || o.step) = ANY(?))",
+        steps_of_tasks([value]),
+    )
+
+
+def steps_of_tasks(tasks: Iterable[str]) -> list[str]:
+    """`kind/step` of every step that shows as one of the tasks: the task itself is not stored."""
+    wanted = set(tasks)
+    return [
+        f"{operation.kind}/{step.name}"
+        for operation in kinds()
+        for step in operation.table().steps
+        if (step.task_state or operation.task_state) in wanted
+    ]
+
+
+def _number(column: str) -> Callable[[str, Conditions], None]:
+    def condition(value: str, conditions: Conditions) -> None:
+        if value.isascii() and value.isdigit() and len(value) < 10:
+            conditions.add(f"{column} = ?", int(value))
+        else:
+            conditions.add("FALSE")
+
+    return condition
+
+
+def _flag(column: str) -> Callable[[str, Conditions], None]:
+    def condition(value: str, conditions: Conditions) -> None:
+        conditions.add(column if is_true(value) else f"NOT {column}")
+
+    return condition
+
+
+_OTHERS: dict[str, Callable[[str, Conditions], None]] = {
+    "task_state": _task,
+    "power_state": _number("power_state"),
+    "launch_index": _number("launch_index"),
+    "locked": _flag("locked"),
+    "config_drive": _flag("config_drive"),
+}
+
+
+def _sort(ctx: Context) -> list[paging.Key]:
+    keys = ctx.query.get("sort_key", [])
+    directions = ctx.query.get("sort_dir", [])
+    if len(directions) > max(len(keys), 1):
+        raise BadRequest("There are more sort_dir than sort_key in the query.")
+    if not keys:
+        keys = ["created_at"]
+    sort = []
+    for place, key in enumerate(keys):
+        if key not in _SORT_COLUMNS:
+            raise BadRequest(f"Sort key supplied is not valid: {key}")
+        if key in _HOST_SORT_KEYS and not ctx.may(ALL_FILTERS):
+            raise Forbidden(f"Policy doesn't allow sorting by {key}.")
+        descending = (directions[place] if place < len(directions) else "desc") == "desc"
+        column = _SORT_COLUMNS[key]
+        sort.append(paging.Key(column, descending, nullable=column in _NULLABLE))
+    return [*sort, paging.Key("id", sort[-1].descending)]
+
+
+async def _marker(ctx: Context) -> Row | None:
+    marker = ctx.query_one("marker")
+    if marker is None:
+        return None
+    row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", marker)
+    if row is None or (row["project_id"] != ctx.token.project_id and "all_tenants" not in ctx.query):
+        raise marker_missing(marker)
+    return row

@@ -1,0 +1,141 @@
+"""Servers in the database: reading them for a caller, and the writes that operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from kilonova import clock
+from kilonova.compute.servers import states
+from kilonova.compute.zones import model as zones
+from kilonova.hosts.heartbeat import is_up
+from kilonova.http import Context
+from kilonova.http.errors import NotFound
+from kilonova.operations import views as operations
+from kilonova.store import Reader, Row, Transaction
+
+SHOW = "os_compute_api:servers:show"
+_DOCUMENTS = ("flavor", "image_properties", "metadata", "nics", "scheduler_hints")
+
+
+def missing(server_id: str) -> NotFound:
+    return NotFound(f"Instance {server_id} could not be found.")
+
+
+async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Row:
+    """The server, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    sql = "SELECT * FROM servers WHERE id = $1 AND NOT deleted"
+    row = await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
+    if row is None or not ctx.may(SHOW, target(row)):
+        raise missing(server_id)
+    ctx.authorize(rule, target(row))
+    return row
+
+
+def target(row: Row) -> dict[str, Any]:
+    return {"project_id": row["project_id"], "user_id": row["user_id"]}
+
+
+async def unfinished(reader: Reader, server_id: str) -> list[Row]:
+    """Operations of the server that run or wait for their turn."""
+    return await reader.fetch(
+        "SELECT id, kind FROM operations WHERE server_id = $1 AND finished_at IS NULL ORDER BY seq", server_id
+    )
+
+
+async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
+    """Add what is derived: status and task from the running operations, the zone and its state from the host."""
+    running = await operations.running_of(ctx.db, [row["id"] for row in rows])
+    hosts = {row["host"] for row in rows if row["host"]}
+    zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
+    host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
+    for row in rows:
+        for name in _DOCUMENTS:
+            row[name] = orjson.loads(row[name])
+        row["fault"] = orjson.loads(row["fault"]) if row["fault"] else None
+        operation = running.get(row["id"])
+        row["task_state"] = operation.task_state if operation else None
+        row["progress"] = operation.progress if operation else 0
+        row["status"] = states.status(row["vm_state"], row["task_state"])
+        row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
+        row["host_status"] = host_status.get(row["host"], "")
+    return rows
+
+
+async def _host_status(ctx: Context, hosts: Iterable[str]) -> dict[str, str]:
+    rows = await ctx.db.fetch("SELECT * FROM services WHERE program = 'nova-compute' AND host = ANY($1)", sorted(hosts))
+    return {row["host"]: _status_of(row, ctx) for row in rows}
+
+
+def _status_of(service: Row, ctx: Context) -> str:
+    if service["forced_down"]:
+        return "DOWN"
+    if not is_up(service, ctx.now, ctx.services.config.hosts.down_seconds):
+        return "UNKNOWN"
+    return "MAINTENANCE" if service["disabled"] else "UP"
+
+
+def resources(flavor: Row) -> dict[str, int]:
+    """What a server of this flavor takes from a host."""
+    swap_gb = -(-flavor["swap"] // 1024)
+    amounts = {
+        "VCPU": flavor["vcpus"],
+        "MEMORY_MB": flavor["ram"],
+        "DISK_GB": flavor["disk"] + flavor["ephemeral"] + swap_gb,
+    }
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+# Writes of operations
+
+COLUMNS = (
+    *("id", "project_id", "user_id", "name", "hostname", "description", "vm_state", "power_state", "pinned_zone"),
+    *("flavor_id", "vcpus", "ram", "flavor", "image_id", "image_properties", "key_name", "public_key"),
+    *("user_data", "metadata", "nics", "scheduler_hints", "config_drive", "disk_config", "access_ip_v4"),
+    *("access_ip_v6", "reservation_id", "launch_index", "root_device_name", "locked", "deleted", "created_at"),
+    "updated_at",
+)
+_INSERT = "INSERT INTO servers ({}) VALUES ({})".format(
+    ", ".join(COLUMNS), ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
+)
+
+
+async def insert(tx: Transaction, server: Row) -> None:
+    await tx.execute(_INSERT, *(server[name] for name in COLUMNS))
+
+
+async def settle(tx: Transaction, server_id: str, vm_state: str, power_state: int) -> None:
+    """The state in which an operation leaves a server; an old fault is over."""
+    await tx.execute(
+        "UPDATE servers SET vm_state = $2, power_state = $3, fault = NULL, updated_at = $4 WHERE id = $1",
+        server_id,
+        vm_state,
+        power_state,
+        clock.now(),
+    )
+
+
+async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor_hostname: str | None) -> None:
+    await tx.execute(
+        "UPDATE servers SET host = $2, hypervisor_hostname = $3, updated_at = $4 WHERE id = $1",
+        server_id,
+        host,
+        hypervisor_hostname,
+        clock.now(),
+    )
+
+
+async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None, code: int = 500) -> None:
+    """The server is in error, and says why."""
+    now = clock.now()
+    fault = {"code": code, "message": message, "details": details, "created_at": now}
+    await tx.execute(
+        "UPDATE servers SET vm_state = $2, power_state = $3, fault = $4, updated_at = $5 WHERE id = $1 AND NOT deleted",
+        server_id,
+        states.ERROR,
+        states.NOSTATE,
+        orjson.dumps(fault).decode(),
+        now,
+    )

@@ -1,0 +1,83 @@
+"""Which networks a new server gets: asked of the network service before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest, Conflict
+
+# How a body without `networks` arrives from versions that did not require it.
+UNSAID = None
+
+
+async def requested(ctx: Context, asked: Any) -> list[dict[str, Any]]:
+    """One entry per interface: a network (perhaps with an address) or a port of the caller's own."""
+    if asked == "none":
+        return []
+    if asked == "auto" or asked is UNSAID or asked == []:
+        return await _default(ctx, allocate=asked == "auto")
+    return await _chosen(ctx, asked)
+
+
+async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
+    """The only network there is; several need a choice, and `auto` makes one where there is none."""
+    found = await ctx.services.network.available(ctx.token.project_id or "", ctx.auth_token)
+    if len(found) > 1:
+        raise Conflict("Multiple possible networks found, use a Network ID to be more specific.")
+    if found:
+        return [_entry(found[0])]
+    if not allocate:
+        return []
+    return [_entry(await ctx.services.network.auto_allocate(ctx.token.project_id or "", ctx.auth_token))]
+
+
+async def _chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    wanted = {entry["uuid"] for entry in asked if entry.get("uuid") and not entry.get("port")}
+    networks = {
+        network["id"]: network
+        for network in (await ctx.services.network.networks(sorted(wanted), ctx.auth_token) if wanted else [])
+    }
+    for missing in sorted(wanted - networks.keys()):
+        raise BadRequest(f"Network {missing} could not be found.")
+    chosen = []
+    for place, entry in enumerate(asked):
+        if entry.get("port"):
+            chosen.append(await _port(ctx, entry))
+        elif entry.get("uuid"):
+            chosen.append(
+                {**_entry(networks[entry["uuid"]]), "fixed_ip": entry.get("fixed_ip"), "tag": entry.get("tag")}
+            )
+        else:
+            raise BadRequest(f"Invalid input for field/attribute server.networks[{place}]: give a uuid or a port.")
+    ports = [entry["port"] for entry in chosen if entry["port"]]
+    if len(set(ports)) != len(ports):
+        raise BadRequest("Invalid input for field/attribute server.networks: a port stands there twice.")
+    return chosen
+
+
+async def _port(ctx: Context, entry: dict[str, Any]) -> dict[str, Any]:
+    port = await ctx.services.network.port(entry["port"], ctx.auth_token)
+    if port is None:
+        raise BadRequest(f"Port id {entry['port']} could not be found.")
+    if port["device_id"]:
+        raise Conflict(f"Port {entry['port']} is still in use.")
+    if not port["fixed_ips"]:
+        raise BadRequest(f"Port {entry['port']} requires a FixedIP in order to be used.")
+    if entry.get("fixed_ip"):
+        raise BadRequest("Invalid input for field/attribute fixed_ip: a port has its addresses already.")
+    found = await ctx.services.network.networks([port["network_id"]], ctx.auth_token)
+    label = found[0]["name"] if found else port["network_id"]
+    return {
+        "network_id": port["network_id"],
+        "label": label,
+        "port": port["id"],
+        "fixed_ip": None,
+        "tag": entry.get("tag"),
+    }
+
+
+def _entry(network: dict[str, Any]) -> dict[str, Any]:
+    if not network["subnets"]:
+        raise BadRequest(f"Network {network['id']} requires a subnet in order to boot instances on.")
+    return {"network_id": network["id"], "label": network["name"], "port": None, "fixed_ip": None, "tag": None}

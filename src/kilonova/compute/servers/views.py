@@ -1,0 +1,193 @@
+"""How servers are shown. Rows come from `model`, dressed with status, task and zone."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Any
+
+from kilonova import clock
+from kilonova.compute.api import api
+from kilonova.http import Context, Field, View, col
+from kilonova.http.views import OMIT
+
+ATTRIBUTES = "os_compute_api:os-extended-server-attributes"
+HOST_STATUS = "os_compute_api:servers:show:host_status"
+TEXT = {"type": "string"}
+NULLABLE = {"type": ["string", "null"]}
+LIST_OF_TEXT = {"type": "array", "items": TEXT}
+OBJECT = {"type": "object"}
+LINKS = {"type": "array", "items": {"type": "object"}}
+_WITH_PROGRESS = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
+
+
+@lru_cache(maxsize=65536)
+def host_id(project_id: str, host: str | None) -> str:
+    """Tells a project which of its servers share a host, without naming it."""
+    return hashlib.sha224((project_id + host).encode()).hexdigest() if host else ""
+
+
+def links(row: Any, ctx: Context) -> list[dict[str, str]]:
+    path = f"/servers/{row['id']}"
+    return [
+        {"rel": "self", "href": ctx.url(path)},
+        {"rel": "bookmark", "href": ctx.bookmark(path)},
+    ]
+
+
+def addresses(row: Any, ctx: Context) -> dict[str, Any]:
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for nic in row["nics"]:
+        entries = shown.setdefault(nic["label"], [])
+        for address in nic["addresses"]:
+            entries.append(
+                {
+                    "version": 6 if ":" in address else 4,
+                    "addr": address,
+                    "OS-EXT-IPS:type": "fixed",
+                    "OS-EXT-IPS-MAC:mac_addr": nic["mac"],
+                }
+            )
+    return shown
+
+
+def image(row: Any, ctx: Context) -> Any:
+    if not row["image_id"]:
+        return ""
+    return {
+        "id": row["image_id"],
+        "links": [{"rel": "bookmark", "href": ctx.bookmark(f"/images/{row['image_id']}")}],
+        "properties": row["image_properties"],
+    }
+
+
+def image_without_properties(row: Any, ctx: Context) -> Any:
+    shown = image(row, ctx)
+    if shown:
+        del shown["properties"]
+    return shown
+
+
+def flavor(row: Any, ctx: Context) -> dict[str, Any]:
+    stored = row["flavor"]
+    shown = {
+        "original_name": stored["name"],
+        "vcpus": stored["vcpus"],
+        "ram": stored["ram"],
+        "disk": stored["disk"],
+        "ephemeral": stored["ephemeral"],
+        "swap": stored["swap"],
+    }
+    if ctx.may("os_compute_api:servers:show:flavor-extra-specs"):
+        shown["extra_specs"] = stored["extra_specs"]
+    return shown
+
+
+def flavor_link(row: Any, ctx: Context) -> dict[str, Any]:
+    path = f"/flavors/{row['flavor_id']}"
+    return {"id": row["flavor_id"], "links": [{"rel": "bookmark", "href": ctx.bookmark(path)}]}
+
+
+def security_groups(row: Any, ctx: Context) -> Any:
+    names = {name: None for nic in row["nics"] for name in nic["security_groups"]}
+    return [{"name": name} for name in names] or OMIT
+
+
+def fault(row: Any, ctx: Context) -> Any:
+    stored = row["fault"]
+    if stored is None or row["status"] not in ("ERROR", "DELETED"):
+        return OMIT
+    shown = {"code": stored["code"], "created": clock.iso(stored["created_at"]), "message": stored["message"]}
+    if stored.get("details") and ctx.may("os_compute_api:servers:show:fault_details"):
+        shown["details"] = stored["details"]
+    return shown
+
+
+def host_status(row: Any, ctx: Context) -> str:
+    return str(row["host_status"])
+
+
+def progress(row: Any, ctx: Context) -> Any:
+    if row["status"] not in _WITH_PROGRESS:
+        return OMIT
+    return row["progress"] if row["task_state"] else 100 if row["status"] == "ACTIVE" else 0
+
+
+def _time(name: str) -> Field:
+    return Field(lambda row, ctx: clock.iso(row[name]), TEXT)
+
+
+def _micro(name: str) -> Field:
+    return Field(lambda row, ctx: row[name] and clock.iso_micro(row[name]), NULLABLE)
+
+
+def _attribute(value: Any, schema: dict[str, Any] = NULLABLE) -> Field:
+    if isinstance(value, str):
+        return col(value, schema, ATTRIBUTES)
+    return Field(value, schema, ATTRIBUTES)
+
+
+FIELDS = {
+    "id": col("id", TEXT),
+    "name": col("name", TEXT),
+    "status": col("status", TEXT),
+    "tenant_id": col("project_id", TEXT),
+    "user_id": col("user_id", TEXT),
+    "metadata": col("metadata", OBJECT),
+    "hostId": Field(lambda row, ctx: host_id(row["project_id"], row["host"]), TEXT),
+    "image": Field(image),
+    "flavor": Field(flavor, OBJECT),
+    "created": _time("created_at"),
+    "updated": _time("updated_at"),
+    "addresses": Field(addresses, OBJECT),
+    "accessIPv4": Field(lambda row, ctx: row["access_ip_v4"] or "", TEXT),
+    "accessIPv6": Field(lambda row, ctx: row["access_ip_v6"] or "", TEXT),
+    "links": Field(links, LINKS),
+    "OS-DCF:diskConfig": col("disk_config", TEXT),
+    "progress": Field(progress, {"type": "integer"}, optional=True),
+    "OS-EXT-AZ:availability_zone": col("zone", TEXT),
+    "config_drive": Field(lambda row, ctx: "True" if row["config_drive"] else "", TEXT),
+    "key_name": col("key_name", NULLABLE),
+    "OS-SRV-USG:launched_at": _micro("launched_at"),
+    "OS-SRV-USG:terminated_at": _micro("terminated_at"),
+    "OS-EXT-SRV-ATTR:host": _attribute("host"),
+    "OS-EXT-SRV-ATTR:instance_name": _attribute(lambda row, ctx: f"instance-{row['id'][:8]}", TEXT),
+    "OS-EXT-SRV-ATTR:hypervisor_hostname": _attribute("hypervisor_hostname"),
+    "OS-EXT-SRV-ATTR:reservation_id": _attribute("reservation_id"),
+    "OS-EXT-SRV-ATTR:launch_index": _attribute("launch_index", {"type": "integer"}),
+    "OS-EXT-SRV-ATTR:hostname": col("hostname", TEXT),
+    "OS-EXT-SRV-ATTR:kernel_id": _attribute(lambda row, ctx: row["image_properties"].get("kernel_id", "")),
+    "OS-EXT-SRV-ATTR:ramdisk_id": _attribute(lambda row, ctx: row["image_properties"].get("ramdisk_id", "")),
+    "OS-EXT-SRV-ATTR:root_device_name": _attribute("root_device_name"),
+    "OS-EXT-SRV-ATTR:user_data": _attribute("user_data"),
+    "OS-EXT-STS:task_state": col("task_state", NULLABLE),
+    "OS-EXT-STS:vm_state": col("vm_state", TEXT),
+    "OS-EXT-STS:power_state": col("power_state", {"type": "integer"}),
+    "os-extended-volumes:volumes_attached": Field(lambda row, ctx: [], {"type": "array"}),
+    "host_status": Field(host_status, TEXT, HOST_STATUS),
+    "description": col("description", NULLABLE),
+    "locked": col("locked", {"type": "boolean"}),
+    "locked_reason": col("locked_reason", NULLABLE),
+    "tags": Field(lambda row, ctx: [], LIST_OF_TEXT),
+    "trusted_image_certificates": Field(lambda row, ctx: None, {"type": ["array", "null"]}),
+    "server_groups": Field(lambda row, ctx: [], LIST_OF_TEXT),
+    "pinned_availability_zone": col("pinned_zone", NULLABLE),
+    "scheduler_hints": col("scheduler_hints", OBJECT),
+    "security_groups": Field(security_groups, {"type": "array"}, optional=True),
+    "fault": Field(fault, OBJECT, optional=True),
+}
+
+# In the answers to PUT, older versions show little of this (see 2.75).
+UPDATE_ALWAYS = frozenset(
+    {
+        *("id", "name", "status", "tenant_id", "user_id", "metadata", "hostId", "image", "flavor", "created"),
+        *("updated", "addresses", "accessIPv4", "accessIPv6", "links", "OS-DCF:diskConfig", "progress", "fault"),
+        *("locked", "description", "tags", "trusted_image_certificates", "server_groups", "locked_reason"),
+        *("pinned_availability_zone", "scheduler_hints"),
+    }
+)
+
+api.view(View("server", FIELDS))
+api.view(View("server detail", {name: field for name, field in FIELDS.items() if name != "server_groups"}))
+api.view(View("server update", FIELDS))
+api.view(View("server brief", {"id": FIELDS["id"], "name": FIELDS["name"], "links": FIELDS["links"]}))

@@ -1,0 +1,5 @@
+"""Server views show the state of the server's host, to administrators by default."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("2.16", __doc__, [view("server", "server detail", "server update").gains("host_status")])

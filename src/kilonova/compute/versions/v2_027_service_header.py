@@ -1,0 +1,5 @@
+"""The version can also be asked for by the header `OpenStack-API-Version: compute X.Y`."""
+
+from kilonova.http.versions import Microversion
+
+version = Microversion("2.27", __doc__, [])

@@ -1,0 +1,10 @@
+"""Network interfaces of a new server take a tag again."""
+
+from kilonova.compute.servers.schemas import networks
+from kilonova.http.versions import Microversion, request
+
+version = Microversion(
+    "2.42",
+    __doc__,
+    [request("POST /servers").changes("server.networks", before=networks(), required_before=True)],
+)

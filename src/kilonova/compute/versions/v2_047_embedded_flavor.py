@@ -1,0 +1,10 @@
+"""Server views show the flavor as it was when the server was made, instead of a link to it."""
+
+from kilonova.compute.servers.views import OBJECT, flavor_link
+from kilonova.http.versions import Microversion, view
+
+version = Microversion(
+    "2.47",
+    __doc__,
+    [view("server", "server detail", "server update").changes("flavor", before=flavor_link, schema=OBJECT)],
+)

@@ -1,0 +1,14 @@
+"""Actions show when they last changed; their list has pages and can be limited to recent changes."""
+
+from kilonova.http.versions import Microversion, behaviour, query, view
+
+version = Microversion(
+    "2.58",
+    __doc__,
+    [
+        view("action", "action in list").gains("updated_at"),
+        query("GET /servers/{server_id}/os-instance-actions").gains("limit", "marker", "changes-since"),
+        query("GET /servers/{server_id}/os-instance-actions").closes(),
+        behaviour("actions have pages"),
+    ],
+)

@@ -1,0 +1,5 @@
+"""Showing one server also shows its server group."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("2.71", __doc__, [view("server", "server update").gains("server_groups")])

@@ -1,0 +1,25 @@
+"""A server's host name can be given and changed, is shown to everybody, and can be filtered by."""
+
+from typing import Any
+
+from kilonova.compute.servers.views import ATTRIBUTES, TEXT
+from kilonova.http import Context
+from kilonova.http.versions import Microversion, behaviour, request, view
+
+
+def hostname(row: Any, ctx: Context) -> Any:
+    return row["hostname"]
+
+
+version = Microversion(
+    "2.90",
+    __doc__,
+    [
+        request("POST /servers").gains("server.hostname"),
+        request("PUT /servers/{server_id}").gains("server.hostname"),
+        view("server", "server detail", "server update").changes(
+            "OS-EXT-SRV-ATTR:hostname", before=hostname, schema=TEXT, policy=ATTRIBUTES
+        ),
+        behaviour("everybody filters servers by hostname"),
+    ],
+)

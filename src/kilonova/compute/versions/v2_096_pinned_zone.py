@@ -1,0 +1,7 @@
+"""Server views show the availability zone that the server is pinned to."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion(
+    "2.96", __doc__, [view("server", "server detail", "server update").gains("pinned_availability_zone")]
+)

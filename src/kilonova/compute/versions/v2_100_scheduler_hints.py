@@ -1,0 +1,5 @@
+"""Server views show the scheduler hints that the server was made with."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("2.100", __doc__, [view("server", "server detail", "server update").gains("scheduler_hints")])
