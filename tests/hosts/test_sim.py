@@ -116,6 +116,12 @@ def test_sizes_by_pattern_and_their_change(tmp_path: Path) -> None:
     assert SimStore(tmp_path / "sim.db").hosts()["sim-002"] == big
 
 
+@pytest.mark.parametrize("latency", [{"fly": 1.0}, {"spawn": -1.0}, {"spawn": float("nan")}])
+def test_a_latency_that_cannot_be_is_named(tmp_path: Path, latency: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=rf"sim\.latency.*{next(iter(latency))}"):
+        EmbeddedConfig(directory=tmp_path, latency=latency)
+
+
 def test_a_thousand_hosts_are_there_at_once(tmp_path: Path) -> None:
     began = time.perf_counter()
     reach = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1000))

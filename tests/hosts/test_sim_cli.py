@@ -27,7 +27,7 @@ def hosts(tmp_path: Path) -> EmbeddedHosts:
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     def call(*words: str, status: int = 0) -> str:
-        program = [sys.executable, "-c", "from kilonova.cli.sim import sim; sim()"]
+        program = [sys.executable, "-c", "from kilonova.cli import main; main()", "sim"]
         done = subprocess.run([*program, *words, "--data", str(tmp_path)], capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
@@ -167,5 +167,5 @@ def test_bad_input_is_named_and_changes_nothing(
 
 
 def test_a_directory_without_hosts_is_named(cli: Cli, tmp_path: Path) -> None:
-    assert f"--data: no simulated hosts in {tmp_path}" in cli("list", status=1)
+    assert f"--data: {tmp_path} holds no simulated hosts" in cli("list", status=1)
     assert list(tmp_path.iterdir()) == []

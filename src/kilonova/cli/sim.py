@@ -12,18 +12,10 @@ from typing import Any
 import click
 
 from kilonova import clock
+from kilonova.cli import options
 from kilonova.hosts.drivers.sim.rules import ANY, MODES, STEPS, Rule, Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 
-_data = click.option(
-    "--data",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("kilonova-data"),
-    envvar="KILONOVA_DATA",
-    show_default=True,
-    help="The data directory of the cloud.",
-)
 _host = click.option("--host", default=ANY, show_default=True, help="A host's name, or a pattern of names.")
 _step = click.option(
     "--step", type=click.Choice([*STEPS, ANY]), default=ANY, show_default=True, help="What the host is doing."
@@ -46,7 +38,7 @@ def sim() -> None:
 @sim.command()
 @_host
 @_step
-@click.option("--times", type=click.IntRange(min=1), help="How often; without it until cleared.")
+@click.option("--times", type=click.IntRange(1, 1_000_000), help="How often; without it until cleared.")
 @click.option(
     "--mode",
     type=click.Choice(MODES),
@@ -56,10 +48,13 @@ def sim() -> None:
     " altogether. hang: no answer until the rule is cleared, then the step goes on.",
 )
 @click.option("--message", help="The error's text.")
-@_data
-def fail(host: str, step: str, times: int | None, mode: str, message: str | None, directory: Path) -> None:
+@options.data
+@options.file
+def fail(
+    host: str, step: str, times: int | None, mode: str, message: str | None, data: str | None, file: Path | None
+) -> None:
     """Let a step fail on a host."""
-    with _open(directory) as store:
+    with _open(data, file) as store:
         _check_host(store, host)
         number = Rules(store).add_failure(host, step, mode, times, message)
     click.echo(f"rule {number}: {_on(host, step)} {_what(mode, times)}")
@@ -69,20 +64,22 @@ def fail(host: str, step: str, times: int | None, mode: str, message: str | None
 @_host
 @_step
 @click.option("--seconds", type=_Seconds(min=0), required=True, help="How long; 0 for not at all.")
-@_data
-def latency(host: str, step: str, seconds: float, directory: Path) -> None:
+@options.data
+@options.file
+def latency(host: str, step: str, seconds: float, data: str | None, file: Path | None) -> None:
     """Let a step take its time on a host. The newest latency that matches counts."""
-    with _open(directory) as store:
+    with _open(data, file) as store:
         _check_host(store, host)
         Rules(store).set_latency(host, step, seconds)
     click.echo(f"{_on(host, step)} takes {seconds:g} s")
 
 
 @sim.command("list")
-@_data
-def list_rules(directory: Path) -> None:
+@options.data
+@options.file
+def list_rules(data: str | None, file: Path | None) -> None:
     """Show the rules and how often each has struck."""
-    with _open(directory) as store:
+    with _open(data, file) as store:
         rules = Rules(store).all()
     _table(("RULE", "HOST", "STEP", "WHAT", "STRUCK"), [_row(rule) for rule in rules])
 
@@ -90,20 +87,22 @@ def list_rules(directory: Path) -> None:
 @sim.command()
 @click.option("--host", help="Only rules made for this name or pattern.")
 @click.option("--step", type=click.Choice([*STEPS, ANY]), help="Only rules made for this step.")
-@_data
-def clear(host: str | None, step: str | None, directory: Path) -> None:
+@options.data
+@options.file
+def clear(host: str | None, step: str | None, data: str | None, file: Path | None) -> None:
     """Remove the rules."""
-    with _open(directory) as store:
+    with _open(data, file) as store:
         number = Rules(store).clear(host, step)
     click.echo(f"{number} removed")
 
 
 @sim.command()
 @click.option("--host", default=ANY, help="Only guests of this host or pattern.")
-@_data
-def guests(host: str, directory: Path) -> None:
+@options.data
+@options.file
+def guests(host: str, data: str | None, file: Path | None) -> None:
     """Show every guest that the simulated hypervisors have."""
-    with _open(directory) as store:
+    with _open(data, file) as store:
         _check_host(store, host)
         found = store.all_guests()
     rows = [
@@ -115,10 +114,11 @@ def guests(host: str, directory: Path) -> None:
 
 
 @contextmanager
-def _open(directory: Path) -> Iterator[SimStore]:
+def _open(data: str | None, file: Path | None) -> Iterator[SimStore]:
+    directory = options.load(file, data=data).data_dir
     path = directory / FILE_NAME
     if not path.is_file():
-        raise click.ClickException(f"--data: no simulated hosts in {directory} ({FILE_NAME} is not there)")
+        raise options.Failure(f"--data: {directory} holds no simulated hosts ({FILE_NAME} is not there)")
     store = SimStore(path)
     try:
         yield store
@@ -129,7 +129,7 @@ def _open(directory: Path) -> Iterator[SimStore]:
 def _check_host(store: SimStore, pattern: str) -> None:
     """A mistyped name would make a rule that never strikes."""
     if not any(fnmatchcase(name, pattern) for name in store.hosts()):
-        raise click.ClickException(f"--host: no simulated host matches {pattern!r}")
+        raise options.Failure(f"--host: no simulated host matches {pattern!r}")
 
 
 def _on(host: str, step: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.disk import checkpoint
 from kilonova.hosts.drivers.sim.driver import SimDriver
-from kilonova.hosts.drivers.sim.rules import Rules
+from kilonova.hosts.drivers.sim.rules import STEPS, Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
 from kilonova.hosts.journal import Journal
 from kilonova.hosts.messages import Command, HostFacts
@@ -38,6 +39,13 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, Size] = {}
     latency: dict[str, float] = {}
     timeout: float = DEFAULT_TIMEOUT
+
+    def __post_init__(self) -> None:
+        for step, seconds in self.latency.items():
+            if step not in STEPS:
+                raise ValueError(f"sim.latency: there is no step {step!r}; the steps are {', '.join(STEPS)}")
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"sim.latency.{step}: {seconds} is not a number of seconds")
 
     def size_of(self, host: str) -> Size:
         for pattern, size in self.sizes.items():
