@@ -27,7 +27,7 @@ HUGE = Request(resources={"VCPU": 2, "MEMORY_MB": 4_000_000})
 def host(number: int, used: int = 0, change: int = 1) -> HostFacts:
     return HostFacts(
         provider_id=number + 1,
-        provider_uuid=f"{number:032x}",
+        uuid=f"{number:032x}",
         service_id=number + 1,
         host=f"host-{number}",
         hypervisor_hostname=f"host-{number}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
 from kilonova.scheduler.config import SchedulerConfig
-from kilonova.scheduler.explain import Diagnosis, sentence
+from kilonova.scheduler.explain import Diagnosis
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.scheduler import Scheduler
 
@@ -17,5 +17,4 @@ __all__ = [
     "Scheduler",
     "SchedulerConfig",
     "claim_first",
-    "sentence",
 ]

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kilonova.placement import Consumer, HoldsOther, Outcome, try_claim
-from kilonova.scheduler.explain import Diagnosis, sentence
+from kilonova.scheduler.explain import Diagnosis
 from kilonova.store import Transaction
 
 
 class Candidate(msgspec.Struct, frozen=True):
+    """A hypervisor; its uuid is also that of its provider in placement."""
+
+    uuid: str
     host: str
     hypervisor_hostname: str
-    provider_uuid: str
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -28,7 +30,7 @@ class NoValidHost(Exception):
     """Its text is the one sentence that members of the project may read."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(sentence(diagnosis))
+        super().__init__(diagnosis.sentence())
         self.diagnosis = diagnosis
 
 
@@ -45,8 +47,8 @@ async def claim_first(
         return await _claim_first(tx, candidates, consumer, resources)
     except HoldsOther as held:
         providers = {row["provider_uuid"] for row in held.held}
-        holder = next((candidate for candidate in candidates if candidate.provider_uuid in providers), None)
-        if holder is None or await try_claim(tx, consumer, holder.provider_uuid, resources) is not Outcome.CLAIMED:
+        holder = next((candidate for candidate in candidates if candidate.uuid in providers), None)
+        if holder is None or await try_claim(tx, consumer, holder.uuid, resources) is not Outcome.CLAIMED:
             raise
         return holder
 
@@ -56,13 +58,13 @@ async def _claim_first(
 ) -> Candidate | None:
     busy: list[Candidate] = []
     for candidate in candidates:
-        outcome = await try_claim(tx, consumer, candidate.provider_uuid, resources, wait=False)
+        outcome = await try_claim(tx, consumer, candidate.uuid, resources, wait=False)
         if outcome is Outcome.CLAIMED:
             return candidate
         if outcome is Outcome.BUSY:
             busy.append(candidate)
     if busy and len(busy) == len(candidates):
-        outcome = await try_claim(tx, consumer, busy[0].provider_uuid, resources)
+        outcome = await try_claim(tx, consumer, busy[0].uuid, resources)
         if outcome is Outcome.CLAIMED:
             return busy[0]
     return None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 
 FILTERS = ("compute_up", "zone", "requested_destination", "excluded", "traits", "capacity")
-WEIGHTS = {"free_ram": 1.0, "free_cpu": 1.0, "free_disk": 1.0}
+WEIGHTS = {"ram": 1.0, "cpu": 1.0, "disk": 1.0}
 
 
-class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     filters: tuple[str, ...] = FILTERS
     """In this order. A name with dots is a module of your own."""
     weights: dict[str, float] = msgspec.field(default_factory=lambda: dict(WEIGHTS))
     """Weigher to multiplier: positive spreads, negative packs, zero switches off."""
     jitter: float = 0.01
     """How far chance may reorder hosts, in parts of a weigher's range; it spreads equal hosts and several workers."""
-    alternates: int = 5
+    alternates: int = 8
     """How many candidates a plan names."""
     attempts: int = 10
     """How often `place` proposes again after losing all candidates to others."""

@@ -13,6 +13,11 @@ class Cause(msgspec.Struct, frozen=True):
     text: str
     hosts: int
 
+    def __str__(self) -> str:
+        verb, _, rest = self.text.partition(" ")
+        singular = {"lack": "lacks", "have": "has"}.get(verb) if self.hosts == 1 else None
+        return f"{self.hosts} {singular} {rest}" if singular else f"{self.hosts} {self.text}"
+
 
 class FilterResult(msgspec.Struct, frozen=True):
     filter: str
@@ -57,22 +62,22 @@ class Diagnosis(msgspec.Struct, frozen=True):
     def left(self) -> int:
         return self.filters[-1].left if self.filters else self.hosts
 
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Every reason with the hosts it cost, the costliest first."""
+        counts: Counter[str] = Counter()
+        for result in self.filters:
+            for cause in result.causes:
+                counts[cause.text] += cause.hosts
+        return tuple(Cause(text, hosts) for text, hosts in counts.most_common())
 
-def sentence(diagnosis: Diagnosis) -> str:
-    """`No valid host was found: 40 hosts: 28 not in zone az1, 11 lack 2048 MB memory, 1 disabled`."""
-    if not diagnosis.hosts:
-        return "No valid host was found: there are no hosts"
-    hosts = "1 host" if diagnosis.hosts == 1 else f"{diagnosis.hosts} hosts"
-    causes = _causes(diagnosis)
-    if not diagnosis.left:
-        return f"No valid host was found: {hosts}: {causes}"
-    verb = "fits" if diagnosis.left == 1 else "fit"
-    return f"{diagnosis.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
-
-
-def _causes(diagnosis: Diagnosis) -> str:
-    counts: Counter[str] = Counter()
-    for result in diagnosis.filters:
-        for cause in result.causes:
-            counts[cause.text] += cause.hosts
-    return ", ".join(f"{hosts} {text}" for text, hosts in counts.most_common())
+    def sentence(self) -> str:
+        """`No valid host was found: 40 hosts: 28 not in zone az1, 11 lack 2048 MB memory, 1 disabled`."""
+        if not self.hosts:
+            return "No valid host was found: there are no hosts"
+        hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
+        causes = ", ".join(map(str, self.causes))
+        if not self.left:
+            return f"No valid host was found: {hosts}: {causes}"
+        verb = "fits" if self.left == 1 else "fit"
+        return f"{self.left} of {hosts} {verb}" + (f": {causes}" if causes else "")

@@ -66,9 +66,9 @@ class Feed:
         if clock.now() >= self._liveness_due:
             await self._listen(clock.now())
 
-    def doubt(self, provider_uuids: Iterable[str]) -> None:
+    def doubt(self, uuids: Iterable[str]) -> None:
         """Have these hosts read anew, whether or not they seem to have changed."""
-        found = map(self.hosts.provider_of, provider_uuids)
+        found = map(self.hosts.provider_of, uuids)
         self._doubted.update(provider_id for provider_id in found if provider_id is not None)
 
     def _sort(self, rows: list[Row]) -> tuple[dict[int, Marks], list[int]]:
@@ -124,7 +124,7 @@ class Feed:
             self.hosts.put(
                 HostFacts(
                     provider_id=provider_id,
-                    provider_uuid=row["uuid"],
+                    uuid=row["uuid"],
                     service_id=row["service_id"],
                     host=row["host"],
                     hypervisor_hostname=row["hypervisor_hostname"],

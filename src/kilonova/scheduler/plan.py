@@ -47,7 +47,7 @@ class Planner:
             return Plan(candidates=(), diagnosis=Diagnosis(len(hosts), results, rejections=shown))
         best, totals, parts = self._weigh(request, hosts, rows)
         candidates = tuple(
-            Candidate(hosts.names[row], hosts.hypervisor_hostnames[row], hosts.provider_uuids[row])
+            Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row])
             for row in rows[best].tolist()
         )
         weights = tuple(
@@ -145,7 +145,7 @@ def _rejection(request: Request, hosts: Hosts, part: _Rejected, row: int) -> Rej
     return Rejection(
         host=host.name,
         hypervisor_hostname=host.hypervisor_hostname,
-        hypervisor_uuid=host.provider_uuid,
+        hypervisor_uuid=host.uuid,
         filter=part.filter.name,
         text=part.reason.text(request),
         need=part.reason.need(request),

@@ -107,17 +107,17 @@ class Scheduler:
     def _foresee(self, hosts: Hosts, plan: Plan, request: Request) -> None:
         amounts, until = request.amounts, time.monotonic() + self._config.foresight
         for candidate in plan.candidates[: request.count]:
-            row = hosts.row_of(candidate.provider_uuid)
+            row = hosts.row_of(candidate.uuid)
             if row is not None:
                 hosts.foresight.add(row, amounts, until)
 
     def _give_up(self, feed: Feed, plan: Plan, request: Request) -> None:
         """Forget what the lost plan foresaw, and read its hosts anew."""
         for candidate in plan.candidates[: request.count]:
-            row = feed.hosts.row_of(candidate.provider_uuid)
+            row = feed.hosts.row_of(candidate.uuid)
             if row is not None:
                 feed.hosts.foresight.settle(row, 1)
-        feed.doubt(candidate.provider_uuid for candidate in plan.candidates)
+        feed.doubt(candidate.uuid for candidate in plan.candidates)
 
     async def _look(self, not_before: float) -> None:
         """Have the snapshot no older than that. One look at the database serves everyone who waits for it."""

@@ -32,7 +32,7 @@ class HostFacts(msgspec.Struct):
     """One hypervisor as the database has it."""
 
     provider_id: int
-    provider_uuid: str
+    uuid: str
     service_id: int
     host: str
     hypervisor_hostname: str
@@ -61,8 +61,8 @@ class Host(NamedTuple):
         return self.hosts.hypervisor_hostnames[self.row]
 
     @property
-    def provider_uuid(self) -> str:
-        return self.hosts.provider_uuids[self.row]
+    def uuid(self) -> str:
+        return self.hosts.uuids[self.row]
 
     @property
     def zone(self) -> str:
@@ -88,7 +88,7 @@ class Hosts:
         self.zone_names = [default_zone]
         self.names: list[str] = []
         self.hypervisor_hostnames: list[str] = []
-        self.provider_uuids: list[str] = []
+        self.uuids: list[str] = []
         self.disabled_reasons: list[str | None] = []
         self.trait_sets: list[frozenset[str]] = []
         self._providers: list[int] = []
@@ -162,11 +162,11 @@ class Hosts:
         row = self._rows.get(provider_id)
         return None if row is None else self._marks[row]
 
-    def row_of(self, provider_uuid: str) -> int | None:
-        return self._rows_by_uuid.get(provider_uuid)
+    def row_of(self, uuid: str) -> int | None:
+        return self._rows_by_uuid.get(uuid)
 
-    def provider_of(self, provider_uuid: str) -> int | None:
-        row = self._rows_by_uuid.get(provider_uuid)
+    def provider_of(self, uuid: str) -> int | None:
+        row = self._rows_by_uuid.get(uuid)
         return None if row is None else self._providers[row]
 
     def put(self, host: HostFacts) -> None:
@@ -233,7 +233,7 @@ class Hosts:
         return [
             (self.names, ""),
             (self.hypervisor_hostnames, ""),
-            (self.provider_uuids, ""),
+            (self.uuids, ""),
             (self.disabled_reasons, None),
             (self.trait_sets, frozenset()),
             (self._providers, 0),
@@ -253,22 +253,22 @@ class Hosts:
             self._traits[name] = longer(column, by)
 
     def _set_identity(self, row: int, host: HostFacts) -> None:
-        if self.provider_uuids[row]:
+        if self.uuids[row]:
             self._unlink(row)
         self.names[row] = host.host
         self.hypervisor_hostnames[row] = host.hypervisor_hostname
-        self.provider_uuids[row] = host.provider_uuid
+        self.uuids[row] = host.uuid
         self._providers[row] = host.provider_id
         self._services[row] = host.service_id
-        self._rows_by_uuid[host.provider_uuid] = row
+        self._rows_by_uuid[host.uuid] = row
         self._rows_by_host.setdefault(host.host, set()).add(row)
         self._rows_by_service.setdefault(host.service_id, set()).add(row)
 
     def _unlink(self, row: int) -> None:
-        del self._rows_by_uuid[self.provider_uuids[row]]
+        del self._rows_by_uuid[self.uuids[row]]
         _remove(self._rows_by_host, self.names[row], row)
         _remove(self._rows_by_service, self._services[row], row)
-        self.provider_uuids[row] = ""
+        self.uuids[row] = ""
 
     def _set_traits(self, row: int, traits: frozenset[str]) -> None:
         before = self.trait_sets[row]

@@ -19,7 +19,7 @@ def _destination(request: Request) -> str:
 reason = Reason(
     "not the requested destination {need}",
     need=_destination,
-    have=lambda _, host: f"{host.name}/{host.hypervisor_hostname}/{host.provider_uuid}",
+    have=lambda _, host: f"{host.name}/{host.hypervisor_hostname}/{host.uuid}",
 )
 
 
