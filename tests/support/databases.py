@@ -178,6 +178,13 @@ class PostgresServer:
             self.process.wait(30)
             self.process = None
 
+    def restart(self) -> None:
+        """As an operator would: what is committed stays, every connection is cut."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+        self.start()
+
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)

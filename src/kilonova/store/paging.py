@@ -93,7 +93,7 @@ def _turned(key: SortKey) -> SortKey:
 
 
 def _order(key: SortKey) -> str:
-    """The databases disagree on where nulls go. Saying so where there are none would keep PostgreSQL off its indexes."""
+    """The databases disagree on where nulls go. Saying it for others would keep PostgreSQL off its indexes."""
     direction = "DESC" if key.descending else "ASC"
     if not key.nullable:
         return f"{key.column} {direction}"
