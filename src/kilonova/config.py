@@ -57,12 +57,12 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
-    """The durable engine: how long a lease lasts, how many operations a worker runs at once."""
+    """The durable engine: how long a lease lasts, how many operations a worker has, how many hosts a boot tries."""
 
     lease_seconds: float = 15.0
     slots: int = 64
     sweep_seconds: float = 5.0
-    boot_rounds: int = 3
+    boot_hosts: int = 3
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):

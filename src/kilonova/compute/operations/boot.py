@@ -13,8 +13,8 @@ from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Destroy, Spawn
 from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
-from kilonova.placement.claims import Consumer, claim, release
-from kilonova.scheduler.request import Request
+from kilonova.placement.claims import Consumer, release
+from kilonova.scheduler import Candidate, Request, claim_first
 from kilonova.store import Transaction
 
 
@@ -23,6 +23,8 @@ class Boot(Operation):
 
     kind = "boot"
     action = "create"
+    # Losing a race for a host is a round too; how many hosts may fail to build the server is configured.
+    rounds = 32
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -74,20 +76,23 @@ async def choose(op: Operation) -> dict[str, Any]:
 
 
 def _no_host(sentence: str, tried: dict[str, str]) -> str:
-    reasons = "; ".join(f"{host}: {reason}" for host, reason in tried.items())
-    return f"{sentence}. Tried before: {reasons}" if reasons else sentence
+    return f"{sentence}. Tried before: {_reasons(tried)}" if tried else sentence
+
+
+def _reasons(tried: dict[str, str]) -> str:
+    return "; ".join(f"{host}: {reason}" for host, reason in tried.items())
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     """The first candidate that has room gets the server; the plan may be older than other claims."""
     server = await server_of(op, tx)
     consumer = Consumer(server["id"], server["project_id"], server["user_id"])
-    amounts = model.resources(orjson.loads(server["flavor"]))
-    for uuid, host, hypervisor_hostname in op.results["choose host"]["candidates"]:
-        if await claim(tx, consumer, uuid, amounts):
-            await model.set_host(tx, server["id"], host, hypervisor_hostname)
-            return {"host": host}
-    raise GoBack("choose host", reason="other claims were faster on every proposed host")
+    candidates = [Candidate(*names) for names in op.results["choose host"]["candidates"]]
+    taken = await claim_first(tx, candidates, consumer, model.resources(orjson.loads(server["flavor"])))
+    if taken is None:
+        raise GoBack("choose host", reason="other claims were faster on every proposed host")
+    await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
+    return {"host": taken.host}
 
 
 async def give_back(op: Operation, tx: Transaction) -> None:
@@ -114,6 +119,8 @@ async def spawn(op: Operation) -> None:
         if error.passing:
             raise
         tried = {**op.note.get("tried", {}), host: error.message}
+        if len(tried) >= op.services.config.operations.boot_hosts:
+            raise Failed(f"No host could build the server: {_reasons(tried)}") from error
         raise GoBack("choose host", note={"tried": tried}, reason=f"{host}: {error.message}") from error
 
 

@@ -98,7 +98,7 @@ def fault(row: Any, ctx: Context) -> Any:
     if stored is None or row["status"] not in ("ERROR", "DELETED"):
         return OMIT
     shown = {"code": stored["code"], "created": clock.iso(stored["created_at"]), "message": stored["message"]}
-    if stored.get("details") and ctx.may("os_compute_api:servers:show:fault_details"):
+    if stored.get("details") and ctx.may(ATTRIBUTES):
         shown["details"] = stored["details"]
     return shown
 
