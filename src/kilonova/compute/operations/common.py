@@ -8,11 +8,9 @@ from typing import Any
 import orjson
 
 from kilonova.hosts import messages
-from kilonova.hosts.messages import Command, Verb
+from kilonova.hosts.messages import Change, Command
 from kilonova.operations import Failed, Operation
 from kilonova.store import Reader, Row
-
-DEVICE_OWNER = "compute:"
 
 
 async def server_of(op: Operation, reader: Reader | None = None) -> Row:
@@ -23,11 +21,11 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Row:
     return row
 
 
-async def command(op: Operation, host: str, step: str, verb: Verb) -> Any:
+async def command(op: Operation, host: str, step: str, verb: Change) -> Any:
     """Ask the host; the operation's epoch and round go along, so that a late or repeated command does no harm."""
     return await op.services.hosts.call(
         host,
-        Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),  # type: ignore[arg-type]
+        Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),
     )
 
 

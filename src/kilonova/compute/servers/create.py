@@ -17,7 +17,7 @@ from kilonova.compute.schemas import is_true
 from kilonova.compute.servers import model, networks, states
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest
+from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.store import Row
@@ -208,7 +208,7 @@ async def _zone(ctx: Context, asked: str | None) -> tuple[str | None, str | None
         ctx.authorize(FORCED_HOST)
     if host and not await ctx.db.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host):
         raise BadRequest(f"Compute host {host} could not be found.")
-    known = await zones.names(ctx.db, ctx.services.config.scheduler.default_zone)
+    known = await zones.zones(ctx.db, ctx.services.config.scheduler.default_zone)
     if zone and zone not in known:
         raise BadRequest("The requested availability zone is not available")
     return zone or None, host or None
@@ -217,4 +217,4 @@ async def _zone(ctx: Context, asked: str | None) -> tuple[str | None, str | None
 def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
     most = ctx.services.config.quota.metadata_items
     if 0 <= most < len(metadata):
-        raise quotas.exceeded(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")
+        raise Forbidden(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")

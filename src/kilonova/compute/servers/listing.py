@@ -14,7 +14,8 @@ from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.pagination import limit_of, marker_missing
 from kilonova.operations.table import kinds
-from kilonova.store import Row, paging, regexp
+from kilonova.store import Row, regexp
+from kilonova.store.paging import Page, SortKey
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 _PATTERNS = {"name": "name", "ip": "nics", "ip6": "nics", "description": "description"}
@@ -83,9 +84,11 @@ async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bo
     limit = limit_of(ctx)
     if limit == 0:
         return [], False
-    page = paging.page(_sort(ctx), marker=await _marker(ctx), limit=limit, args=conditions.arguments)
+    page = Page(_sort(ctx), marker=await _marker(ctx), limit=limit, first_argument=len(conditions.arguments) + 1)
     rows = await ctx.db.fetch(
-        f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.tail}", *page.args
+        f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.order}",
+        *conditions.arguments,
+        *page.arguments,
     )
     return rows, len(rows) == limit
 
@@ -175,8 +178,9 @@ def _status(ctx: Context, asked: list[str], conditions: Conditions) -> bool:
 
 
 async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
-    hosts = await zones.hosts_in(ctx.db, zone, ctx.services.config.scheduler.default_zone)
-    conditions.add("(host = ANY(?) OR (host IS NULL AND pinned_zone = ?))", sorted(hosts), zone)
+    services = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
+    hosts = [service["host"] for service in services if service["zone"] == zone]
+    conditions.add("(host = ANY(?) OR (host IS NULL AND pinned_zone = ?))", hosts, zone)
 
 
 def _task(value: str, conditions: Conditions) -> None:
@@ -224,7 +228,7 @@ _OTHERS: dict[str, Callable[[str, Conditions], None]] = {
 }
 
 
-def _sort(ctx: Context) -> list[paging.Key]:
+def _sort(ctx: Context) -> list[SortKey]:
     keys = ctx.query.get("sort_key", [])
     directions = ctx.query.get("sort_dir", [])
     if len(directions) > max(len(keys), 1):
@@ -239,8 +243,8 @@ def _sort(ctx: Context) -> list[paging.Key]:
             raise Forbidden(f"Policy doesn't allow sorting by {key}.")
         descending = (directions[place] if place < len(directions) else "desc") == "desc"
         column = _SORT_COLUMNS[key]
-        sort.append(paging.Key(column, descending, nullable=column in _NULLABLE))
-    return [*sort, paging.Key("id", sort[-1].descending)]
+        sort.append(SortKey(column, descending, nullable=column in _NULLABLE))
+    return [*sort, SortKey("id", sort[-1].descending)]
 
 
 async def _marker(ctx: Context) -> Row | None:
