@@ -29,13 +29,18 @@ _VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
 class Form:
     """What one route accepts and answers in one span of versions."""
 
-    __slots__ = ("body", "query", "query_closed", "query_keys", "status", "upgrades")
+    __slots__ = ("body", "query", "query_closed", "query_keys", "query_open", "status", "upgrades")
 
     def __init__(self, draft: Draft) -> None:
         self.body = Validator(draft.body) if draft.body is not None else None
         self.query_keys = dict(draft.query or {})
+        # The key "*" stands for every other key: APIs that filter by properties of the users' own naming.
+        other = self.query_keys.pop("*", None)
+        self.query_open = other is not None
         self.query_closed = draft.query_closed
-        self.query = Validator({"type": "object", "properties": {k: _values(s) for k, s in self.query_keys.items()}})
+        known = {key: _values(schema) for key, schema in self.query_keys.items()}
+        unknown = {"additionalProperties": _values(other)} if other is not None else {}
+        self.query = Validator({"type": "object", "properties": known, **unknown})
         self.status = draft.status
         self.upgrades: tuple[Upgrade, ...] = draft.upgrades
 

@@ -268,7 +268,8 @@ def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:
         raise BadRequest("The query string is not valid percent-encoded UTF-8.") from None
     values: dict[str, list[str]] = {}
     for key, value in pairs:
-        if key in form.query_keys:
+        if key in form.query_keys or form.query_open:
+            check_text(key, "a query key")
             check_text(value, f"query key {key}")
             values.setdefault(key, []).append(value)
         elif form.query_closed and versioned:
