@@ -31,6 +31,39 @@ from kilonova.store import Database, open_database
 
 DIALECTS = ("sqlite", "postgresql")
 
+# Which tables belong to the schema, so that those a test makes can be told apart.
+KEEP = """
+CREATE SCHEMA support;
+CREATE TABLE support.kept AS SELECT tablename FROM pg_tables WHERE schemaname = 'public';
+"""
+
+EMPTY = """
+SET session_replication_role = replica;  -- rows may go in any order
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+DO $$
+DECLARE
+    name text;
+    filled boolean;
+BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+        IF name NOT IN (SELECT tablename FROM support.kept) THEN
+            EXECUTE format('DROP TABLE %I CASCADE', name);
+        ELSIF pg_relation_size(format('%I', name)::regclass) > 1000000 THEN
+            EXECUTE format('TRUNCATE %I CASCADE', name);
+        ELSE
+            EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I)', name) INTO filled;
+            IF filled THEN
+                EXECUTE format('DELETE FROM %I', name);
+            END IF;
+        END IF;
+    END LOOP;
+    FOR name IN SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL LOOP
+        EXECUTE format('ALTER SEQUENCE %I RESTART', name);
+    END LOOP;
+END $$;
+"""
+
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
@@ -62,10 +95,8 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(postgresql_server: PostgresServer) -> Iterator[str]:
-    name = postgresql_server.create(postgresql_server.template())
-    yield postgresql_server.url(name)
-    postgresql_server.drop(name)
+def postgresql_url(postgresql_server: PostgresServer) -> str:
+    return postgresql_server.url(postgresql_server.fresh())
 
 
 @pytest.fixture
@@ -75,7 +106,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite://{tmp_path}/empty.db"
         return
     server: PostgresServer = request.getfixturevalue("postgresql_server")
-    name = server.create("template0")
+    name = server.create()
     yield server.url(name)
     server.drop(name)
 
@@ -123,7 +154,7 @@ class PostgresServer:
         self.directory.chmod(0o755)
         self.data = self.directory / "data"
         self.process: subprocess.Popen[bytes] | None = None
-        self._template: str | None = None
+        self._database: str | None = None
         self._user: dict[str, Any] = {}
         if os.getuid() == 0:
             owner = pwd.getpwnam("postgres")
@@ -192,19 +223,24 @@ class PostgresServer:
     def url(self, name: str) -> str:
         return f"postgresql://kilonova@/{name}?host={self.directory}"
 
-    def template(self) -> str:
-        """The name of a database with the schema as the metadata has it now."""
-        if self._template is None:
+    def fresh(self) -> str:
+        """The name of an empty database with the schema as the metadata has it now.
+
+        It is always the same one, emptied: copying a template takes ten times as long.
+        """
+        if self._database is None:
             from kilonova.store.generate import tables_and_indexes
 
-            name = self.create("template0")
-            self.run(tables_and_indexes("postgresql"), name)
-            self._template = name
-        return self._template
+            self._database = self.create()
+            self.run(tables_and_indexes("postgresql") + KEEP, self._database)
+        else:
+            self.run(EMPTY, self._database)
+        return self._database
 
-    def create(self, template: str) -> str:
+    def create(self) -> str:
+        """The name of a new database without any table."""
         name = f"test_{uuid.uuid4().hex}"
-        self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE template0')
         return name
 
     def drop(self, name: str) -> None:
