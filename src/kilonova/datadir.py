@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,26 +51,38 @@ def locked(directory: Path, *, shared: bool = False) -> Iterator[None]:
 
 def write(path: Path, content: bytes) -> None:
     """Replace a private file whole: a reader sees the old one or the new one, also after a power cut."""
+    _scratch(path, content).replace(path)
+
+
+def _scratch(path: Path, content: bytes) -> Path:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(descriptor, content)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    scratch.replace(path)
+    return scratch
 
 
-def secrets(directory: Path, users: tuple[str, ...]) -> dict[str, str]:
+def has_passwords(directory: Path) -> bool:
+    return (directory / SECRETS).exists()
+
+
+def passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
     """The passwords of these users, made at the first start and kept."""
     from secrets import token_urlsafe
 
     path = directory / SECRETS
-    kept: dict[str, str] = orjson.loads(path.read_bytes())["passwords"] if path.exists() else {}
-    missing = [user for user in users if user not in kept]
-    if missing:
-        kept |= {user: token_urlsafe(24) for user in missing}
-        write(path, orjson.dumps({"passwords": kept}, option=orjson.OPT_INDENT_2) + b"\n")
+    if not path.exists():
+        made = {"passwords": {user: token_urlsafe(24) for user in users}}
+        scratch = _scratch(path, orjson.dumps(made, option=orjson.OPT_INDENT_2) + b"\n")
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            pass  # another process of the same cloud was faster: its passwords count
+        finally:
+            scratch.unlink()
+    kept: dict[str, str] = orjson.loads(path.read_bytes())["passwords"]
     return kept
 
 

@@ -5,7 +5,7 @@ May run beside a process at work: a server is left out while an operation runs o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,14 +14,11 @@ import orjson
 from kilonova import clock
 from kilonova.compute.servers.states import BUILDING, ERROR, RUNNING, SHUTDOWN
 from kilonova.hosts.messages import GuestState
+from kilonova.operations import views
 from kilonova.store import Reader, Row
 
 Guests = Iterable[tuple[str, GuestState]]
 
-# An operation that is due is leased at once; after this long nobody has taken it.
-OVERDUE_SECONDS = 60.0
-# An undo is tried for ever; after so many tries somebody should look.
-MANY_TRIES = 5
 _POWER = {RUNNING: "running", SHUTDOWN: "shutdown"}
 
 
@@ -38,7 +35,6 @@ class _Facts(msgspec.Struct):
     allocations: dict[str, set[str]]
     ports: dict[str, Row]
     guests: list[tuple[str, GuestState]] | None
-    operations: list[Row]
     busy: set[str]
 
 
@@ -46,7 +42,7 @@ async def examine(db: Reader, guests: Guests | None = None) -> list[Finding]:
     """`guests` is every guest on every host; without it guests are not compared."""
     facts = await _gather(db, guests)
     return [
-        *_stuck(facts.operations),
+        *await _stuck(db),
         *_transient(facts),
         *_wrong_allocations(facts),
         *_wrong_ports(facts),
@@ -63,15 +59,13 @@ async def _gather(db: Reader, guests: Guests | None) -> _Facts:
     ports = await db.fetch(_PORTS)
     found = None if guests is None else list(guests)
     # Last, so that whatever moved while the rest was read counts as busy.
-    operations = await db.fetch(_UNFINISHED)
-    moved = await db.fetch(_MOVED, began - 1.0)
+    busy = await db.fetch(_BUSY, began - 1.0)
     return _Facts(
         servers={row["id"]: row for row in servers},
         allocations=allocations,
         ports={row["id"]: row for row in ports},
         guests=found,
-        operations=operations,
-        busy={row["server_id"] for row in (*operations, *moved)},
+        busy={row["server_id"] for row in busy},
     )
 
 
@@ -85,28 +79,14 @@ JOIN resource_providers p ON p.id = a.provider_id JOIN consumers c ON c.uuid = a
 WHERE COALESCE(c.type, 'INSTANCE') = 'INSTANCE' GROUP BY a.consumer_uuid, p.name ORDER BY a.consumer_uuid
 """
 _PORTS = "SELECT id, device_id, host_id FROM ports WHERE device_owner LIKE 'compute:%' ORDER BY id"
-_UNFINISHED = """
-SELECT o.id, o.kind, o.server_id, o.state, o.step, o.attempt, o.trouble, o.run_at, o.lease_until,
-    EXISTS (SELECT 1 FROM operations earlier WHERE earlier.server_id = o.server_id
-            AND earlier.finished_at IS NULL AND earlier.seq < o.seq) AS behind
-FROM operations o WHERE o.finished_at IS NULL ORDER BY o.seq
-"""
-_MOVED = "SELECT DISTINCT server_id FROM operations WHERE finished_at >= $1"
+_BUSY = "SELECT DISTINCT server_id FROM operations WHERE finished_at IS NULL OR finished_at >= $1"
 
 
-def _stuck(operations: Sequence[Row]) -> Iterator[Finding]:
-    now = clock.now()
-    for row in operations:
-        trouble = orjson.loads(row["trouble"]) if row["trouble"] else {}
-        words = f": {trouble['message']}" if trouble.get("message") else ""
-        where = f"{row['kind']} is {row['state']} at step '{row['step']}'"
-        late = now - max(row["run_at"], row["lease_until"])
-        if trouble.get("type") == "Unknown":
-            yield Finding("operation stuck", row["id"], where + words)
-        elif row["state"] == "undoing" and row["attempt"] >= MANY_TRIES:
-            yield Finding("operation stuck", row["id"], f"{where}, its undo failed {row['attempt']} times{words}")
-        elif late > OVERDUE_SECONDS and not row["behind"]:
-            yield Finding("operation stuck", row["id"], f"{where}, no worker has taken it for {late:.0f} s{words}")
+async def _stuck(db: Reader) -> list[Finding]:
+    return [
+        Finding("operation stuck", row.id, f"{row.kind} is {row.state} at step '{row.step}': {row.reason}")
+        for row in await views.stuck(db)
+    ]
 
 
 def _transient(facts: _Facts) -> Iterator[Finding]:
@@ -138,8 +118,8 @@ def _wrong_ports(facts: _Facts) -> Iterator[Finding]:
             yield Finding("port without server", port["id"], f"bound to {port['device_id'] or 'nothing'}")
     for server in _idle(facts):
         for nic in orjson.loads(server["nics"]):
-            port = facts.ports.get(nic.get("port_id"))
-            if port is None or port["device_id"] != server["id"]:
+            bound = facts.ports.get(nic["port_id"])
+            if bound is None or bound["device_id"] != server["id"]:
                 yield Finding("server's port missing", server["id"], f"{_named(server)} has no port {nic['port_id']}")
 
 

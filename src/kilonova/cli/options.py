@@ -37,11 +37,13 @@ policy = click.option(
 
 
 class Failure(click.ClickException):
-    """One line and an exit code."""
+    """One line on the terminal, and exit code 1."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = code
+
+class InUse(Failure):
+    """The data directory belongs to another process."""
+
+    exit_code = 3
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

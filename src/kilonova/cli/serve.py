@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kilonova import datadir
-from kilonova.cli.options import Failure
+from kilonova.cli.options import Failure, InUse
 
 if TYPE_CHECKING:
     from kilonova.config import Config
     from kilonova.process import Process, Roles
 
 log = logging.getLogger(__name__)
-
-IN_USE = 3
 
 
 def serve(config: Config, roles: Roles) -> None:
@@ -42,7 +40,7 @@ def serve(config: Config, roles: Roles) -> None:
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             runner.run(_run(config, roles, bound))
     except datadir.InUse as error:
-        raise Failure(str(error), IN_USE) from None
+        raise InUse(str(error)) from None
     except (CannotListen, CannotStart) as error:
         raise Failure(str(error)) from None
     except OSError as error:

@@ -1,0 +1,319 @@
+"""The assembly of a process: which parts it has, how they reach each other, in which order they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kilonova import datadir, store
+from kilonova.services import Services
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
+    from kilonova.hosts.embedded import EmbeddedHosts
+    from kilonova.http import Api, App
+    from kilonova.http.server import Server
+    from kilonova.operations import Worker
+
+log = logging.getLogger(__name__)
+
+# How long running steps may go on after the process was asked to stop; a worker waits for them twice at most.
+STEP_GRACE = 1.0
+KEYS = "fernet.keys"
+SERVICE_USER = "kilonova"
+
+# What `endpoints.json` calls a service, and where it stands below the process's address.
+ENDPOINTS = {
+    "identity": "/identity/v3",
+    "compute": "/compute/v2.1",
+    "image": "/image/v2",
+    "network": "/network/v2.0",
+}
+_DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
+# The part of each cloud's `auth` in clouds.yaml that is the same everywhere.
+CLOUDS: dict[str, dict[str, str]] = {
+    "kilonova": {"username": "admin", "project_name": "admin", **_DOMAINS},
+    "kilonova-system": {"username": "admin", "user_domain_name": "Default", "system_scope": "all"},
+    "kilonova-demo": {"username": "demo", "project_name": "demo", **_DOMAINS},
+    "kilonova-demo-admin": {"username": "demo-admin", "project_name": "demo", **_DOMAINS},
+    "kilonova-demo-manager": {"username": "demo-manager", "project_name": "demo", **_DOMAINS},
+    "kilonova-demo-reader": {"username": "demo-reader", "project_name": "demo", **_DOMAINS},
+}
+
+
+class CannotStart(Exception):
+    """One line for the operator."""
+
+
+class Roles(NamedTuple):
+    """What a process does: answer requests, carry out operations, or both."""
+
+    api: bool = True
+    worker: bool = True
+
+    @property
+    def whole(self) -> bool:
+        return self.api and self.worker
+
+
+@asynccontextmanager
+async def running(config: Config, roles: Roles = Roles(), bound: socket.socket | None = None) -> AsyncIterator[Process]:
+    """A process that has started; it stops at the end of the block. Without a socket it answers only inside."""
+    async with AsyncExitStack() as stack:
+        process = Process(config, roles, bound)
+        await process.start(stack)
+        yield process
+
+
+class Process:
+    """`app` answers on the socket where there is one, and inside the process always: clients of services use it."""
+
+    app: App
+
+    def __init__(self, config: Config, roles: Roles, bound: socket.socket | None) -> None:
+        self.config = config
+        self.roles = roles
+        self.bound = bound
+        self.directory = config.data_dir
+        self.services = Services()
+        self.services.config = config
+        self.passwords: dict[str, str] = {}
+        self.endpoints: dict[str, str] = {}
+        self.clouds: Path | None = None
+        self.hosts: EmbeddedHosts | None = None
+        self.ready = False
+        self._server: Server | None = None
+        self._worker: Worker | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def host_count(self) -> int:
+        return len(self.hosts.names) if self.hosts is not None else 0
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Raises what ended a part of the process that should not have ended."""
+        waiting = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((waiting, self._broken), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._broken.done():
+            self._broken.result()
+
+    # Starting: in this order. What is entered into the stack ends in reverse.
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        began = time.perf_counter()
+        _check(self.config, self.roles)
+        if self.roles.api:
+            (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
+        opening = asyncio.create_task(self._open_database(stack))
+        await asyncio.sleep(0)  # threads make the schema, then hash the passwords, while modules load here
+        self._make_app()
+        await opening
+        self._load_policy()
+        self._make_clients()
+        await self._seed()
+        if self.roles.worker:
+            await self._start_hosts(stack)
+        stack.push_async_callback(self._stop_working)
+        if self.bound is not None:
+            await self._listen(self.bound)
+        if self.roles.worker:
+            await self._start_worker(stack)
+        self.ready = True
+        log.info("started", extra={"seconds": round(time.perf_counter() - began, 3), **self.roles._asdict()})
+
+    async def _open_database(self, stack: AsyncExitStack) -> None:
+        url = self.config.database_url
+        try:
+            await store.upgrade(url)
+            db = self.services.db = await store.open_database(url)
+        except (store.StoreError, ValueError, OSError) as error:
+            raise CannotStart(f"database: {error}") from None
+        stack.push_async_callback(db.close)
+        await self._identify(db)
+
+    async def _identify(self, db: store.Database) -> None:
+        """Users and their passwords, and who can read tokens."""
+        from kilonova.identity.bootstrap import bootstrap, users
+        from kilonova.identity.keys import KeyFile, KeyRing
+        from kilonova.identity.tokens import Validator
+
+        if not datadir.has_passwords(self.directory) and await db.fetch_value("SELECT COUNT(*) FROM users"):
+            raise CannotStart(
+                f"the database has users already, but {self.directory / datadir.SECRETS} with their passwords is "
+                "missing; use the data directory that the database was set up with"
+            )
+        self.passwords = datadir.passwords(self.directory, users())
+        await bootstrap(db, self.passwords)
+        keys = KeyRing(KeyFile(self.directory / KEYS))
+        self.services.tokens = Validator(db, keys, token_seconds=self.config.identity.token_seconds)
+
+    def _make_app(self) -> None:
+        from kilonova.http import App
+        from kilonova.telemetry.pages import pages
+
+        self.app = App(self.services, _apis(), pages(self.services, lambda: self.ready))
+
+    def _load_policy(self) -> None:
+        from kilonova.policy import Policy, PolicyError
+
+        try:
+            policy = self.services.policy = Policy(Path(self.config.policy) if self.config.policy else None)
+        except (PolicyError, OSError) as error:
+            raise CannotStart(f"policy: {error}") from None
+        for api in self.app.apis.values():
+            policy.check(name for route in api.routes.values() for name in (route.policy, *route.checks) if name)
+
+    def _make_clients(self) -> None:
+        """Compute reaches the other services by their public APIs alone, also where they are in this process."""
+        from kilonova.http.client import InProcess
+        from kilonova.identity.client import IdentityClient
+        from kilonova.image.client import ImageClient
+        from kilonova.network.client import NetworkClient
+
+        services = self.services
+        services.identity = IdentityClient(
+            InProcess(self.app, "/identity"), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
+        )
+        services.image = ImageClient(InProcess(self.app, "/image"))
+        services.network = NetworkClient(InProcess(self.app, "/network"))
+
+    async def _seed(self) -> None:
+        from kilonova.seeds import seed
+
+        await seed(self.services)
+
+    async def _start_hosts(self, stack: AsyncExitStack) -> None:
+        from kilonova.hosts.drivers.sim.store import Size
+        from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
+        from kilonova.hosts.heartbeat import Heartbeat
+        from kilonova.seeds import spread
+
+        db, sim = self.services.db, self.config.sim
+        hosts = self.hosts = EmbeddedHosts(
+            EmbeddedConfig(
+                directory=self.directory,
+                hosts=sim.hosts,
+                size=Size(sim.vcpus, sim.memory_mb, sim.disk_gb),
+                latency=sim.latency,
+            )
+        )
+        stack.callback(hosts.close)
+        self.services.hosts = hosts
+        interval = self.config.hosts.report_seconds
+        heartbeat = Heartbeat(db, hosts, process_host=socket.gethostname(), interval=interval)
+        await heartbeat.beat()
+        if self.config.zones:
+            await spread(db, self.config.zones, hosts.names)
+        self._in_background(stack, hosts.run())
+        self._in_background(stack, heartbeat.run())
+
+    async def _listen(self, bound: socket.socket) -> None:
+        from kilonova.http.server import Server, url_of
+
+        server = Server(self.app, bound)
+        await server.start()
+        self._server = server
+        base = self.config.public_url.rstrip("/") or url_of(bound)
+        urls = {name: base + path for name, path in ENDPOINTS.items()}
+        self.endpoints = {"auth_url": urls["identity"], **urls}
+        clouds = {name: {**auth, "password": self.passwords[auth["username"]]} for name, auth in CLOUDS.items()}
+        self.clouds = datadir.write_clouds(self.directory, urls["identity"], self.config.identity.region, clouds)
+        datadir.write_endpoints(self.directory, self.endpoints)
+
+    async def _start_worker(self, stack: AsyncExitStack) -> None:
+        import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
+        from kilonova.operations import Worker
+        from kilonova.scheduler import Scheduler, SchedulerConfig
+
+        services, settings = self.services, self.config.operations
+        chosen = self.config.scheduler
+        services.scheduler = Scheduler(
+            services.db,
+            SchedulerConfig(
+                filters=tuple(chosen.filters),
+                weights=chosen.weights,
+                alternates=chosen.alternates,
+                default_zone=chosen.default_zone,
+                service_down_time=self.config.hosts.down_seconds,
+            ),
+        )
+        stack.push_async_callback(services.scheduler.close)
+        self._worker = Worker(
+            services.db,
+            services,
+            lease=settings.lease_seconds,
+            slots=settings.slots,
+            sweep=settings.sweep_seconds,
+            observer=services.metrics,
+        )
+        self._in_background(stack, self._worker.run())
+        self._in_background(stack, self._warm())
+
+    async def _warm(self) -> None:
+        """What is heavy and not needed for an answer loads once answers are possible."""
+        try:
+            await self.services.scheduler.warm()
+        except store.StoreError as error:
+            log.warning("the first plan will take longer: %s", error)
+
+    # Stopping
+
+    async def _stop_working(self) -> None:
+        """Take nothing new, and end what is under way, requests and operations at the same time."""
+        self.ready = False
+        stopping: list[Coroutine[Any, Any, None]] = []
+        if self._server is not None:
+            stopping.append(self._server.stop())
+        if self._worker is not None:
+            stopping.append(self._worker.stop(STEP_GRACE))
+        await asyncio.gather(*stopping)
+
+    def _in_background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+        """Runs until the process stops. Should it fail before, the process cannot go on."""
+        task = asyncio.create_task(work)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None and not self._broken.done():
+                log.critical("a part of the process has failed", exc_info=error)
+                self._broken.set_exception(error)
+
+        task.add_done_callback(ended)
+        stack.push_async_callback(_cancel, task)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _check(config: Config, roles: Roles) -> None:
+    """What this release cannot do, said before anything is made."""
+    if config.driver != "sim":
+        raise CannotStart(f"driver {config.driver!r} is not available in this release; the one there is: sim")
+    if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
+        raise CannotStart(
+            "parts of a cloud apart need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
+        )
+    for name, value in (
+        ("identity.auth_url", config.identity.auth_url),
+        ("image.url", config.image.url),
+        ("network.url", config.network.url),
+    ):
+        if value:
+            raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
+
+
+def _apis() -> list[Api]:
+    from kilonova import compute
+    from kilonova.identity.api import api as identity
+    from kilonova.image.routes import api as image
+    from kilonova.network.routes import api as network
+
+    return [identity, compute.build(), image, network]
