@@ -1,0 +1,122 @@
+"""`kill -9` of the whole process at random moments during mixed operations loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.process import Client, Cloud, kilonova
+
+OPERATIONS = 200
+KILLS = 8
+SETTLE_SECONDS = 90.0
+UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
+QUICK = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2", "KILONOVA_OPERATIONS__SWEEP_SECONDS": "0.5"}
+SLOW_HOSTS = {"KILONOVA_SIM__LATENCY__SPAWN": "0.03", "KILONOVA_SIM__LATENCY__DESTROY": "0.02"}
+ACTIONS: dict[str, Any] = {"os-start": None, "os-stop": None, "reboot": {"type": "HARD"}}
+
+
+class Users:
+    """Sends mixed requests and keeps what was acknowledged; what a kill interrupts may or may not have happened."""
+
+    def __init__(self, cloud: Cloud, chance: random.Random) -> None:
+        self.cloud = cloud
+        self.chance = chance
+        self.alive: set[str] = set()
+        self.deleted: set[str] = set()
+        self.acknowledged = 0
+        self.client = cloud.client("kilonova", version="2.96")
+        self.image = self.client.get("image", "/images").json()["images"][0]["id"]
+
+    def act(self) -> None:
+        try:
+            self._act()
+        except (OSError, http.client.HTTPException, json.JSONDecodeError):
+            time.sleep(0.02)
+            if self.cloud.running:
+                self.client = _again(self.cloud) or self.client
+
+    def _act(self) -> None:
+        known = sorted(self.alive)
+        what = self.chance.choices(["create", "delete", "power"], [5, 2, 5])[0]
+        if what == "create" or not known:
+            self._create()
+        elif what == "delete":
+            self._delete(self.chance.choice(known))
+        else:
+            name = self.chance.choice(sorted(ACTIONS))
+            path = f"/servers/{self.chance.choice(known)}/action"
+            self.acknowledged += self.client.post("compute", path, {name: ACTIONS[name]}).status == 202
+
+    def _create(self) -> None:
+        server = {"name": "x", "flavorRef": "1", "imageRef": self.image, "networks": "auto"}
+        answer = self.client.post("compute", "/servers", {"server": server})
+        if answer.status == 202:
+            self.alive.add(answer.json()["server"]["id"])
+            self.acknowledged += 1
+
+    def _delete(self, server_id: str) -> None:
+        if self.client.delete("compute", f"/servers/{server_id}").status == 204:
+            self.alive.discard(server_id)
+            self.deleted.add(server_id)
+            self.acknowledged += 1
+
+
+def _again(cloud: Cloud) -> Client | None:
+    try:
+        return cloud.client("kilonova", version="2.96")
+    except (OSError, ValueError):
+        return None
+
+
+def test_nothing_is_lost(tmp_path: Path, database_url: str) -> None:
+    seed = int(os.environ.get("KILL_SEED", time.time_ns() % 100000))
+    print(f"KILL_SEED={seed}")
+    chance = random.Random(seed)
+    options = ["--hosts", "5", "--database", database_url]
+    with Cloud(tmp_path / "data", *options, environ={**UNLIMITED, **QUICK, **SLOW_HOSTS}) as cloud:
+        users = Users(cloud, chance)
+        stop = threading.Event()
+        killer = threading.Thread(target=_kill, args=(cloud, random.Random(seed + 1), stop))
+        killer.start()
+        try:
+            while users.acknowledged < OPERATIONS or not stop.is_set():
+                users.act()
+        finally:
+            stop.set()
+            killer.join()
+        if not cloud.running:
+            cloud.start()
+        servers = _settled(cloud)
+        assert users.alive <= servers.keys(), "acknowledged creates are there"
+        assert not users.deleted & servers.keys(), "acknowledged deletes are done"
+        assert {server["status"] for server in servers.values()} <= {"ACTIVE", "SHUTOFF"}
+        examined = kilonova("doctor", "--data", str(cloud.data), "--database", database_url)
+        assert examined.returncode == 0, examined.stdout + examined.stderr
+
+
+def _kill(cloud: Cloud, chance: random.Random, stop: threading.Event) -> None:
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0.1, 0.8))
+        cloud.kill()
+        cloud.start()
+    stop.set()
+
+
+def _settled(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """All servers once nothing is happening to any of them."""
+    client = cloud.client("kilonova", version="2.96")
+    until = time.monotonic() + SETTLE_SECONDS
+    while True:
+        found = client.get("compute", "/servers/detail").json()["servers"]
+        busy = [server["id"] for server in found if server["OS-EXT-STS:task_state"] or server["status"] == "BUILD"]
+        if not busy:
+            return {server["id"]: server for server in found}
+        assert time.monotonic() < until, f"stuck: {busy}"
+        time.sleep(0.1)

@@ -1,0 +1,167 @@
+"""Runs tempest against a `kilonova up` of its own.
+
+    python tests/tempest/run.py            the tests of must-pass.txt; fails if one of them does not pass
+    python tests/tempest/run.py --all      every test of tempest.api.compute; adds newly passing ones to the list
+
+The list only grows: a test leaves it by hand, with the reason in the commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import csv
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tests.support.process import Cloud  # noqa: E402
+
+MUST_PASS = HERE / "must-pass.txt"
+EVERYTHING = r"^tempest\.api\.compute\."
+BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent))
+
+
+def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
+    """What tempest needs to know of this cloud; features that are not there are said to be off."""
+    admin = cloud.client("kilonova")
+    images = admin.get("image", "/images").json()["images"]
+    networks = admin.get("network", "/networks").json()["networks"]
+    external = next(network["id"] for network in networks if network["router:external"])
+    conf = configparser.ConfigParser()
+    conf.read_dict(
+        {
+            "DEFAULT": {"log_file": "tempest.log", "log_dir": str(workspace)},
+            "oslo_concurrency": {"lock_path": str(workspace / "locks")},
+            "auth": {
+                "use_dynamic_credentials": "true",
+                "admin_username": "admin",
+                "admin_password": cloud.client("kilonova").auth["password"],
+                "admin_project_name": "admin",
+                "admin_domain_name": "Default",
+                "create_isolated_networks": "true",
+                "tempest_roles": "member",
+            },
+            "identity": {"auth_version": "v3", "uri_v3": cloud.endpoints["auth_url"], "region": "RegionOne"},
+            "identity-feature-enabled": {"api_v2": "false"},
+            "service_available": {
+                "nova": "true",
+                "glance": "true",
+                "neutron": "true",
+                "cinder": "false",
+                "swift": "false",
+                "horizon": "false",
+            },
+            "compute": {
+                "image_ref": images[0]["id"],
+                "image_ref_alt": images[-1]["id"],
+                "flavor_ref": "1",
+                "flavor_ref_alt": "2",
+                "max_microversion": "latest",
+                "min_compute_nodes": "2",
+                "build_interval": "0.2",
+                "build_timeout": "30",
+                "hypervisor_type": "QEMU",
+            },
+            "compute-feature-enabled": {
+                "resize": "false",
+                "cold_migration": "false",
+                "live_migration": "false",
+                "pause": "false",
+                "suspend": "false",
+                "shelve": "false",
+                "snapshot": "false",
+                "rescue": "false",
+                "stable_rescue": "false",
+                "interface_attach": "false",
+                "change_password": "false",
+                "console_output": "false",
+                "vnc_console": "false",
+                "spice_console": "false",
+                "serial_console": "false",
+                "personality": "false",
+                "swap_volume": "false",
+                "volume_multiattach": "false",
+                "metadata_service": "false",
+                "config_drive": "true",
+                "enable_instance_password": "true",
+            },
+            "network": {
+                "public_network_id": external,
+                "floating_network_name": "public",
+                "project_network_cidr": "10.100.0.0/16",
+            },
+            "validation": {"run_validation": "false", "connect_method": "fixed"},
+            "image": {"build_interval": "0.2"},
+        }
+    )
+    return conf
+
+
+def second_image(cloud: Cloud) -> None:
+    """Some tests want another image to compare with."""
+    admin = cloud.client("kilonova")
+    body = {"name": "cirros-sim-alt", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
+    image = admin.post("image", "/images", body).json()
+    answer = admin.request("PUT", "image", f"/images/{image['id']}/file", content=b"\0" * 65536)
+    assert answer.status == 204, answer.body
+
+
+def run(cloud: Cloud, workspace: Path, wanted: list[str] | None) -> dict[str, str]:
+    """The outcome of each test by its name."""
+    subprocess.run([BIN / "tempest", "init", str(workspace)], check=True, capture_output=True)
+    with (workspace / "etc" / "tempest.conf").open("w") as file:
+        settings(cloud, workspace).write(file)
+    selection = ["--regex", EVERYTHING]
+    if wanted is not None:
+        (workspace / "chosen.txt").write_text("".join(f"{name}\n" for name in wanted))
+        selection = ["--load-list", "chosen.txt"]
+    stream = subprocess.run(
+        [BIN / "tempest", "run", *selection, "--concurrency", "2", "--subunit"],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        check=False,
+    ).stdout
+    table = subprocess.run([BIN / "subunit2csv"], input=stream, stdout=subprocess.PIPE, check=False).stdout
+    return {row["test"].partition("[")[0]: row["status"] for row in csv.DictReader(io.StringIO(table.decode()))}
+
+
+def grow(listed: list[str], passed: set[str]) -> None:
+    added = sorted(passed - set(listed))
+    MUST_PASS.write_text("".join(f"{name}\n" for name in sorted({*listed, *passed})))
+    print(f"{len(added)} tests joined {MUST_PASS.name}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--log", help="where to keep the failures' names")
+    options = parser.parse_args()
+    listed = MUST_PASS.read_text().split() if MUST_PASS.exists() else []
+    with tempfile.TemporaryDirectory() as directory, Cloud(Path(directory) / "data", "--hosts", "4") as cloud:
+        second_image(cloud)
+        found = run(cloud, Path(directory) / "tempest", None if options.all else listed)
+    passed = {name for name, status in found.items() if status == "success"}
+    missing = sorted(set(listed) - passed)
+    if options.all:
+        grow(listed, passed)
+    if options.log:
+        lines = sorted(f"{status} {name}" for name, status in found.items())
+        Path(options.log).write_text("\n".join(lines) + "\n")
+    for name in missing:
+        print(f"FAILED {name}: {found.get(name, 'not run')}")
+    counts = Counter(found.values())
+    print(f"tempest: {dict(counts)} of {sum(counts.values())}")
+    print(f"{len(listed) - len(missing)} passed, {len(missing)} failed")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
