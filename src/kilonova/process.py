@@ -108,7 +108,7 @@ class Process:
 
     async def start(self, stack: AsyncExitStack) -> None:
         began = time.perf_counter()
-        _check(self.config, self.roles)
+        check(self.config, self.roles)
         if self.roles.api:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
         opening = asyncio.create_task(self._open_database(stack))
@@ -293,8 +293,8 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _check(config: Config, roles: Roles) -> None:
-    """What this release cannot do, said before anything is made."""
+def check(config: Config, roles: Roles) -> None:
+    """What this release cannot do. Raises CannotStart."""
     if config.driver != "sim":
         raise CannotStart(f"driver {config.driver!r} is not available in this release; the one there is: sim")
     if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):

@@ -77,6 +77,7 @@ class Client:
         path: str,
         *,
         json: Any = None,
+        content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         version: str | None = None,
     ) -> Response:
@@ -84,7 +85,7 @@ class Client:
         version = version or self.version
         if version is not None:
             sent["OpenStack-API-Version"] = f"{service} {version}"
-        return self.plain(method, self.endpoints[service] + path, json=json, headers=sent)
+        return self.plain(method, self.endpoints[service] + path, json=json, content=content, headers=sent)
 
     @property
     def token(self) -> str:
@@ -117,14 +118,24 @@ class Client:
         self._token = answer.headers["x-subject-token"]
         self._project_id = answer.json()["token"].get("project", {}).get("id")
 
-    def plain(self, method: str, url: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Response:
+    def plain(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
         """Any URL of the process, with no token unless it stands in the headers."""
         parts = urlsplit(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        sent, body = dict(headers or {}), None
+        sent, body = dict(headers or {}), content
         if json is not None:
             sent["Content-Type"] = "application/json"
             body = _dumps(json)
+        elif content is not None:
+            sent.setdefault("Content-Type", "application/octet-stream")
         if self._connection is None or self._connection.port != parts.port:
             self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
         try:

@@ -27,10 +27,11 @@ def serve(config: Config, roles: Roles) -> None:
     import uvloop
 
     from kilonova.http.server import CannotListen, bind
-    from kilonova.process import CannotStart
+    from kilonova.process import CannotStart, check
 
     directory = config.data_dir
     try:
+        check(config, roles)
         with ExitStack() as stack:
             datadir.prepare(directory)
             # Processes of a cloud that is spread over several share the directory; a whole one is alone in it.
