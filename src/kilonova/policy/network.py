@@ -132,6 +132,7 @@ OTHERS = rules(
     ("get_availability_zone", READER_OR_ADMIN, "List the network service's availability zones."),
     ("get_auto_allocated_topology", READER_OR_ADMIN, "Show or make a project's automatic network."),
     ("delete_auto_allocated_topology", MEMBER_OR_ADMIN, "Delete a project's automatic network."),
+    ("get_network_ip_availability", ADMIN, "See how many addresses of each network are taken."),
     ("get_tags", READER_OR_ADMIN | SHARED, "List the tags of a resource."),
     ("update_tags", MEMBER_OR_ADMIN, "Replace or add tags of a resource."),
     ("delete_tags", MEMBER_OR_ADMIN, "Delete tags of a resource."),

@@ -185,6 +185,17 @@ floating_ips = Table(
     Index("uq_floating_ips_target", "port_id", "fixed_ip_address", unique=True),
 )
 
+# The network that a project got because it had none.
+auto_topologies = Table(
+    "auto_topologies",
+    metadata,
+    Column("project_id", Text, primary_key=True),
+    reference("network_id", "networks.id", ondelete="CASCADE"),
+    reference("router_id", "routers.id", nullable=True, ondelete="SET NULL"),
+    Index("ix_auto_topologies_network", "network_id"),
+    Index("ix_auto_topologies_router", "router_id"),
+)
+
 network_quotas = Table(
     "network_quotas",
     metadata,

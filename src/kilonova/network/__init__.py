@@ -1,0 +1,1 @@
+"""The built-in network service, and compute's client to it or to a real Neutron."""

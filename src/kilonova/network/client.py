@@ -1,0 +1,164 @@
+"""Compute's client of the network service, built in or a real Neutron: its public API and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from kilonova.http.client import Unreachable
+
+if TYPE_CHECKING:
+    from kilonova.http.client import Caller, Response
+
+Item = dict[str, Any]
+# So many ids fit into one URL that every server takes.
+_IDS_A_REQUEST = 100
+
+
+class NetworkError(Exception):
+    """The network service refused: `status` of the answer, `kind` the type it named, and its message."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class NetworkClient:
+    """The caller's base is the service's, without a version. Every method may raise NetworkError or Unreachable."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    # Networks
+
+    async def available(self, project_id: str, token: str) -> list[Item]:
+        """The networks a server of the project can be put on unasked: the project's own, then shared ones."""
+        up = {"admin_state_up": "True"}
+        own = await self._list("networks", token, {"project_id": project_id, "shared": "False", **up})
+        shared = await self._list("networks", token, {"shared": "True", **up})
+        return own + shared
+
+    async def networks(self, network_ids: Sequence[str], token: str) -> list[Item]:
+        """Those of the networks that exist and the token may see."""
+        return await self._by("networks", "id", network_ids, token)
+
+    async def network(self, network_id: str, token: str) -> Item | None:
+        return await self._show("networks", "network", network_id, token)
+
+    async def auto_allocate(self, project_id: str, token: str) -> Item:
+        """The project's automatic network, made if need be."""
+        answer = await self._call("GET", f"/v2.0/auto-allocated-topology/{quote(project_id, safe='')}", token)
+        network_id = answer["auto_allocated_topology"]["id"]
+        found = await self.network(network_id, token)
+        if found is None:
+            raise NetworkError(404, "NetworkNotFound", f"Network {network_id} could not be found.")
+        return found
+
+    async def check_auto_allocate(self, project_id: str, token: str) -> None:
+        """Raise NetworkError if an automatic network could not be made."""
+        path = f"/v2.0/auto-allocated-topology/{quote(project_id, safe='')}?fields=dry-run"
+        await self._call("GET", path, token)
+
+    async def subnets(self, subnet_ids: Sequence[str], token: str) -> list[Item]:
+        return await self._by("subnets", "id", subnet_ids, token)
+
+    # Ports
+
+    async def port(self, port_id: str, token: str) -> Item | None:
+        return await self._show("ports", "port", port_id, token)
+
+    async def ports_of(self, device_id: str, token: str) -> list[Item]:
+        return await self._list("ports", token, {"device_id": device_id})
+
+    async def ports_of_devices(self, device_ids: Sequence[str], token: str) -> dict[str, list[Item]]:
+        """The ports of several devices, by device."""
+        found: dict[str, list[Item]] = {device_id: [] for device_id in device_ids}
+        for port in await self._by("ports", "device_id", device_ids, token):
+            found[port["device_id"]].append(port)
+        return found
+
+    async def create_port(self, port: Item, token: str) -> Item:
+        made: Item = (await self._call("POST", "/v2.0/ports", token, {"port": port}))["port"]
+        return made
+
+    async def create_ports(self, ports: Sequence[Item], token: str) -> list[Item]:
+        """All of them or, after an error, none; in the order asked for."""
+        if len(ports) <= 1:
+            return [await self.create_port(port, token) for port in ports]
+        made: list[Item] = (await self._call("POST", "/v2.0/ports", token, {"ports": list(ports)}))["ports"]
+        return made
+
+    async def update_port(self, port_id: str, changes: Item, token: str) -> Item:
+        path = f"/v2.0/ports/{quote(port_id, safe='')}"
+        changed: Item = (await self._call("PUT", path, token, {"port": changes}))["port"]
+        return changed
+
+    async def delete_port(self, port_id: str, token: str) -> None:
+        """A port that is gone already is fine."""
+        try:
+            await self._call("DELETE", f"/v2.0/ports/{quote(port_id, safe='')}", token)
+        except NetworkError as error:
+            if error.status != 404:
+                raise
+
+    async def delete_ports(self, port_ids: Sequence[str], token: str) -> None:
+        for port_id in port_ids:
+            await self.delete_port(port_id, token)
+
+    # Security groups
+
+    async def security_groups(self, project_id: str, token: str, name: str | None = None) -> list[Item]:
+        """The project's groups, or those of a name: names are not unique."""
+        named = {"name": name} if name is not None else {}
+        return await self._list("security-groups", token, {"project_id": project_id, **named})
+
+    # Anything else that a proxy in front of the service needs
+
+    async def request(self, method: str, path: str, token: str, json: Any = None) -> Any:
+        """One request below /v2.0; the answer's JSON, or None if it has none."""
+        return await self._call(method, f"/v2.0{path}", token, json)
+
+    async def _show(self, plural: str, singular: str, item_id: str, token: str) -> Item | None:
+        try:
+            found: Item = (await self._call("GET", f"/v2.0/{plural}/{quote(item_id, safe='')}", token))[singular]
+        except NetworkError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    async def _by(self, plural: str, key: str, values: Sequence[str], token: str) -> list[Item]:
+        found: list[Item] = []
+        for start in range(0, len(values), _IDS_A_REQUEST):
+            pairs = [(key, value) for value in values[start : start + _IDS_A_REQUEST]]
+            found += await self._list(plural, token, pairs)
+        return found
+
+    async def _list(self, plural: str, token: str, query: Any) -> list[Item]:
+        answer = await self._call("GET", f"/v2.0/{plural}?{urlencode(query)}", token)
+        found: list[Item] = answer[plural.replace("-", "_")]
+        return found
+
+    async def _call(self, method: str, path: str, token: str, json: Any = None) -> Any:
+        headers = {"X-Auth-Token": token, "Accept": "application/json"}
+        answer = await self._caller.request(method, path, headers=headers, json=json)
+        if answer.status >= 400:
+            raise _error(answer)
+        return answer.json() if answer.body else None
+
+
+def _error(answer: Response) -> Exception:
+    if answer.status >= 500 or answer.status == 429:
+        return Unreachable(f"the network service answered {answer.status}")
+    kind, message = "", f"the network service answered {answer.status}"
+    try:
+        told = answer.json()["NeutronError"]
+        if isinstance(told, dict):
+            kind, message = str(told.get("type", "")), str(told.get("message", message))
+        else:
+            message = str(told)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return NetworkError(answer.status, kind, message)

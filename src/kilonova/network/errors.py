@@ -1,0 +1,53 @@
+"""Errors by the type names that callers look at."""
+
+from __future__ import annotations
+
+from kilonova.http.errors import BadRequest, Conflict, NotFound
+
+
+def invalid(message: str, kind: str = "InvalidInput") -> BadRequest:
+    return BadRequest(f"Invalid input for operation: {message}." if kind == "InvalidInput" else message, code=kind)
+
+
+def conflict(kind: str, message: str) -> Conflict:
+    return Conflict(message, code=kind)
+
+
+def network_not_found(network_id: str) -> NotFound:
+    return NotFound(f"Network {network_id} could not be found.", code="NetworkNotFound")
+
+
+def subnet_not_found(subnet_id: str) -> NotFound:
+    return NotFound(f"Subnet {subnet_id} could not be found.", code="SubnetNotFound")
+
+
+def port_not_found(port_id: str) -> NotFound:
+    return NotFound(f"Port {port_id} could not be found.", code="PortNotFound")
+
+
+def router_not_found(router_id: str) -> NotFound:
+    return NotFound(f"Router {router_id} could not be found", code="RouterNotFound")
+
+
+def floating_ip_not_found(floating_ip_id: str) -> NotFound:
+    return NotFound(f"Floating IP {floating_ip_id} could not be found", code="FloatingIPNotFound")
+
+
+def group_not_found(group_id: str) -> NotFound:
+    return NotFound(f"Security group {group_id} does not exist", code="SecurityGroupNotFound")
+
+
+def rule_not_found(rule_id: str) -> NotFound:
+    return NotFound(f"Security group rule {rule_id} does not exist", code="SecurityGroupRuleNotFound")
+
+
+def no_more_addresses(network_id: str) -> Conflict:
+    return conflict("IpAddressGenerationFailure", f"No more IP addresses available on network {network_id}.")
+
+
+def address_taken(ip: str, subnet_id: str) -> Conflict:
+    return conflict("IpAddressAlreadyAllocated", f"IP address {ip} already allocated in subnet {subnet_id}")
+
+
+def over_quota(resource: str) -> Conflict:
+    return conflict("OverQuota", f"Quota exceeded for resources: ['{resource}'].")

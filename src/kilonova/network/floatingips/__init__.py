@@ -1,0 +1,1 @@
+"""Floating addresses: external addresses that lead to a port."""

@@ -1,0 +1,28 @@
+"""What requests about security groups and their rules look like."""
+
+from __future__ import annotations
+
+from kilonova.network import schema
+from kilonova.network.schema import BOOLEAN, TEXT, UUID, UUID_OR_NULL, Schema
+
+_CHANGEABLE: Schema = {"name": TEXT, "stateful": BOOLEAN}
+CREATE = schema.create("security_group", "security_groups", _CHANGEABLE)
+UPDATE = schema.update("security_group", _CHANGEABLE)
+
+_PORT: Schema = {"type": ["integer", "string", "null"], "minimum": 0, "maximum": 65535, "pattern": "^[0-9]{1,5}$"}
+CREATE_RULE = schema.create(
+    "security_group_rule",
+    "security_group_rules",
+    {
+        "security_group_id": UUID,
+        "direction": {"enum": ["ingress", "egress"]},
+        "ethertype": {"enum": ["IPv4", "IPv6", "ipv4", "ipv6", "IPV4", "IPV6", None]},
+        "protocol": {"type": ["string", "integer", "null"], "maxLength": 40},
+        "port_range_min": _PORT,
+        "port_range_max": _PORT,
+        "remote_ip_prefix": {"type": ["string", "null"], "format": "cidr"},
+        "remote_group_id": UUID_OR_NULL,
+        "remote_address_group_id": {"type": "null"},
+    },
+    ("security_group_id", "direction"),
+)

@@ -1,0 +1,207 @@
+"""Lists: filters on any attribute, several sort keys, pages that go on after a marker, and chosen fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from kilonova import clock
+from kilonova.http import Context, multi
+from kilonova.http.errors import BadRequest
+from kilonova.network import rows
+from kilonova.network.schema import LIST_KEYS, Schema
+from kilonova.store import Row
+from kilonova.store.paging import Page, SortKey
+
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+_TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
+
+
+class Attribute(NamedTuple):
+    """An attribute that lists can be filtered and sorted by, and where it is in the database."""
+
+    column: str
+    kind: str = "text"
+    nullable: bool = False
+
+
+class Query:
+    """The conditions of a list and their arguments, gathered piece by piece."""
+
+    def __init__(self) -> None:
+        self.conditions: list[str] = []
+        self.args: list[Any] = []
+
+    def arg(self, value: Any) -> str:
+        self.args.append(value)
+        return f"${len(self.args)}"
+
+    def add(self, condition: str) -> None:
+        self.conditions.append(condition)
+
+
+Special = Callable[[Query, list[str]], None]
+STANDARD = {
+    "id": Attribute("r.id"),
+    "project_id": Attribute("r.project_id"),
+    "tenant_id": Attribute("r.project_id"),
+    "description": Attribute("r.description"),
+    "revision_number": Attribute("r.revision_number", "integer"),
+    "created_at": Attribute("r.created_at", "time"),
+    "updated_at": Attribute("r.updated_at", "time"),
+}
+
+
+class Listing:
+    """How one kind of resource is listed. The resource's table has the alias `r` in all conditions."""
+
+    def __init__(
+        self,
+        plural: str,
+        source: str,
+        attributes: Mapping[str, Attribute],
+        special: Mapping[str, Special] | None = None,
+    ) -> None:
+        self.plural = plural
+        self.source = source
+        self.attributes = {**STANDARD, **attributes}
+        self.special = dict(special or {})
+
+    @property
+    def keys(self) -> dict[str, Schema]:
+        """The query keys for the route's declaration."""
+        filters = [*self.attributes, *self.special, *_TAG_FILTERS]
+        return {**LIST_KEYS, **{name: multi({"type": "string"}) for name in filters}}
+
+    async def rows(self, ctx: Context, query: Query) -> list[Row]:
+        """The rows of the page that the caller asked for; `query` holds what the caller may see at all."""
+        self._filter(ctx, query)
+        backwards = _is_reverse(ctx)
+        page = Page(
+            self._order(ctx),
+            marker=await self._marker(ctx),
+            limit=self._limit(ctx) or None,
+            first_argument=len(query.args) + 1,
+            ident="r.id",
+            backwards=backwards,
+        )
+        query.add(page.where)
+        sql = f"SELECT r.* FROM {self.source} WHERE {' AND '.join(query.conditions)} {page.order}"
+        found = await ctx.db.fetch(sql, *query.args, *page.arguments)
+        return found[::-1] if backwards else found
+
+    def answer(self, ctx: Context, shown: list[dict[str, Any]]) -> dict[str, Any]:
+        body: dict[str, Any] = {self.plural: [only(ctx, item) for item in shown]}
+        links = self._links(ctx, shown)
+        if links:
+            body[f"{self.plural}_links"] = links
+        return body
+
+    def _filter(self, ctx: Context, query: Query) -> None:
+        for name, values in ctx.query.items():
+            if name in self.special:
+                self.special[name](query, values)
+            elif name in self.attributes:
+                _match(query, name, self.attributes[name], values)
+            elif name in _TAG_FILTERS:
+                _match_tags(query, name, values)
+
+    def _order(self, ctx: Context) -> list[SortKey]:
+        keys = ctx.query.get("sort_key", [])
+        directions = ctx.query.get("sort_dir", [])
+        if directions and len(directions) != len(keys):
+            raise BadRequest("The number of sort_keys and sort_dirs must be same")
+        order: list[SortKey] = []
+        for number, key in enumerate(keys):
+            attribute = self.attributes.get(key)
+            if attribute is None:
+                raise BadRequest(f"[{key[:80]!r}] is invalid attribute for sort_key")
+            descending = bool(directions) and directions[number] == "desc"
+            order.append(SortKey(attribute.column, descending, attribute.nullable))
+        return order
+
+    def _limit(self, ctx: Context) -> int:
+        return int(ctx.query_one("limit") or 0)
+
+    async def _marker(self, ctx: Context) -> Row | None:
+        marker = ctx.query_one("marker")
+        if not marker:
+            return None
+        row = await ctx.db.fetch_one(f"SELECT r.* FROM {self.source} WHERE r.id = $1", marker)
+        if row is None:
+            raise BadRequest(f"Invalid input for operation: marker {marker[:80]} could not be found.")
+        return row
+
+    def _links(self, ctx: Context, shown: list[dict[str, Any]]) -> list[dict[str, str]]:
+        limit = self._limit(ctx)
+        if not limit or not shown:
+            return []
+        links = []
+        if len(shown) >= limit:
+            links.append(self._link(ctx, "previous" if _is_reverse(ctx) else "next", shown))
+        if ctx.query_one("marker"):
+            links.append(self._link(ctx, "next" if _is_reverse(ctx) else "previous", shown))
+        return links
+
+    def _link(self, ctx: Context, rel: str, shown: list[dict[str, Any]]) -> dict[str, str]:
+        pairs = [(key, value) for key, values in ctx.query.items() for value in values]
+        pairs = [(key, value) for key, value in pairs if key not in ("marker", "page_reverse")]
+        pairs.append(("marker", shown[0]["id"] if rel == "previous" else shown[-1]["id"]))
+        if rel == "previous":
+            pairs.append(("page_reverse", "True"))
+        return {"rel": rel, "href": f"{ctx.url(ctx.route.path)}?{urlencode(pairs)}"}
+
+
+def only(ctx: Context, shown: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the caller asked for, or all."""
+    fields = [field for field in ctx.query.get("fields", ()) if field]
+    return {name: shown[name] for name in fields if name in shown} if fields else shown
+
+
+def _is_reverse(ctx: Context) -> bool:
+    return (ctx.query_one("page_reverse") or "").lower() in ("true", "1")
+
+
+def _match(query: Query, name: str, attribute: Attribute, values: list[str]) -> None:
+    if attribute.kind == "boolean":
+        wanted = {_boolean(name, value) for value in values}
+        if len(wanted) == 1:
+            query.add(attribute.column if wanted.pop() else f"NOT {attribute.column}")
+        return
+    if attribute.nullable and values in ([""], ["null"], ["None"]):
+        query.add(f"{attribute.column} IS NULL")
+        return
+    converted = [_converted(name, attribute.kind, value) for value in values]
+    if len(converted) == 1:
+        query.add(f"{attribute.column} = {query.arg(converted[0])}")
+    else:
+        query.add(f"{attribute.column} = ANY({query.arg(converted)})")
+
+
+def _boolean(name: str, value: str) -> bool:
+    found = _TRUTH.get(value.lower())
+    if found is None:
+        raise BadRequest(f"Invalid input for operation: '{value[:40]}' cannot be converted to boolean for {name}.")
+    return found
+
+
+def _converted(name: str, kind: str, value: str) -> Any:
+    try:
+        if kind == "integer":
+            number = int(value)
+            if abs(number) >= 2**63:
+                raise ValueError(value)
+            return number
+        return clock.parse(value) if kind == "time" else value
+    except (ValueError, OverflowError):
+        raise BadRequest(f"Invalid input for operation: '{value[:40]}' is not a valid {kind} for {name}.") from None
+
+
+def _match_tags(query: Query, name: str, values: list[str]) -> None:
+    tags = [tag for value in values for tag in value.split(",") if tag]
+    if not tags:
+        return
+    has = [f"replace(r.tags, {query.arg(rows.packed_tag(tag))}, '') <> r.tags" for tag in tags]
+    found = "(" + (" OR " if name.endswith("any") else " AND ").join(has) + ")"
+    query.add(f"NOT {found}" if name.startswith("not") else found)

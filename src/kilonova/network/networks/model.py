@@ -1,0 +1,163 @@
+"""Networks in the database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http.errors import Conflict
+from kilonova.network import addresses, rows
+from kilonova.network.errors import conflict, invalid
+from kilonova.network.schema import truth
+from kilonova.store import Reader, Row, Transaction
+
+OVERLAY = "vxlan"
+OVERLAY_IDS = 2**24 - 1
+# An overlay's packets carry 50 bytes of outer headers on a physical network of 1500.
+OVERLAY_MTU = 1450
+PHYSICAL_MTU = 1500
+
+COLUMN_OF = {
+    "name": "name",
+    "admin_state_up": "admin_state_up",
+    "shared": "shared",
+    "router:external": "external",
+    "is_default": "is_default",
+    "mtu": "mtu",
+    "port_security_enabled": "port_security_enabled",
+    "description": "description",
+}
+_BOOLEANS = ("admin_state_up", "shared", "router:external", "is_default", "port_security_enabled")
+
+
+def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
+    """The row of a new network, with a segment only if one was asked for."""
+    kind, physical, segment = _provider(body)
+    return {
+        **rows.standard(project_id, body, now),
+        "name": body.get("name", ""),
+        "status": "ACTIVE",
+        "admin_state_up": truth(body.get("admin_state_up", True)),
+        "shared": truth(body.get("shared", False)),
+        "external": truth(body.get("router:external", False)),
+        "is_default": truth(body.get("is_default", False)),
+        "mtu": body.get("mtu") or (PHYSICAL_MTU if kind in ("flat", "vlan", "local") else OVERLAY_MTU),
+        "port_security_enabled": truth(body.get("port_security_enabled", True)),
+        "network_type": kind,
+        "physical_network": physical,
+        "segmentation_id": segment,
+        "availability_zone_hints": rows.dumps(body.get("availability_zone_hints", [])),
+    }
+
+
+def _provider(body: dict[str, Any]) -> tuple[str, str, int | None]:
+    kind = body.get("provider:network_type") or OVERLAY
+    physical = body.get("provider:physical_network") or ""
+    segment = body.get("provider:segmentation_id")
+    if kind in ("flat", "vlan") and not physical:
+        raise invalid(f"provider:physical_network required for {kind} networks")
+    if kind not in ("flat", "vlan") and physical:
+        raise invalid(f"provider:physical_network specified for {kind} network")
+    if kind in ("flat", "local") and segment is not None:
+        raise invalid(f"provider:segmentation_id specified for {kind} network")
+    if kind == "vlan" and (segment is None or segment > 4094):
+        raise invalid("provider:segmentation_id of a vlan network must be from 1 to 4094")
+    return kind, physical, segment
+
+
+async def create(tx: Transaction, row: Row) -> Row:
+    if row["segmentation_id"] is None and row["network_type"] not in ("flat", "local"):
+        row["segmentation_id"] = await _free_segment(tx, row["network_type"])
+    await rows.insert(tx, "networks", row)
+    return row
+
+
+def segment_in_use(row: Row) -> Conflict:
+    if row["network_type"] == "vlan":
+        return conflict(
+            "VlanIdInUse",
+            f"Unable to create the network. The VLAN {row['segmentation_id']} on physical network "
+            f"{row['physical_network']} is in use.",
+        )
+    return conflict("TunnelIdInUse", f"Unable to create the network. The tunnel ID {row['segmentation_id']} is in use.")
+
+
+async def _free_segment(tx: Transaction, kind: str) -> int:
+    await tx.hold("network segments")
+    last = await tx.fetch_value("SELECT max(segmentation_id) FROM networks WHERE network_type = $1", kind)
+    if last is None or last < OVERLAY_IDS:
+        return int(last or 0) + 1
+    gap = await tx.fetch_value(
+        "SELECT min(a.segmentation_id) + 1 FROM networks a WHERE a.network_type = $1 AND NOT EXISTS "
+        "(SELECT 1 FROM networks b WHERE b.network_type = $1 AND b.segmentation_id = a.segmentation_id + 1)",
+        kind,
+    )
+    if gap > OVERLAY_IDS:
+        raise conflict("NoNetworkAvailable", "Unable to create the network. No tenant network is available.")
+    return int(gap)
+
+
+async def change(tx: Transaction, row: Row, body: dict[str, Any], now: float) -> Row:
+    changes = {
+        COLUMN_OF[name]: truth(value) if name in _BOOLEANS else (value or "" if name == "description" else value)
+        for name, value in body.items()
+    }
+    if row["shared"] and changes.get("shared") is False:
+        await _check_unsharing(tx, row)
+    if row["external"] and changes.get("external") is False:
+        await _check_internal(tx, row)
+    return await rows.update(tx, "networks", row, changes, now)
+
+
+async def _check_unsharing(tx: Transaction, row: Row) -> None:
+    others = await tx.fetch_value(
+        "SELECT 1 FROM ports WHERE network_id = $1 AND project_id NOT IN ($2, '') LIMIT 1", row["id"], row["project_id"]
+    )
+    if others:
+        raise conflict(
+            "InvalidSharedSetting",
+            f"Unable to reconfigure sharing settings for network {row['id']}. Multiple tenants are using it.",
+        )
+
+
+async def _check_internal(tx: Transaction, row: Row) -> None:
+    used = await tx.fetch_value(
+        "SELECT 1 FROM ports WHERE network_id = $1 "
+        "AND device_owner IN ('network:floatingip', 'network:router_gateway') LIMIT 1",
+        row["id"],
+    )
+    if used:
+        raise conflict(
+            "ExternalNetworkInUse",
+            f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
+            "gateway ports.",
+        )
+
+
+async def remove(tx: Transaction, network_id: str) -> None:
+    """Delete the network and its subnets, unless a port is on it."""
+    in_use = await tx.fetch("SELECT id FROM ports WHERE network_id = $1 LIMIT 20", network_id)
+    if in_use:
+        raise network_in_use(network_id, [port["id"] for port in in_use])
+    subnets = await tx.fetch("SELECT id FROM subnets WHERE network_id = $1", network_id)
+    await tx.execute("DELETE FROM subnets WHERE network_id = $1", network_id)
+    await rows.delete(tx, "networks", network_id)
+    for subnet in subnets:
+        addresses.forget(subnet["id"])
+
+
+def network_in_use(network_id: str, port_ids: list[str]) -> Conflict:
+    named = f", id for these ports: {','.join(port_ids)}" if port_ids else ""
+    return conflict(
+        "NetworkInUse",
+        f"Unable to complete operation on network {network_id}. There are one or more ports still in use on the "
+        f"network{named}.",
+    )
+
+
+async def subnet_ids(reader: Reader, network_ids: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {network_id: [] for network_id in network_ids}
+    for row in await reader.fetch(
+        "SELECT id, network_id FROM subnets WHERE network_id = ANY($1) ORDER BY created_at, id", network_ids
+    ):
+        found[row["network_id"]].append(row["id"])
+    return found

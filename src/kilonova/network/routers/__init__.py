@@ -1,0 +1,1 @@
+"""Routers, their gateways and interfaces."""

@@ -1,0 +1,182 @@
+"""Routers in the database. A gateway or an interface is a port whose device is the router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova.http.errors import NotFound
+from kilonova.network import addresses, rows
+from kilonova.network.errors import conflict, invalid
+from kilonova.network.ports import model as ports
+from kilonova.network.ports.model import Port
+from kilonova.network.schema import truth
+from kilonova.network.subnets.model import of_network
+from kilonova.store import Reader, Row, Transaction
+
+INTERFACE, GATEWAY = "network:router_interface", "network:router_gateway"
+
+
+def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
+    return {
+        **rows.standard(project_id, body, now),
+        "name": body.get("name", ""),
+        "status": "ACTIVE",
+        "admin_state_up": truth(body.get("admin_state_up", True)),
+        "gateway_port_id": None,
+        "enable_snat": True,
+        "routes": "[]",
+        "availability_zone_hints": rows.dumps(body.get("availability_zone_hints", [])),
+    }
+
+
+async def interfaces(reader: Reader, router_id: str) -> list[Port]:
+    found = await reader.fetch(
+        "SELECT * FROM ports WHERE device_id = $1 AND device_owner = $2 ORDER BY created_at, id", router_id, INTERFACE
+    )
+    return await ports.complete(reader, found)
+
+
+async def set_gateway(tx: Transaction, router: Row, network: Row, info: dict[str, Any], now: float) -> Row:
+    """Lead the router out through an external network; the same network again keeps its address."""
+    if not network["external"]:
+        raise invalid(f"Network {network['id']} is not an external network", "BadRequest")
+    snat = truth(info.get("enable_snat", True))
+    held = await rows.get(tx, "ports", router["gateway_port_id"]) if router["gateway_port_id"] else None
+    fixed_ips = info.get("external_fixed_ips")
+    if held and held["network_id"] == network["id"] and not fixed_ips:
+        return await rows.update(tx, "routers", router, {"enable_snat": snat}, now)
+    if held:
+        router = await clear_gateway(tx, router, network["id"], now)
+    body = {"device_id": router["id"], "device_owner": GATEWAY, "port_security_enabled": False}
+    # Like its router's interior, the gateway's port is no business of the project's: it belongs to none.
+    row = ports.draft("", network, body, now)
+    await ports.create(tx, row, await of_network(tx, network["id"]), fixed_ips or None, [])
+    return await rows.update(tx, "routers", router, {"gateway_port_id": row["id"], "enable_snat": snat}, now)
+
+
+async def clear_gateway(tx: Transaction, router: Row, going_to: str | None, now: float) -> Row:
+    if router["gateway_port_id"] is None:
+        return router
+    if await tx.fetch_value("SELECT 1 FROM floating_ips WHERE router_id = $1 LIMIT 1", router["id"]):
+        raise conflict(
+            "RouterExternalGatewayInUseByFloatingIp",
+            f"Gateway cannot be updated for router {router['id']}, since a gateway to external network "
+            f"{going_to or 'none'} is required by one or more floating IPs.",
+        )
+    after = await rows.update(tx, "routers", router, {"gateway_port_id": None, "enable_snat": True}, now)
+    await ports.remove(tx, router["gateway_port_id"])
+    return after
+
+
+async def add_subnet(tx: Transaction, router: Row, subnet: Row, network: Row, now: float) -> Port:
+    """Connect the router to a subnet: it takes the subnet's gateway address."""
+    if not subnet["gateway_ip"]:
+        raise invalid("Subnet for router interface must have a gateway IP", "BadRequest")
+    await _check_free_of(tx, router, [subnet])
+    body = {"device_id": router["id"], "device_owner": INTERFACE, "port_security_enabled": False}
+    row = ports.draft(router["project_id"], network, body, now)
+    wanted = [{"subnet_id": subnet["id"], "ip_address": subnet["gateway_ip"]}]
+    return await ports.create(tx, row, await of_network(tx, network["id"]), wanted, [])
+
+
+async def add_port(tx: Transaction, router: Row, port: Port, now: float) -> Port:
+    """Connect the router through an existing port, which becomes its interface."""
+    if port.row["device_id"]:
+        raise conflict(
+            "PortInUse",
+            f"Unable to complete operation on port {port.row['id']} for network {port.row['network_id']}. Port already "
+            f"has an attached device {port.row['device_id']}.",
+        )
+    if not port.fixed_ips:
+        raise invalid("Router port must have at least one fixed IP", "BadRequest")
+    subnets = await tx.fetch(
+        "SELECT * FROM subnets WHERE id = ANY($1)", [fixed["subnet_id"] for fixed in port.fixed_ips]
+    )
+    await _check_free_of(tx, router, subnets)
+    return await ports.change(tx, port, {"device_id": router["id"], "device_owner": INTERFACE}, None, now)
+
+
+async def _check_free_of(tx: Transaction, router: Row, subnets: list[Row]) -> None:
+    """A router has one way into a range of addresses."""
+    await tx.hold(f"router {router['id']}")
+    connected = await tx.fetch(
+        "SELECT s.id, s.cidr FROM ports p JOIN port_addresses a ON a.port_id = p.id "
+        "JOIN subnets s ON s.id = a.subnet_id WHERE p.device_id = $1 AND p.device_owner = $2",
+        router["id"],
+        INTERFACE,
+    )
+    for subnet in subnets:
+        mine = addresses.network_of(subnet)
+        for other in connected:
+            if other["id"] == subnet["id"]:
+                raise invalid(f"Router already has a port on subnet {subnet['id']}", "BadRequest")
+            theirs = addresses.network_of(other)
+            if theirs.version == mine.version and theirs.overlaps(mine):
+                raise invalid(
+                    f"Cidr {mine} of subnet {subnet['id']} overlaps with cidr {theirs} of subnet {other['id']}",
+                    "BadRequest",
+                )
+
+
+async def remove_interface(tx: Transaction, router: Row, port: Port) -> None:
+    for fixed in port.fixed_ips:
+        used = await tx.fetch_value(
+            "SELECT 1 FROM floating_ips f JOIN port_addresses a ON a.port_id = f.port_id "
+            "AND a.ip_address = f.fixed_ip_address WHERE f.router_id = $1 AND a.subnet_id = $2 LIMIT 1",
+            router["id"],
+            fixed["subnet_id"],
+        )
+        if used:
+            raise conflict(
+                "RouterInterfaceInUseByFloatingIP",
+                f"Router interface for subnet {fixed['subnet_id']} on router {router['id']} cannot be deleted, as it "
+                "is required by one or more floating IPs.",
+            )
+    await ports.remove(tx, port.row["id"])
+
+
+async def remove(tx: Transaction, router: Row, now: float) -> None:
+    if await interfaces(tx, router["id"]):
+        raise conflict("RouterInUse", f"Router {router['id']} still has ports")
+    await clear_gateway(tx, router, None, now)
+    await rows.delete(tx, "routers", router["id"])
+
+
+def interface_not_found(router_id: str, subnet_id: str) -> NotFound:
+    return NotFound(
+        f"Router {router_id} has no interface on subnet {subnet_id}", code="RouterInterfaceNotFoundForSubnet"
+    )
+
+
+async def gateways(reader: Reader, found: list[Row]) -> dict[str, Port]:
+    """The gateway ports of routers, by their ids."""
+    ids = [row["gateway_port_id"] for row in found if row["gateway_port_id"]]
+    if not ids:
+        return {}
+    held = await ports.complete(reader, await reader.fetch("SELECT * FROM ports WHERE id = ANY($1)", ids))
+    return {port.row["id"]: port for port in held}
+
+
+def view(row: Row, gateway: Port | None) -> dict[str, Any]:
+    info = None
+    if gateway is not None:
+        info = {
+            "network_id": gateway.row["network_id"],
+            "enable_snat": row["enable_snat"],
+            "external_fixed_ips": gateway.fixed_ips,
+        }
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "status": row["status"],
+        "admin_state_up": row["admin_state_up"],
+        "external_gateway_info": info,
+        "routes": orjson.loads(row["routes"]),
+        "distributed": False,
+        "ha": False,
+        "availability_zone_hints": orjson.loads(row["availability_zone_hints"]),
+        "availability_zones": [],
+        **rows.shown(row),
+    }

@@ -1,0 +1,1 @@
+"""Subnets: ranges of addresses of a network."""

@@ -1,0 +1,51 @@
+"""Allocation pools and the gateway of a subnet: where they may lie."""
+
+from __future__ import annotations
+
+import ipaddress
+from itertools import pairwise
+
+from kilonova.network.addresses import IpAddress, IpNetwork, is_usable
+from kilonova.network.errors import conflict, invalid
+
+Pools = list[dict[str, str]]
+
+
+def check_pools(network: IpNetwork, pools: Pools) -> Pools:
+    """The pools in order, each inside the subnet and none over another."""
+    ranges: list[tuple[int, int, dict[str, str]]] = []
+    for pool in pools:
+        start, end = ipaddress.ip_address(pool["start"]), ipaddress.ip_address(pool["end"])
+        if start.version != network.version or end.version != network.version or int(start) > int(end):
+            raise invalid(f"The allocation pool {pool['start']}-{pool['end']} is not valid.", "InvalidAllocationPool")
+        if not (is_usable(network, start) and is_usable(network, end)):
+            raise invalid(
+                f"The allocation pool {start}-{end} spans beyond the subnet cidr {network}.",
+                "OutOfBoundsAllocationPool",
+            )
+        ranges.append((int(start), int(end), {"start": str(start), "end": str(end)}))
+    ranges.sort(key=lambda piece: piece[0])
+    for (_, end_of_one, one), (start_of_next, _, following) in pairwise(ranges):
+        if start_of_next <= end_of_one:
+            raise conflict(
+                "OverlappingAllocationPools",
+                f"Found overlapping allocation pools: {one['start']}-{one['end']} and "
+                f"{following['start']}-{following['end']} for subnet {network}.",
+            )
+    return [pool for _, _, pool in ranges]
+
+
+def check_gateway(network: IpNetwork, gateway: IpAddress | None, pools: Pools) -> None:
+    if gateway is None:
+        return
+    if gateway.version != network.version:
+        raise invalid(f"gateway_ip '{gateway}' does not match the ip_version '{network.version}'")
+    # A router may have a link-local address as its IPv6 gateway.
+    if not is_usable(network, gateway) and not (gateway.version == 6 and gateway.is_link_local):
+        raise invalid(f"Gateway IP address {gateway} is not in the subnet {network}", "GatewayIpInvalid")
+    for pool in pools:
+        if int(ipaddress.ip_address(pool["start"])) <= int(gateway) <= int(ipaddress.ip_address(pool["end"])):
+            raise conflict(
+                "GatewayConflictWithAllocationPools",
+                f"Gateway ip {gateway} conflicts with allocation pool {pool['start']}-{pool['end']}.",
+            )
