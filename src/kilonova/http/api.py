@@ -15,6 +15,7 @@ from kilonova.http.versions import (
     SERVER_ACTION,
     Behaviour,
     Draft,
+    Existence,
     Microversion,
     Upgrade,
     ViewField,
@@ -214,6 +215,7 @@ class Api:
 
     def _compile_route(self, declared: Route, by_minor: Mapping[int, Microversion]) -> None:
         draft = _draft(declared)
+        draft.exists = self._lasts(declared)
         form: Form | None = None
         table: list[Form | None] = []
         for minor in range(self.high, self.low - 1, -1):
@@ -228,6 +230,14 @@ class Api:
                 if touching:
                     form = None
         declared.table = table[::-1]
+
+    def _lasts(self, declared: Route) -> bool:
+        """Whether the newest version has the route: it does unless the last word on it is that it ends."""
+        for version in reversed(self.microversions):
+            for change in reversed(version.changes):
+                if isinstance(change, Existence) and change.target == declared.key:
+                    return not change.exists_below
+        return True
 
     def _compile_view(self, shown: View, by_minor: Mapping[int, Microversion]) -> None:
         fields = shown.fields

@@ -230,12 +230,27 @@ class view:
     def gains(self, *fields: str) -> Change:
         return ViewField("", f"view {self.words} shows {_list(fields)}", self.names, fields, None)
 
-    def loses(self, *fields: str, value: Value, schema: Schema = ANYTHING, policy: str | None = None) -> Change:
-        before = Field(value, schema, policy)
+    def loses(
+        self,
+        *fields: str,
+        value: Value,
+        schema: Schema = ANYTHING,
+        policy: str | None = None,
+        optional: bool = False,
+    ) -> Change:
+        before = Field(value, schema, policy, optional)
         return ViewField("", f"view {self.words} no longer shows {_list(fields)}", self.names, fields, before)
 
-    def changes(self, field: str, *, before: Value, schema: Schema = ANYTHING, policy: str | None = None) -> Change:
-        form = Field(before, schema, policy)
+    def changes(
+        self,
+        field: str,
+        *,
+        before: Value,
+        schema: Schema = ANYTHING,
+        policy: str | None = None,
+        optional: bool = False,
+    ) -> Change:
+        form = Field(before, schema, policy, optional)
         return ViewField("", f"view {self.words} shows another form of `{field}`", self.names, (field,), form)
 
 
