@@ -158,3 +158,12 @@ quotas = Table(
     Column("resource", String(64), primary_key=True),
     Column("hard_limit", BigInteger, nullable=False),
 )
+
+# Defaults that an operator changed at run time; the class `default` stands before the configuration.
+quota_classes = Table(
+    "quota_classes",
+    metadata,
+    Column("class_name", String(255), primary_key=True),
+    Column("resource", String(64), primary_key=True),
+    Column("hard_limit", BigInteger, nullable=False),
+)
