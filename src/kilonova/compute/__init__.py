@@ -17,6 +17,8 @@ NOUNS = (
     "zones",
     "services",
     "hypervisors",
+    "quotas",
+    "limits",
     "servers",
     "actions",
 )

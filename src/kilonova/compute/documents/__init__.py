@@ -1,0 +1,1 @@
+"""What the Compute API says of itself: versions, extensions, OpenAPI."""

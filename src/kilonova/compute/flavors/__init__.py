@@ -1,0 +1,1 @@
+"""Flavors: the sizes a server can have."""

@@ -1,0 +1,75 @@
+"""Routes of a flavor's extra specs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.flavors import extra_specs, model, schemas
+from kilonova.compute.flavors.lookup import locked, visible
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, NotFound
+
+ALL = "/flavors/{flavor_id}/os-extra_specs"
+ONE = "/flavors/{flavor_id}/os-extra_specs/{key}"
+VALIDATED = "extra specs of known namespaces are validated"
+
+
+@api.route("GET", ALL, policy="os_compute_api:os-flavor-extra-specs:index", query={})
+async def index(ctx: Context, flavor_id: str) -> Answer:
+    """List the extra specs of a flavor."""
+    row = await visible(ctx, flavor_id)
+    return Answer({"extra_specs": row["extra_specs"]})
+
+
+@api.route("POST", ALL, policy="os_compute_api:os-flavor-extra-specs:create", body=schemas.CREATE_SPECS, query={})
+async def create(ctx: Context, flavor_id: str) -> Answer:
+    """Add extra specs to a flavor, or change them."""
+    given = _checked(ctx, ctx.body["extra_specs"])
+    async with ctx.db.transaction() as tx:
+        row = await locked(tx, flavor_id)
+        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+    return Answer({"extra_specs": given})
+
+
+@api.route("GET", ONE, policy="os_compute_api:os-flavor-extra-specs:show", query={})
+async def show(ctx: Context, flavor_id: str, key: str) -> Answer:
+    """Show an extra spec of a flavor."""
+    row = await visible(ctx, flavor_id)
+    if key not in row["extra_specs"]:
+        raise _unknown(flavor_id, key)
+    return Answer({key: row["extra_specs"][key]})
+
+
+@api.route("PUT", ONE, policy="os_compute_api:os-flavor-extra-specs:update", body=schemas.UPDATE_SPEC, query={})
+async def update(ctx: Context, flavor_id: str, key: str) -> Answer:
+    """Change an extra spec of a flavor."""
+    if key not in ctx.body:
+        raise BadRequest("Request body and URI mismatch")
+    given = _checked(ctx, ctx.body)
+    async with ctx.db.transaction() as tx:
+        row = await locked(tx, flavor_id)
+        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+    return Answer(given)
+
+
+@api.route("DELETE", ONE, policy="os_compute_api:os-flavor-extra-specs:delete", query={})
+async def delete(ctx: Context, flavor_id: str, key: str) -> None:
+    """Delete an extra spec of a flavor."""
+    async with ctx.db.transaction() as tx:
+        row = await locked(tx, flavor_id)
+        if key not in row["extra_specs"]:
+            raise _unknown(flavor_id, key)
+        del row["extra_specs"][key]
+        await model.write_specs(tx, row, row["extra_specs"])
+
+
+def _checked(ctx: Context, given: dict[str, Any]) -> dict[str, str]:
+    specs = {key: str(value) for key, value in given.items()}
+    if ctx.behaves(VALIDATED):
+        extra_specs.check(specs)
+    return specs
+
+
+def _unknown(flavor_id: str, key: str) -> NotFound:
+    return NotFound(f"Flavor {flavor_id} has no extra specs with key {key}.")

@@ -1,0 +1,1 @@
+"""Hypervisors: the hosts that run the servers, and what they have left."""

@@ -1,0 +1,98 @@
+"""Hypervisors with their services; what they have and use is asked of placement for a whole list at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova.store import Reader, Row
+
+_SELECT = """
+SELECT h.*, s.uuid AS service_uuid, s.disabled, s.disabled_reason, s.forced_down, s.last_seen_at
+FROM hypervisors h JOIN services s ON s.id = h.service_id
+"""
+# The class in placement, and what its columns are called in old views: total, used, free.
+_CLASSES = {
+    "VCPU": ("vcpus", "vcpus_used", None),
+    "MEMORY_MB": ("memory_mb", "memory_mb_used", "free_ram_mb"),
+    "DISK_GB": ("local_gb", "local_gb_used", "free_disk_gb"),
+}
+AMOUNTS = (
+    *("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb"),
+    *("local_gb", "local_gb_used", "free_disk_gb", "disk_available_least", "running_vms", "current_workload"),
+)
+
+
+async def page(reader: Reader, after: int = 0, limit: int | None = None) -> list[Row]:
+    """Those whose number is greater than `after`; all where there is no limit."""
+    if limit is None:
+        return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id", after)
+    return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id LIMIT $2", after, limit)
+
+
+async def matching(reader: Reader, pattern: str) -> list[Row]:
+    """Those whose host name contains the pattern."""
+    escaped = pattern.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    sql = f"{_SELECT} WHERE LOWER(h.hypervisor_hostname) LIKE $1 ESCAPE '!' ORDER BY h.id"
+    return await reader.fetch(sql, f"%{escaped.lower()}%")
+
+
+async def get(reader: Reader, column: str, value: Any) -> Row | None:
+    """The hypervisor by its `id` or `uuid`."""
+    return await reader.fetch_one(f"{_SELECT} WHERE h.{column} = $1", value)
+
+
+async def add_servers(reader: Reader, rows: list[Row]) -> None:
+    """Give each row its `servers`."""
+    by_host: dict[str, list[Row]] = {row["host"]: [] for row in rows}
+    for server in await reader.fetch(
+        "SELECT id, name, host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY created_at, id",
+        list(by_host),
+    ):
+        by_host[server["host"]].append(server)
+    for row in rows:
+        row["servers"] = by_host[row["host"]]
+
+
+async def add_amounts(reader: Reader, rows: list[Row]) -> None:
+    """Give each row what it has and uses, and its `cpu_info` as an object."""
+    by_uuid = {row["uuid"]: row for row in rows}
+    by_host = {row["host"]: row for row in rows}
+    for row in rows:
+        row.update(dict.fromkeys(AMOUNTS, 0), cpu_info=orjson.loads(row["cpu_info"]))
+    for found in await reader.fetch(_INVENTORIES, list(by_uuid), list(_CLASSES)):
+        _fill(by_uuid[found["uuid"]], found)
+    for found in await reader.fetch(_RUNNING, list(by_host)):
+        by_host[found["host"]]["running_vms"] = found["number"]
+    for found in await reader.fetch(_WORKLOAD, list(by_host)):
+        by_host[found["host"]]["current_workload"] = found["number"]
+
+
+def _fill(row: Row, inventory: Row) -> None:
+    total, used, free = _CLASSES[inventory["resource_class"]]
+    row[total] = inventory["total"]
+    row[used] = inventory["reserved"] + int(inventory["used"])
+    if free is not None:
+        row[free] = row[total] - row[used]
+    if free == "free_disk_gb":
+        row["disk_available_least"] = row[free]
+
+
+def totals(rows: list[Row]) -> dict[str, int]:
+    return {"count": len(rows), **{name: sum(row[name] for row in rows) for name in AMOUNTS}}
+
+
+_INVENTORIES = """
+SELECT p.uuid, i.resource_class, i.total, i.reserved, (
+    SELECT COALESCE(SUM(a.used), 0) FROM allocations a
+    WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class
+) AS used
+FROM inventories i JOIN resource_providers p ON p.id = i.provider_id
+WHERE p.uuid = ANY($1) AND i.resource_class = ANY($2)
+"""
+_RUNNING = "SELECT host, COUNT(*) AS number FROM servers WHERE host = ANY($1) AND NOT deleted GROUP BY host"
+_WORKLOAD = """
+SELECT s.host, COUNT(*) AS number FROM operations o JOIN servers s ON s.id = o.server_id
+WHERE o.finished_at IS NULL AND s.host = ANY($1) GROUP BY s.host
+"""

@@ -1,0 +1,60 @@
+"""How hypervisors are shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.services.views import state, status
+from kilonova.http import Context, Field, View, col
+from kilonova.http.views import OMIT
+
+TEXT = {"type": "string"}
+SERVERS = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"uuid": TEXT, "name": TEXT}, "required": ["uuid", "name"]},
+}
+
+
+def service(row: Any, ctx: Context) -> dict[str, Any]:
+    return {"id": row["service_uuid"], "host": row["host"], "disabled_reason": row["disabled_reason"]}
+
+
+def numbered_service(row: Any, ctx: Context) -> dict[str, Any]:
+    return {**service(row, ctx), "id": row["service_id"]}
+
+
+def servers(row: Any, ctx: Context) -> Any:
+    """Only where they were asked for."""
+    if "servers" not in row:
+        return OMIT
+    return [{"uuid": server["id"], "name": server["name"]} for server in row["servers"]]
+
+
+def servers_if_any(row: Any, ctx: Context) -> Any:
+    return servers(row, ctx) if row.get("servers") else OMIT
+
+
+SUMMARY = {
+    "id": col("uuid", {"type": "string", "format": "uuid"}),
+    "hypervisor_hostname": col("hypervisor_hostname", TEXT),
+    "state": Field(state, {"type": "string", "enum": ["up", "down"]}),
+    "status": Field(status, {"type": "string", "enum": ["enabled", "disabled"]}),
+    "servers": Field(servers, SERVERS, optional=True),
+}
+
+api.view(View("hypervisor summary", SUMMARY))
+api.view(
+    View(
+        "hypervisor",
+        {
+            **SUMMARY,
+            "service": Field(service, {"type": "object"}),
+            "host_ip": col("host_ip", TEXT),
+            "hypervisor_type": col("hypervisor_type", TEXT),
+            "hypervisor_version": col("hypervisor_version", {"type": "integer"}),
+            # Hosts do not report it.
+            "uptime": Field(lambda row, ctx: None, {"type": ["string", "null"]}),
+        },
+    )
+)

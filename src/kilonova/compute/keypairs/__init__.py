@@ -1,0 +1,1 @@
+"""Key pairs: public keys that users put into their servers."""

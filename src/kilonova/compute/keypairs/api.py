@@ -1,0 +1,111 @@
+"""Routes of key pairs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.keypairs import keys, model, schemas, views
+from kilonova.compute.quotas import model as quotas
+from kilonova.http import Answer, Context
+from kilonova.http.errors import Conflict, Forbidden, NotFound
+from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.store import Row
+
+__all__ = ["views"]
+
+INDEX, SHOW = "os_compute_api:os-keypairs:index", "os_compute_api:os-keypairs:show"
+CREATE, DELETE = "os_compute_api:os-keypairs:create", "os_compute_api:os-keypairs:delete"
+PAGED = "key pair lists come in pages"
+
+
+@api.route("GET", "/os-keypairs", checks=[INDEX], query=schemas.LIST)
+async def index(ctx: Context) -> Answer:
+    """List a user's key pairs."""
+    user_id = _user(ctx, INDEX, ctx.query_one("user_id"))
+    marker = ctx.query_one("marker")
+    if marker is not None and await model.get(ctx.db, user_id, marker) is None:
+        raise marker_missing(marker)
+    limit = limit_of(ctx) if ctx.behaves(PAGED) else None
+    rows = await model.page(ctx.db, user_id, marker or "", limit)
+    shown: dict[str, Any] = {"keypairs": [{"keypair": ctx.render("keypair", row)} for row in rows]}
+    links = next_link(ctx, "/os-keypairs", rows[-1]["name"], len(rows) == limit) if rows else []
+    if links:
+        shown["keypairs_links"] = links
+    return Answer(shown)
+
+
+@api.route(
+    "POST",
+    "/os-keypairs",
+    checks=[CREATE],
+    body=schemas.CREATE,
+    query={},
+    status=201,
+    shows=("new keypair", "keypair", False),
+)
+async def create(ctx: Context) -> Answer:
+    """Import a public key, or (in old versions) make a key pair."""
+    body = ctx.body["keypair"]
+    user_id = _user(ctx, CREATE, body.get("user_id"))
+    kind = body.get("type", "ssh")
+    public, private = await _keys(body.get("public_key"), kind, user_id)
+    values = {
+        "user_id": user_id,
+        "name": body["name"],
+        "type": kind,
+        "public_key": public,
+        "fingerprint": keys.fingerprint(kind, public),
+    }
+    async with ctx.db.transaction() as tx:
+        limits = await quotas.limits(tx, ctx.token.project_id, ctx.services.config)
+        if 0 <= limits["key_pairs"] <= await model.count(tx, user_id):
+            raise Forbidden("Quota exceeded, too many key pairs.")
+        row = await model.create(tx, values)
+        if row is None:
+            raise Conflict(f"Key pair '{body['name']}' already exists.")
+    return Answer({"keypair": ctx.render("new keypair", {**row, "private_key": private})})
+
+
+@api.route(
+    "GET",
+    "/os-keypairs/{name}",
+    checks=[SHOW],
+    query=schemas.OF_USER,
+    shows=("keypair detail", "keypair", False),
+)
+async def show(ctx: Context, name: str) -> Answer:
+    """Show a key pair."""
+    user_id = _user(ctx, SHOW, ctx.query_one("user_id"))
+    row: Row | None = await model.get(ctx.db, user_id, name)
+    if row is None:
+        raise _missing(name, user_id)
+    return Answer({"keypair": ctx.render("keypair detail", row)})
+
+
+@api.route("DELETE", "/os-keypairs/{name}", checks=[DELETE], query=schemas.OF_USER, status=204)
+async def delete(ctx: Context, name: str) -> None:
+    """Delete a key pair; servers keep the public key they were made with."""
+    user_id = _user(ctx, DELETE, ctx.query_one("user_id"))
+    async with ctx.db.transaction() as tx:
+        if not await model.delete(tx, user_id, name):
+            raise _missing(name, user_id)
+
+
+def _user(ctx: Context, rule: str, asked: str | None) -> str:
+    """Whose key pairs are meant: the caller's own, unless another user is named and the rule allows it."""
+    user_id = asked or ctx.token.user_id
+    ctx.authorize(rule, {"user_id": user_id, "project_id": ctx.token.project_id})
+    return user_id
+
+
+async def _keys(public: str | None, kind: str, user_id: str) -> tuple[str, str | None]:
+    if public is not None:
+        return public, None
+    pair = await asyncio.to_thread(keys.generate, kind, user_id)
+    return pair.public, pair.private
+
+
+def _missing(name: str, user_id: str) -> NotFound:
+    return NotFound(f"Keypair {name} not found for user {user_id}")

@@ -1,0 +1,37 @@
+"""Bodies and query keys of the key pair routes."""
+
+from __future__ import annotations
+
+from kilonova.compute.schemas import STRING, Schema, closed
+from kilonova.http.pagination import LIMIT, MARKER
+
+
+def name(characters: str) -> Schema:
+    return {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "format": "name",
+        "pattern": f"^[{characters}]+$",
+    }
+
+
+NAME = name(r"a-zA-Z0-9 _\-@.")
+OLD_NAME = name(r"a-zA-Z0-9 _\-")
+PUBLIC_KEY: Schema = {"type": "string", "minLength": 1, "maxLength": 16384}
+CREATE = closed(
+    {
+        "keypair": closed(
+            {
+                "name": NAME,
+                "type": {"type": "string", "enum": ["ssh", "x509"]},
+                "public_key": PUBLIC_KEY,
+                "user_id": STRING,
+            },
+            ["name", "public_key"],
+        )
+    },
+    ["keypair"],
+)
+OF_USER: dict[str, Schema] = {"user_id": STRING}
+LIST: dict[str, Schema] = {"limit": LIMIT, "marker": MARKER, **OF_USER}

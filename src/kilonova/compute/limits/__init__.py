@@ -1,0 +1,1 @@
+"""Limits: what the caller's project may have, and has."""

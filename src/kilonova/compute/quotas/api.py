@@ -1,0 +1,134 @@
+"""Routes of quota sets and quota classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.quotas import model, schemas, views
+from kilonova.compute.schemas import is_true
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest
+
+__all__ = ["views"]
+
+SET = "/os-quota-sets/{project_id}"
+CLASS = "/os-quota-class-sets/{name}"
+SHOW = "os_compute_api:os-quota-sets:show"
+DETAIL = "os_compute_api:os-quota-sets:detail"
+
+
+@api.route("GET", SET, checks=[SHOW], query=schemas.OF_USER, shows=("quota set", "quota_set", False))
+async def show(ctx: Context, project_id: str) -> Answer:
+    """Show a project's quota; a user of it has the same."""
+    ctx.authorize(SHOW, {"project_id": project_id})
+    limits = await model.limits(ctx.db, project_id, ctx.services.config)
+    return Answer({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
+
+
+@api.route("GET", SET + "/detail", checks=[DETAIL], query=schemas.OF_USER, shows=("quota detail", "quota_set", False))
+async def detail(ctx: Context, project_id: str) -> Answer:
+    """Show a project's quota and what it uses."""
+    ctx.authorize(DETAIL, {"project_id": project_id})
+    limits = await model.limits(ctx.db, project_id, ctx.services.config)
+    used = await model.usage(ctx.db, project_id)
+    rows = {name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0} for name, limit in limits.items()}
+    return Answer({"quota_set": ctx.render("quota detail", {"id": project_id, **rows})})
+
+
+@api.route(
+    "GET",
+    SET + "/defaults",
+    policy="os_compute_api:os-quota-sets:defaults",
+    query={},
+    shows=("quota set", "quota_set", False),
+)
+async def defaults(ctx: Context, project_id: str) -> Answer:
+    """Show the default quota."""
+    limits = await model.class_limits(ctx.db, model.DEFAULT_CLASS, ctx.services.config)
+    return Answer({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
+
+
+@api.route(
+    "PUT",
+    SET,
+    policy="os_compute_api:os-quota-sets:update",
+    body=schemas.UPDATE,
+    query=schemas.OF_USER,
+    shows=("new quota set", "quota_set", False),
+)
+async def update(ctx: Context, project_id: str) -> Answer:
+    """Change a project's quota."""
+    _no_user(ctx)
+    body = dict(ctx.body["quota_set"])
+    force = is_true(body.pop("force", False))
+    given = _whole(body)
+    async with ctx.db.transaction() as tx:
+        await tx.hold(f"quota:{project_id}")
+        if not force:
+            _check_used(given, await model.usage(tx, project_id))
+        await model.set_limits(tx, project_id, given)
+        limits = await model.limits(tx, project_id, ctx.services.config)
+    return Answer({"quota_set": ctx.render("new quota set", limits)})
+
+
+@api.route("DELETE", SET, policy="os_compute_api:os-quota-sets:delete", query=schemas.OF_USER, status=202)
+async def delete(ctx: Context, project_id: str) -> None:
+    """Put a project's quota back to the defaults."""
+    _no_user(ctx)
+    async with ctx.db.transaction() as tx:
+        await model.reset(tx, project_id)
+
+
+@api.route(
+    "GET",
+    CLASS,
+    policy="os_compute_api:os-quota-class-sets:show",
+    query={},
+    shows=("quota class", "quota_class_set", False),
+)
+async def show_class(ctx: Context, name: str) -> Answer:
+    """Show a quota class; `default` is what projects without limits of their own have."""
+    limits = await model.class_limits(ctx.db, name, ctx.services.config)
+    return Answer({"quota_class_set": ctx.render("quota class", {"id": name, **limits})})
+
+
+@api.route(
+    "PUT",
+    CLASS,
+    policy="os_compute_api:os-quota-class-sets:update",
+    body=schemas.UPDATE_CLASS,
+    query={},
+    shows=("new quota class", "quota_class_set", False),
+)
+async def update_class(ctx: Context, name: str) -> Answer:
+    """Change a quota class."""
+    _check_class_name(name)
+    async with ctx.db.transaction() as tx:
+        await model.set_class_limits(tx, name, _whole(ctx.body["quota_class_set"]))
+        limits = await model.class_limits(tx, name, ctx.services.config)
+    return Answer({"quota_class_set": ctx.render("new quota class", limits)})
+
+
+def _whole(body: Mapping[str, Any]) -> dict[str, int]:
+    return {resource: int(limit) for resource, limit in body.items()}
+
+
+def _check_used(given: Mapping[str, int], used: Mapping[str, int]) -> None:
+    for resource, limit in given.items():
+        if 0 <= limit < used.get(resource, 0):
+            raise BadRequest(
+                f"Quota limit {limit} for {resource} must be greater than or equal to already used and reserved "
+                f"{used[resource]}."
+            )
+
+
+def _check_class_name(name: str) -> None:
+    if not 1 <= len(name) <= 255:
+        raise BadRequest("The name of a quota class has 1 to 255 characters.")
+
+
+def _no_user(ctx: Context) -> None:
+    if "user_id" in ctx.query:
+        raise BadRequest("Quotas belong to projects: there are none of single users to change.")

@@ -1,0 +1,1 @@
+"""Compute services: the agents and workers of the cloud, and whether they are alive."""

@@ -1,0 +1,138 @@
+"""Routes of compute services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import ids
+from kilonova.compute.api import api
+from kilonova.compute.schemas import is_true
+from kilonova.compute.services import model, schemas, views
+from kilonova.compute.zones import model as zones
+from kilonova.hosts.registry import COMPUTE
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.store import Row, Transaction
+
+UPDATE = "os_compute_api:os-services:update"
+BY_UUID = "services and hypervisors are named by uuid"
+
+
+@api.route(
+    "GET",
+    "/os-services",
+    policy="os_compute_api:os-services:list",
+    query=schemas.LIST,
+    shows=("service", "services", True),
+)
+async def index(ctx: Context) -> Answer:
+    """List compute services."""
+    rows = await zones.services(ctx.db, _default_zone(ctx), host=ctx.query_one("host"), program=ctx.query_one("binary"))
+    return Answer({"services": [ctx.render("service", row) for row in rows]})
+
+
+@api.route(
+    "PUT",
+    "/os-services/{service_id}",
+    policy=UPDATE,
+    body=schemas.UPDATE,
+    query={},
+    shows=("service", "service", False),
+)
+async def update(ctx: Context, service_id: str) -> Answer:
+    """Enable, disable or force down a compute service."""
+    values = _values(ctx.body)
+    async with ctx.db.transaction() as tx:
+        row = await _locked(ctx, tx, service_id)
+        if row["program"] != COMPUTE:
+            raise BadRequest(
+                f"Updating a {row['program']} service is not supported. Only {COMPUTE} services can be updated."
+            )
+        row = await model.change(tx, row, **values)
+        row["zone"] = await model.zone(tx, row, _default_zone(ctx))
+    return Answer({"service": ctx.render("service", row)})
+
+
+@api.route("DELETE", "/os-services/{service_id}", policy="os_compute_api:os-services:delete", query={}, status=204)
+async def delete(ctx: Context, service_id: str) -> None:
+    """Delete a compute service that has no servers."""
+    async with ctx.db.transaction() as tx:
+        row = await _locked(ctx, tx, service_id)
+        if await model.in_use(tx, row):
+            raise Conflict(
+                "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
+            )
+        await model.delete(tx, row)
+
+
+@api.route("PUT", "/os-services/enable", policy=UPDATE, body=schemas.NAMED)
+async def enable(ctx: Context) -> Answer:
+    """Enable a service by its host and binary."""
+    row = await _change(ctx, disabled=False, disabled_reason=None)
+    return _named(row, status=views.status(row))
+
+
+@api.route("PUT", "/os-services/disable", policy=UPDATE, body=schemas.NAMED)
+async def disable(ctx: Context) -> Answer:
+    """Disable a service by its host and binary."""
+    row = await _change(ctx, disabled=True, disabled_reason=None)
+    return _named(row, status=views.status(row))
+
+
+@api.route("PUT", "/os-services/disable-log-reason", policy=UPDATE, body=schemas.NAMED_WITH_REASON)
+async def disable_with_reason(ctx: Context) -> Answer:
+    """Disable a service by its host and binary, and say why."""
+    row = await _change(ctx, disabled=True, disabled_reason=ctx.body["disabled_reason"])
+    return _named(row, status=views.status(row), disabled_reason=row["disabled_reason"])
+
+
+@api.route("PUT", "/os-services/force-down", policy=UPDATE, body=schemas.NAMED_FORCED_DOWN)
+async def force_down(ctx: Context) -> Answer:
+    """Declare a service down, or let its heartbeat speak again."""
+    row = await _change(ctx, forced_down=is_true(ctx.body["forced_down"]))
+    return _named(row, forced_down=row["forced_down"])
+
+
+def _values(body: dict[str, Any]) -> dict[str, Any]:
+    reason = body.get("disabled_reason")
+    if reason is not None and body.get("status") != "disabled":
+        raise BadRequest("Specifying disabled_reason requires that status is set to 'disabled'.")
+    values: dict[str, Any] = {}
+    if "status" in body:
+        values = {"disabled": body["status"] == "disabled", "disabled_reason": reason}
+    if "forced_down" in body:
+        values["forced_down"] = is_true(body["forced_down"])
+    if not values:
+        raise BadRequest("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
+    return values
+
+
+async def _locked(ctx: Context, tx: Transaction, service_id: str) -> Row:
+    """Old versions name a service by number, newer ones by uuid."""
+    row = None
+    if ctx.behaves(BY_UUID):
+        if not ids.is_uuid(service_id):
+            raise BadRequest(f"Invalid uuid {service_id[:80]}")
+        row = await model.lock(tx, "uuid", service_id)
+    elif service_id.isdecimal() and len(service_id) < 19:
+        row = await model.lock(tx, "id", int(service_id))
+    if row is None:
+        raise NotFound(f"Service {service_id} could not be found.")
+    return row
+
+
+async def _change(ctx: Context, **values: Any) -> Row:
+    host, binary = ctx.body["host"], ctx.body["binary"]
+    async with ctx.db.transaction() as tx:
+        row = await model.lock_named(tx, host, binary)
+        if row is None:
+            raise NotFound(f"Could not find binary {binary} on host {host}.")
+        return await model.change(tx, row, **values)
+
+
+def _named(row: Row, **shown: Any) -> Answer:
+    return Answer({"service": {"host": row["host"], "binary": row["program"], **shown}})
+
+
+def _default_zone(ctx: Context) -> str:
+    return ctx.services.config.scheduler.default_zone

@@ -1,0 +1,6 @@
+"""Lists of key pairs come in pages."""
+
+from kilonova.compute.keypairs.api import PAGED
+from kilonova.http.versions import Microversion, behaviour, query
+
+version = Microversion("2.35", __doc__, [query("GET /os-keypairs").gains("limit", "marker"), behaviour(PAGED)])

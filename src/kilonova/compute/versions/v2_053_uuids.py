@@ -1,0 +1,37 @@
+"""Services and hypervisors are named by uuid, and one request changes a service; hypervisor lists filter."""
+
+from typing import Any
+
+from kilonova.compute.hypervisors.views import numbered_service
+from kilonova.compute.services.api import BY_UUID
+from kilonova.http import Context
+from kilonova.http.versions import Microversion, behaviour, query, route, view
+
+
+def number(row: Any, ctx: Context) -> int:
+    found: int = row["id"]
+    return found
+
+
+version = Microversion(
+    "2.53",
+    __doc__,
+    [
+        behaviour(BY_UUID),
+        view("service", "hypervisor summary", "hypervisor").changes("id", before=number, schema={"type": "integer"}),
+        view("hypervisor").changes("service", before=numbered_service, schema={"type": "object"}),
+        route("PUT", "/os-services/{service_id}").begins(),
+        route("PUT", "/os-services/enable").ends(),
+        route("PUT", "/os-services/disable").ends(),
+        route("PUT", "/os-services/disable-log-reason").ends(),
+        route("PUT", "/os-services/force-down").ends(),
+        route("GET", "/os-hypervisors/{hypervisor_id}/search").ends(),
+        route("GET", "/os-hypervisors/{hypervisor_id}/servers").ends(),
+        query("GET /os-hypervisors").gains("hypervisor_hostname_pattern", "with_servers"),
+        query("GET /os-hypervisors/detail").gains("hypervisor_hostname_pattern", "with_servers"),
+        query("GET /os-hypervisors/{hypervisor_id}").gains("with_servers"),
+        query("GET /os-hypervisors").closes(),
+        query("GET /os-hypervisors/detail").closes(),
+        query("GET /os-hypervisors/{hypervisor_id}").closes(),
+    ],
+)

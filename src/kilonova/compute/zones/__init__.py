@@ -1,0 +1,1 @@
+"""Availability zones: aggregates of hosts that users may choose between."""

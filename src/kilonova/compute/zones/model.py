@@ -1,0 +1,88 @@
+"""Which host is in which zone. A zone is an aggregate with the metadata key `availability_zone`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from kilonova import clock
+from kilonova.hosts.registry import COMPUTE
+from kilonova.ids import new_id
+from kilonova.placement.changes import hosts_changed
+from kilonova.store import Reader, Row, Transaction
+
+KEY = "availability_zone"
+DEFAULT = "nova"
+INTERNAL = "internal"
+
+# A host is in one zone at most; were it in two, everybody would at least see the same one.
+_ZONED = f"""
+SELECT h.host, MIN(m.value) AS zone FROM aggregate_hosts h
+JOIN aggregate_metadata m ON m.aggregate_id = h.aggregate_id AND m.key = '{KEY}'
+"""
+
+
+async def zone_of_hosts(reader: Reader, hosts: Collection[str], default: str = DEFAULT) -> dict[str, str]:
+    """The zone of each of these hosts."""
+    zones = dict.fromkeys(hosts, default)
+    if zones:
+        for row in await reader.fetch(f"{_ZONED} WHERE h.host = ANY($1) GROUP BY h.host", list(zones)):
+            zones[row["host"]] = row["zone"]
+    return zones
+
+
+async def zones(reader: Reader, default: str = DEFAULT) -> set[str]:
+    """The names of all zones that have a compute host."""
+    rows = await reader.fetch(
+        f"""
+        SELECT DISTINCT z.zone FROM services s LEFT JOIN ({_ZONED} GROUP BY h.host) z ON z.host = s.host
+        WHERE s.program = $1
+        """,
+        COMPUTE,
+    )
+    return {row["zone"] or default for row in rows}
+
+
+async def services(
+    reader: Reader, default: str = DEFAULT, *, host: str | None = None, program: str | None = None
+) -> list[Row]:
+    """Every service (of a host or a program) with its `zone`; those that run no servers are in the zone `internal`."""
+    rows = await reader.fetch(
+        f"""
+        SELECT s.*, z.zone FROM services s LEFT JOIN ({_ZONED} GROUP BY h.host) z ON z.host = s.host
+        WHERE (CAST($1 AS TEXT) IS NULL OR s.host = $1) AND (CAST($2 AS TEXT) IS NULL OR s.program = $2)
+        ORDER BY s.id
+        """,
+        host,
+        program,
+    )
+    for row in rows:
+        row["zone"] = (row["zone"] or default) if row["program"] == COMPUTE else INTERNAL
+    return rows
+
+
+async def create_zone(tx: Transaction, name: str, hosts: Sequence[str]) -> None:
+    """Have a zone of this name with (at least) these hosts. A host that has a zone already stays there."""
+    await tx.hold("aggregates")
+    aggregate_id = await _aggregate(tx, name)
+    zoned = {row["host"] for row in await tx.fetch(f"{_ZONED} WHERE h.host = ANY($1) GROUP BY h.host", list(hosts))}
+    joining = [host for host in hosts if host not in zoned]
+    if joining:
+        await tx.execute_many(
+            "INSERT INTO aggregate_hosts (aggregate_id, host) VALUES ($1, $2)",
+            [(aggregate_id, host) for host in joining],
+        )
+        await hosts_changed(tx, joining)
+
+
+async def _aggregate(tx: Transaction, zone: str) -> int:
+    """The aggregate that makes the zone."""
+    found: int | None = await tx.fetch_value(
+        "SELECT MIN(aggregate_id) FROM aggregate_metadata WHERE key = $1 AND value = $2", KEY, zone
+    )
+    if found is not None:
+        return found
+    made: int = await tx.fetch_value(
+        "INSERT INTO aggregates (uuid, name, created_at) VALUES ($1, $2, $3) RETURNING id", new_id(), zone, clock.now()
+    )
+    await tx.execute("INSERT INTO aggregate_metadata (aggregate_id, key, value) VALUES ($1, $2, $3)", made, KEY, zone)
+    return made
