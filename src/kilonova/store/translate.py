@@ -11,7 +11,7 @@ _TOKEN = re.compile(
       (?P<keep> '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ )
     | \s* \b FOR \s+ (?: (?:NO\s+KEY\s+)? UPDATE | (?:KEY\s+)? SHARE ) \b (?P<lock>)
         (?: \s+ OF \s+ \w+ (?: \s*,\s* \w+ )* )? (?: \s+ (?: SKIP\s+LOCKED | NOWAIT ) \b )?
-    | (?P<any> = \s* ANY \b | (?:<>|!=) \s* ALL \b ) \s* \( \s*
+    | \s* (?P<any> = \s* ANY \b | (?:<>|!=) \s* ALL \b ) \s* \( \s*
         (?: \$(?P<list>\d+) (?: ::\w+\[\] )? | CAST \s* \( \s* \$(?P<cast>\d+) \s+ AS \s+ \w+\[\] \s* \) ) \s* \)
     | \$(?P<number>\d+)
     | (?<=\s) (?P<regex> !?~ ) (?=\s)
@@ -45,7 +45,7 @@ def translate(sql: str) -> Statement:
             return ""
         if match["any"]:
             membership = "IN" if match["any"][0] == "=" else "NOT IN"
-            return f"{membership} (SELECT value FROM json_each(?{match['list'] or match['cast']}))"
+            return f" {membership} (SELECT value FROM json_each(?{match['list'] or match['cast']}))"
         if match["number"]:
             return f"?{match['number']}"
         if match["regex"]:
