@@ -1,0 +1,183 @@
+"""The compute API on a real database, with chosen callers in place of an identity service.
+
+async with cloud(database_url, hosts=3) as c:
+    answer = await c.get("/flavors", as_="member", version="2.61")
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kilonova import compute
+from kilonova.compute.flavors import model as flavors
+from kilonova.config import load
+from kilonova.hosts.messages import HostFacts, Inventory
+from kilonova.hosts.registry import register
+from kilonova.http import Api, App
+from kilonova.http.client import InProcess, Response
+from kilonova.identity.token import Token
+from kilonova.policy import Policy
+from kilonova.services import Services
+from kilonova.store import Database
+from tests.support.databases import opened
+from tests.support.proves import Witness
+
+DEMO, OTHER, ADMIN = "d" * 32, "0" * 32, "a" * 32
+_IMPLIED = {
+    "admin": {"admin", "manager", "member", "reader"},
+    "manager": {"manager", "member", "reader"},
+    "member": {"member", "reader"},
+    "reader": {"reader"},
+    "service": {"service"},
+}
+
+
+def token(name: str, role: str, project_id: str | None, *, system: bool = False) -> Token:
+    return Token(
+        user_id=f"{name}-id",
+        user_name=name,
+        user_domain_id="default",
+        user_domain_name="Default",
+        project_id=project_id,
+        system=system,
+        roles=frozenset(_IMPLIED[role]),
+    )
+
+
+TOKENS = {
+    "admin": token("admin", "admin", ADMIN),
+    "system": token("admin", "admin", None, system=True),
+    "project-admin": token("project-admin", "admin", DEMO),
+    "manager": token("manager", "manager", DEMO),
+    "member": token("member", "member", DEMO),
+    "reader": token("reader", "reader", DEMO),
+    "other": token("other", "member", OTHER),
+    "service": token("service", "service", ADMIN),
+}
+
+
+class Tokens:
+    """Whoever says a name of TOKENS is believed."""
+
+    async def validate(self, token: str) -> Token | None:
+        return TOKENS.get(token)
+
+
+class Cloud:
+    def __init__(self, services: Services, apis: Iterable[Api]) -> None:
+        self.services = services
+        self.app = App(services, apis)
+        self.caller = InProcess(self.app)
+
+    @property
+    def db(self) -> Database:
+        return self.services.db
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        as_: str | None = "member",
+        version: str | None = None,
+        root: str = "/compute/v2.1",
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        content: bytes | None = None,
+    ) -> Response:
+        sent = dict(headers or {})
+        if as_ is not None:
+            sent["X-Auth-Token"] = as_
+        if version is not None:
+            sent["OpenStack-API-Version"] = f"compute {version}"
+        return await self.caller.request(method, root + path, headers=sent, json=json, content=content)
+
+    async def get(self, path: str, **options: Any) -> Response:
+        return await self.request("GET", path, **options)
+
+    async def post(self, path: str, json: Any, **options: Any) -> Response:
+        return await self.request("POST", path, json=json, **options)
+
+    async def put(self, path: str, json: Any, **options: Any) -> Response:
+        return await self.request("PUT", path, json=json, **options)
+
+    async def delete(self, path: str, **options: Any) -> Response:
+        return await self.request("DELETE", path, **options)
+
+
+@asynccontextmanager
+async def cloud(
+    database_url: str, *, hosts: int = 0, process_host: str | None = None, **flags: Any
+) -> AsyncIterator[Cloud]:
+    """`flags` are configuration keys with two underscores for the dot: `quota__instances=1`."""
+    services = Services()
+    services.config = load(environ={}, flags={name.replace("__", "."): value for name, value in flags.items()})
+    services.policy = Policy()
+    services.tokens = Tokens()
+    services.metrics = Witness()
+    async with opened(database_url) as db:
+        services.db = db
+        async with db.transaction() as tx:
+            await flavors.seed(tx)
+        if hosts or process_host:
+            await register(db, [host(f"host{number}") for number in range(1, hosts + 1)], process_host=process_host)
+        yield Cloud(services, [compute.build()])
+
+
+def host(name: str, vcpus: int = 8, memory_mb: int = 16384, disk_gb: int = 100) -> HostFacts:
+    return HostFacts(
+        host=name,
+        hypervisor_hostname=f"{name}.example",
+        hypervisor_type="sim",
+        hypervisor_version=1000,
+        host_ip="10.0.0.1",
+        cpu_info={"arch": "x86_64", "model": "sim", "vendor": "Kilonova", "topology": {"sockets": 1}},
+        inventory={
+            "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=4.0),
+            "MEMORY_MB": Inventory(total=memory_mb, max_unit=memory_mb, reserved=512),
+            "DISK_GB": Inventory(total=disk_gb, max_unit=disk_gb),
+        },
+    )
+
+
+async def put_server(db: Database, server_id: str, *, project_id: str = DEMO, **values: Any) -> None:
+    """A server's row, without the operations that make one."""
+    row = {
+        "id": server_id,
+        "project_id": project_id,
+        "user_id": "member-id",
+        "name": server_id,
+        "hostname": server_id,
+        "vm_state": "active",
+        "power_state": 1,
+        "flavor_id": "1",
+        "flavor": "{}",
+        "vcpus": 1,
+        "ram": 512,
+        "image_properties": "{}",
+        "metadata": "{}",
+        "nics": "[]",
+        "scheduler_hints": "{}",
+        "config_drive": False,
+        "disk_config": "AUTO",
+        "reservation_id": "r-1",
+        "launch_index": 0,
+        "locked": False,
+        "deleted": False,
+        "created_at": 1.0,
+        "updated_at": 1.0,
+        **values,
+    }
+    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    async with db.transaction() as tx:
+        await tx.execute(f"INSERT INTO servers ({', '.join(row)}) VALUES ({marks})", *row.values())
+
+
+def fault(answer: Response) -> tuple[int, str, str]:
+    """Status, kind and message of an error in the Compute API's format."""
+    body = answer.json()
+    (kind,) = body
+    assert body[kind]["code"] == answer.status
+    return answer.status, kind, body[kind]["message"]
