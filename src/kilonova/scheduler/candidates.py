@@ -39,8 +39,8 @@ async def claim_first(
 ) -> Candidate | None:
     """Claim from the first candidate that still has room; None if others were faster everywhere.
 
-    Awaits nothing but the transaction. A host that another transaction is claiming from is passed over, and waited
-    for only while no other is locked, so that transactions trying the same hosts in other orders cannot deadlock.
+    Awaits nothing but the transaction. It waits its turn for the best host, but passes over an alternate that others
+    are claiming from: whoever waits holds no other host, so trying them in different orders cannot deadlock.
     A consumer that already holds its claim on one of the candidates gets that one.
     """
     try:
@@ -56,15 +56,8 @@ async def claim_first(
 async def _claim_first(
     tx: Transaction, candidates: Sequence[Candidate], consumer: Consumer, resources: Mapping[str, int]
 ) -> Candidate | None:
-    busy: list[Candidate] = []
-    for candidate in candidates:
-        outcome = await try_claim(tx, consumer, candidate.uuid, resources, wait=False)
+    for number, candidate in enumerate(candidates):
+        outcome = await try_claim(tx, consumer, candidate.uuid, resources, wait=number == 0)
         if outcome is Outcome.CLAIMED:
             return candidate
-        if outcome is Outcome.BUSY:
-            busy.append(candidate)
-    if busy and len(busy) == len(candidates):
-        outcome = await try_claim(tx, consumer, busy[0].uuid, resources)
-        if outcome is Outcome.CLAIMED:
-            return busy[0]
     return None

@@ -13,7 +13,7 @@ from kilonova.placement import Consumer
 from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.request import Request
-from kilonova.store import Database, Transaction
+from kilonova.store import Database, Transaction, Unavailable
 
 if TYPE_CHECKING:
     from kilonova.scheduler.feed import Feed
@@ -76,11 +76,14 @@ class Scheduler:
         consumer: Consumer,
         write: Callable[[Transaction, Candidate], Awaitable[None]] | None = None,
     ) -> Candidate:
-        """Plan, claim, and write what the claim is for in the claim's transaction. Raises NoValidHost."""
+        """Plan, claim, and write what the claim is for in the claim's transaction.
+
+        Raises NoValidHost, or Unavailable if others were faster every time.
+        """
         plan = await self.plan(request)
         for _ in range(self._config.attempts):
             if not plan.candidates:
-                break
+                raise NoValidHost(plan.diagnosis)
             async with self._db.transaction() as tx:
                 taken = await claim_first(tx, plan.candidates, consumer, request.resources)
                 if taken is not None and write is not None:
@@ -88,7 +91,7 @@ class Scheduler:
             if taken is not None:
                 return taken
             plan = await self.plan(request, after=plan)
-        raise NoValidHost(plan.diagnosis)
+        raise Unavailable(f"other claims were faster {self._config.attempts} times")
 
     async def close(self) -> None:
         if self._reloading is not None:

@@ -1,0 +1,239 @@
+"""The snapshot follows the database: only what changed is read, and what was overlooked is found in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova import clock
+from kilonova.placement import Consumer, Inventory, ProviderFacts, claim, hosts_changed, release, sync
+from kilonova.scheduler import SchedulerConfig
+from kilonova.scheduler.feed import Feed
+from kilonova.store import Database, Row
+from tests.scheduler.support import add_hosts, described, names, set_disabled, set_zone
+from tests.support import run
+from tests.support.databases import opened
+
+
+class Watched:
+    """A database that remembers which statements were run on it."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.statements: list[str] = []
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        self.statements.append(" ".join(sql.split()))
+        return await self._db.fetch(sql, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def tables_read(self) -> set[str]:
+        found = {sql.split(" FROM ")[1].split()[0] for sql in self.statements}
+        self.statements.clear()
+        return found
+
+
+def free(feed: Feed, uuid: str, resource_class: str = "VCPU") -> float:
+    row = feed.hosts.row_of(uuid)
+    assert row is not None
+    return float(feed.hosts.stock(resource_class).free[row])
+
+
+async def take(db: Database, consumer: str, uuid: str, vcpus: int) -> None:
+    async with db.transaction() as tx:
+        assert await claim(tx, Consumer(consumer, "p", "u"), uuid, {"VCPU": vcpus})
+
+
+async def give(db: Database, consumer: str) -> None:
+    async with db.transaction() as tx:
+        await release(tx, consumer)
+
+
+def test_the_first_look_reads_everything(database):
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, *(described(f"h{n}", traits=["CUSTOM_A", "CUSTOM_B"]) for n in range(3)))
+            await set_zone(db, "az1", "h1")
+            await set_disabled(db, "h2", "broken fan")
+            await take(db, "c1", uuids["h0"], 3)
+            feed = Feed(db, SchedulerConfig())
+            await feed.refresh()
+            hosts = feed.hosts
+            assert names(hosts, hosts.everywhere) == {"h0", "h1", "h2"}
+            assert names(hosts, hosts.zone == hosts.zone_id("az1")) == {"h1"}
+            assert names(hosts, hosts.zone == hosts.zone_id("nova")) == {"h0", "h2"}
+            assert names(hosts, hosts.enabled) == {"h0", "h1"}
+            assert names(hosts, hosts.up) == {"h0", "h1", "h2"}
+            assert names(hosts, hosts.has_trait("CUSTOM_B")) == {"h0", "h1", "h2"}
+            assert free(feed, uuids["h0"]) == 5
+            assert free(feed, uuids["h1"]) == 8
+            assert hosts.at(hosts.row_of(uuids["h2"])).disabled_reason == "broken fan"
+
+    run(scenario())
+
+
+def test_a_refresh_reads_only_what_changed(database):
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, *(described(f"h{n}") for n in range(5)))
+            watched = Watched(db)
+            feed = Feed(watched, SchedulerConfig(overlap=0.0, liveness_every=1000))
+            await feed.refresh()
+            watched.statements.clear()
+
+            await feed.refresh()
+            assert watched.tables_read() == {"resource_providers"}
+
+            await take(db, "c1", uuids["h3"], 2)
+            await feed.refresh()
+            assert watched.tables_read() == {"resource_providers", "allocations"}
+            assert free(feed, uuids["h3"]) == 6
+
+            await give(db, "c1")
+            await feed.refresh()
+            assert watched.tables_read() == {"resource_providers", "allocations"}
+            assert free(feed, uuids["h3"]) == 8
+
+            await set_zone(db, "az1", "h4")
+            await feed.refresh()
+            assert "aggregate_hosts" in watched.tables_read()
+            assert names(feed.hosts, feed.hosts.zone == feed.hosts.zone_id("az1")) == {"h4"}
+
+            await feed.refresh()
+            assert watched.tables_read() == {"resource_providers"}
+
+    run(scenario())
+
+
+def test_hosts_appear_change_and_depart(database):
+    async def scenario():
+        async with database() as db:
+            feed = Feed(db, SchedulerConfig())
+            await feed.refresh()
+            assert len(feed.hosts) == 0
+            uuids = await add_hosts(db, described("h1"), described("h2"))
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.everywhere) == {"h1", "h2"}
+            await add_hosts(db, described("h1", vcpus=32, traits=["CUSTOM_NEW"]), described("h2"))
+            await feed.refresh()
+            assert free(feed, uuids["h1"]) == 32
+            assert names(feed.hosts, feed.hosts.has_trait("CUSTOM_NEW")) == {"h1"}
+            async with db.transaction() as tx:
+                await hosts_changed(tx, ["h2"])
+                await tx.execute("DELETE FROM hypervisors WHERE host = 'h2'")
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.everywhere) == {"h1"}
+
+    run(scenario())
+
+
+def test_providers_that_are_no_hosts_are_left_alone(database):
+    async def scenario():
+        async with database() as db:
+            watched = Watched(db)
+            feed = Feed(watched, SchedulerConfig(liveness_every=1000))
+            await feed.refresh()
+            async with db.transaction() as tx:
+                await sync(tx, [ProviderFacts("pool", "storage pool", {"DISK_GB": Inventory(1000)})])
+            await feed.refresh()
+            watched.statements.clear()
+            await feed.refresh()
+            assert watched.tables_read() == {"resource_providers"}
+            assert len(feed.hosts) == 0
+
+    run(scenario())
+
+
+def test_silent_hosts_are_down_until_heard_again(sqlite_url, monkeypatch):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1"), described("h2"))
+            start = clock.now()
+            feed = Feed(db, SchedulerConfig(service_down_time=60))
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.up) == {"h1", "h2"}
+
+            async def heard(host: str, after: float) -> None:
+                async with db.transaction() as tx:
+                    await tx.execute("UPDATE services SET last_seen_at = $2 WHERE host = $1", host, start + after)
+
+            await heard("h2", 50)
+            monkeypatch.setattr(clock, "now", lambda: start + 70)
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.up) == {"h2"}
+            await heard("h1", 71)
+            monkeypatch.setattr(clock, "now", lambda: start + 72)
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.up) == {"h1", "h2"}
+
+    run(scenario())
+
+
+def test_a_change_that_commits_late_with_a_lower_number_is_seen(database):
+    """Two transactions draw numbers; the higher one commits first and is read before the lower one is there."""
+
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, described("early"), described("late"))
+            feed = Feed(db, SchedulerConfig())
+            await feed.refresh()
+            drawn = await db.fetch_value("SELECT MAX(change) + 1 FROM resource_providers")
+            await take(db, "c1", uuids["early"], 1)
+            await take(db, "c2", uuids["early"], 1)
+            await feed.refresh()
+            await take(db, "c3", uuids["late"], 5)
+            async with db.transaction() as tx:
+                await tx.execute("UPDATE resource_providers SET change = $1 WHERE uuid = $2", drawn, uuids["late"])
+            await feed.refresh()
+            assert free(feed, uuids["late"]) == 3
+
+    run(scenario())
+
+
+def test_a_reload_finds_what_was_overlooked(database):
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, described("h1"), described("h2"), described("h3"))
+            feed = Feed(db, SchedulerConfig(overlap=0.0))
+            await feed.refresh()
+            async with db.transaction() as tx:  # nobody says that these changed
+                await tx.execute("UPDATE inventories SET total = 99 WHERE resource_class = 'VCPU'")
+                await tx.execute("DELETE FROM hypervisors WHERE host = 'h2'")
+                await tx.execute("DELETE FROM resource_providers WHERE uuid = $1", uuids["h3"])
+            await feed.refresh()
+            assert (len(feed.hosts), free(feed, uuids["h1"])) == (3, 8)
+            await feed.reload()
+            assert names(feed.hosts, feed.hosts.everywhere) == {"h1"}
+            assert free(feed, uuids["h1"]) == 99
+
+    run(scenario())
+
+
+def test_a_doubted_host_is_read_anew(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            uuids = await add_hosts(db, described("h1"), described("h2"))
+            feed = Feed(db, SchedulerConfig(overlap=0.0))
+            await feed.refresh()
+            async with db.transaction() as tx:
+                await tx.execute("DELETE FROM resource_providers WHERE uuid = $1", uuids["h1"])
+            feed.doubt([uuids["h1"], uuids["h2"], "unknown"])
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.everywhere) == {"h2"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("number", [249, 250, 251, 600])
+def test_pages_leave_nobody_out(sqlite_url, number):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, *(described(f"h{n}") for n in range(number)))
+            feed = Feed(db, SchedulerConfig())
+            await feed.refresh()
+            assert len(feed.hosts) == number
+
+    run(scenario())

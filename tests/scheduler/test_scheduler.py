@@ -1,0 +1,236 @@
+"""From a request to a claim: boots side by side spread out, losers propose again, a refusal is true and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from kilonova.placement import Consumer, HoldsOther, claim, release, usages
+from kilonova.scheduler import Candidate, NoValidHost, Request, Scheduler, SchedulerConfig, claim_first
+from tests.placement.support import everything
+from tests.scheduler.support import TINY, add_hosts, described, set_disabled
+from tests.support import run
+from tests.support.databases import opened
+
+BOOT = Request(resources=TINY)
+
+
+def server(number: int) -> Consumer:
+    return Consumer(f"server-{number}", "project", "user")
+
+
+def test_boots_side_by_side_go_to_different_hosts(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, *(described(f"h{n}") for n in range(16)))
+            scheduler = Scheduler(db)
+            plans = [await scheduler.plan(BOOT) for _ in range(16)]  # nobody has claimed yet
+            assert len({plan.candidates[0].host for plan in plans}) == 16
+
+    run(scenario())
+
+
+def test_places_spread_evenly(database):
+    async def scenario():
+        async with database() as db:
+            await add_hosts(db, *(described(f"h{n}") for n in range(8)))
+            scheduler = Scheduler(db)
+            taken = await asyncio.gather(*(scheduler.place(BOOT, server(n)) for n in range(32)))
+            assert set(Counter(candidate.host for candidate in taken).values()) == {4}
+
+    run(scenario())
+
+
+def test_the_last_place_is_found_and_then_the_refusal_says_why(database):
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, described("h1", vcpus=2), described("h2", vcpus=3), described("h3"))
+            await set_disabled(db, "h3")
+            scheduler = Scheduler(db)
+            outcomes = await asyncio.gather(
+                *(scheduler.place(BOOT, server(n)) for n in range(8)), return_exceptions=True
+            )
+            refusals = [outcome for outcome in outcomes if not isinstance(outcome, Candidate)]
+            assert [str(refusal) for refusal in refusals] == [
+                "No valid host was found: 3 hosts: 2 lack 1 VCPU, 1 disabled"
+            ] * 3
+            assert all(isinstance(refusal, NoValidHost) for refusal in refusals)
+            used = await usages(db, list(uuids.values()))
+            assert [used[uuids[name]]["VCPU"] for name in ("h1", "h2", "h3")] == [2, 3, 0]
+
+    run(scenario())
+
+
+def test_several_schedulers_fill_the_hosts_exactly(database_url):
+    """Each has its own snapshot and learns of the others' claims by the change sequence alone."""
+
+    async def scenario():
+        async with opened(database_url) as one, opened(database_url) as other:
+            uuids = await add_hosts(one, *(described(f"h{n}", vcpus=10) for n in range(4)))
+            schedulers = [Scheduler(one), Scheduler(other)]
+            outcomes = await asyncio.gather(
+                *(schedulers[n % 2].place(BOOT, server(n)) for n in range(60)), return_exceptions=True
+            )
+            assert sum(isinstance(outcome, Candidate) for outcome in outcomes) == 40
+            assert sum(isinstance(outcome, NoValidHost) for outcome in outcomes) == 20
+            used = await usages(one, list(uuids.values()))
+            assert {amounts["VCPU"] for amounts in used.values()} == {10}
+
+    run(scenario())
+
+
+def test_room_given_back_is_seen_before_anyone_is_refused(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(refresh_every=1000))
+            await scheduler.place(BOOT, server(1))
+            async with db.transaction() as tx:
+                await release(tx, server(1).uuid)
+            assert (await scheduler.place(BOOT, server(2))).host == "h1"
+
+    run(scenario())
+
+
+def test_a_proposal_alone_refuses_nobody(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1", vcpus=1))
+            scheduler = Scheduler(db)
+            assert (await scheduler.plan(BOOT)).candidates
+            assert (await scheduler.plan(BOOT)).candidates
+
+    run(scenario())
+
+
+def test_a_dry_plan_is_the_same_plan_and_leaves_no_trace(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1", vcpus=4), described("h2", vcpus=2))
+            scheduler = Scheduler(db, SchedulerConfig(jitter=0.0))
+            before = await everything(db)
+            dry = [await scheduler.plan(BOOT, dry=True) for _ in range(3)]
+            assert dry[0] == dry[1] == dry[2] == await scheduler.plan(BOOT)
+            assert await everything(db) == before
+
+    run(scenario())
+
+
+def test_what_the_claim_is_for_shares_its_transaction(database):
+    async def scenario():
+        async with database() as db:
+            await add_hosts(db, described("h1"))
+            scheduler = Scheduler(db)
+            before = await everything(db)
+
+            async def fail(tx, candidate):
+                assert candidate.host == "h1"
+                raise RuntimeError("the server's row cannot be written")
+
+            with pytest.raises(RuntimeError):
+                await scheduler.place(BOOT, server(1), fail)
+            assert await everything(db) == before
+
+    run(scenario())
+
+
+# The transaction step
+
+
+async def hosts_with_room(db, **vcpus: int) -> list[Candidate]:
+    uuids = await add_hosts(db, *(described(name, vcpus=number) for name, number in vcpus.items()))
+    return [Candidate(uuids[name], name, name) for name in vcpus]
+
+
+def test_the_first_candidate_with_room_is_taken(database):
+    async def scenario():
+        async with database() as db:
+            candidates = await hosts_with_room(db, a=1, b=4, c=4)
+            async with db.transaction() as tx:
+                taken = await claim_first(tx, candidates, server(1), {"VCPU": 2})
+            assert taken == candidates[1]
+            before = await everything(db)
+            async with db.transaction() as tx:
+                assert await claim_first(tx, candidates, server(2), {"VCPU": 5}) is None
+                assert await claim_first(tx, [], server(2), {"VCPU": 1}) is None
+            assert await everything(db) == before
+
+    run(scenario())
+
+
+def test_a_repeated_step_gets_what_it_already_holds(database):
+    async def scenario():
+        async with database() as db:
+            candidates = await hosts_with_room(db, a=4, b=4)
+            async with db.transaction() as tx:
+                assert await claim(tx, server(1), candidates[1].uuid, {"VCPU": 2})
+            before = await everything(db)
+            async with db.transaction() as tx:
+                assert await claim_first(tx, candidates, server(1), {"VCPU": 2}) == candidates[1]
+            with pytest.raises(HoldsOther):
+                async with db.transaction() as tx:
+                    await claim_first(tx, candidates[:1], server(1), {"VCPU": 2})
+            assert await everything(db) == before
+
+    run(scenario())
+
+
+def test_the_best_host_is_waited_for_and_a_busy_alternate_passed_over(postgresql_url):
+    async def scenario():
+        async with opened(postgresql_url) as db:
+            full, busy, idle = await hosts_with_room(db, full=1, busy=4, idle=4)
+
+            async def take(number: int, candidates: list[Candidate]) -> Candidate | None:
+                async with db.transaction() as tx:
+                    return await claim_first(tx, candidates, server(number), {"VCPU": 2})
+
+            async with db.transaction() as tx:
+                assert await claim(tx, server(1), busy.uuid, {"VCPU": 1})
+                assert await asyncio.create_task(take(2, [full, busy, idle])) == idle
+                waiting = asyncio.create_task(take(3, [busy, idle]))
+                await asyncio.wait([waiting], timeout=0.1)
+                assert not waiting.done()
+            assert await waiting == busy
+
+    run(scenario())
+
+
+def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1", vcpus=1), described("h2", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(alternates=1, jitter=0.0, refresh_every=1000))
+            plan = await scheduler.plan(BOOT)
+            async with db.transaction() as tx:
+                assert await claim(tx, server(1), plan.candidates[0].uuid, {"VCPU": 1})
+            async with db.transaction() as tx:
+                assert await claim_first(tx, plan.candidates, server(2), TINY) is None
+            again = await scheduler.plan(BOOT, after=plan)
+            assert {plan.candidates[0].host, again.candidates[0].host} == {"h1", "h2"}
+
+    run(scenario())
+
+
+def test_the_full_reload_runs_behind_the_plans(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1"))
+            scheduler = Scheduler(db, SchedulerConfig(reload_every=0.0, refresh_every=0.0, overlap=0.0))
+            await scheduler.warm()
+            async with db.transaction() as tx:
+                await tx.execute("DELETE FROM hypervisors")
+            async with asyncio.timeout(10):
+                while (await scheduler.plan(BOOT, dry=True)).candidates:  # noqa: ASYNC110 - it goes on by itself
+                    await asyncio.sleep(0.01)
+            await scheduler.close()
+
+    run(scenario())
+
+
+def test_the_package_does_not_load_numpy():
+    code = "import sys, kilonova.scheduler; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
