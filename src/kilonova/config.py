@@ -166,7 +166,7 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text())
     except OSError as error:
         raise ConfigError(f"Configuration file {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or not even text
         raise ConfigError(f"Configuration file {file}: {error}") from None
 
 

@@ -301,6 +301,10 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(
             "parts of a cloud apart need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
         )
+    if not 0 <= config.port <= 65535:
+        raise CannotStart(f"port: {config.port} is not between 0 and 65535")
+    if config.sim.hosts < 0:
+        raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
     for name, value in (
         ("identity.auth_url", config.identity.auth_url),
         ("image.url", config.image.url),

@@ -15,7 +15,7 @@ COMMANDS = {
     "operations": ("operations", "Look at operations, cancel them, try them again."),
     "db": ("db", "Create, upgrade and inspect the database."),
     "sim": ("sim", "Look at simulated hosts, and make them fail."),
-    "policy": ("policy", "Print the policy rules and their defaults."),
+    "policy": ("policy", "Print the policy rules and their defaults: policy sample."),
     "version": ("version", "Print the version."),
 }
 

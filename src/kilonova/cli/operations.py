@@ -1,0 +1,78 @@
+"""`kilonova operations`: what is under way, what stands still and why."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kilonova.cli import options
+
+if TYPE_CHECKING:
+    from kilonova.operations.views import Summary
+
+
+@click.command()
+@click.option("--stuck", is_flag=True, help="Only those that need a look.")
+@click.option("--server", metavar="ID", help="All of one server, also the finished ones.")
+@click.option("--cancel", metavar="OPERATION", help="Stop this one and undo what it has done.")
+@click.option("--retry", metavar="OPERATION", help="Do not let this one pause before its next attempt.")
+@options.together(options.data, options.database, options.file)
+def operations(
+    stuck: bool, server: str | None, cancel: str | None, retry: str | None, file: Path | None, **flags: Any
+) -> None:
+    """Show operations under way; cancel one, or have it tried again."""
+    from kilonova.store import Unavailable
+
+    config = options.load(file, **flags)
+    if not config.database and not (config.data_dir / "kilonova.db").is_file():
+        raise options.Failure(f"--data: no database in {config.data}")
+    try:
+        _show(asyncio.run(_work(config.database_url, stuck, server, cancel, retry)))
+    except Unavailable as error:
+        raise options.Failure(str(error)) from None
+
+
+async def _work(
+    url: str, stuck: bool, server: str | None, cancel: str | None, retry: str | None
+) -> list[Summary] | None:
+    """What to show; None after a change."""
+    from kilonova.operations import requests, views
+    from kilonova.store import open_database
+
+    db = await open_database(url)
+    try:
+        for chosen, change in ((cancel, requests.request_cancel), (retry, requests.try_again)):
+            if chosen is not None:
+                async with db.transaction() as tx:
+                    changed = await change(tx, chosen)
+                if not changed:
+                    raise options.Failure(f"{chosen}: no such operation, or nothing to do for it")
+        if cancel is not None or retry is not None:
+            return None
+        return await views.stuck(db) if stuck else await views.summaries(db, server)
+    finally:
+        await db.close()
+
+
+def _show(found: list[Summary] | None) -> None:
+    if found is None:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from kilonova import clock
+
+    now = clock.now()
+    table = Table("OPERATION", "KIND", "SERVER", "STATE", "STEP", "TRIES", "AGE", "WHY", box=box.SIMPLE_HEAD)
+    for op in found:
+        tries = f"{op.attempt + 1}" + (f" in round {op.round}" if op.round > 1 else "")
+        age = f"{(op.finished_at or now) - op.created_at:.0f} s"
+        table.add_row(op.id, op.kind, op.server_id or "", op.state, op.step, tries, age, op.reason or "")
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 400  # a pipe has no width, and ids must stay whole for whoever reads it
+    console.print(table)

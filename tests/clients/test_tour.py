@@ -1,0 +1,60 @@
+"""The README's tour, run to the letter with the stock client."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Cloud
+
+ROOT = Path(__file__).parents[2]
+VENV = Path(sys.executable).parents[1]
+
+
+def tour() -> list[str]:
+    """The commands of the block below the comment that names this test."""
+    found = re.search(r"<!-- tour:.*?-->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    return [line for line in found[1].splitlines() if line.strip()]
+
+
+@pytest.mark.timeout(300)
+def test_the_tour_works_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(VENV)
+    lines = tour()
+    script = "set -e\n" + "\n".join(f"echo '$' {_quoted(line)}\n{line}" for line in lines)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    with Cloud(tmp_path / "data") as cloud:
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        shown = dict(zip(lines, re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)[1:], strict=True))
+        _check(shown)
+        assert cloud.client("kilonova").get("compute", "/servers?all_tenants=1").json()["servers"] == []
+
+
+def _check(shown: dict[str, str]) -> None:
+    """Each command's output says what the reader is to see."""
+    expected = {
+        "flavor list": ["m1.tiny", "m1.xlarge"],
+        "image list": ["cirros-sim", "active"],
+        "network list": ["private"],
+        "server create": ["ACTIVE", "web"],
+        "server list": ["web", "ACTIVE", "private=10.0.", "cirros-sim", "m1.tiny"],
+        "server show web -c": ["SHUTOFF"],
+        "server event list": ["create", "stop", "start", "reboot"],
+    }
+    for command, words in expected.items():
+        output = next(text for line, text in shown.items() if command in line)
+        for word in words:
+            assert word in output, f"{command}: {output}"
+
+
+def _quoted(line: str) -> str:
+    return "'" + line.replace("'", "'\\''") + "'"
