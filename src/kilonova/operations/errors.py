@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+import orjson
+
 from kilonova.store import Unavailable
 
 
@@ -60,7 +62,7 @@ def describe(error: BaseException, step: str) -> dict[str, Any]:
     """The JSON form. Only messages written for users are shown to them."""
     if isinstance(error, Failed):
         kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS)
-        return {"type": kind, "message": str(error), "fault": error.fault}
+        return {"type": kind, "message": str(error), "fault": _plain(error.fault)}
     if isinstance(error, Unavailable):
         return {"type": "Failed", "message": "The database was not available", "fault": None}
     if isinstance(error, GoBack) or is_passing(error):
@@ -71,6 +73,11 @@ def describe(error: BaseException, step: str) -> dict[str, Any]:
         "fault": None,
         "internal": "".join(traceback.format_exception(error, limit=-12)),
     }
+
+
+def _plain(fault: Any) -> Any:
+    """A fault that cannot be written down must not keep the failure itself from being recorded."""
+    return orjson.loads(orjson.dumps(fault, default=str, option=orjson.OPT_NON_STR_KEYS))
 
 
 def restore(document: dict[str, Any]) -> Failed:

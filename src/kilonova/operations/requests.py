@@ -79,3 +79,16 @@ async def request_cancel(tx: Transaction, operation_id: str) -> bool:
         tx.wake(WORK)
         tx.wake(CANCELS)
     return bool(changed)
+
+
+async def try_again(tx: Transaction, operation_id: str) -> bool:
+    """Do not wait for the end of a pause. False if it has ended, runs already or has a wait to wait for."""
+    changed = await tx.execute(
+        "UPDATE operations SET run_at = $2 WHERE id = $1 AND finished_at IS NULL AND state <> 'waiting'"
+        " AND run_at > $2 AND lease_until <= $2",
+        operation_id,
+        clock.now(),
+    )
+    if changed:
+        tx.wake(WORK)
+    return bool(changed)

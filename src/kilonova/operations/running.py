@@ -178,6 +178,7 @@ class Running:
         return await store.save(tx, self.row, {**known, "step": self._names[following], "step_started_at": now})
 
     async def _wait(self, wait: Wait, until: float, polled: bool = False) -> None:
+        await self._fault("before", FORWARD, wait)
         key = wait.key(self.op)
         async with self.op.db.transaction() as tx:
             seen = await events.look(tx, self.row, wait, key, polled=polled)
@@ -185,6 +186,7 @@ class Running:
             poll_due = seen.poll_at is not None and seen.poll_at <= now
             if seen.arrived:
                 result = wait.arrived(self.op, seen.payload) if wait.arrived else seen.payload
+                await self._fault("after", FORWARD, wait)
                 after = await self._end_wait(tx, wait, result)
             elif now < until and not poll_due:
                 run_at = until if seen.poll_at is None else min(until, seen.poll_at)
@@ -370,19 +372,19 @@ class Running:
             self.worker.due(after["run_at"])
 
     def _done(self, step: Entry, phase: str, outcome: str, after: Row) -> None:
-        seconds = clock.now() - (self.row["step_started_at"] or clock.now())
+        if self.worker.observer is not None:
+            seconds = after["updated_at"] - self.row["step_started_at"]
+            self.worker.observer.step_finished(self.op.kind, step.name, phase, outcome, seconds)
         if after["results"] != self.row["results"]:
             self.op.results = orjson.loads(after["results"])
         self._apply(after)
-        if self.worker.observer is not None:
-            self.worker.observer.step_finished(self.op.kind, step.name, phase, outcome, seconds)
 
     def _forget(self) -> None:
         self.op.results = orjson.loads(self.row["results"])
         self.op.note = orjson.loads(self.row["note"])
         self.op.host = self.row["host"]
 
-    async def _fault(self, point: str, phase: str, step: Step) -> None:
+    async def _fault(self, point: str, phase: str, step: Entry) -> None:
         if self.worker.faults is not None:
             await self.worker.faults.at(point, phase, step.name, self.op)
 
@@ -392,4 +394,4 @@ def _cancelled() -> Cancelled:
 
 
 def _text(document: dict[str, Any]) -> str:
-    return orjson.dumps(document, default=str).decode() if document else "{}"
+    return orjson.dumps(document).decode() if document else "{}"

@@ -48,7 +48,8 @@ _SAVED = (
 _SAVE = """
 UPDATE operations SET state = $7, step = $8, undo_to = $9, round = $10, results = $11, note = $12, error = $13,
     attempt = $14, trouble = $15, host = $16, round_started_at = $17, step_started_at = $18, finished_at = $19,
-    updated_at = $20, run_at = CASE WHEN cancel_requested AND $7 <> 'undoing' THEN $20 ELSE $21 END,
+    updated_at = $20, progress = NULL,
+    run_at = CASE WHEN cancel_requested AND $7 <> 'undoing' THEN CAST($20 AS DOUBLE PRECISION) ELSE $21 END,
     lease_owner = CASE WHEN $22 THEN NULL ELSE lease_owner END, lease_until = CASE WHEN $22 THEN 0 ELSE lease_until END
 WHERE seq = $1 AND epoch = $2 AND lease_owner = $3 AND state = $4 AND step = $5 AND round = $6
 RETURNING cancel_requested, CASE WHEN finished_at IS NULL THEN FALSE ELSE EXISTS (

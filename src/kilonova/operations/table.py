@@ -21,6 +21,10 @@ class WrongTable(Exception):
     """An operation's declaration makes no sense."""
 
 
+class UnknownStep(Exception):
+    """An operation of another release has a step that this one does not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing to do, and how to take it back. Both may run twice and must then find their own work.
@@ -81,11 +85,15 @@ class Table:
             if step.deadline <= 0:
                 raise WrongTable(f"{owner}: step {step.name!r} has no deadline")
 
-    def plan(self, text: str) -> tuple[Entry, ...]:
-        """The steps that an operation began with, perhaps in another release. Raises KeyError with an unknown name."""
-        if text == self.text:
+    def plan(self, text: str, step: str) -> tuple[Entry, ...]:
+        """The steps that an operation began with, perhaps in another release. Raises UnknownStep."""
+        if text == self.text and step in self.names:
             return self.steps
-        return tuple(self._by_name[name] for name in orjson.loads(text))
+        names = orjson.loads(text)
+        unknown = [name for name in names if name not in self._by_name] + [step] * (step not in names)
+        if unknown:
+            raise UnknownStep(f"This release does not know the step '{unknown[0]}'")
+        return tuple(self._by_name[name] for name in names)
 
     def find(self, name: str) -> Entry | None:
         return self._by_name.get(name)

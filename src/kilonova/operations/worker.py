@@ -21,7 +21,7 @@ from kilonova.operations.requests import CANCELS, WORK
 from kilonova.operations.running import Running, Stopped
 from kilonova.operations.states import QUEUED, UNDOING
 from kilonova.operations.table import Operation
-from kilonova.store import Database, Row, Unavailable
+from kilonova.store import Database, Row, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Worker:
             if time.monotonic() - self._tidied > TIDY:
                 self._tidied = time.monotonic()
                 await store.tidy(self.db, self._kinds)
-        except Unavailable as error:
+        except StoreError as error:
             logger.warning("the worker cannot reach the database: %s", error)
 
     async def _take(self, group: asyncio.TaskGroup) -> None:
@@ -156,11 +156,12 @@ class Worker:
     async def _prepare(self, row: Row, leased_at: float) -> Running | None:
         kind = self._kinds[row["kind"]]
         try:
-            plan = kind.table().plan(row["plan"])
-        except KeyError as unknown:
-            await self._park(row, f"This release does not know the step {unknown}")
+            plan = kind.table().plan(row["plan"], row["step"])
+            op = kind(row, services=self.services, db=self.db)
+        except Exception as error:
+            known = isinstance(error, table.UnknownStep)
+            await self._park(row, str(error) if known else f"The row cannot be read: {error!r}")
             return None
-        op = kind(row, services=self.services, db=self.db)
         if (stale := self._held.get(op.id)) is not None:
             stale.end(LostLease)
         running = self._held[op.id] = Running(self, op, row, plan, leased_at)
@@ -178,7 +179,7 @@ class Worker:
         try:
             async with self.db.transaction() as tx:
                 await store.save(tx, row, changes, release=True)
-        except (Unavailable, LostLease):
+        except (StoreError, LostLease):
             pass  # the lease runs out by itself
 
     async def _carry_out(self, running: Running) -> None:
@@ -212,7 +213,7 @@ class Worker:
             try:
                 async with asyncio.timeout(self.lease / 3):
                     found = await store.renew(self.db, self.owner, self.lease, list(held))
-            except (Unavailable, TimeoutError) as error:
+            except (StoreError, TimeoutError) as error:
                 logger.warning("leases could not be renewed: %s", error)
                 for running in held.values():
                     if not self.holds(running):
@@ -248,5 +249,5 @@ class Worker:
         if self._held:
             try:
                 await store.release(self.db, self.owner, list(self._held))
-            except Unavailable as error:
+            except StoreError as error:
                 logger.warning("leases run out by themselves, they could not be given back: %s", error)

@@ -1,0 +1,196 @@
+"""The tests that every operation gets from its table: each step run twice, failed, and killed.
+
+    class TestBoot(OperationTests):
+        operation = Boot
+
+        async def prepare(self, db): ...             # a world; the worker gets it as `services`
+        async def begin(self, tx, world): ...        # what the API does; returns the operation's id
+        async def census(self, db, world): ...       # everything that a failed operation must not leave behind
+        async def outcome(self, db, world): ...      # the end to compare, free of random ids; else the census
+        async def waiting(self, db, world, op): ...  # posts the event that the operation waits for
+
+Faults are injected through the hooks of the worker, so what runs is the engine as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import orjson
+
+from kilonova.operations.errors import Failed, Passing
+from kilonova.operations.running import FORWARD, UNDO
+from kilonova.operations.states import DONE, FAILED, WAITING
+from kilonova.operations.table import Operation, Step
+from kilonova.operations.worker import Worker
+from kilonova.store import Database, Row, Transaction, open_database, upgrade
+
+PATIENCE = 30.0
+POINTS = ("before", "after")
+INJECTED = "injected by a test"
+
+
+@dataclass
+class Fault:
+    """Strikes once at each step that it is for: `fail`, `again` (a passing error) or `kill`."""
+
+    act: str
+    phase: str
+    point: str
+    steps: frozenset[str]
+    struck: set[str] = field(default_factory=set)
+    killed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def at(self, point: str, phase: str, step: str) -> None:
+        if (point, phase) != (self.point, self.phase) or step not in self.steps or step in self.struck:
+            return
+        self.struck.add(step)
+        if self.act == "fail":
+            raise Failed(INJECTED)
+        if self.act == "again":
+            raise Passing(INJECTED)
+        self.killed.set()
+        await asyncio.Event().wait()
+
+
+class Injection:
+    """The faults of one test, for operations of one kind."""
+
+    def __init__(self, kind: str, faults: Iterable[Fault]) -> None:
+        self.kind = kind
+        self.faults = tuple(faults)
+
+    async def at(self, point: str, phase: str, step: str, op: Operation) -> None:
+        if op.kind == self.kind:
+            for fault in self.faults:
+                await fault.at(point, phase, step)
+
+    @property
+    def kill(self) -> Fault | None:
+        return next((fault for fault in self.faults if fault.killed.is_set()), None)
+
+
+@dataclass
+class Result:
+    row: Row
+    before: Any
+    after: Any
+    outcome: Any
+
+
+class OperationTests:
+    operation: ClassVar[type[Operation]]
+    _expected: ClassVar[Any] = None
+
+    async def prepare(self, db: Database) -> Any:
+        return None
+
+    async def begin(self, tx: Transaction, world: Any) -> str:
+        raise NotImplementedError
+
+    async def census(self, db: Database, world: Any) -> Any:
+        raise NotImplementedError
+
+    async def outcome(self, db: Database, world: Any) -> Any:
+        return await self.census(db, world)
+
+    async def waiting(self, db: Database, world: Any, op: str) -> None:
+        raise NotImplementedError(f"{self.operation.kind} waits, and the test does not say what for")
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        names = self.operation.table().names
+        for name, values in (("step", names), ("undo_step", self._undoable()), ("point", POINTS)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, values)
+
+    def test_each_step_twice(self, database_url: str) -> None:
+        fault = Fault("again", FORWARD, "after", frozenset(self.operation.table().names))
+        self._ends_well(database_url, fault)
+
+    def test_each_step_failed_leaves_nothing(self, database_url: str, step: str, point: str) -> None:
+        self._leaves_nothing(database_url, Fault("fail", FORWARD, point, frozenset({step})))
+
+    def test_killed_at_each_step(self, database_url: str, step: str, point: str) -> None:
+        self._ends_well(database_url, Fault("kill", FORWARD, point, frozenset({step})))
+
+    def test_each_undo_twice(self, database_url: str) -> None:
+        self._leaves_nothing(database_url, self._last(), Fault("again", UNDO, "after", frozenset(self._undoable())))
+
+    def test_killed_at_each_undo(self, database_url: str, undo_step: str, point: str) -> None:
+        self._leaves_nothing(database_url, self._last(), Fault("kill", UNDO, point, frozenset({undo_step})))
+
+    def _undoable(self) -> list[str]:
+        return [step.name for step in self.operation.table().steps if isinstance(step, Step) and step.undo]
+
+    def _last(self) -> Fault:
+        """Fails the last step after it did its work, so that everything there is gets undone."""
+        return Fault("fail", FORWARD, "after", frozenset(self.operation.table().names[-1:]))
+
+    def _ends_well(self, url: str, *faults: Fault) -> None:
+        cls = type(self)
+        if cls._expected is None:
+            cls._expected = asyncio.run(self._undisturbed())
+        result = asyncio.run(self._carry_out(url, faults))
+        assert result.row["state"] == DONE, result.row
+        assert result.outcome == cls._expected.outcome
+
+    def _leaves_nothing(self, url: str, *faults: Fault) -> None:
+        result = asyncio.run(self._carry_out(url, faults))
+        assert result.row["state"] == FAILED, result.row
+        assert orjson.loads(result.row["error"])["message"] == INJECTED
+        assert result.after == result.before
+
+    async def _undisturbed(self) -> Result:
+        with tempfile.TemporaryDirectory() as directory:
+            url = f"sqlite://{directory}/kilonova.db"
+            await upgrade(url)
+            result = await self._carry_out(url, ())
+        assert result.row["state"] == DONE, result.row
+        return result
+
+    async def _carry_out(self, url: str, faults: Iterable[Fault]) -> Result:
+        injection = Injection(self.operation.kind, faults)
+        db = await open_database(url)
+        try:
+            world = await self.prepare(db)
+            before = await self.census(db, world)
+            async with db.transaction() as tx:
+                identity = await self.begin(tx, world)
+            async with asyncio.timeout(PATIENCE):
+                row = await self._work(db, world, identity, injection)
+            assert not await db.fetch("SELECT * FROM operation_waits WHERE operation_id = $1", identity)
+            for fault in injection.faults:
+                assert fault.struck == fault.steps, f"never came to {fault.steps - fault.struck}"
+            return Result(row, before, await self.census(db, world), await self.outcome(db, world))
+        finally:
+            await db.close()
+
+    async def _work(self, db: Database, world: Any, identity: str, injection: Injection) -> Row:
+        """Workers, one after the other as they are killed, until the operation has ended."""
+        answered: set[int] = set()
+        while True:
+            worker = Worker(db, world, sweep=0.02, faults=injection, backoff=lambda attempt: 0.0)
+            task = asyncio.create_task(worker.run())
+            while not task.done() and (kill := injection.kill) is None:
+                row = await db.fetch_one("SELECT * FROM operations WHERE id = $1", identity)
+                assert row is not None
+                if row["finished_at"] is not None:
+                    await worker.stop()
+                    await task
+                    return row
+                if row["state"] == WAITING and row["epoch"] not in answered:
+                    answered.add(row["epoch"])
+                    await self.waiting(db, world, identity)
+                await asyncio.sleep(0.002)
+            if task.done():
+                task.result()
+            assert kill is not None
+            kill.killed.clear()
+            task.cancel()
+            await asyncio.wait([task])
+            async with db.transaction() as tx:  # the lease runs out
+                await tx.execute("UPDATE operations SET lease_until = 0 WHERE id = $1", identity)

@@ -1,0 +1,260 @@
+"""Steps in their order: results, retries, deadlines, restarts, observers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from kilonova.operations import Failed, Operation, Passing, Step, running
+from kilonova.operations.context import operation_id
+from tests.operations.support import Script, Three, act, finished, row_of, start, steps_of, until, working
+from tests.support import run
+from tests.support.databases import opened
+
+
+class Quick(Operation):
+    kind = "test quick"
+    action = "quick"
+    steps = (Step("only", act("only"), act("undo"), deadline=0.3),)
+
+
+def test_steps_run_in_order_and_see_earlier_results(database_url: str) -> None:
+    seen: dict[str, Any] = {}
+
+    async def one(op: Operation, tx: Any) -> Any:
+        op.note["tried"] = ["h1"]
+        op.host = "h1"
+        return {"host": "h1"}
+
+    async def two(op: Operation) -> Any:
+        seen["two"] = (op.params, op.results, op.note, op.epoch, op.round, operation_id.get())
+        return [1, 2]
+
+    async def scenario() -> None:
+        script = Script(one=one, two=two)
+        async with opened(database_url) as db, working(db, script):
+            identity = await start(db, Three, params={"size": 3}, server_id="s", request_id="req-1", project_id="p")
+            row = await finished(db, identity)
+            assert row["state"] == "done"
+            assert script.log == ["one", "two", "three"]
+            assert orjson.loads(row["results"]) == {"one": {"host": "h1"}, "two": [1, 2]}
+            assert (row["host"], row["lease_owner"], row["error"], row["epoch"]) == ("h1", None, None, 1)
+            assert seen["two"] == ({"size": 3}, {"one": {"host": "h1"}}, {"tried": ["h1"]}, 1, 1, identity)
+            assert await steps_of(db, identity) == [(n, "forward", "done") for n in ("one", "two", "three")]
+
+    run(scenario())
+
+
+def test_begin_wakes_the_worker_at_once(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db, working(db, Script(), sweep=30):
+            await asyncio.sleep(0.1)
+            await finished(db, await start(db, Three), seconds=3)
+
+    run(scenario())
+
+
+def test_a_rolled_back_begin_leaves_no_operation(database_url: str) -> None:
+    async def scenario() -> None:
+        from kilonova.operations import begin
+
+        async with opened(database_url) as db:
+            with pytest.raises(ZeroDivisionError):
+                async with db.transaction() as tx:
+                    await begin(tx, Three)
+                    raise ZeroDivisionError
+            assert await db.fetch_value("SELECT COUNT(*) AS n FROM operations") == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("step", ["one", "two"])
+def test_passing_errors_are_tried_again(database_url: str, step: str) -> None:
+    async def scenario() -> None:
+        async def troubled(op: Operation, *tx: Any) -> Any:
+            op.note["half"] = True
+            if script.count(step) < 4:
+                raise Passing("not yet")
+            return dict(op.note)
+
+        script = Script(**{step: troubled})
+        async with opened(database_url) as db, working(db, script):
+            row = await finished(db, await start(db, Three))
+            assert (row["state"], script.count(step), row["attempt"], row["trouble"]) == ("done", 4, 0, None)
+
+    run(scenario())
+
+
+def test_what_a_failed_attempt_left_in_memory_is_dropped(database_url: str) -> None:
+    async def scenario() -> None:
+        async def two(op: Operation) -> Any:
+            before = dict(op.note)
+            op.note["mine"] = True
+            if script.count("two") < 2:
+                raise Passing("not yet")
+            return before
+
+        script = Script(two=two)
+        async with opened(database_url) as db, working(db, script):
+            row = await finished(db, await start(db, Three, note={"given": 1}))
+            assert orjson.loads(row["results"])["two"] == {"given": 1}
+            assert orjson.loads(row["note"]) == {"given": 1, "mine": True}
+
+    run(scenario())
+
+
+def test_a_long_pause_holds_no_lease(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "IN_MEMORY", 0.1)
+
+    async def scenario() -> None:
+        async def two(op: Operation) -> None:
+            if script.count("two") == 1:
+                raise Passing("host is away")
+
+        script = Script(two=two)
+        async with opened(database_url) as db, working(db, script, backoff=lambda attempt: 0.3):
+            identity = await start(db, Three)
+            row = await until(db, identity, lambda row: row["state"] == "queued" and row["attempt"] == 1)
+            assert (row["lease_owner"], row["lease_until"]) == (None, 0)
+            assert orjson.loads(row["trouble"])["message"] == "host is away"
+            row = await finished(db, identity)
+            assert (row["state"], row["epoch"]) == ("done", 2)
+
+    run(scenario())
+
+
+def test_a_passing_error_is_not_tried_beyond_the_deadline(database_url: str) -> None:
+    async def scenario() -> None:
+        async def only(op: Operation) -> None:
+            raise Passing("host is away")
+
+        script = Script(only=only)
+        async with opened(database_url) as db, working(db, script, backoff=lambda attempt: 0.05):
+            row = await finished(db, await start(db, Quick))
+            assert row["state"] == "failed"
+            assert orjson.loads(row["error"])["message"] == "'only' did not end within 0.3 s: host is away"
+            assert 3 <= script.count("only") <= 9
+
+    run(scenario())
+
+
+def test_a_step_is_cut_off_at_its_deadline(database_url: str) -> None:
+    async def scenario() -> None:
+        async def only(op: Operation) -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise RuntimeError("some client's own error") from None
+
+        script = Script(only=only)
+        async with opened(database_url) as db, working(db, script):
+            row = await finished(db, await start(db, Quick), seconds=3)
+            assert (row["state"], orjson.loads(row["error"])["type"]) == ("failed", "TimedOut")
+            assert script.log == ["only", "undo"]
+
+    run(scenario())
+
+
+def test_a_steps_own_timeout_is_not_its_deadline(database_url: str) -> None:
+    async def scenario() -> None:
+        async def only(op: Operation) -> None:
+            raise TimeoutError("a socket's")
+
+        async with opened(database_url) as db, working(db, Script(only=only)):
+            row = await finished(db, await start(db, Quick))
+            assert orjson.loads(row["error"])["message"] == "Unexpected TimeoutError in step 'only'"
+
+    run(scenario())
+
+
+def test_the_deadline_counts_from_the_first_start_whatever_dies(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            identity = await start(db, Quick)
+            async with db.transaction() as tx:
+                await tx.execute("UPDATE operations SET step_started_at = created_at - 1, epoch = 1")
+            script = Script()
+            async with working(db, script):
+                assert (await finished(db, identity))["state"] == "failed"
+            assert script.log == ["undo"]
+
+    run(scenario())
+
+
+def test_an_unexpected_error_shows_users_no_internals(database_url: str) -> None:
+    async def scenario() -> None:
+        async def two(op: Operation) -> None:
+            raise KeyError("password=secret")
+
+        script = Script(two=two)
+        async with opened(database_url) as db, working(db, script):
+            error = orjson.loads((await finished(db, await start(db, Three)))["error"])
+            assert error["message"] == "Unexpected KeyError in step 'two'"
+            assert "KeyError" in error["internal"]
+            assert str(script.failed[0]) == error["message"]
+            assert script.failed[0].internal == error["internal"]  # type: ignore[attr-defined]
+
+    run(scenario())
+
+
+def test_a_failure_carries_its_fault_to_the_hook(database_url: str) -> None:
+    async def scenario() -> None:
+        class NoRoom(Failed):
+            pass
+
+        async def one(op: Operation, tx: Any) -> None:
+            raise NoRoom("no valid host", fault={"code": 500})
+
+        script = Script(one=one)
+        async with opened(database_url) as db, working(db, script):
+            await finished(db, await start(db, Three))
+            assert [(str(e), e.fault, type(e)) for e in script.failed] == [("no valid host", {"code": 500}, Failed)]  # type: ignore[attr-defined]
+
+    run(scenario())
+
+
+def test_progress_is_reported_inside_a_step(database_url: str) -> None:
+    async def scenario() -> None:
+        async def two(op: Operation) -> None:
+            await op.report(70)
+            assert (await row_of(op.db, op.id))["progress"] == 70
+
+        async with opened(database_url) as db, working(db, Script(two=two)):
+            assert (await finished(db, await start(db, Three)))["state"] == "done"
+
+    run(scenario())
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, ...]] = []
+
+    def step_finished(self, kind: str, step: str, phase: str, outcome: str, seconds: float) -> None:
+        assert 0 <= seconds < 10
+        self.seen.append((kind, step, phase, outcome))
+
+    def operation_finished(self, kind: str, state: str) -> None:
+        self.seen.append((kind, state))
+
+
+def test_the_observer_is_told_of_every_end(database_url: str) -> None:
+    async def scenario() -> None:
+        async def two(op: Operation) -> None:
+            raise Failed("no")
+
+        counts = Counts()
+        async with opened(database_url) as db:
+            async with working(db, Script(two=two), observer=counts):
+                await finished(db, await start(db, Three))
+            assert counts.seen == [
+                ("test three", "one", "forward", "done"),
+                ("test three", "two", "forward", "failed"),
+                ("test three", "two", "undo", "done"),
+                ("test three", "one", "undo", "done"),
+                ("test three", "failed"),
+            ]
+
+    run(scenario())

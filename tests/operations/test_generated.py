@@ -1,0 +1,144 @@
+"""The generated tests pass for an operation that is right, and find what is wrong with others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kilonova.operations import Operation, Step, Wait, begin, post_event
+from kilonova.operations.running import FORWARD
+from kilonova.operations.testing import Fault, OperationTests
+from kilonova.store import Database, Transaction
+
+
+class World:
+    """What outlives a worker: ports at a service, guests on a host."""
+
+    def __init__(self) -> None:
+        self.ports: Counter[str] = Counter()
+        self.guests: Counter[str] = Counter()
+
+
+async def claim(op: Operation, tx: Transaction) -> str:
+    await tx.execute("INSERT INTO claims VALUES ('s', 'h1')")
+    return "h1"
+
+
+async def release(op: Operation, tx: Transaction) -> None:
+    await tx.execute("DELETE FROM claims WHERE server = 's'")
+
+
+async def make_port(op: Operation) -> None:
+    op.services.ports["s"] = 1
+
+
+async def drop_port(op: Operation) -> None:
+    op.services.ports.pop("s", None)
+
+
+async def spawn(op: Operation) -> None:
+    assert op.results["claim"] == "h1"
+    op.services.guests["s"] = 1
+
+
+async def destroy(op: Operation) -> None:
+    op.services.guests.pop("s", None)
+
+
+class Build(Operation):
+    kind = "test build"
+    action = "create"
+    steps = (
+        Step("claim", claim, release, deadline=30, transaction=True, undo_transaction=True),
+        Step("make port", make_port, drop_port, deadline=30),
+        Wait("plugged", key=lambda op: "plugged", deadline=30),
+        Step("spawn", spawn, destroy, deadline=30),
+    )
+
+
+async def make_another_port(op: Operation) -> None:
+    op.services.ports["s"] += 1
+
+
+class Repeating(Operation):
+    kind = "test repeating"
+    action = "create"
+    steps = (Step("make port", make_another_port, drop_port, deadline=30),)
+
+
+async def drop_nothing(op: Operation) -> None: ...
+
+
+class Forgetful(Operation):
+    kind = "test forgetful"
+    action = "create"
+    steps = (
+        Step("make port", make_port, drop_nothing, deadline=30),
+        Step("spawn", drop_nothing, None, deadline=30, why="it does nothing"),
+    )
+
+
+async def drop_once(op: Operation) -> None:
+    op.services.ports.subtract("s")
+
+
+class Subtracting(Operation):
+    kind = "test subtracting"
+    action = "create"
+    steps = (Step("make port", make_port, drop_once, deadline=30),)
+
+
+class Worlds(OperationTests):
+    async def prepare(self, db: Database) -> World:
+        async with db.transaction() as tx:
+            await tx.execute("CREATE TABLE claims (server TEXT PRIMARY KEY, host TEXT)")
+        return World()
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        return await begin(tx, self.operation, server_id="s")
+
+    async def census(self, db: Database, world: World) -> Any:
+        return dict(+world.ports), -world.ports, dict(world.guests), await db.fetch("SELECT * FROM claims")
+
+    async def waiting(self, db: Database, world: World, op: str) -> None:
+        async with db.transaction() as tx:
+            await post_event(tx, "plugged")
+
+
+class TestBuild(Worlds):
+    operation = Build
+
+
+class OfRepeating(Worlds):
+    operation = Repeating
+
+
+class OfForgetful(Worlds):
+    operation = Forgetful
+
+
+class OfSubtracting(Worlds):
+    operation = Subtracting
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda url: OfRepeating().test_each_step_twice(url),
+        lambda url: OfRepeating().test_killed_at_each_step(url, "make port", "after"),
+        lambda url: OfForgetful().test_each_step_failed_leaves_nothing(url, "make port", "after"),
+        lambda url: OfForgetful().test_each_step_failed_leaves_nothing(url, "spawn", "before"),
+        lambda url: OfSubtracting().test_each_undo_twice(url),
+        lambda url: OfSubtracting().test_killed_at_each_undo(url, "make port", "after"),
+    ],
+)
+def test_what_is_wrong_is_found(sqlite_url: str, check: Any) -> None:
+    with pytest.raises(AssertionError):
+        check(sqlite_url)
+
+
+def test_a_fault_that_never_strikes_is_found(sqlite_url: str) -> None:
+    with pytest.raises(AssertionError, match="never came to"):
+        OfForgetful()._ends_well(sqlite_url, Fault("again", FORWARD, "after", frozenset({"no such step"})))
