@@ -9,5 +9,5 @@ ATTRIBUTES = ("reservation_id", "launch_index", "ramdisk_id", "kernel_id", "host
 version = Microversion(
     "2.3",
     __doc__,
-    [view("server", "server detail", "server update").gains(*(f"OS-EXT-SRV-ATTR:{name}" for name in ATTRIBUTES))],
+    [view("server", "server detail").gains(*(f"OS-EXT-SRV-ATTR:{name}" for name in ATTRIBUTES))],
 )

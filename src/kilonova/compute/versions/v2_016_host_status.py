@@ -2,4 +2,4 @@
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.16", __doc__, [view("server", "server detail", "server update").gains("host_status")])
+version = Microversion("2.16", __doc__, [view("server", "server detail").gains("host_status")])

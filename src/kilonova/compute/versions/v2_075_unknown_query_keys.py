@@ -1,7 +1,10 @@
-"""Many lists refuse unknown query keys; a flavor without swap shows 0, a hypervisor without servers an empty list."""
+"""Many lists refuse unknown query keys; the answer to a server's update shows all that showing it does; a flavor
+without swap shows 0, a hypervisor without servers an empty list.
+"""
 
 from kilonova.compute.flavors.views import empty_for_zero
 from kilonova.compute.hypervisors.views import SERVERS, servers_if_any
+from kilonova.compute.servers.views import FIELDS, UPDATE_ALWAYS
 from kilonova.http.versions import Microversion, query, view
 
 CLOSED = (
@@ -16,6 +19,8 @@ CLOSED = (
     "PUT /os-quota-sets/{project_id}",
     "DELETE /os-quota-sets/{project_id}",
     "GET /os-services",
+    "GET /servers",
+    "GET /servers/detail",
 )
 
 version = Microversion(
@@ -23,6 +28,7 @@ version = Microversion(
     __doc__,
     [
         *(query(target).closes() for target in CLOSED),
+        view("server update").gains(*(name for name in FIELDS if name not in UPDATE_ALWAYS)),
         view("flavor").changes("swap", before=empty_for_zero, schema={"type": ["integer", "string"]}),
         view("hypervisor summary", "hypervisor").changes(
             "servers", before=servers_if_any, schema=SERVERS, optional=True

@@ -25,6 +25,8 @@ CLOSED = (
     "GET /os-quota-sets/{project_id}/defaults",
     "PUT /os-services/{service_id}",
     "DELETE /os-services/{service_id}",
+    "GET /servers/{server_id}",
+    "GET /servers/{server_id}/os-instance-actions/{request_id}",
     "GET /versions/{version_id}",
 )
 
