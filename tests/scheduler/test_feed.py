@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kilonova import clock
 from kilonova.placement import Consumer, Inventory, ProviderFacts, claim, hosts_changed, release, sync
 from kilonova.scheduler import SchedulerConfig
-from kilonova.scheduler.feed import Feed
+from kilonova.scheduler.feed import PAGE, Feed, Tail
 from kilonova.store import Database, Row
 from tests.scheduler.support import add_hosts, described, names, set_disabled, set_zone
 from tests.support import run
@@ -172,25 +173,65 @@ def test_silent_hosts_are_down_until_heard_again(sqlite_url, monkeypatch):
     run(scenario())
 
 
-def test_a_change_that_commits_late_with_a_lower_number_is_seen(database):
+def test_a_change_that_commits_late_with_a_lower_number_is_seen(postgresql_url):
     """Two transactions draw numbers; the higher one commits first and is read before the lower one is there."""
 
     async def scenario():
-        async with database() as db:
+        async with opened(postgresql_url) as db:
             uuids = await add_hosts(db, described("early"), described("late"))
-            feed = Feed(db, SchedulerConfig())
+            feed = Feed(db, SchedulerConfig(overlap=0.4))
             await feed.refresh()
-            drawn = await db.fetch_value("SELECT MAX(change) + 1 FROM resource_providers")
-            await take(db, "c1", uuids["early"], 1)
-            await take(db, "c2", uuids["early"], 1)
+            drawn, commit = asyncio.Event(), asyncio.Event()
+
+            async def claim_slowly() -> None:
+                async with db.transaction() as tx:
+                    assert await claim(tx, Consumer("slow", "p", "u"), uuids["late"], {"VCPU": 5})
+                    drawn.set()
+                    await commit.wait()
+
+            slow = asyncio.create_task(claim_slowly())
+            await drawn.wait()
+            for number in range(3):
+                await take(db, f"quick-{number}", uuids["early"], 1)
             await feed.refresh()
-            await take(db, "c3", uuids["late"], 5)
-            async with db.transaction() as tx:
-                await tx.execute("UPDATE resource_providers SET change = $1 WHERE uuid = $2", drawn, uuids["late"])
-            await feed.refresh()
-            assert free(feed, uuids["late"]) == 3
+            assert (free(feed, uuids["early"]), free(feed, uuids["late"])) == (5, 8)
+            commit.set()
+            await slow
+            rows = await db.fetch("SELECT change FROM resource_providers ORDER BY name")
+            assert rows[1]["change"] < rows[0]["change"]
+            async with asyncio.timeout(5):
+                while free(feed, uuids["late"]) != 3:
+                    await asyncio.sleep(0.02)
+                    await feed.refresh()
 
     run(scenario())
+
+
+def test_a_look_goes_back_to_what_was_highest_some_time_ago():
+    tail = Tail(overlap=2.0)
+    assert not tail.started
+    tail.start(1000)
+    tail.start(5)  # a later reload begins nothing anew
+    assert tail.since(10.0) == 1000 - PAGE  # wide: who drew a number before the load may commit now
+    tail.saw(1010)
+    assert tail.since(10.1) == 1010  # narrow
+    assert tail.since(10.5) == 1000 - PAGE
+    tail.saw(1020)
+    assert tail.since(12.0) == 1000 - PAGE
+    assert tail.since(12.5) == 1000  # highest at 10.0, two seconds before the last wide look
+    assert tail.since(13.0) == 1010
+    for now in (14.0, 15.0, 16.0, 17.0):
+        tail.since(now)
+    assert tail.since(18.0) == 1020
+
+
+def test_a_single_writer_needs_no_look_back():
+    tail = Tail(overlap=0.0)
+    tail.start(1000)
+    assert tail.since(10.0) == 1000
+    tail.saw(900)
+    tail.saw(1001)
+    assert tail.since(20.0) == 1001
 
 
 def test_a_reload_finds_what_was_overlooked(database):

@@ -25,7 +25,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Plans closer together than this share one look at the database."""
     liveness_every: float = 1.0
     overlap: float = 2.0
-    """Seconds that a transaction may take, from drawing its change number to its commit, without being overlooked."""
+    """Seconds that a transaction may take from drawing its change number to its commit without being overlooked."""
     reload_every: float = 60.0
     """A full reload runs this often, or so that it takes a hundredth of the time, whichever is rarer."""
     foresight: float = 2.0

@@ -19,13 +19,51 @@ from kilonova.store import Database, Row
 PAGE = 250
 
 
+class Tail:
+    """How far the change sequence has been read.
+
+    Where several transactions write at once, a number may become visible after a higher one. So every now and then
+    the look goes back to what was the highest number some time ago; a single writer commits in order and needs none.
+    """
+
+    def __init__(self, overlap: float) -> None:
+        self._overlap = overlap
+        self._highest = -1
+        self._settled = -1
+        self._wide: deque[tuple[float, int]] = deque()
+        self._wide_due = 0.0
+
+    @property
+    def started(self) -> bool:
+        return self._highest >= 0
+
+    def start(self, highest: int) -> None:
+        """Everything was read after this number was the highest."""
+        if not self.started:
+            self._highest = highest
+            self._settled = highest - PAGE
+
+    def saw(self, highest: int) -> None:
+        self._highest = max(self._highest, highest)
+
+    def since(self, now: float) -> int:
+        """Where the next look begins."""
+        if not self._overlap or now < self._wide_due:
+            return self._highest
+        since = self._settled
+        self._wide.append((now, self._highest))
+        while self._wide[0][0] <= now - self._overlap:
+            self._settled = self._wide.popleft()[1]
+        self._wide_due = now + self._overlap / 4
+        return since
+
+
 class Feed:
     def __init__(self, db: Database, config: SchedulerConfig) -> None:
         self._db = db
         self._config = config
         self.hosts = Hosts(config.default_zone)
-        self._since: int | None = None
-        self._seen: deque[tuple[float, int]] = deque()
+        self._tail = Tail(0.0 if db.dialect == "sqlite" else config.overlap)
         self._strangers: dict[int, int] = {}  # providers that are no hosts, and their change when that was found
         self._doubted: set[int] = set()
         self._trait_sets: dict[str | None, frozenset[str]] = {None: frozenset()}
@@ -45,15 +83,13 @@ class Feed:
         for provider_id in before:
             self.hosts.drop(provider_id)
         await self._listen(clock.now())
-        if self._since is None:
-            self._since = highest - PAGE  # who drew a number a moment ago may commit after this look
-            self._note(highest)
+        self._tail.start(highest)
 
     async def refresh(self) -> None:
         """Read what changed."""
-        if self._since is None:
+        if not self._tail.started:
             await self.reload()
-        rows = await self._db.fetch(_CHANGED, self._since)
+        rows = await self._db.fetch(_CHANGED, self._tail.since(time.monotonic()))
         used, facts = self._sort(rows)
         facts += self._doubted
         self._doubted.clear()
@@ -61,8 +97,7 @@ class Feed:
             await self._read_used(used)
         for start in range(0, len(facts), PAGE):
             await self._read(facts[start : start + PAGE])
-        if rows:
-            self._note(max(row["change"] for row in rows))
+        self._tail.saw(max((row["change"] for row in rows), default=0))
         if clock.now() >= self._liveness_due:
             await self._listen(clock.now())
 
@@ -87,13 +122,6 @@ class Feed:
                 else:
                     facts.append(provider_id)
         return used, facts
-
-    def _note(self, highest: int) -> None:
-        """Move the mark to what was the highest change some time ago: lower numbers than today's may still commit."""
-        now = time.monotonic()
-        self._seen.append((now, highest))
-        while self._seen and self._seen[0][0] <= now - self._config.overlap:
-            self._since = self._seen.popleft()[1]
 
     async def _listen(self, now: float) -> None:
         """Ask which services are silent: few, if all is well."""
