@@ -6,3 +6,5 @@ from kilonova.identity import assignments, auth, catalog, domains, groups, proje
 from kilonova.identity.core import api
 
 __all__ = ["api", "assignments", "auth", "catalog", "domains", "groups", "projects", "roles", "users", "versions"]
+
+api.compile([])

@@ -50,7 +50,7 @@ class KeyFile:
         return self.path.read_text().split()
 
     def changed(self) -> bool:
-        return self._seen != self._stamp()
+        return self.path.exists() and self._seen != self._stamp()
 
     def rotate(self) -> None:
         """A new key for new tokens; tokens of the last few keys stay valid until they expire."""
@@ -69,19 +69,22 @@ class KeyRing:
         self._fernet: MultiFernet | None = None
 
     def encrypt(self, raw: bytes) -> str:
-        if self._fernet is None or self.source.changed():
-            self._fernet = self._load()
-        return self._fernet.encrypt(raw).rstrip(b"=").decode()
+        return self._current().encrypt(raw).rstrip(b"=").decode()
 
     def decrypt(self, text: str) -> bytes | None:
         """None for what none of the keys has encrypted."""
-        fernet = self._fernet or self._load()
-        self._fernet = fernet
-        raw = _decrypt(fernet, text)
-        if raw is None and self.source.changed():
+        fernet = self._current()
+        from cryptography.fernet import InvalidToken
+
+        try:
+            return fernet.decrypt((text + "=" * (-len(text) % 4)).encode())
+        except InvalidToken:
+            return None
+
+    def _current(self) -> MultiFernet:
+        if self._fernet is None or self.source.changed():
             self._fernet = self._load()
-            raw = _decrypt(self._fernet, text)
-        return raw
+        return self._fernet
 
     def _load(self) -> MultiFernet:
         from cryptography.fernet import Fernet, MultiFernet
@@ -93,15 +96,6 @@ def key_ring(config: Config) -> KeyRing:
     """By the keys of the configuration, else by those kept in the data directory."""
     given = config.identity.token_keys
     return KeyRing(GivenKeys(given) if given else KeyFile(config.data_dir / "token-keys"))
-
-
-def _decrypt(fernet: MultiFernet, text: str) -> bytes | None:
-    from cryptography.fernet import InvalidToken
-
-    try:
-        return fernet.decrypt((text + "=" * (-len(text) % 4)).encode())
-    except InvalidToken:
-        return None
 
 
 def new_key() -> str:

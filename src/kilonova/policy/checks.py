@@ -24,7 +24,7 @@ class Check:
     """One condition on a token and a target. `str()` gives its oslo.policy spelling."""
 
     __slots__ = ()
-    binding = 3  # how tightly the spelling binds: or 0, and 1, not 2, a single check 3
+    binding = 2  # how tightly the spelling binds: and, or 0; not 1; a single check 2
 
     def __or__(self, other: Check) -> Check:
         return AnyOf((*_parts(AnyOf, self), *_parts(AnyOf, other)))
@@ -166,13 +166,13 @@ class Field(Check):
 
 class Not(Check):
     __slots__ = ("check",)
-    binding = 2
+    binding = 1
 
     def __init__(self, check: Check) -> None:
         self.check = check
 
     def __str__(self) -> str:
-        return f"not {self.check.spelled_in(2)}"
+        return f"not {self.check.spelled_in(1)}"
 
     def compile(self, resolve: Resolve) -> Closure:
         inner = self.check.compile(resolve)
@@ -181,13 +181,13 @@ class Not(Check):
 
 class AllOf(Check):
     __slots__ = ("checks",)
-    binding = 1
+    binding = 0
 
     def __init__(self, checks: tuple[Check, ...]) -> None:
         self.checks = checks
 
     def __str__(self) -> str:
-        return " and ".join(check.spelled_in(1) for check in self.checks)
+        return " and ".join(check.spelled_in(0) for check in self.checks)
 
     def compile(self, resolve: Resolve) -> Closure:
         closures = tuple(check.compile(resolve) for check in self.checks)

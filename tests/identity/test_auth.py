@@ -1,0 +1,273 @@
+"""Authentication: methods, scopes, what a token says, and that a refusal tells nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova import clock
+from tests.identity.support import REFUSED, SYSTEM, Cloud, cloud, password_auth, project_scope, token_auth
+from tests.support import run
+
+
+def test_project_token_says_who_where_and_what(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            answer = await c.authenticate(password_auth("demo-manager", scope=project_scope("demo")))
+            assert answer.status == 201
+            assert len(answer.headers["x-subject-token"]) < 256
+            token = answer.json()["token"]
+            assert token["methods"] == ["password"]
+            assert token["user"] == {
+                "id": await c.ident("user", "demo-manager"),
+                "name": "demo-manager",
+                "domain": {"id": "default", "name": "Default"},
+                "password_expires_at": None,
+            }
+            assert token["project"] == {
+                "id": await c.ident("project", "demo"),
+                "name": "demo",
+                "domain": {"id": "default", "name": "Default"},
+            }
+            assert token["is_domain"] is False
+            assert [role["name"] for role in token["roles"]] == ["manager", "member", "reader"]
+            assert clock.parse(token["expires_at"]) - clock.parse(token["issued_at"]) == pytest.approx(3600)
+            assert token["expires_at"].endswith("Z")
+            assert len(token["audit_ids"]) == 1
+            assert not {"system", "domain"} & token.keys()
+
+    run(scenario())
+
+
+def test_catalogue_follows_the_host_of_the_request(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            body = password_auth("admin", scope=project_scope("admin"))
+            catalog = (await c.authenticate(body)).json()["token"]["catalog"]
+            urls = {
+                entry["type"]: {(e["interface"], e["region"], e["region_id"], e["url"]) for e in entry["endpoints"]}
+                for entry in catalog
+            }
+            assert urls["compute"] == {
+                (interface, "RegionOne", "RegionOne", "http://cloud.test:1234/compute/v2.1")
+                for interface in ("public", "internal", "admin")
+            }
+            assert {"identity", "compute", "placement", "image", "network"} <= urls.keys()
+            assert "catalog" not in (await c.authenticate(body, "?nocatalog")).json()["token"]
+            c.services.config.public_url = "https://api.example.org/"
+            c.services.config.image.url = "https://glance.example.org"
+            catalog = (await c.authenticate(body)).json()["token"]["catalog"]
+            first = {entry["type"]: entry["endpoints"][0]["url"] for entry in catalog}
+            assert first["compute"] == "https://api.example.org/compute/v2.1"
+            assert first["image"] == "https://glance.example.org"
+
+    run(scenario())
+
+
+SCOPES: list[tuple[str, Any, str | None]] = [
+    ("by project name and domain name", {"project": {"name": "admin", "domain": {"name": "Default"}}}, "project"),
+    ("system", SYSTEM, "system"),
+    ("unscoped", "unscoped", None),
+    ("unscoped object", {"unscoped": {}}, None),
+    ("none", None, None),
+]
+
+
+@pytest.mark.parametrize("what, scope, key", SCOPES, ids=[what for what, _, _ in SCOPES])
+def test_scopes(sqlite_url: str, tmp_path: Path, what: str, scope: Any, key: str | None) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            answer = await c.authenticate(password_auth("admin", scope=scope))
+            assert answer.status == 201, answer.body
+            token = answer.json()["token"]
+            assert {"project", "domain", "system"} & token.keys() == ({key} if key else set())
+            assert ("roles" in token) == ("catalog" in token) == (key is not None)
+            if key:
+                assert [role["name"] for role in token["roles"]] == ["admin", "manager", "member", "reader"]
+            if key == "system":
+                assert token["system"] == {"all": True}
+            assert await c.works(answer.headers["x-subject-token"])
+
+    run(scenario())
+
+
+def test_scope_by_ids_and_domain_scope(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            user_id = await c.ident("user", "admin")
+            body: dict[str, Any] = {
+                "auth": {
+                    "identity": {
+                        "methods": ["password"],
+                        "password": {"user": {"id": user_id, "password": "secret of admin"}},
+                    },
+                    "scope": {"project": {"id": await c.ident("project", "admin")}},
+                }
+            }
+            assert (await c.authenticate(body)).json()["token"]["project"]["name"] == "admin"
+            for domain in ({"id": "default"}, {"name": "Default"}):
+                assert (await c.authenticate(password_auth("admin", scope={"domain": domain}))).json() == REFUSED
+            role_id = await c.ident("role", "manager")
+            await c.ok("PUT", f"/v3/domains/default/users/{user_id}/roles/{role_id}", admin, status=204)
+            for domain in ({"id": "default"}, {"name": "Default"}):
+                token = (await c.authenticate(password_auth("admin", scope={"domain": domain}))).json()["token"]
+                assert token["domain"] == {"id": "default", "name": "Default"}
+                assert [role["name"] for role in token["roles"]] == ["manager", "member", "reader"]
+
+    run(scenario())
+
+
+def test_without_a_scope_the_default_project_is_taken(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            user_id = await c.new_user(admin, "eve", "demo")
+            project_id = await c.ident("project", "demo")
+            await c.ok("PATCH", f"/v3/users/{user_id}", admin, {"user": {"default_project_id": project_id}})
+            eve = password_auth("eve", "secret of eve")
+            assert (await c.authenticate(eve)).json()["token"]["project"]["id"] == project_id
+            assert (
+                "project" not in (await c.authenticate({"auth": {**eve["auth"], "scope": "unscoped"}})).json()["token"]
+            )
+            await c.grant(admin, user_id, "demo", "member", "DELETE")
+            assert "project" not in (await c.authenticate(eve)).json()["token"]
+
+    run(scenario())
+
+
+def test_token_from_a_token_keeps_its_end_and_its_chain(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            first = await c.authenticate(password_auth("admin", scope="unscoped"))
+            second = await c.authenticate(token_auth(first.headers["x-subject-token"], project_scope("admin")))
+            assert second.status == 201
+            old, new = first.json()["token"], second.json()["token"]
+            assert new["expires_at"] == old["expires_at"]
+            assert new["methods"] == ["token", "password"]
+            assert new["audit_ids"][1] == old["audit_ids"][0]
+            third = await c.authenticate(token_auth(second.headers["x-subject-token"], SYSTEM))
+            assert third.json()["token"]["audit_ids"][1] == old["audit_ids"][0]
+
+    run(scenario())
+
+
+async def _disabled(c: Cloud) -> None:
+    """Users, projects and domains in every state that forbids a login."""
+    admin = await c.login("admin")
+    off = {"enabled": False}
+    for name in ("off", "stranger"):
+        await c.new_user(admin, name, "demo" if name == "off" else None)
+    await c.ok("PATCH", f"/v3/users/{await c.ident('user', 'off')}", admin, {"user": off})
+    project = (await c.ok("POST", "/v3/projects", admin, {"project": {"name": "closed", **off}}))["project"]
+    await c.grant(admin, await c.ident("user", "demo"), "closed", "member")
+    domain = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "dark", **off}}))["domain"]
+    body = {"user": {"name": "ghost", "password": "secret of ghost", "domain_id": domain["id"]}}
+    await c.ok("POST", "/v3/users", admin, body)
+    await c.ok("POST", "/v3/users", admin, {"user": {"name": "mute"}})
+    assert project["enabled"] is False
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "wrong password": password_auth("demo", "wrong", project_scope("demo")),
+    "empty password": password_auth("demo", "", project_scope("demo")),
+    "unknown user": password_auth("nobody", "x", project_scope("demo")),
+    "unknown domain of the user": password_auth("demo", domain={"name": "Nowhere"}),
+    "disabled user": password_auth("off", "secret of off", project_scope("demo")),
+    "user of a disabled domain": password_auth("ghost", "secret of ghost", "unscoped", domain={"name": "dark"}),
+    "user without a password": password_auth("mute", ""),
+    "disabled project": password_auth("demo", scope=project_scope("closed")),
+    "foreign project": password_auth("demo", scope=project_scope("admin")),
+    "unknown project": password_auth("demo", scope=project_scope("none")),
+    "unknown project id": password_auth("demo", scope={"project": {"id": "none"}}),
+    "foreign domain": password_auth("demo", scope={"domain": {"id": "default"}}),
+    "unknown domain": password_auth("demo", scope={"domain": {"name": "none"}}),
+    "foreign system": password_auth("demo", scope=SYSTEM),
+    "not all of the system": password_auth("admin", scope={"system": {"all": False}}),
+    "garbage token": token_auth("gAAAAABgarbage"),
+    "empty token": token_auth(""),
+    "token that is not text": token_auth("\u00e9\u4e2d"),
+    "endless token": token_auth("A" * 4000),
+}
+
+
+def test_every_refusal_reads_the_same(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            await _disabled(c)
+            for what, body in REFUSALS.items():
+                answer = await c.authenticate(body)
+                assert (answer.status, answer.json()) == (401, REFUSED), what
+                assert "x-subject-token" not in answer.headers, what
+
+    run(scenario())
+
+
+MALFORMED: dict[str, tuple[Any, int]] = {
+    "no auth": ({}, 400),
+    "no identity": ({"auth": {}}, 400),
+    "no methods": ({"auth": {"identity": {}}}, 400),
+    "empty methods": ({"auth": {"identity": {"methods": []}}}, 400),
+    "method without its part": ({"auth": {"identity": {"methods": ["password"]}}}, 400),
+    "unsupported method": ({"auth": {"identity": {"methods": ["totp"]}}}, 401),
+    "user without a domain": (
+        {"auth": {"identity": {"methods": ["password"], "password": {"user": {"name": "a", "password": "b"}}}}},
+        400,
+    ),
+    "user without a name": (
+        {"auth": {"identity": {"methods": ["password"], "password": {"user": {"password": "b"}}}}},
+        400,
+    ),
+    "password is a number": (password_auth("demo", 5), 400),  # type: ignore[arg-type]
+    "project without a domain": (password_auth("demo", scope={"project": {"name": "demo"}}), 400),
+    "two scopes": (password_auth("admin", scope={**SYSTEM, **project_scope("admin")}), 400),
+    "empty scope": (password_auth("admin", scope={}), 400),
+    "unknown word for a scope": (password_auth("admin", scope="everything"), 400),
+    "null": (None, 400),
+}
+
+
+def test_malformed_requests_are_told_so(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            for what, (body, status) in MALFORMED.items():
+                answer = await c.call("POST", "/v3/auth/tokens", json=body)
+                assert answer.status == status, (what, answer.body)
+                error = answer.json()["error"]
+                assert (error["code"], bool(error["message"])) == (status, True), what
+
+    run(scenario())
+
+
+def test_a_login_does_not_outlive_a_password_change_it_raced_with(sqlite_url: str, tmp_path: Path) -> None:
+    """The old password is verified before the change and the token issued after it."""
+
+    async def scenario() -> None:
+        from kilonova.identity import passwords
+
+        async with cloud(sqlite_url, tmp_path) as c:
+            admin = await c.login("admin")
+            user_id = await c.ident("user", "demo")
+            verified, go_on = asyncio.Event(), asyncio.Event()
+            honest = passwords.verify_password
+
+            async def slow(password: str, stored: str | None) -> bool:
+                result = await honest(password, stored)
+                verified.set()
+                await go_on.wait()
+                return result
+
+            passwords.verify_password = slow  # type: ignore[assignment]
+            try:
+                racing = asyncio.create_task(c.authenticate(password_auth("demo", scope=project_scope("demo"))))
+                await verified.wait()
+                await c.ok("PATCH", f"/v3/users/{user_id}", admin, {"user": {"password": "new"}})
+                go_on.set()
+                assert (await racing).json() == REFUSED
+            finally:
+                passwords.verify_password = honest
+
+    run(scenario())

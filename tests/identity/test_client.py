@@ -1,0 +1,164 @@
+"""The client as a service uses it, against the built-in service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova import clock
+from kilonova.http.client import Caller, Response, Unreachable
+from kilonova.http.errors import Unavailable
+from kilonova.identity.client import IdentityClient, IdentityError, RemoteValidator, base_of
+from tests.identity.support import PASSWORDS, SYSTEM, cloud
+from tests.support import run
+
+
+class Counting:
+    """A caller that counts, and can be cut off."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.seen: list[tuple[str, str]] = []
+        self.cut = False
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        content: Any = None,
+    ) -> Response:
+        self.seen.append((method, path))
+        if self.cut:
+            raise Unreachable("cut off")
+        return await self.caller.request(method, path, headers=headers, json=json, content=content)
+
+    def stream(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+def _client(caller: Any, password: str = PASSWORDS["kilonova"]) -> IdentityClient:
+    return IdentityClient(caller, username="kilonova", password=password)
+
+
+def test_own_token_is_kept_and_renewed_in_time(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            caller = Counting(c.caller)
+            client = _client(caller)
+            tokens = await asyncio.gather(*(client.token() for _ in range(5)))
+            assert len(set(tokens)) == 1
+            assert caller.seen == [("POST", "/v3/auth/tokens")]
+            found = await c.tokens.validate(tokens[0])
+            assert found is not None
+            assert found.roles >= {"admin", "service"}
+            start = clock.now()
+            monkeypatch.setattr(clock, "now", lambda: start + 3600 - 299)
+            assert await client.token() != tokens[0]
+
+    run(scenario())
+
+
+def test_a_short_lived_token_is_not_renewed_at_every_call(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            c.tokens.token_seconds = 60
+            client = _client(c.caller)
+            assert await client.token() == await client.token()
+
+    run(scenario())
+
+
+def test_validates_tokens_of_every_scope(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            client = _client(c.caller)
+            for text in (
+                await c.login("demo"),
+                await c.login("admin", SYSTEM),
+                await c.login("admin", "unscoped"),
+            ):
+                local, remote = await c.tokens.validate(text), await client.validate(text)
+                assert local is not None
+                assert remote is not None
+                assert remote.issued_at == pytest.approx(local.issued_at, abs=1e-5)
+                assert remote.expires_at == pytest.approx(local.expires_at, abs=1e-5)
+                for name in local.__struct_fields__:
+                    if name not in ("issued_at", "expires_at"):
+                        assert getattr(remote, name) == getattr(local, name), name
+            assert await client.validate("garbage") is None
+
+    run(scenario())
+
+
+def test_goes_on_when_its_own_token_was_revoked(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            client = _client(c.caller)
+            own, demo = await client.token(), await c.login("demo")
+            await c.call("DELETE", "/v3/auth/tokens", own, X_Subject_Token=own)
+            assert (await client.validate(demo)) is not None
+
+    run(scenario())
+
+
+def test_finds_endpoints_in_the_catalogue(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            client = _client(c.caller)
+            assert await client.endpoint("image") == "http://cloud.test:1234/image"
+            assert await client.endpoint("image", interface="public", region="RegionOne")
+            with pytest.raises(IdentityError, match="no internal endpoint of the type dns"):
+                await client.endpoint("dns")
+
+    run(scenario())
+
+
+def test_a_refused_service_user_is_an_error(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            with pytest.raises(IdentityError) as error:
+                await _client(c.caller, "wrong").token()
+            assert "wrong" not in str(error.value)
+
+    run(scenario())
+
+
+def test_remote_validator_remembers_for_some_seconds(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            caller = Counting(c.caller)
+            validator = RemoteValidator(_client(caller))
+            demo = await c.login("demo")
+            for _ in range(3):
+                assert await validator.validate(demo) is not None
+            assert len(caller.seen) == 2
+            caller.cut = True
+            assert await validator.validate(demo) is not None
+            with pytest.raises(Unavailable):
+                await validator.validate("gAAAAother")
+            caller.cut = False
+            await c.call("DELETE", "/v3/auth/tokens", demo, X_Subject_Token=demo)
+            start = clock.now()
+            monkeypatch.setattr(clock, "now", lambda: start + 10.1)
+            assert await validator.validate(demo) is None
+            assert await validator.validate("no\nheader") is None
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://k/identity", "http://k/identity/", "http://k/identity/v3", "http://k/identity/v3/"]
+)
+def test_base_of_an_auth_url(url: str) -> None:
+    assert base_of(url) == "http://k/identity"

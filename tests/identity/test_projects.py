@@ -1,0 +1,244 @@
+"""Projects and domains: making, listing, changing, deleting, and who may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.identity.support import cloud, project_scope
+from tests.support import run
+
+
+def test_a_project_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            body = {"project": {"name": "lab", "description": "try", "tags": ["a", "b"], "color": "red", "options": {}}}
+            made = (await c.ok("POST", "/v3/projects", admin, body))["project"]
+            assert len(made["id"]) == 32
+            path = f"/v3/projects/{made['id']}"
+            assert made == {
+                "id": made["id"],
+                "name": "lab",
+                "domain_id": "default",
+                "parent_id": "default",
+                "description": "try",
+                "enabled": True,
+                "is_domain": False,
+                "tags": ["a", "b"],
+                "options": {},
+                "color": "red",
+                "links": {"self": f"http://cloud.test:1234/identity{path}"},
+            }
+            assert (await c.ok("GET", path, admin))["project"] == made
+            patch = {"project": {"name": "lab2", "enabled": False, "color": None, "size": 3, "domain_id": "default"}}
+            changed = (await c.ok("PATCH", path, admin, patch))["project"]
+            assert "color" not in changed
+            assert (changed["name"], changed["enabled"], changed["size"], changed["description"]) == (
+                "lab2",
+                False,
+                3,
+                "try",
+            )
+            assert (await c.ok("GET", path, admin))["project"] == changed
+            await c.ok("DELETE", path, admin)
+            assert (await c.call("GET", path, admin)).status == 404
+            assert (await c.call("DELETE", path, admin)).status == 404
+
+    run(scenario())
+
+
+def test_lists_are_filtered_and_paged(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            domain = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "east"}}))["domain"]["id"]
+            for name, more in (
+                ("p1", {"tags": ["a", "b"]}),
+                ("p2", {"tags": ["b"], "enabled": False}),
+                ("demo", {"domain_id": domain}),
+            ):
+                await c.ok("POST", "/v3/projects", admin, {"project": {"name": name, **more}})
+
+            async def names(query: str) -> list[str]:
+                return [project["name"] for project in (await c.ok("GET", f"/v3/projects{query}", admin))["projects"]]
+
+            assert await names("") == ["admin", "demo", "demo", "p1", "p2", "service"]
+            assert await names("?name=p1") == ["p1"]
+            assert await names(f"?name=demo&domain_id={domain}") == ["demo"]
+            assert await names(f"?parent_id={domain}") == ["demo"]
+            assert await names("?enabled=false") == ["p2"]
+            assert await names("?enabled=True&name=p2") == []
+            assert await names("?tags=b") == ["p1", "p2"]
+            assert await names("?tags=a,b") == ["p1"]
+            assert await names("?tags-any=a,x") == ["p1"]
+            assert await names("?not-tags=a,b&tags-any=b") == ["p2"]
+            assert await names("?not-tags-any=a&tags=b") == ["p2"]
+            assert await names("?is_domain=true") == []
+            assert (await c.call("GET", "/v3/projects?nme=p1", admin)).status == 400
+            pages: list[str] = []
+            path = "/v3/projects?limit=4"
+            while path:
+                answer = await c.ok("GET", path, admin)
+                pages += [project["name"] for project in answer["projects"]]
+                path = (answer["links"]["next"] or "").removeprefix("http://cloud.test:1234/identity")
+            assert pages == await names("")
+            for query in ("limit=0", "limit=x", "marker=none"):
+                assert (await c.call("GET", f"/v3/projects?{query}", admin)).status == 400
+
+    run(scenario())
+
+
+def test_names_are_unique_in_a_domain(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            demo = await c.ident("project", "demo")
+            answer = await c.call("POST", "/v3/projects", admin, {"project": {"name": "demo"}})
+            assert answer.status == 409
+            assert answer.json()["error"] == {
+                "code": 409,
+                "message": "Conflict occurred attempting to store project - Duplicate entry found with name demo.",
+                "title": "Conflict",
+            }
+            patch = {"project": {"name": "admin", "description": "x"}}
+            assert (await c.call("PATCH", f"/v3/projects/{demo}", admin, patch)).status == 409
+            shown = (await c.ok("GET", f"/v3/projects/{demo}", admin))["project"]
+            assert (shown["name"], shown["description"]) == ("demo", "A project to try things in.")
+
+    run(scenario())
+
+
+BAD: list[tuple[dict[str, Any], int]] = [
+    ({}, 400),
+    ({"name": ""}, 400),
+    ({"name": "   "}, 400),
+    ({"name": "x" * 65}, 400),
+    ({"name": 5}, 400),
+    ({"name": "n", "enabled": "yes"}, 400),
+    ({"name": "n", "domain_id": "none"}, 404),
+    ({"name": "n", "parent_id": "none"}, 404),
+    ({"name": "n", "is_domain": True}, 400),
+    ({"name": "n", "options": {"immutable": True}}, 400),
+    ({"name": "n", "tags": ["a,b"]}, 400),
+    ({"name": "n", "tags": ["a", "a"]}, 400),
+]
+
+
+@pytest.mark.parametrize("body, status", BAD, ids=lambda value: str(value)[:40])
+def test_bad_projects_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            admin = await c.login("admin")
+            before = await c.services.db.fetch("SELECT * FROM projects")
+            answer = await c.call("POST", "/v3/projects", admin, {"project": body})
+            assert answer.status == status, answer.body
+            assert await c.services.db.fetch("SELECT * FROM projects") == before
+
+    run(scenario())
+
+
+def test_projects_below_projects(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            demo = await c.ident("project", "demo")
+            child = (await c.ok("POST", "/v3/projects", admin, {"project": {"name": "sub", "parent_id": demo}}))[
+                "project"
+            ]
+            assert (child["parent_id"], child["domain_id"]) == (demo, "default")
+            listed = (await c.ok("GET", f"/v3/projects?parent_id={demo}", admin))["projects"]
+            assert [project["id"] for project in listed] == [child["id"]]
+            assert (await c.call("DELETE", f"/v3/projects/{demo}", admin)).status == 403
+            move = {"project": {"parent_id": "default"}}
+            assert (await c.call("PATCH", f"/v3/projects/{child['id']}", admin, move)).status == 400
+            await c.ok("DELETE", f"/v3/projects/{child['id']}", admin)
+            await c.ok("DELETE", f"/v3/projects/{demo}", admin)
+
+    run(scenario())
+
+
+def test_tags(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, demo = await c.login("admin"), await c.login("demo")
+            path = f"/v3/projects/{await c.ident('project', 'demo')}/tags"
+            assert (await c.ok("PUT", path, admin, {"tags": ["x", "y"]}))["tags"] == ["x", "y"]
+            await c.ok("PUT", f"{path}/z%20%C3%A9", admin, status=201)
+            assert (await c.ok("GET", path, demo))["tags"] == ["x", "y", "z é"]
+            assert (await c.call("HEAD", f"{path}/x", demo)).status == 204
+            assert (await c.call("GET", f"{path}/none", demo)).status == 404
+            await c.ok("DELETE", f"{path}/x", admin)
+            assert (await c.call("DELETE", f"{path}/x", admin)).status == 404
+            assert (await c.call("PUT", f"{path}/n", demo)).status == 403
+            assert (await c.ok("GET", path, demo))["tags"] == ["y", "z é"]
+            await c.ok("DELETE", path, admin)
+            assert (await c.ok("GET", path, demo))["tags"] == []
+
+    run(scenario())
+
+
+def test_who_may_see_and_change_projects(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            admin = await c.login("admin")
+            user_id = await c.new_user(admin, "auditor")
+            reader = await c.ident("role", "reader")
+            await c.ok("PUT", f"/v3/system/users/{user_id}/roles/{reader}", admin, status=204)
+            auditor = await c.login("auditor", {"system": {"all": True}}, "secret of auditor")
+            demo, manager = await c.login("demo"), await c.login("demo-manager")
+            own, foreign = await c.ident("project", "demo"), await c.ident("project", "admin")
+            statuses = {
+                (who, what): (await c.call(method, path, token, body)).status
+                for who, token in (("demo", demo), ("manager", manager), ("auditor", auditor))
+                for what, method, path, body in (
+                    ("list", "GET", "/v3/projects", None),
+                    ("own", "GET", f"/v3/projects/{own}", None),
+                    ("foreign", "GET", f"/v3/projects/{foreign}", None),
+                    ("unknown", "GET", "/v3/projects/none", None),
+                    ("create", "POST", "/v3/projects", {"project": {"name": "n"}}),
+                    ("update", "PATCH", f"/v3/projects/{own}", {"project": {"name": "n"}}),
+                    ("delete", "DELETE", f"/v3/projects/{own}", None),
+                    ("domains", "GET", "/v3/domains", None),
+                    ("own domain", "GET", "/v3/domains/default", None),
+                )
+            }
+            changes = {"create": 403, "update": 403, "delete": 403}
+            member = {"list": 403, "own": 200, "foreign": 403, "unknown": 403, "domains": 403, "own domain": 200}
+            reads = {"list": 200, "own": 200, "foreign": 200, "unknown": 404, "domains": 200, "own domain": 200}
+            for who, expected in (("demo", member), ("manager", member), ("auditor", reads)):
+                assert {what: statuses[who, what] for what in (expected | changes)} == expected | changes, who
+
+    run(scenario())
+
+
+def test_a_domain_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            made = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "east", "note": "n"}}))["domain"]
+            path = f"/v3/domains/{made['id']}"
+            assert (made["description"], made["enabled"], made["note"]) == ("", True, "n")
+            assert (await c.ok("GET", "/v3/domains?name=east", admin))["domains"] == [made]
+            assert [d["name"] for d in (await c.ok("GET", "/v3/domains", admin))["domains"]] == ["Default", "east"]
+            assert (await c.call("POST", "/v3/domains", admin, {"domain": {"name": "east"}})).status == 409
+            parent = await c.ok("POST", "/v3/projects", admin, {"project": {"name": "a", "domain_id": made["id"]}})
+            child = {"project": {"name": "b", "parent_id": parent["project"]["id"]}}
+            await c.ok("POST", "/v3/projects", admin, child)
+            user = {"user": {"name": "eve", "domain_id": made["id"], "password": "secret of eve"}}
+            user_id = (await c.ok("POST", "/v3/users", admin, user))["user"]["id"]
+            await c.grant(admin, user_id, "a", "member")
+            await c.grant(admin, await c.ident("user", "demo"), "b", "member")
+            assert (await c.call("DELETE", path, admin)).status == 403
+            patch = {"domain": {"enabled": False, "name": "dark", "description": None}}
+            assert (await c.ok("PATCH", path, admin, patch))["domain"]["name"] == "dark"
+            await c.ok("DELETE", path, admin)
+            assert (await c.call("GET", path, admin)).status == 404
+            assert await c.ident("user", "eve") is None
+            left = await c.services.db.fetch_value("SELECT count(*) FROM role_assignments")
+            assert left == 8
+            assert await c.login("demo", project_scope("demo"))
+
+    run(scenario())

@@ -1,0 +1,217 @@
+"""The stock clients against the identity service on a real port: keystoneauth, openstacksdk, the openstack command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import openstack
+import pytest
+import uvicorn
+from keystoneauth1 import exceptions, session
+from keystoneauth1.identity import v3
+from openstackclient import shell
+
+from tests.identity.support import PASSWORDS, cloud
+from tests.support.databases import sqlite_template
+
+Command = Callable[..., Any]
+
+
+class Server:
+    """The service behind uvicorn in a thread of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.url = ""
+        self._ready = threading.Event()
+        self._server: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        assert self._ready.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.should_exit = True
+        self._thread.join(20)
+
+    async def _serve(self) -> None:
+        database = self.directory / "kilonova.db"
+        database.write_bytes(sqlite_template().read_bytes())
+        async with cloud(f"sqlite://{database}", self.directory) as c:
+            config = uvicorn.Config(c.app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+            self._server = uvicorn.Server(config)
+            serving = asyncio.create_task(self._server.serve())
+            while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            port = self._server.servers[0].sockets[0].getsockname()[1]
+            self.url = f"http://127.0.0.1:{port}"
+            self._ready.set()
+            await serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("identity")) as running:
+        yield running
+
+
+def _login(server: Server, user: str, **scope: Any) -> session.Session:
+    auth = v3.Password(
+        auth_url=f"{server.url}/identity",
+        username=user,
+        password=PASSWORDS[user],
+        user_domain_name="Default",
+        **scope,
+    )
+    return session.Session(auth=auth)
+
+
+def test_keystoneauth_gets_tokens_and_endpoints(server: Server) -> None:
+    demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
+    access = demo.auth.get_access(demo)
+    assert access.project_scoped
+    assert access.role_names == ["member", "reader"]
+    assert demo.get_endpoint(service_type="compute", interface="public") == f"{server.url}/compute/v2.1"
+    assert demo.get_endpoint(service_type="identity", version=3) == f"{server.url}/identity/v3/"
+    assert demo.get_project_id() == access.project_id
+    system = _login(server, "admin", system_scope="all")
+    assert system.auth.get_access(system).system_scoped
+    unscoped = _login(server, "demo", unscoped=True)
+    assert not unscoped.auth.get_access(unscoped).scoped
+    rescoped = session.Session(
+        auth=v3.Token(f"{server.url}/identity/v3", unscoped.get_token(), project_id=access.project_id)
+    )
+    assert rescoped.auth.get_access(rescoped).project_name == "demo"
+    with pytest.raises(exceptions.Unauthorized):
+        _login(server, "demo", project_name="admin", project_domain_name="Default").get_token()
+
+
+def test_keystoneauth_logs_in_anew_when_its_token_is_revoked(server: Server) -> None:
+    demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
+    first = demo.get_token()
+    demo.delete(f"{server.url}/identity/v3/auth/tokens", headers={"X-Subject-Token": first})
+    assert demo.get(f"{server.url}/identity/v3/auth/projects").status_code == 200
+    assert demo.get_token() != first
+
+
+def test_openstacksdk_manages_projects_users_and_roles(server: Server) -> None:
+    with closing(
+        openstack.connect(
+            auth_url=f"{server.url}/identity",
+            username="admin",
+            password=PASSWORDS["admin"],
+            project_name="admin",
+            user_domain_name="Default",
+            project_domain_name="Default",
+            region_name="RegionOne",
+        )
+    ) as cloud_:
+        identity = cloud_.identity
+        assert {project.name for project in identity.projects()} >= {"admin", "demo", "service"}
+        assert identity.find_user("demo").domain_id == "default"
+        assert identity.find_domain("Default").id == "default"
+        project = identity.create_project(name="sdk", description="d", domain_id="default")
+        user = identity.create_user(name="sdk", password="x", default_project_id=project.id, email="a@b")
+        role = identity.find_role("member")
+        identity.assign_project_role_to_user(project, user, role)
+        assert identity.validate_user_has_project_role(project, user, role)
+        found = list(identity.role_assignments(scope_project_id=project.id, include_names=True))
+        assert [(entry.user["name"], entry.role["name"]) for entry in found] == [("sdk", "member")]
+        assert identity.update_user(user, is_enabled=False).is_enabled is False
+        identity.unassign_project_role_from_user(project, user, role)
+        assert not identity.validate_user_has_project_role(project, user, role)
+        assert [p.id for p in identity.projects(name="sdk")] == [project.id]
+        identity.delete_user(user)
+        identity.delete_project(project)
+        assert identity.find_project("sdk") is None
+        assert [region.id for region in identity.regions()] == ["RegionOne"]
+        assert "compute" in {service.type for service in identity.services()}
+        assert cloud_.current_project.name == "admin"
+
+
+@pytest.fixture
+def command(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`openstack …` as a user, with its JSON output; a failing command gives its exit code."""
+
+    def run_it(*words: str, user: str = "admin", project: str = "admin") -> Any:
+        for key, value in (
+            ("AUTH_URL", f"{server.url}/identity"),
+            ("USERNAME", user),
+            ("PASSWORD", PASSWORDS[user]),
+            ("PROJECT_NAME", project),
+            ("USER_DOMAIN_NAME", "Default"),
+            ("PROJECT_DOMAIN_NAME", "Default"),
+            ("IDENTITY_API_VERSION", "3"),
+        ):
+            monkeypatch.setenv(f"OS_{key}", value)
+        capsys.readouterr()
+        code = shell.main([*words, *(["-f", "json"] if words[-1:] != ("--quiet",) else [])])
+        out = capsys.readouterr().out
+        return code if code else (json.loads(out) if out.strip() else None)
+
+    return run_it
+
+
+def _do(command: Command, *words: str) -> None:
+    """A command that prints nothing."""
+    assert not command(*words, "--quiet"), words
+
+
+def test_the_openstack_command_reads(server: Server, command: Command) -> None:
+    issued = command("token", "issue")
+    assert len(issued["id"]) > 100
+    types = {entry["Type"]: entry["Endpoints"] for entry in command("catalog", "list")}
+    assert types["compute"][0]["url"] == f"{server.url}/compute/v2.1"
+    assert {entry["Name"] for entry in command("project", "list")} >= {"admin", "demo", "service"}
+    assert command("project", "show", "demo")["name"] == "demo"
+    assert {entry["Name"] for entry in command("user", "list")} >= {"admin", "kilonova"}
+    assert {entry["Name"] for entry in command("role", "list")} >= {"admin", "service"}
+    assert [entry["Name"] for entry in command("domain", "list")] == ["Default"]
+    names = {(entry["User"], entry["Role"]) for entry in command("role", "assignment", "list", "--names")}
+    assert ("demo@Default", "member") in names
+    assert {entry["Type"] for entry in command("service", "list")} >= {"compute", "identity"}
+    assert len(command("endpoint", "list", "--service", "compute")) == 3
+    assert command("region", "list")[0]["Region"] == "RegionOne"
+    assert command("group", "list") == []
+
+
+def test_the_openstack_command_as_an_ordinary_user(server: Server, command: Command) -> None:
+    as_demo = {"user": "demo", "project": "demo"}
+    project_id = command("token", "issue", **as_demo)["project_id"]
+    assert [entry["Name"] for entry in command("project", "list", **as_demo)] == ["demo"]
+    assert command("project", "show", project_id, **as_demo)["name"] == "demo"
+    assert command("user", "list", **as_demo) == 1
+
+
+def test_the_openstack_command_writes(server: Server, command: Command) -> None:
+    project = command("project", "create", "lab", "--description", "d", "--tag", "t", "--property", "k=v")
+    assert (project["tags"], project["domain_id"]) == (["t"], "default")
+    _do(command, "project", "set", "lab", "--description", "e")
+    assert command("project", "show", "lab")["description"] == "e"
+    user = command("user", "create", "eve", "--password", "x", "--project", "lab", "--email", "e@x")
+    assert user["default_project_id"] == project["id"]
+    _do(command, "role", "add", "--user", "eve", "--project", "lab", "member")
+    found = command("role", "assignment", "list", "--user", "eve", "--project", "lab", "--names", "--effective")
+    assert {entry["Role"] for entry in found} == {"member", "reader"}
+    _do(command, "user", "set", "eve", "--password", "y", "--disable")
+    assert command("user", "show", "eve")["enabled"] is False
+    _do(command, "role", "remove", "--user", "eve", "--project", "lab", "member")
+    assert command("role", "assignment", "list", "--user", "eve") == []
+    _do(command, "role", "add", "--user", "eve", "--system", "all", "reader")
+    assert len(command("role", "assignment", "list", "--user", "eve", "--system", "all")) == 1
+    assert command("role", "create", "ops")["name"] == "ops"
+    _do(command, "role", "delete", "ops")
+    _do(command, "user", "delete", "eve")
+    _do(command, "project", "delete", "lab")
+    assert command("project", "show", "lab") == 1
+    token = command("token", "issue")["id"]
+    _do(command, "token", "revoke", token)

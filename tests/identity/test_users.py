@@ -1,0 +1,176 @@
+"""Users: making, listing, changing, deleting, passwords, and who may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.identity.support import REFUSED, cloud, project_scope
+from tests.support import run
+
+
+def test_a_user_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            project_id = await c.ident("project", "demo")
+            body = {
+                "user": {
+                    "name": "eve",
+                    "password": "first",
+                    "email": "eve@example.org",
+                    "default_project_id": project_id,
+                    "description": "d",
+                }
+            }
+            made = (await c.ok("POST", "/v3/users", admin, body))["user"]
+            path = f"/v3/users/{made['id']}"
+            assert made == {
+                "id": made["id"],
+                "name": "eve",
+                "domain_id": "default",
+                "enabled": True,
+                "default_project_id": project_id,
+                "email": "eve@example.org",
+                "description": "d",
+                "password_expires_at": None,
+                "options": {},
+                "links": {"self": f"http://cloud.test:1234/identity{path}"},
+            }
+            assert (await c.ok("GET", path, admin))["user"] == made
+            patch = {"user": {"name": "eva", "email": None, "default_project_id": None}}
+            changed = (await c.ok("PATCH", path, admin, patch))["user"]
+            assert changed["name"] == "eva"
+            assert not {"email", "default_project_id"} & changed.keys()
+            await c.grant(admin, made["id"], "demo", "member")
+            await c.login("eva", project_scope("demo"), "first")
+            await c.ok("DELETE", path, admin)
+            assert (await c.call("GET", path, admin)).status == 404
+
+    run(scenario())
+
+
+def test_lists_are_filtered(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            await c.ok("POST", "/v3/users", admin, {"user": {"name": "off", "enabled": False}})
+
+            async def names(query: str) -> list[str]:
+                return [user["name"] for user in (await c.ok("GET", f"/v3/users{query}", admin))["users"]]
+
+            assert len(await names("")) == 7
+            assert await names("?name=demo") == ["demo"]
+            assert await names("?domain_id=none") == []
+            assert await names("?enabled=0") == ["off"]
+            assert (await names("?limit=2")) == ["admin", "demo"]
+            assert (await c.call("GET", "/v3/users?password_hash=x", admin)).status == 400
+
+    run(scenario())
+
+
+BAD: list[tuple[dict[str, Any], int]] = [
+    ({}, 400),
+    ({"name": "   "}, 400),
+    ({"name": "x" * 256}, 400),
+    ({"name": "n", "password": ""}, 400),
+    ({"name": "n", "password": 5}, 400),
+    ({"name": "n", "domain_id": "none"}, 404),
+    ({"name": "demo"}, 409),
+    ({"name": "n", "options": {"ignore_password_expiry": True}}, 400),
+]
+
+
+@pytest.mark.parametrize("body, status", BAD, ids=lambda value: str(value)[:40])
+def test_bad_users_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            admin = await c.login("admin")
+            answer = await c.call("POST", "/v3/users", admin, {"user": body})
+            assert answer.status == status, answer.body
+            assert await c.services.db.fetch_value("SELECT count(*) FROM users") == 6
+
+    run(scenario())
+
+
+def test_nothing_shows_a_password_or_takes_a_hash(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            body = {"user": {"name": "eve", "password": "Geheim!", "password_hash": "$scrypt$x", "id": "mine"}}
+            made = await c.call("POST", "/v3/users", admin, body)
+            path = f"/v3/users/{made.json()['user']['id']}"
+            patched = await c.call("PATCH", path, admin, {"user": {"password": "Neu!", "password_hash": "x"}})
+            listed = await c.call("GET", "/v3/users", admin)
+            for answer in (made, patched, listed, await c.call("GET", path, admin)):
+                assert answer.status in (200, 201)
+                for secret in (b"Geheim!", b"Neu!", b"scrypt", b"password_hash", b'"mine"'):
+                    assert secret not in answer.body
+
+    run(scenario())
+
+
+def test_changing_the_own_password(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            demo, manager = await c.login("demo"), await c.login("demo-manager")
+            path = f"/v3/users/{await c.ident('user', 'demo')}/password"
+            right = {"user": {"password": "new one", "original_password": "secret of demo"}}
+            wrong = {"user": {"password": "new one", "original_password": "guess"}}
+            assert (await c.call("POST", path, manager, right)).status == 403
+            assert (await c.call("POST", path, None, right)).status == 401
+            assert (await c.call("POST", path, demo, {"user": {"password": "x"}})).status == 400
+            refused = await c.call("POST", path, demo, wrong)
+            assert (refused.status, refused.json()) == (401, REFUSED)
+            assert await c.works(demo)
+            assert (await c.call("POST", path, demo, right)).status == 204
+            assert not await c.works(demo)
+            await c.login("demo", password="new one")
+
+    run(scenario())
+
+
+def test_who_may_see_and_change_users(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            demo = await c.login("demo")
+            own, foreign = await c.ident("user", "demo"), await c.ident("user", "admin")
+            for method, path, body, status in (
+                ("GET", f"/v3/users/{own}", None, 200),
+                ("GET", f"/v3/users/{foreign}", None, 403),
+                ("GET", "/v3/users/none", None, 403),
+                ("GET", "/v3/users", None, 403),
+                ("POST", "/v3/users", {"user": {"name": "n"}}, 403),
+                ("PATCH", f"/v3/users/{own}", {"user": {"email": "e"}}, 403),
+                ("DELETE", f"/v3/users/{own}", None, 403),
+                ("GET", f"/v3/users/{own}/projects", None, 200),
+                ("GET", f"/v3/users/{foreign}/projects", None, 403),
+                ("GET", f"/v3/users/{own}/groups", None, 200),
+                ("GET", "/v3/roles", None, 403),
+                ("GET", "/v3/role_assignments", None, 403),
+                ("GET", "/v3/regions", None, 200),
+                ("GET", "/v3/services", None, 403),
+            ):
+                assert (await c.call(method, path, demo, body)).status == status, (method, path)
+
+    run(scenario())
+
+
+def test_projects_of_a_user(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, demo = await c.login("admin"), await c.login("demo")
+            user_id = await c.ident("user", "demo")
+            await c.grant(admin, user_id, "service", "reader")
+
+            async def names(query: str = "") -> list[str]:
+                answer = await c.ok("GET", f"/v3/users/{user_id}/projects{query}", demo)
+                return [project["name"] for project in answer["projects"]]
+
+            assert await names() == ["demo", "service"]
+            assert await names("?name=demo") == ["demo"]
+            assert (await c.call("GET", "/v3/users/none/projects", admin)).status == 404
+
+    run(scenario())
