@@ -39,10 +39,9 @@ class Sheet:
         for column in self.table.columns[1:]:
             column.justify = "right"
 
-    def add(
-        self, what: str, value: float, unit: str, nova: float | None = None, *, more_is_better: bool = False
-    ) -> None:
-        ratio = "" if nova is None else f"{(value / nova if more_is_better else nova / value):.0f}x"
+    def add(self, what: str, value: float, unit: str, nova: float | None = None, *, more: bool = False) -> None:
+        """`more` says that more is better."""
+        ratio = "" if nova is None else f"{(value / nova if more else nova / value):.0f}x"
         theirs = "" if nova is None else f"{_number(nova)} {unit}"
         self.table.add_row(what, f"{_number(value)} {unit}", theirs, ratio)
 

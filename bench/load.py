@@ -45,7 +45,8 @@ class Load:
                 }
                 began = time.perf_counter()
                 made = await wire.json("POST", "/compute/v2.1/servers", body, expect=202)
-                looks += await self.active(wire, made["server"]["id"], began)
+                looked = await self.active(wire, made["server"]["id"], began)
+                looks += looked
                 taken.append(time.perf_counter() - began)
             wire.close()
 

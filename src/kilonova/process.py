@@ -230,6 +230,7 @@ class Process:
     async def _start_worker(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
         from kilonova.operations import Worker
+        from kilonova.operations.store import free_all
         from kilonova.scheduler import Scheduler, SchedulerConfig
 
         services, settings = self.services, self.config.operations
@@ -245,6 +246,8 @@ class Process:
             ),
         )
         stack.push_async_callback(services.scheduler.close)
+        if self.roles.whole and (left := await free_all(services.db)):
+            log.info("going on with operations that an earlier process left", extra={"operations": left})
         self._worker = Worker(
             services.db,
             services,

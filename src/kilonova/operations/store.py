@@ -38,6 +38,11 @@ UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $2, updated_
     state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END
 WHERE id = ANY($3) AND lease_owner = $1 AND finished_at IS NULL
 """
+_FREE = """
+UPDATE operations SET lease_owner = NULL, lease_until = 0, updated_at = $1,
+    state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END
+WHERE lease_owner IS NOT NULL AND finished_at IS NULL
+"""
 # State, step and round are part of the fence so that a write whose answer got lost is not made again.
 _FENCE = ("seq", "epoch", "lease_owner", "state", "step", "round")
 _SAVED = (
@@ -85,6 +90,12 @@ async def release(db: Database, owner: str, held: Sequence[str]) -> None:
     async with db.transaction() as tx:
         await tx.execute(_RELEASE, owner, clock.now(), held)
         tx.wake(WORK)
+
+
+async def free_all(db: Database) -> int:
+    """End all leases, for a worker that knows itself to be the only one; were it not, the others lose their turn only."""
+    async with db.transaction() as tx:
+        return await tx.execute(_FREE, clock.now())
 
 
 async def cancels(db: Database, held: Sequence[str]) -> list[str]:
