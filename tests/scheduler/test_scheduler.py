@@ -209,8 +209,22 @@ def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
                 assert await claim(tx, server(1), plan.candidates[0].uuid, {"VCPU": 1})
             async with db.transaction() as tx:
                 assert await claim_first(tx, plan.candidates, server(2), TINY) is None
-            again = await scheduler.plan(BOOT, after=plan)
+            again = await scheduler.plan(BOOT, lost=plan.uuids)
             assert {plan.candidates[0].host, again.candidates[0].host} == {"h1", "h2"}
+
+    run(scenario())
+
+
+def test_a_host_wrongly_believed_free_is_not_proposed_for_ever(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            uuids = await add_hosts(db, described("h1", vcpus=1))
+            scheduler = Scheduler(db)
+            await scheduler.warm()
+            async with db.transaction() as tx:  # a change that does not show in the sequence
+                await tx.execute("DELETE FROM resource_providers WHERE uuid = $1", uuids["h1"])
+            with pytest.raises(NoValidHost, match="there are no hosts"):
+                await scheduler.place(BOOT, server(1))
 
     run(scenario())
 

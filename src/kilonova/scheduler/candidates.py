@@ -25,6 +25,10 @@ class Plan(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...]
     diagnosis: Diagnosis
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(candidate.uuid for candidate in self.candidates)
+
 
 class NoValidHost(Exception):
     """Its text is the one sentence that members of the project may read."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.placement import Consumer
@@ -31,7 +31,7 @@ class Scheduler:
             taken = await claim_first(tx, plan.candidates, consumer, request.resources)
             ...                                                    # whatever the claim is for
         if taken is None:                                          # lost them all: the operation goes back a step
-            plan = await scheduler.plan(request, after=plan)
+            plan = await scheduler.plan(request, lost=plan.uuids)
 
     `place` is that loop for callers without steps.
     """
@@ -51,14 +51,14 @@ class Scheduler:
         await asyncio.to_thread(_import_columns)
         await self._look(time.monotonic())
 
-    async def plan(self, request: Request, *, after: Plan | None = None, dry: bool = False) -> Plan:
-        """The best hosts for a request. `after`: the plan whose candidates were all lost. `dry`: nobody will claim."""
+    async def plan(self, request: Request, *, lost: Sequence[str] = (), dry: bool = False) -> Plan:
+        """The best hosts for a request. `lost`: uuids of the candidates that refused it. `dry`: nobody will claim."""
         feed, planner = self._parts()
         hosts = feed.hosts
         asked = time.monotonic()
-        if after is not None:
-            self._give_up(feed, after, request)
-        await self._look(asked if after is not None else asked - self._config.refresh_every)
+        if lost:
+            self._give_up(feed, lost, request)
+        await self._look(asked if lost else asked - self._config.refresh_every)
         hosts.foresight.expire(asked)
         plan = planner.plan(request, hosts)
         if not plan.candidates:
@@ -90,7 +90,7 @@ class Scheduler:
                     await write(tx, taken)
             if taken is not None:
                 return taken
-            plan = await self.plan(request, after=plan)
+            plan = await self.plan(request, lost=plan.uuids)
         raise Unavailable(f"other claims were faster {self._config.attempts} times")
 
     async def close(self) -> None:
@@ -114,13 +114,13 @@ class Scheduler:
             if row is not None:
                 hosts.foresight.add(row, amounts, until)
 
-    def _give_up(self, feed: Feed, plan: Plan, request: Request) -> None:
+    def _give_up(self, feed: Feed, lost: Sequence[str], request: Request) -> None:
         """Forget what the lost plan foresaw, and read its hosts anew."""
-        for candidate in plan.candidates[: request.count]:
-            row = feed.hosts.row_of(candidate.uuid)
+        for uuid in lost[: request.count]:
+            row = feed.hosts.row_of(uuid)
             if row is not None:
                 feed.hosts.foresight.settle(row, 1)
-        feed.doubt(candidate.uuid for candidate in plan.candidates)
+        feed.doubt(lost)
 
     async def _look(self, not_before: float) -> None:
         """Have the snapshot no older than that. One look at the database serves everyone who waits for it."""
