@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from pathlib import Path
 
 import apsw
 import pytest
@@ -16,6 +18,11 @@ from tests.support.databases import opened
 
 def writers(db: Database, idents: list[str]) -> list[asyncio.Task[None]]:
     return [asyncio.create_task(add(db, ident)) for ident in idents]
+
+
+def commits_fail(db: Database, fail: bool) -> None:
+    assert isinstance(db, SqliteDatabase)
+    db._writing.set_commit_hook((lambda: True) if fail else None)
 
 
 def test_concurrent_transactions_share_commits(sqlite_url: str) -> None:
@@ -118,16 +125,13 @@ def test_a_refusal_is_told_only_when_what_it_rests_on_is_durable(sqlite_url: str
 
 
 def test_a_failed_commit_fails_every_member_and_nothing_else(sqlite_url: str) -> None:
-    async def breaks(db: Database) -> None:
-        async with db.transaction() as tx:
-            await tx.execute("PRAGMA defer_foreign_keys = ON")
-            await tx.execute("INSERT INTO things (id, owner) VALUES ('orphan', 'nobody')")
-
     async def scenario() -> None:
         async with things(sqlite_url) as db:
-            results = await asyncio.gather(add(db, "a"), breaks(db), add(db, "b"), return_exceptions=True)
-            assert [type(result) for result in results] == [Unavailable] * 3
+            commits_fail(db, True)
+            results = await asyncio.gather(add(db, "a"), add(db, "b"), return_exceptions=True)
+            assert [type(result) for result in results] == [Unavailable] * 2
             assert await found(db) == set()
+            commits_fail(db, False)
             await add(db, "c")
             assert await found(db) == {"c"}
 
@@ -135,15 +139,52 @@ def test_a_failed_commit_fails_every_member_and_nothing_else(sqlite_url: str) ->
 
 
 def test_a_refusal_that_rests_on_a_failed_commit_is_no_answer(sqlite_url: str) -> None:
-    async def breaks(db: Database) -> None:
+    async def scenario() -> None:
+        async with things(sqlite_url) as db:
+            commits_fail(db, True)
+            results = await asyncio.gather(add(db, "same"), add(db, "same"), return_exceptions=True)
+            assert [type(result) for result in results] == [Unavailable, Unavailable]
+
+    run(scenario())
+
+
+def test_a_commit_that_finds_the_disk_full(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with things(sqlite_url) as db:
+            log = Path(sqlite_url.removeprefix("sqlite://") + "-wal")
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 1000, before[1]))
+            try:
+                results = await asyncio.gather(add(db, "a"), add(db, "b"), return_exceptions=True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert [type(result) for result in results] == [Unavailable] * 2
+            assert await found(db) == set()
+            await add(db, "c")
+        async with opened(sqlite_url) as again:
+            assert await found(again) == {"c"}
+
+    run(scenario())
+
+
+def test_a_deferred_foreign_key_fails_its_own_transaction_alone(sqlite_url: str) -> None:
+    async def deferred(db: Database, *rows: tuple[str, str | None]) -> None:
         async with db.transaction() as tx:
             await tx.execute("PRAGMA defer_foreign_keys = ON")
-            await tx.execute("INSERT INTO things (id, owner) VALUES ('orphan', 'nobody')")
+            await tx.execute_many("INSERT INTO things (id, owner) VALUES ($1, $2)", rows)
 
     async def scenario() -> None:
         async with things(sqlite_url) as db:
-            results = await asyncio.gather(breaks(db), add(db, "orphan"), return_exceptions=True)
-            assert [type(result) for result in results] == [Unavailable, Unavailable]
+            before = db.commits
+            results = await asyncio.gather(
+                add(db, "a"),
+                deferred(db, ("orphan", "nobody")),
+                deferred(db, ("child", "parent"), ("parent", None)),
+                return_exceptions=True,
+            )
+            assert [type(result) for result in results] == [type(None), Conflict, type(None)]
+            assert await found(db) == {"a", "child", "parent"}
+            assert db.commits - before == 1
 
     run(scenario())
 

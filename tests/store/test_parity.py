@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kilonova.store import Conflict, Invalid, StoreError
 from tests.store.things import add, found, things
 from tests.support import run
+from tests.support.databases import opened
 
 INSERT = "INSERT INTO things (id, ok, n, at, doc) VALUES ($1, $2, $3, $4, $5)"
 
@@ -167,6 +169,49 @@ def test_conflicts(database_url: str, sql: str, kind: str, constraint: str | Non
             if constraint is not None:
                 assert caught.value.constraint == constraint
             assert await found(db) == {"a", "child"}
+
+    run(scenario())
+
+
+def test_a_deferred_foreign_key_is_looked_at_in_the_end(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            async with db.transaction() as tx:
+                await tx.execute("CREATE TABLE parents (id TEXT PRIMARY KEY)")
+                await tx.execute(
+                    "CREATE TABLE children (id TEXT REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
+                )
+            async with db.transaction() as tx:
+                await tx.execute("INSERT INTO children (id) VALUES ('a')")
+                await tx.execute("INSERT INTO parents (id) VALUES ('a')")
+            with pytest.raises(Conflict) as caught:
+                async with db.transaction() as tx:
+                    await tx.execute("INSERT INTO children (id) VALUES ('b')")
+            assert caught.value.kind == "foreign key"
+            assert await db.fetch("SELECT id FROM children") == [{"id": "a"}]
+
+    run(scenario())
+
+
+def test_errors_do_not_tell_values(database_url: str) -> None:
+    async def scenario() -> None:
+        async with things(database_url) as db:
+            await add(db, "secret")
+            for sql, args in [
+                ("INSERT INTO things (id) VALUES ($1)", ["secret"]),
+                ("INSERT INTO things (id, owner) VALUES ('x', $1)", ["secret too"]),
+                ("INSERT INTO things (id, doc) VALUES (NULL, $1)", ["secret"]),
+                ("INSERT INTO things (id) VALUES ($1)", [{"password": "secret"}]),
+                ("INSERT INTO things (id) VALUES ($1)", ["secret\0"]),
+                ("INSERT INTO things (id, n) VALUES ('x', $1)", [9999999999999999999999]),
+            ]:
+                with pytest.raises(StoreError) as caught:
+                    async with db.transaction() as tx:
+                        await tx.execute(sql, *args)
+                told = "".join(traceback.format_exception(caught.value))
+                lines = [line for line in told.splitlines() if "Error" in line or "DETAIL" in line or "Invalid" in line]
+                assert "secret" not in " ".join(lines)
+                assert "99999" not in " ".join(lines)
 
     run(scenario())
 

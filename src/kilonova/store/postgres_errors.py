@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import asyncpg
 from asyncpg import exceptions as pg
 
@@ -22,11 +24,17 @@ _PASSING = (
     TimeoutError,
 )
 
+_QUOTED_VALUE = re.compile(r"(?<=argument \$\d): .*(?= \()|(?<=argument \$\d\d): .*(?= \()|: \".*\"$", re.DOTALL)
+
 _LOST = (pg.PostgresConnectionError, pg.AdminShutdownError, pg.CrashShutdownError, pg.CannotConnectNowError, OSError)
 
 
 def explained(error: Exception, closed: bool) -> StoreError:
-    """`closed`: whether the connection was found closed, which alone tells apart some of asyncpg's own errors."""
+    """`closed`: whether the connection was found closed, which alone tells apart some of asyncpg's own errors.
+
+    Neither it nor what caused it quotes a value, which could be a secret.
+    """
+    _forget_values(error)
     if isinstance(error, pg.UniqueViolationError):
         return Conflict(str(error), kind="unique", constraint=error.constraint_name)
     if isinstance(error, pg.ForeignKeyViolationError):
@@ -41,3 +49,9 @@ def explained(error: Exception, closed: bool) -> StoreError:
 def lost(error: Exception, closed: bool) -> bool:
     """Whether the connection is gone, so that another one may do better."""
     return closed or isinstance(error, _LOST)
+
+
+def _forget_values(error: Exception) -> None:
+    if isinstance(error, asyncpg.PostgresError):
+        error.detail = None
+        error.args = (_QUOTED_VALUE.sub("", str(error.args[0])),)

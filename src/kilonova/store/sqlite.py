@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from kilonova.store.port import Row, StoreError
-from kilonova.store.regexp import regexp_like
+from kilonova.store.port import Conflict, Row, StoreError
 from kilonova.store.sqlite_statements import Statements
 from kilonova.store.writer import Group, Writer
 
@@ -26,6 +25,13 @@ def connect(path: Path) -> apsw.Connection:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    try:
+        return _connection(path)
+    except apsw.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _connection(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("journal_mode", "wal")
@@ -36,7 +42,6 @@ def connect(path: Path) -> apsw.Connection:
     connection.pragma("case_sensitive_like", True)
     connection.create_scalar_function("greatest", _greatest, deterministic=True)
     connection.create_scalar_function("least", _least, deterministic=True)
-    connection.create_scalar_function("regexp_like", regexp_like, 2, deterministic=True)
     return connection
 
 
@@ -71,14 +76,14 @@ class SqliteTransaction:
         assert group is not None
         self._group = None
         keep = error is None and self._failure is None
-        self._writer.leave(group, keep, self._channels)
-        if keep:
+        kept = self._writer.leave(group, keep, self._channels)
+        # A refusal may rest on what earlier members of the group wrote, so it is no true answer before they are.
+        if kept or (group.members and not group.lost and (error is None or isinstance(error, Exception))):
             await self._writer.durable(group)
-        elif error is None:
+        if self._failure is not None and error is None:
             raise StoreError("a statement of the transaction failed, and the failure was ignored") from self._failure
-        elif group.members and not group.lost and isinstance(error, Exception):
-            # The refusal may rest on what earlier members of the group wrote, so it is no true answer before they are.
-            await self._writer.durable(group)
+        if keep and not kept:
+            raise Conflict("FOREIGN KEY constraint failed", kind="foreign key")
 
     async def fetch(self, sql: str, *args: Any) -> list[Row]:
         return self._run(self._statements.fetch, sql, args)

@@ -8,6 +8,7 @@ from typing import Any
 import apsw
 import orjson
 
+from kilonova.store import regexp
 from kilonova.store.port import Conflict, Invalid, Row, StoreError, Unavailable
 from kilonova.store.translate import Statement, translate
 
@@ -91,10 +92,7 @@ class Statements:
     def _translated(self, sql: str) -> Statement:
         statement = translate(sql)
         if statement.regex and not self._regex:
-            # Takes time linear in the text, so that nobody's filter can hold up the event loop.
-            from apsw import sqlite_extra
-
-            sqlite_extra.load(self._connection, "regexp")
+            regexp.load(self._connection)
             self._regex = True
         return statement
 

@@ -77,23 +77,28 @@ class Writer:
             raise
         return group
 
-    def leave(self, group: Group, keep: bool, channels: set[str] | None) -> None:
-        """End the turn, with its changes or without them. A turn that fails to end takes the whole group with it."""
+    def leave(self, group: Group, keep: bool, channels: set[str] | None) -> bool:
+        """End the turn, with its changes or without them: False if a deferred foreign key forbids to keep them.
+
+        A turn that fails to end takes the whole group with it.
+        """
         try:
             if not group.lost:
+                # COMMIT would look at these too late: it would fail for all.
+                keep = keep and not self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]
                 group.turns += 1
+                if not keep:
+                    self._connection.execute("ROLLBACK TO turn")
+                self._connection.execute("RELEASE turn")
                 if keep:
-                    self._connection.execute("RELEASE turn")
                     group.members += 1
                     if channels:
                         group.channels |= channels
-                else:
-                    self._connection.execute("ROLLBACK TO turn")
-                    self._connection.execute("RELEASE turn")
         except apsw.Error as error:
             self.lose(group, error)
         finally:
             self._next()
+        return keep
 
     async def durable(self, group: Group) -> None:
         """Return when the group is committed. Raises Unavailable if it could not be."""

@@ -105,7 +105,7 @@ async def _filter(ctx: Context, conditions: Conditions, all_tenants_rule: str) -
             conditions.add(f"{column} = ?", asked[key][-1])
     for key, column in _PATTERNS.items():
         if key in asked:
-            conditions.add(f"regexp_like({column}, ?)", _pattern(key, asked[key][-1]))
+            conditions.add(f"{column} ~ ?", _pattern(key, asked[key][-1]))
     for key, condition in _OTHERS.items():
         if key in asked:
             condition(asked[key][-1], conditions)
@@ -146,7 +146,7 @@ def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
 
 def _pattern(key: str, value: str) -> str:
     try:
-        regexp.pattern(value)
+        regexp.check(value)
     except regexp.BadPattern as error:
         raise BadRequest(f"Invalid input for query parameter {key}: {error}") from None
     return value

@@ -83,7 +83,7 @@ CREATE TABLE images (
     checksum TEXT COLLATE "C",
     hash_algo TEXT COLLATE "C",
     hash_value TEXT COLLATE "C",
-    upload_id TEXT COLLATE "C",
+    data_id TEXT COLLATE "C",
     created_at DOUBLE PRECISION NOT NULL,
     updated_at DOUBLE PRECISION NOT NULL,
     CONSTRAINT pk_images PRIMARY KEY (id)
@@ -205,6 +205,13 @@ CREATE INDEX ix_operations_request_id ON operations (request_id);
 CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
 
 CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
+
+CREATE TABLE quota_classes (
+    class_name TEXT COLLATE "C" NOT NULL,
+    resource TEXT COLLATE "C" NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_quota_classes PRIMARY KEY (class_name, resource)
+);
 
 CREATE TABLE quotas (
     project_id TEXT COLLATE "C" NOT NULL,
@@ -731,6 +738,19 @@ CREATE INDEX ix_routers_gateway ON routers (gateway_port_id);
 CREATE INDEX ix_routers_name ON routers (name);
 
 CREATE INDEX ix_routers_project ON routers (project_id);
+
+CREATE TABLE auto_topologies (
+    project_id TEXT COLLATE "C" NOT NULL,
+    network_id TEXT COLLATE "C" NOT NULL,
+    router_id TEXT COLLATE "C",
+    CONSTRAINT pk_auto_topologies PRIMARY KEY (project_id),
+    CONSTRAINT fk_auto_topologies_network_id FOREIGN KEY(network_id) REFERENCES networks (id) ON DELETE CASCADE,
+    CONSTRAINT fk_auto_topologies_router_id FOREIGN KEY(router_id) REFERENCES routers (id) ON DELETE SET NULL
+);
+
+CREATE INDEX ix_auto_topologies_network ON auto_topologies (network_id);
+
+CREATE INDEX ix_auto_topologies_router ON auto_topologies (router_id);
 
 CREATE TABLE floating_ips (
     id TEXT COLLATE "C" NOT NULL,

@@ -83,7 +83,7 @@ CREATE TABLE images (
     checksum TEXT,
     hash_algo TEXT,
     hash_value TEXT,
-    upload_id TEXT,
+    data_id TEXT,
     created_at DOUBLE NOT NULL,
     updated_at DOUBLE NOT NULL,
     CONSTRAINT pk_images PRIMARY KEY (id)
@@ -203,6 +203,13 @@ CREATE INDEX ix_operations_request_id ON operations (request_id);
 CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
 
 CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
+
+CREATE TABLE quota_classes (
+    class_name TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_quota_classes PRIMARY KEY (class_name, resource)
+);
 
 CREATE TABLE quotas (
     project_id TEXT NOT NULL,
@@ -730,6 +737,19 @@ CREATE INDEX ix_routers_gateway ON routers (gateway_port_id);
 CREATE INDEX ix_routers_name ON routers (name);
 
 CREATE INDEX ix_routers_project ON routers (project_id);
+
+CREATE TABLE auto_topologies (
+    project_id TEXT NOT NULL,
+    network_id TEXT NOT NULL,
+    router_id TEXT,
+    CONSTRAINT pk_auto_topologies PRIMARY KEY (project_id),
+    CONSTRAINT fk_auto_topologies_network_id FOREIGN KEY(network_id) REFERENCES networks (id) ON DELETE CASCADE,
+    CONSTRAINT fk_auto_topologies_router_id FOREIGN KEY(router_id) REFERENCES routers (id) ON DELETE SET NULL
+);
+
+CREATE INDEX ix_auto_topologies_network ON auto_topologies (network_id);
+
+CREATE INDEX ix_auto_topologies_router ON auto_topologies (router_id);
 
 CREATE TABLE floating_ips (
     id TEXT NOT NULL,

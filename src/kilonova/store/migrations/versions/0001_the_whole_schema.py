@@ -85,7 +85,7 @@ def upgrade() -> None:
         sa.Column("checksum", TEXT, nullable=True),
         sa.Column("hash_algo", TEXT, nullable=True),
         sa.Column("hash_value", TEXT, nullable=True),
-        sa.Column("upload_id", TEXT, nullable=True),
+        sa.Column("data_id", TEXT, nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_images")),
@@ -215,6 +215,13 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("finished_at IS NULL"),
         postgresql_where=sa.text("finished_at IS NULL"),
+    )
+    op.create_table(
+        "quota_classes",
+        sa.Column("class_name", TEXT, nullable=False),
+        sa.Column("resource", TEXT, nullable=False),
+        sa.Column("hard_limit", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("class_name", "resource", name=op.f("pk_quota_classes")),
     )
     op.create_table(
         "quotas",
@@ -823,6 +830,21 @@ def upgrade() -> None:
     op.create_index("ix_routers_gateway", "routers", ["gateway_port_id"], unique=False)
     op.create_index("ix_routers_name", "routers", ["name"], unique=False)
     op.create_index("ix_routers_project", "routers", ["project_id"], unique=False)
+    op.create_table(
+        "auto_topologies",
+        sa.Column("project_id", TEXT, nullable=False),
+        sa.Column("network_id", TEXT, nullable=False),
+        sa.Column("router_id", TEXT, nullable=True),
+        sa.ForeignKeyConstraint(
+            ["network_id"], ["networks.id"], name=op.f("fk_auto_topologies_network_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["router_id"], ["routers.id"], name=op.f("fk_auto_topologies_router_id"), ondelete="SET NULL"
+        ),
+        sa.PrimaryKeyConstraint("project_id", name=op.f("pk_auto_topologies")),
+    )
+    op.create_index("ix_auto_topologies_network", "auto_topologies", ["network_id"], unique=False)
+    op.create_index("ix_auto_topologies_router", "auto_topologies", ["router_id"], unique=False)
     op.create_table(
         "floating_ips",
         sa.Column("id", TEXT, nullable=False),

@@ -1,0 +1,104 @@
+"""Snapshot, metadata and revisions are three ways to the same schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kilonova.store import generate, migrate, revising
+from kilonova.store.migrations.head import HEAD
+from kilonova.store.schema import metadata
+from kilonova.store.url import sqlite_path
+from tests.store.catalogue import Catalogue, catalogue
+from tests.support import run
+from tests.support.databases import DIALECTS, opened
+
+both_empty = pytest.mark.parametrize("empty_url", DIALECTS, indirect=True)
+
+
+async def held(url: str) -> Catalogue:
+    async with opened(url) as db:
+        return await catalogue(db)
+
+
+async def run_script(url: str, script: str) -> None:
+    """By the drivers' own means: the port takes one statement at a time."""
+    if url.startswith("sqlite"):
+        import apsw
+
+        connection = apsw.Connection(str(sqlite_path(url)))
+        connection.execute(script)
+        connection.close()
+    else:
+        import asyncpg
+
+        connection = await asyncpg.connect(url)
+        await connection.execute(script)
+        await connection.close()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_snapshot_is_what_the_metadata_says(dialect: str) -> None:
+    assert migrate.snapshot(dialect) == generate.snapshot(dialect, HEAD), "run `make schema`"
+
+
+def test_the_head_is_the_newest_revision() -> None:
+    from alembic.script import ScriptDirectory
+
+    script = ScriptDirectory.from_config(revising.configuration())
+    assert script.get_heads() == [HEAD]
+    assert generate.revisions()[-1] == HEAD
+
+
+@both_empty
+def test_the_snapshot_makes_what_the_metadata_makes(empty_url: str, database_url: str) -> None:
+    if migrate.dialect_of(empty_url) != migrate.dialect_of(database_url):
+        pytest.skip("of two databases")
+
+    async def scenario() -> None:
+        await migrate.upgrade(empty_url)
+        made = await held(empty_url)
+        version = made.pop("alembic_version")
+        assert "version_num" in str(version)
+        assert made == await held(database_url)
+        assert set(made) == set(metadata.tables)
+
+    run(scenario())
+
+
+@both_empty
+def test_the_revisions_from_nothing_make_what_the_snapshot_makes(empty_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        if empty_url.startswith("sqlite"):
+            revising.upgrade_sqlite(sqlite_path(empty_url))
+            fresh = f"sqlite://{tmp_path}/fresh.db"
+            await migrate.upgrade(fresh)
+            assert await held(empty_url) == await held(fresh)
+        else:
+            await run_script(empty_url, revising.script("postgresql", None))
+            by_revisions = await held(empty_url)
+            await run_script(empty_url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+            await migrate.upgrade(empty_url)
+            assert by_revisions == await held(empty_url)
+        assert await migrate.revision(empty_url) == HEAD
+
+    run(scenario())
+
+
+def test_alembic_finds_nothing_to_do_after_the_revisions(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    path = tmp_path / "x.db"
+    revising.upgrade_sqlite(path)
+    with revising.sqlite_connection(path) as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_every_constraint_has_a_name_that_postgresql_keeps_whole() -> None:
+    constraints = [each for table in metadata.tables.values() for each in (*table.constraints, *table.indexes)]
+    names = [str(each.name) for each in constraints if each.name is not None]
+    assert len(names) == len(constraints)
+    assert [name for name in names if len(name) > 63] == []
+    assert len(names) == len(set(names))
