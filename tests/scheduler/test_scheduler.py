@@ -238,7 +238,7 @@ def test_the_full_reload_runs_behind_the_plans(sqlite_url):
             async with db.transaction() as tx:
                 await tx.execute("DELETE FROM hypervisors")
             async with asyncio.timeout(10):
-                while (await scheduler.plan(BOOT, dry=True)).candidates:  # noqa: ASYNC110 - it goes on by itself
+                while (await scheduler.plan(BOOT, dry=True)).candidates:
                     await asyncio.sleep(0.01)
             await scheduler.close()
 
