@@ -26,6 +26,8 @@ class Services:
     """Filled once at start by `kilonova.process`; a process that lacks a part does not set it."""
 
     config: Config
+    # The first path segments of the APIs served here.
+    mounts: frozenset[str]
     db: Database
     policy: Policy
     tokens: TokenValidator

@@ -63,6 +63,10 @@ def test_catalogue_follows_the_host_of_the_request(sqlite_url: str, tmp_path: Pa
             first = {entry["type"]: entry["endpoints"][0]["url"] for entry in catalog}
             assert first["compute"] == "https://api.example.org/compute/v2.1"
             assert first["image"] == "https://glance.example.org"
+            assert "block-storage" not in first
+            c.services.mounts = frozenset({"identity", "volume"})
+            catalog = (await c.authenticate(body)).json()["token"]["catalog"]
+            assert {entry["type"] for entry in catalog} == {"identity", "block-storage", "volumev3", "image"}
 
     run(scenario())
 

@@ -50,7 +50,7 @@ class Server:
             config = uvicorn.Config(c.app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
             self._server = uvicorn.Server(config)
             serving = asyncio.create_task(self._server.serve())
-            while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            while not self._server.started:
                 await asyncio.sleep(0.01)
             port = self._server.servers[0].sockets[0].getsockname()[1]
             self.url = f"http://127.0.0.1:{port}"

@@ -83,7 +83,7 @@ def test_keys_of_the_configuration_win(tmp_path: Path) -> None:
     assert old.decrypt(key_ring(config).encrypt(b"x")) is None
     assert list(tmp_path.iterdir()) == []
     key_ring(Config(data=str(tmp_path))).encrypt(b"x")
-    assert (tmp_path / "token-keys").exists()
+    assert (tmp_path / "fernet.keys").exists()
 
 
 def test_tampered_strings_are_refused(sqlite_url: str, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class App:
     def __init__(self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None) -> None:
         self.services = services
         self.apis = {api.prefix.strip("/"): api for api in apis}
+        services.mounts = frozenset(self.apis)
         self.plain = dict(plain or {})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

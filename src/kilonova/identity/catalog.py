@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Container
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova.http import Answer, Context
@@ -25,19 +27,26 @@ class Service(NamedTuple):
     name: str
     url: str
 
+    @property
+    def is_here(self) -> bool:
+        return self.url.startswith("/")
 
-def services(config: Config) -> list[Service]:
-    """The services this cloud has: built in, or where the configuration says they are."""
-    return [
+
+def services(config: Config, mounts: Container[str]) -> list[Service]:
+    """The services this cloud has: those served here, and those that the configuration says are elsewhere."""
+    known = (
         Service("identity", "keystone", "/identity"),
         Service("compute", "nova", "/compute/v2.1"),
         Service("placement", "placement", "/placement"),
         Service("image", "glance", config.image.url or "/image"),
         Service("network", "neutron", config.network.url or "/network"),
-    ]
+        Service("block-storage", "cinder", "/volume/v3"),
+        Service("volumev3", "cinderv3", "/volume/v3"),
+    )
+    return [service for service in known if not service.is_here or service.url.split("/")[1] in mounts]
 
 
-def catalog(config: Config, base_url: str) -> list[Json]:
+def catalog(config: Config, mounts: Container[str], base_url: str) -> list[Json]:
     """The catalogue as a token shows it. `base_url` is the scheme and host by which the client reached us."""
     return [
         {
@@ -46,14 +55,15 @@ def catalog(config: Config, base_url: str) -> list[Json]:
             "name": service.name,
             "endpoints": [_endpoint(config, service, interface, base_url) for interface in INTERFACES],
         }
-        for service in services(config)
+        for service in services(config, mounts)
     ]
 
 
 def catalog_for(ctx: Context) -> list[Json]:
-    return catalog(ctx.services.config, root(ctx).removesuffix(api.prefix))
+    return catalog(ctx.services.config, ctx.services.mounts, root(ctx).removesuffix(api.prefix))
 
 
+@cache
 def _ident(*parts: str) -> str:
     """Ids that stay the same from start to start, though nothing is stored."""
     return uuid.uuid5(_NAMESPACE, " ".join(parts)).hex
@@ -66,7 +76,7 @@ def _endpoint(config: Config, service: Service, interface: str, base_url: str) -
         "interface": interface,
         "region": region,
         "region_id": region,
-        "url": base_url + service.url if service.url.startswith("/") else service.url,
+        "url": base_url + service.url if service.is_here else service.url,
     }
 
 

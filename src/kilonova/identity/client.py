@@ -120,7 +120,7 @@ def token_of(body: dict[str, Any]) -> Token:
         domain_id=domain["id"] if domain else None,
         domain_name=domain["name"] if domain else None,
         system=bool(body.get("system", {}).get("all")),
-        roles=frozenset(role["name"] for role in roles),
+        roles=frozenset(role["name"].lower() for role in roles),
         role_ids=tuple((role["id"], role["name"]) for role in roles),
         methods=tuple(body.get("methods", ())),
         issued_at=clock.parse(body["issued_at"]),

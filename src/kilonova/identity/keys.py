@@ -95,7 +95,7 @@ class KeyRing:
 def key_ring(config: Config) -> KeyRing:
     """By the keys of the configuration, else by those kept in the data directory."""
     given = config.identity.token_keys
-    return KeyRing(GivenKeys(given) if given else KeyFile(config.data_dir / "token-keys"))
+    return KeyRing(GivenKeys(given) if given else KeyFile(config.data_dir / "fernet.keys"))
 
 
 def new_key() -> str:

@@ -12,7 +12,10 @@ METHODS = ("password", "token")
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, in which scope, with which roles. `roles` holds names and includes the implied ones."""
+    """Who calls, in which scope, with which roles.
+
+    `roles` includes the implied ones, in lower case: names of roles compare without case. `role_ids` are ids and names.
+    """
 
     user_id: str
     user_name: str

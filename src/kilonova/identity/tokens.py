@@ -181,7 +181,7 @@ def _token(claims: Claims, row: Row, roles: tuple[tuple[str, str], ...]) -> Toke
         domain_id=scope.id if scope.kind == "domain" else None,
         domain_name=row["domain_name"],
         system=scope == SYSTEM,
-        roles=frozenset(name for _, name in roles),
+        roles=frozenset(name.lower() for _, name in roles),
         role_ids=roles,
         methods=claims.methods,
         issued_at=claims.issued_at,

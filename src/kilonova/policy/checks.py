@@ -74,21 +74,14 @@ class Role(Check):
         return f"role:{self.name}"
 
     def compile(self, resolve: Resolve) -> Closure:
-        name = self.name
-        if "%(" in name:
-            value = _target_value(name)
-
-            def bears_named(token: Token, target: Target) -> bool:
-                wanted = value(target)
-                return wanted is not None and wanted.lower() in map(str.lower, token.roles)
-
-            return bears_named
-        wanted = name.lower()
+        wanted = self.name.lower()
+        if "%(" not in wanted:
+            return lambda token, target: wanted in token.roles
+        value = _target_value(self.name)
 
         def bears(token: Token, target: Target) -> bool:
-            roles = token.roles
-            # Role names compare without case, as operators' files expect; nearly all are lower case already.
-            return wanted in roles or any(role.lower() == wanted for role in roles if role != role.lower())
+            named = value(target)
+            return named is not None and named.lower() in token.roles
 
         return bears
 
