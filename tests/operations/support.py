@@ -93,7 +93,7 @@ async def until(db: Database, identity: str, holds: Callable[[Row], bool], secon
     row: Row = {}
     try:
         async with asyncio.timeout(seconds):
-            while not holds(row := await row_of(db, identity)):  # noqa: ASYNC110
+            while not holds(row := await row_of(db, identity)):
                 await asyncio.sleep(0.005)
     except TimeoutError:
         raise AssertionError(f"still {row}") from None

@@ -93,7 +93,7 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
     async def _refused(host: Host) -> None:
         """It gets the answer to its first command and sends the second, not knowing how late it is."""
         async with asyncio.timeout(10):
-            while not host.refused:  # noqa: ASYNC110
+            while not host.refused:
                 await asyncio.sleep(0.01)
         assert host.refused == [("one", "b")]
 

@@ -93,7 +93,7 @@ async def release(db: Database, owner: str, held: Sequence[str]) -> None:
 
 
 async def free_all(db: Database) -> int:
-    """End all leases, for a worker that knows itself to be the only one; were it not, the others lose their turn only."""
+    """End all leases, for a worker that knows itself to be alone. Others would lose their turn, and no more."""
     async with db.transaction() as tx:
         return await tx.execute(_FREE, clock.now())
 
