@@ -30,8 +30,8 @@ images = Table(
     string("checksum", nullable=True),
     string("hash_algo", nullable=True),
     string("hash_value", nullable=True),
-    # The upload that may finish this image; set only while its status is `saving`.
-    string("upload_id", nullable=True),
+    # The upload that fills this image or has filled it, and with the image's id the name of its file.
+    string("data_id", nullable=True),
     moment("created_at"),
     moment("updated_at"),
     Index("ix_images_created", "created_at", "id"),

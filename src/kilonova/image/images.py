@@ -1,0 +1,154 @@
+"""/v2/images: create, list, show, change and delete images, and their tags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http import Answer, Context
+from kilonova.http.body import parse_json
+from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge, UnsupportedMediaType
+from kilonova.image import listing, model, patch
+from kilonova.image.access import is_admin, load, not_found, target_of
+from kilonova.image.api import BODY_LIMIT, api
+from kilonova.image.data import forget_data
+from kilonova.image.model import Image
+from kilonova.image.schema import CREATE, MAX_PROPERTIES, MAX_TAGS, WRITABLE
+from kilonova.image.view import view
+from kilonova.store import Transaction
+
+
+@api.route("GET", "/v2/images", policy="get_images", query=listing.QUERY)
+async def index(ctx: Context) -> Answer:
+    """List the images that the caller may see."""
+    found = await listing.find(ctx)
+    shown = [view(image) for image in await model.complete(ctx.db, found)]
+    return Answer({"images": shown, **listing.links(ctx, found), "schema": "/v2/schemas/images"})
+
+
+@api.route("GET", "/v2/images/{image_id}", checks=["get_image"])
+async def show(ctx: Context, image_id: str) -> Answer:
+    """Show an image."""
+    row = await load(ctx, ctx.db, image_id)
+    return Answer(view((await model.complete(ctx.db, [row]))[0]))
+
+
+@api.route("POST", "/v2/images", checks=["add_image"], body=CREATE, status=201)
+async def create(ctx: Context) -> Answer:
+    """Create an image; its data is uploaded afterwards."""
+    body = ctx.body
+    row = model.draft(_owner(ctx, body), body, ctx.now)
+    ctx.authorize("add_image", target_of(row))
+    _authorize_visibility(ctx, row)
+    properties, tags = _properties(body), sorted(set(body.get("tags", [])))
+    async with ctx.db.transaction() as tx:
+        image = await model.create(tx, row, properties, tags)
+    if image is None:
+        raise Conflict(f"Image ID {row['id']} already exists!")
+    return Answer(view(image), headers={"Location": f"{ctx.base_url()}/v2/images/{row['id']}"})
+
+
+def _owner(ctx: Context, body: dict[str, Any]) -> str | None:
+    owner: str | None = body.get("owner", ctx.token.project_id)
+    if owner != ctx.token.project_id and not is_admin(ctx):
+        raise Forbidden("You are not permitted to create images owned by another project.")
+    return owner
+
+
+def _authorize_visibility(ctx: Context, row: dict[str, Any]) -> None:
+    rule = {"public": "publicize_image", "community": "communitize_image"}.get(row["visibility"])
+    if rule is not None:
+        ctx.authorize(rule, target_of(row))
+
+
+def _properties(body: dict[str, Any]) -> dict[str, str]:
+    given = {name: value for name, value in body.items() if name not in WRITABLE and name != "id"}
+    for name, value in given.items():
+        patch.check_name(name)
+        if not 0 < len(name) <= 255:
+            raise BadRequest("The name of a property has 1 to 255 characters.")
+        patch.check_property(name, value)
+    if len(given) > MAX_PROPERTIES:
+        raise patch.too_many("properties", MAX_PROPERTIES)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@api.route("PATCH", "/v2/images/{image_id}", checks=["modify_image"], stream=True)
+async def update(ctx: Context, image_id: str) -> Answer:
+    """Change an image by a JSON patch."""
+    await load(ctx, ctx.db, image_id, "modify_image")
+    operations = patch.parse(parse_json(await _body(ctx)), _form(ctx))
+    async with ctx.db.transaction() as tx:
+        before = await _lock(tx, image_id)
+        after = patch.apply(before, operations)
+        if after.row["visibility"] != before.row["visibility"]:
+            _authorize_visibility(ctx, after.row)
+        if after.row["owner"] != before.row["owner"] and not is_admin(ctx):
+            raise Forbidden("You are not permitted to change the owner of an image.")
+        image = await model.change(tx, before, after, ctx.now) if after != before else before
+    return Answer(view(image))
+
+
+def _form(ctx: Context) -> int:
+    kind = ctx.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in patch.MEDIA_TYPES:
+        raise UnsupportedMediaType(
+            f"Unsupported Content-Type {kind[:80]!r}; supported: {', '.join(patch.MEDIA_TYPES)}."
+        )
+    return patch.MEDIA_TYPES[kind]
+
+
+async def _body(ctx: Context) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in ctx.stream():
+        size += len(chunk)
+        if size > BODY_LIMIT:
+            raise TooLarge(f"The request body is larger than {BODY_LIMIT} bytes.")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _lock(tx: Transaction, image_id: str) -> Image:
+    row = await tx.fetch_one("SELECT * FROM images WHERE id = $1 FOR UPDATE", image_id)
+    if row is None:
+        raise not_found(image_id)
+    return (await model.complete(tx, [row]))[0]
+
+
+@api.route("DELETE", "/v2/images/{image_id}", checks=["delete_image"], status=204)
+async def delete(ctx: Context, image_id: str) -> Answer:
+    """Delete an image with its data."""
+    await load(ctx, ctx.db, image_id, "delete_image")
+    async with ctx.db.transaction() as tx:
+        row = (await _lock(tx, image_id)).row
+        if row["protected"]:
+            raise Forbidden(f"Image {image_id} is protected and cannot be deleted.")
+        await model.remove(tx, image_id)
+    forget_data(ctx, row)
+    return Answer()
+
+
+@api.route("PUT", "/v2/images/{image_id}/tags/{tag}", checks=["modify_image"], status=204)
+async def add_tag(ctx: Context, image_id: str, tag: str) -> Answer:
+    """Add a tag to an image."""
+    await load(ctx, ctx.db, image_id, "modify_image")
+    if len(tag) > 255:
+        raise BadRequest("A tag has at most 255 characters.")
+    async with ctx.db.transaction() as tx:
+        image = await _lock(tx, image_id)
+        if tag not in image.tags and len(image.tags) >= MAX_TAGS:
+            raise patch.too_many("tags", MAX_TAGS)
+        await model.change(tx, image, image._replace(tags=sorted({*image.tags, tag})), ctx.now)
+    return Answer()
+
+
+@api.route("DELETE", "/v2/images/{image_id}/tags/{tag}", checks=["modify_image"], status=204)
+async def remove_tag(ctx: Context, image_id: str, tag: str) -> Answer:
+    """Remove a tag from an image."""
+    await load(ctx, ctx.db, image_id, "modify_image")
+    async with ctx.db.transaction() as tx:
+        image = await _lock(tx, image_id)
+        if tag not in image.tags:
+            raise NotFound(f"The tag {tag[:255]} is not on image {image_id}.")
+        await model.change(tx, image, image._replace(tags=[t for t in image.tags if t != tag]), ctx.now)
+    return Answer()
