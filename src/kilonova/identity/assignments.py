@@ -19,6 +19,8 @@ from kilonova.identity.core import (
     links,
     missing,
     row_of,
+    row_to_change,
+    storing,
     validator,
 )
 from kilonova.identity.roles import view as role_view
@@ -58,13 +60,17 @@ async def _list(ctx: Context, scope: Scope, user_id: str) -> Answer:
 
 
 async def _give(ctx: Context, scope: Scope, user_id: str, role_id: str) -> None:
-    async with change(ctx) as tx:
-        await _check(tx, scope, user_id, role_id)
-        await tx.execute(
-            "INSERT INTO role_assignments (user_id, target_kind, target_id, role_id) VALUES ($1, $2, $3, $4) "
-            "ON CONFLICT DO NOTHING",
-            *_key(scope, user_id, role_id),
-        )
+    with storing("role assignment", role_id):
+        async with change(ctx) as tx:
+            await _check(tx, scope, user_id, role_id)
+            if scope.kind != "system":
+                # No foreign key reaches the target, so its row is held while a role on it is stored.
+                await row_to_change(tx, f"{scope.kind}s", scope.id)
+            await tx.execute(
+                "INSERT INTO role_assignments (user_id, target_kind, target_id, role_id) VALUES ($1, $2, $3, $4) "
+                "ON CONFLICT DO NOTHING",
+                *_key(scope, user_id, role_id),
+            )
 
 
 async def _has(ctx: Context, scope: Scope, user_id: str, role_id: str) -> None:

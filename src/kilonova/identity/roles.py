@@ -171,16 +171,17 @@ def _inference(ctx: Context, prior: Row, implied: Row) -> Json:
 @api.route("PUT", "/v3/roles/{role_id}/implies/{implied_id}", policy="identity:create_implied_role", status=201)
 async def imply(ctx: Context, role_id: str, implied_id: str) -> Answer:
     """Make a role imply another."""
-    async with change(ctx) as tx:
-        prior = await row_of(tx, "roles", role_id)
-        implied = await row_of(tx, "roles", implied_id)
-        if implied["name"] == "admin":
-            raise Forbidden("The role admin cannot be implied by another role.")
-        await tx.execute(
-            "INSERT INTO implied_roles (prior_id, implied_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-            role_id,
-            implied_id,
-        )
+    with storing("implied role", implied_id):
+        async with change(ctx) as tx:
+            prior = await row_of(tx, "roles", role_id)
+            implied = await row_of(tx, "roles", implied_id)
+            if implied["name"] == "admin":
+                raise Forbidden("The role admin cannot be implied by another role.")
+            await tx.execute(
+                "INSERT INTO implied_roles (prior_id, implied_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                role_id,
+                implied_id,
+            )
     return Answer(_inference(ctx, prior, implied))
 
 
