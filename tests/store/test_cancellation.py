@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import apsw
 import pytest
 import uvloop
 
@@ -46,6 +47,23 @@ def test_when_the_turn_has_just_come(sqlite_url: str) -> None:
             await leaving
             await asyncio.wait_for(second, 5)
             assert first.cancelled()
+            assert await found(db) == {"second"}
+
+    run(scenario())
+
+
+def test_while_waiting_for_another_process(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with things(sqlite_url) as db:
+            other = apsw.Connection(sqlite_url.removeprefix("sqlite://"))
+            other.execute("BEGIN IMMEDIATE")
+            first, second = (asyncio.create_task(add(db, ident)) for ident in ("first", "second"))
+            await asyncio.sleep(0.02)
+            await cancelled(first)
+            await asyncio.sleep(0.02)
+            other.execute("COMMIT")
+            other.close()
+            await asyncio.wait_for(second, 5)
             assert await found(db) == {"second"}
 
     run(scenario())
