@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the schema's generated files.")
     parser.add_argument("--revision", metavar="MESSAGE", help="add a revision for what changed in the metadata")
     message = parser.parse_args(arguments).revision
+    tables_and_indexes("sqlite")  # a schema that cannot be loaded must not cost the files there are
     numbers = revisions()
     if message:
         write_revision(f"{int(numbers[-1]) + 1:04d}", message, since=numbers[-1])
