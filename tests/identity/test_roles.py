@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,27 @@ def test_grants(database_url: str, tmp_path: Path) -> None:
             path = f"/v3/projects/{project_id}/users/{user_id}/roles/{role_id}"
             for method in ("PUT", "DELETE", "HEAD", "GET"):
                 assert (await c.call(method, path, demo)).status == 403
+
+    run(scenario())
+
+
+def test_a_role_on_a_project_goes_with_it_even_when_given_at_that_moment(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            role_id = await c.ident("role", "member")
+            people = [await c.new_user(admin, f"u{n}") for n in range(6)]
+            for turn in range(5):
+                body = {"project": {"name": f"brief{turn}"}}
+                path = f"/v3/projects/{(await c.ok('POST', '/v3/projects', admin, body))['project']['id']}"
+                answers = await asyncio.gather(
+                    *(c.call("PUT", f"{path}/users/{user}/roles/{role_id}", admin) for user in people[:3]),
+                    c.call("DELETE", path, admin),
+                    *(c.call("PUT", f"{path}/users/{user}/roles/{role_id}", admin) for user in people[3:]),
+                )
+                assert {answer.status for answer in answers} <= {204, 404}
+            left = await c.services.db.fetch_value("SELECT count(*) FROM role_assignments")
+            assert left == 8
 
     run(scenario())
 

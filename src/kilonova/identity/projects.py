@@ -201,7 +201,7 @@ def _check_fixed(row: Row, body: Json) -> None:
 async def delete(ctx: Context, project_id: str) -> None:
     """Delete a project and the roles on it."""
     async with change(ctx) as tx:
-        await row_of(tx, "projects", project_id)
+        await row_to_change(tx, "projects", project_id)
         if await tx.fetch_value("SELECT 1 FROM projects WHERE parent_id = $1 LIMIT 1", project_id):
             raise Forbidden(f"Cannot delete the project {project_id} since it has projects below it.")
         await tx.execute("DELETE FROM role_assignments WHERE target_kind = 'project' AND target_id = $1", project_id)
