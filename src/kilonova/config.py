@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from kilonova.scheduler.config import SchedulerConfig
+
 
 class ConfigError(Exception):
     pass
@@ -82,17 +84,6 @@ class Sim(msgspec.Struct, forbid_unknown_fields=True):
     latency: dict[str, float] = {}
 
 
-class Scheduler(msgspec.Struct, forbid_unknown_fields=True):
-    """Filters in their order and the weighers' multipliers."""
-
-    filters: list[str] = msgspec.field(
-        default_factory=lambda: ["compute_up", "zone", "requested_destination", "excluded", "traits", "capacity"]
-    )
-    weights: dict[str, float] = msgspec.field(default_factory=lambda: {"ram": 1.0, "cpu": 1.0, "disk": 1.0})
-    default_zone: str = "nova"
-    alternates: int = 8
-
-
 class Quota(msgspec.Struct, forbid_unknown_fields=True):
     """Default limits of a project; -1 is none."""
 
@@ -127,7 +118,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     operations: Operations = msgspec.field(default_factory=Operations)
     hosts: Hosts = msgspec.field(default_factory=Hosts)
     sim: Sim = msgspec.field(default_factory=Sim)
-    scheduler: Scheduler = msgspec.field(default_factory=Scheduler)
+    scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
 
     @property

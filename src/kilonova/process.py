@@ -231,20 +231,10 @@ class Process:
         import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
-        from kilonova.scheduler import Scheduler, SchedulerConfig
+        from kilonova.scheduler import Scheduler
 
         services, settings = self.services, self.config.operations
-        chosen = self.config.scheduler
-        services.scheduler = Scheduler(
-            services.db,
-            SchedulerConfig(
-                filters=tuple(chosen.filters),
-                weights=chosen.weights,
-                alternates=chosen.alternates,
-                default_zone=chosen.default_zone,
-                service_down_time=self.config.hosts.down_seconds,
-            ),
-        )
+        services.scheduler = Scheduler(services.db, self.config.scheduler, down_time=self.config.hosts.down_seconds)
         stack.push_async_callback(services.scheduler.close)
         if self.roles.whole and (left := await free_all(services.db)):
             log.info("going on with operations that an earlier process left", extra={"operations": left})

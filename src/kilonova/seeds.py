@@ -8,9 +8,25 @@ from typing import TYPE_CHECKING
 from kilonova.compute.zones import model
 
 if TYPE_CHECKING:
+    from kilonova.services import Services
     from kilonova.store import Database
 
 _NOWHERE = ""
+
+
+async def seed(services: Services) -> None:
+    """Flavors, an image and a network, where there are none of the kind."""
+    from kilonova.compute.flavors import model as flavors
+    from kilonova.image.files import ImageFiles
+    from kilonova.image.seed import seed as seed_image
+    from kilonova.network.seed import seed as seed_network
+
+    db = services.db
+    async with db.transaction() as tx:
+        await flavors.seed(tx)
+    project_id = str(await db.fetch_value("SELECT id FROM projects WHERE name = 'admin' AND domain_id = 'default'"))
+    await seed_image(db, ImageFiles.of(services.config), project_id)
+    await seed_network(db, project_id)
 
 
 async def spread(db: Database, zones: Sequence[str], hosts: Sequence[str]) -> None:

@@ -153,7 +153,7 @@ def test_silent_hosts_are_down_until_heard_again(sqlite_url, monkeypatch):
         async with opened(sqlite_url) as db:
             await add_hosts(db, described("h1"), described("h2"))
             start = clock.now()
-            feed = Feed(db, SchedulerConfig(service_down_time=60))
+            feed = Feed(db, SchedulerConfig(), down_time=60)
             await feed.refresh()
             assert names(feed.hosts, feed.hosts.up) == {"h1", "h2"}
 

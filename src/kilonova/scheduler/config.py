@@ -9,6 +9,8 @@ WEIGHTS = {"ram": 1.0, "cpu": 1.0, "disk": 1.0}
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The scheduler: filters in their order, the weighers' multipliers, and how fresh its picture of the hosts is."""
+
     filters: tuple[str, ...] = FILTERS
     """In this order. A name with dots is a module of your own."""
     weights: dict[str, float] = msgspec.field(default_factory=lambda: dict(WEIGHTS))
@@ -20,7 +22,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     attempts: int = 10
     """How often `place` proposes again after losing all candidates to others."""
     default_zone: str = "nova"
-    service_down_time: float = 60.0
     refresh_every: float = 0.005
     """Plans closer together than this share one look at the database."""
     liveness_every: float = 1.0

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from kilonova import clock
+from kilonova.hosts.heartbeat import DOWN_TIME
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.snapshot import HostFacts, Hosts, Marks
@@ -59,9 +60,10 @@ class Tail:
 
 
 class Feed:
-    def __init__(self, db: Database, config: SchedulerConfig) -> None:
+    def __init__(self, db: Database, config: SchedulerConfig, down_time: float = DOWN_TIME) -> None:
         self._db = db
         self._config = config
+        self._down_time = down_time
         self.hosts = Hosts(config.default_zone)
         self._tail = Tail(0.0 if db.dialect == "sqlite" else config.overlap)
         self._strangers: dict[int, int] = {}  # providers that are no hosts, and their change when that was found
@@ -126,7 +128,7 @@ class Feed:
     async def _listen(self, now: float) -> None:
         """Ask which services are silent: few, if all is well."""
         self._liveness_due = now + self._config.liveness_every
-        rows = await self._db.fetch(_SILENT, now - self._config.service_down_time)
+        rows = await self._db.fetch(_SILENT, now - self._down_time)
         self.hosts.set_silent([row["id"] for row in rows])
 
     # `change` is always read first: what is read after it is as new or newer, never older.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kilonova.hosts.heartbeat import DOWN_TIME
 from kilonova.placement import Consumer
 from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
 from kilonova.scheduler.config import SchedulerConfig
@@ -36,8 +37,9 @@ class Scheduler:
     `place` is that loop for callers without steps.
     """
 
-    def __init__(self, db: Database, config: SchedulerConfig | None = None) -> None:
+    def __init__(self, db: Database, config: SchedulerConfig | None = None, down_time: float = DOWN_TIME) -> None:
         self._db = db
+        self._down_time = down_time
         self._config = config or SchedulerConfig()
         self._feed: Feed | None = None
         self._planner: Planner | None = None
@@ -103,7 +105,7 @@ class Scheduler:
             from kilonova.scheduler.feed import Feed
             from kilonova.scheduler.plan import Planner
 
-            self._feed = Feed(self._db, self._config)
+            self._feed = Feed(self._db, self._config, self._down_time)
             self._planner = Planner(self._config)
         return self._feed, self._planner
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -68,10 +69,11 @@ async def choose(op: Operation) -> dict[str, Any]:
             zone=server["pinned_zone"],
             host=op.params["destination"],
             excluded_hosts=frozenset(tried),
-        )
+        ),
+        lost=op.note.get("lost", ()),
     )
     if not plan.candidates:
-        raise Failed(_no_host(plan.diagnosis.sentence(), tried))
+        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_by_host(tried))
     return {"candidates": [[host.uuid, host.host, host.hypervisor_hostname] for host in plan.candidates]}
 
 
@@ -80,7 +82,12 @@ def _no_host(sentence: str, tried: dict[str, str]) -> str:
 
 
 def _reasons(tried: dict[str, str]) -> str:
-    return "; ".join(f"{host}: {reason}" for host, reason in tried.items())
+    """Why hosts could not build the server; which hosts they were is not for everybody."""
+    return ", ".join(f"{count} {reason}" for reason, count in Counter(tried.values()).items())
+
+
+def _by_host(tried: dict[str, str]) -> str | None:
+    return "; ".join(f"{host}: {reason}" for host, reason in tried.items()) or None
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:
@@ -90,7 +97,8 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     candidates = [Candidate(*names) for names in op.results["choose host"]["candidates"]]
     taken = await claim_first(tx, candidates, consumer, model.resources(orjson.loads(server["flavor"])))
     if taken is None:
-        raise GoBack("choose host", reason="other claims were faster on every proposed host")
+        lost = [candidate.uuid for candidate in candidates]
+        raise GoBack("choose host", note={"lost": lost}, reason="other claims were faster on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
     return {"host": taken.host}
 
@@ -120,7 +128,8 @@ async def spawn(op: Operation) -> None:
             raise
         tried = {**op.note.get("tried", {}), host: error.message}
         if len(tried) >= op.services.config.operations.boot_hosts:
-            raise Failed(f"No host could build the server: {_reasons(tried)}") from error
+            message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
+            raise Failed(message, fault=_by_host(tried)) from error
         raise GoBack("choose host", note={"tried": tried}, reason=f"{host}: {error.message}") from error
 
 
