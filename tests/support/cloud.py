@@ -20,7 +20,7 @@ from kilonova.http.client import InProcess, Response
 from kilonova.identity.token import Token
 from kilonova.policy import Policy
 from kilonova.services import Services
-from kilonova.store import Database
+from kilonova.store import Database, Transaction
 from tests.support.databases import opened
 from tests.support.proves import Witness
 
@@ -142,11 +142,16 @@ def host(name: str, vcpus: int = 8, memory_mb: int = 16384, disk_gb: int = 100) 
     )
 
 
-async def put_server(db: Database, server_id: str, *, project_id: str = DEMO, **values: Any) -> None:
+async def put_server(db: Database, server_id: str, **values: Any) -> None:
     """A server's row, without the operations that make one."""
+    async with db.transaction() as tx:
+        await insert_server(tx, server_id, **values)
+
+
+async def insert_server(tx: Transaction, server_id: str, **values: Any) -> None:
     row = {
         "id": server_id,
-        "project_id": project_id,
+        "project_id": DEMO,
         "user_id": "member-id",
         "name": server_id,
         "hostname": server_id,
@@ -171,8 +176,7 @@ async def put_server(db: Database, server_id: str, *, project_id: str = DEMO, **
         **values,
     }
     marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    async with db.transaction() as tx:
-        await tx.execute(f"INSERT INTO servers ({', '.join(row)}) VALUES ({marks})", *row.values())
+    await tx.execute(f"INSERT INTO servers ({', '.join(row)}) VALUES ({marks})", *row.values())
 
 
 def fault(answer: Response) -> tuple[int, str, str]:

@@ -1,0 +1,246 @@
+"""Hypervisors: lists, pages, servers on them, and what old versions count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.placement.claims import Consumer, claim
+from tests.support import run
+from tests.support.cloud import Cloud, cloud, fault, put_server
+from tests.support.proves import proves
+
+SUMMARY = {"id", "hypervisor_hostname", "state", "status"}
+DETAIL = SUMMARY | {"service", "host_ip", "hypervisor_type", "hypervisor_version"}
+AMOUNTS = {
+    *("cpu_info", "vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "local_gb", "local_gb_used"),
+    *("free_disk_gb", "disk_available_least", "running_vms", "current_workload"),
+}
+
+
+async def listed(c: Cloud, path: str = "", version: str = "latest") -> list[dict[str, Any]]:
+    answer = await c.get(f"/os-hypervisors{path}", as_="admin", version=version)
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json()["hypervisors"]
+    return found
+
+
+async def use(c: Cloud, host: str, consumer: str, **amounts: int) -> None:
+    uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", host)
+    async with c.db.transaction() as tx:
+        assert await claim(tx, Consumer(consumer, "p", "u"), uuid, amounts)
+
+
+@proves("GET /os-hypervisors", "GET /os-hypervisors/detail", "GET /os-hypervisors/{hypervisor_id}")
+def test_shown_by_uuid(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            first, second = await listed(c)
+            assert first["hypervisor_hostname"] == "host1.example"
+            assert (first["state"], first["status"]) == ("up", "enabled")
+            detail = (await listed(c, "/detail"))[1]
+            assert detail.items() >= second.items()
+            assert detail["service"] == {"id": detail["service"]["id"], "host": "host2", "disabled_reason": None}
+            assert (detail["hypervisor_type"], detail["hypervisor_version"]) == ("sim", 1000)
+            shown = await c.get(f"/os-hypervisors/{second['id']}", as_="admin", version="latest")
+            assert shown.json() == {"hypervisor": detail}
+
+    run(scenario())
+
+
+def test_state_and_status_are_those_of_the_service(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET disabled = TRUE, disabled_reason = 'dust', forced_down = TRUE")
+            (shown,) = await listed(c, "/detail")
+            assert (shown["state"], shown["status"]) == ("down", "disabled")
+            assert shown["service"]["disabled_reason"] == "dust"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "version, detail, info",
+    [
+        ("2.27", DETAIL | AMOUNTS, str),
+        ("2.28", DETAIL | AMOUNTS, dict),
+        ("2.87", DETAIL | AMOUNTS, dict),
+        ("2.88", DETAIL | {"uptime"}, type(None)),
+    ],
+)
+def test_each_version_has_its_fields(database_url: str, version: str, detail: set[str], info: type) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            (shown,) = await listed(c, "/detail", version)
+            assert set(shown) == detail
+            assert isinstance(shown.get("cpu_info"), info)
+            one = await c.get(f"/os-hypervisors/{shown['id']}", as_="admin", version=version)
+            assert set(one.json()["hypervisor"]) == detail
+            (short,) = await listed(c, "", version)
+            assert set(short) == SUMMARY
+
+    run(scenario())
+
+
+@proves("GET /os-hypervisors/statistics")
+def test_amounts_come_from_placement_and_the_servers(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            await use(c, "host1", "c1", VCPU=2, MEMORY_MB=1024, DISK_GB=10)
+            await use(c, "host1", "c2", VCPU=1, MEMORY_MB=512)
+            await put_server(c.db, "s1", host="host1")
+            await put_server(c.db, "s2", host="host1", deleted=True)
+            one, two = await listed(c, "/detail", "2.87")
+            amounts = {name: one[name] for name in AMOUNTS - {"cpu_info"}}
+            assert amounts == {
+                "vcpus": 8,
+                "vcpus_used": 3,
+                "memory_mb": 16384,
+                "memory_mb_used": 512 + 1536,
+                "free_ram_mb": 16384 - 2048,
+                "local_gb": 100,
+                "local_gb_used": 10,
+                "free_disk_gb": 90,
+                "disk_available_least": 90,
+                "running_vms": 1,
+                "current_workload": 0,
+            }
+            assert (two["vcpus_used"], two["memory_mb_used"], two["running_vms"]) == (0, 512, 0)
+            totals = (await c.get("/os-hypervisors/statistics", as_="admin", version="2.87")).json()
+            assert totals["hypervisor_statistics"] == {
+                "count": 2,
+                **{name: one[name] + two[name] for name in AMOUNTS - {"cpu_info"}},
+            }
+
+    run(scenario())
+
+
+def test_numbers_below_2_53(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            one, two = await listed(c, "/detail", "2.52")
+            assert (one["id"], two["id"]) == (1, 2)
+            assert isinstance(two["service"]["id"], int)
+            shown = await c.get("/os-hypervisors/2", as_="admin", version="2.52")
+            assert shown.json()["hypervisor"]["hypervisor_hostname"] == "host2.example"
+            for path in ("9", "x", "9" * 30, "statistic"):
+                assert (await c.get(f"/os-hypervisors/{path}", as_="admin", version="2.52")).status == 404
+            assert (await c.get("/os-hypervisors/2", as_="admin", version="2.53")).status == 400
+            unknown = "/os-hypervisors/00000000-0000-0000-0000-000000000000"
+            assert fault(await c.get(unknown, as_="admin", version="2.53"))[:2] == (404, "itemNotFound")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", ["2.33", "2.52", "2.53", "latest"])
+def test_pages(database_url: str, version: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=5) as c:
+            whole = await listed(c, "/detail", version)
+            path, walked = "/os-hypervisors/detail?limit=2", []
+            while path:
+                body = (await c.get(path, as_="admin", version=version)).json()
+                walked += body["hypervisors"]
+                links = body.get("hypervisors_links", [])
+                path = links[0]["href"].partition("/v2.1")[2] if links else ""
+            assert walked == whole
+            missing = "00000000-0000-0000-0000-000000000000" if version not in ("2.33", "2.52") else "99"
+            for marker in (missing, "x"):
+                assert (await c.get(f"/os-hypervisors?marker={marker}", as_="admin", version=version)).status == 400
+
+    run(scenario())
+
+
+def test_no_pages_below_2_33(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=4, api__max_limit=2) as c:
+            assert len(await listed(c, "?limit=1", "2.32")) == 4
+            assert len(await listed(c, "", "2.33")) == 2
+
+    run(scenario())
+
+
+def test_with_servers(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            await put_server(c.db, "s1", host="host1", name="web")
+            await put_server(c.db, "gone", host="host2", deleted=True)
+            for path in ("", "/detail"):
+                one, two = await listed(c, f"{path}?with_servers=true", "2.75")
+                assert one["servers"] == [{"uuid": "s1", "name": "web"}]
+                assert two["servers"] == []
+                one, two = await listed(c, f"{path}?with_servers=1", "2.74")
+                assert one["servers"] == [{"uuid": "s1", "name": "web"}]
+                assert "servers" not in two
+                assert "servers" not in (await listed(c, f"{path}?with_servers=false"))[0]
+                assert "servers" not in (await listed(c, path))[0]
+            shown = await c.get(f"/os-hypervisors/{one['id']}?with_servers=True", as_="admin", version="2.53")
+            assert shown.json()["hypervisor"]["servers"] == [{"uuid": "s1", "name": "web"}]
+            assert (await c.get("/os-hypervisors?with_servers=perhaps", as_="admin", version="2.53")).status == 400
+
+    run(scenario())
+
+
+def test_found_by_a_part_of_the_name_from_2_53(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=12) as c:
+            found = await listed(c, "?hypervisor_hostname_pattern=HOST1", "2.53")
+            assert [each["hypervisor_hostname"] for each in found] == [
+                *("host1.example", "host10.example", "host11.example", "host12.example")
+            ]
+            pattern = "/os-hypervisors?hypervisor_hostname_pattern="
+            assert (await c.get(f"{pattern}nope", as_="admin", version="2.53")).status == 404
+            # An underscore is itself, no wildcard.
+            assert (await c.get(f"{pattern}host_", as_="admin", version="2.53")).status == 404
+            assert (await c.get(f"{pattern}h%25", as_="admin", version="2.53")).status == 400
+            refused = await c.get(f"{pattern}host&limit=1", as_="admin", version="2.53")
+            assert "Paging" in fault(refused)[2]
+
+    run(scenario())
+
+
+@proves("GET /os-hypervisors/{hypervisor_id}/search", "GET /os-hypervisors/{hypervisor_id}/servers")
+def test_search_and_servers_below_2_53(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            await put_server(c.db, "s1", host="host2")
+            (found,) = await listed(c, "/host2/search", "2.52")
+            assert found == {"id": 2, "hypervisor_hostname": "host2.example", "state": "up", "status": "enabled"}
+            one, two = await listed(c, "/example/servers", "2.52")
+            assert "servers" not in one
+            assert two["servers"] == [{"uuid": "s1", "name": "s1"}]
+            for verb in ("search", "servers"):
+                assert (await c.get(f"/os-hypervisors/nope/{verb}", as_="admin", version="2.52")).status == 404
+                assert (await c.get(f"/os-hypervisors/host/{verb}", as_="admin", version="2.53")).status == 404
+
+    run(scenario())
+
+
+def test_routes_that_end(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1) as c:
+            (found,) = await listed(c)
+            statistics = "/os-hypervisors/statistics"
+            assert (await c.get(statistics, as_="admin", version="2.88")).status == 404
+            uptime = f"/os-hypervisors/{found['id']}/uptime"
+            assert fault(await c.get(uptime, as_="admin", version="2.87"))[:2] == (501, "notImplemented")
+            assert (await c.get(uptime, as_="admin", version="2.88")).status == 404
+
+    run(scenario())
+
+
+def test_closed_to_others_and_to_unknown_keys(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1) as c:
+            (found,) = await listed(c)
+            for path in ("", "/detail", f"/{found['id']}", "/statistics", "/host/search", "/host/servers"):
+                version = "2.53" if found["id"] in path else "2.52"
+                assert (await c.get(f"/os-hypervisors{path}", version=version)).status == 403
+                assert (await c.get(f"/os-hypervisors{path}", version=version, as_="system")).status == 200
+            for path in ("", "/detail"):
+                assert (await c.get(f"/os-hypervisors{path}?a=b", as_="admin", version="2.52")).status == 200
+                assert (await c.get(f"/os-hypervisors{path}?a=b", as_="admin", version="2.53")).status == 400
+
+    run(scenario())

@@ -1,0 +1,220 @@
+"""Compute services: listing, enabling and disabling, forcing down, deleting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.placement.claims import Consumer, claim
+from tests.support import run
+from tests.support.cloud import Cloud, cloud, fault, put_server
+from tests.support.proves import proves
+
+
+async def services(c: Cloud, query: str = "", version: str = "latest") -> dict[str, dict[str, Any]]:
+    answer = await c.get(f"/os-services{query}", as_="admin", version=version)
+    assert answer.status == 200, answer.body
+    return {f"{s['host']}/{s['binary']}": s for s in answer.json()["services"]}
+
+
+async def change_number(c: Cloud, host: str) -> int:
+    """Where the host stands in the sequence that schedulers follow."""
+    found: int = await c.db.fetch_value(
+        "SELECT p.change FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = $1", host
+    )
+    return found
+
+
+@proves("GET /os-services")
+def test_listed_with_zone_state_and_status(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2, process_host="ctl") as c:
+            found = await services(c)
+            assert set(found) == {
+                *("host1/nova-compute", "host2/nova-compute", "ctl/nova-conductor", "ctl/nova-scheduler")
+            }
+            assert set(await services(c, "?host=host1")) == {"host1/nova-compute"}
+            assert set(await services(c, "?binary=nova-scheduler")) == {"ctl/nova-scheduler"}
+            assert await services(c, "?host=host1&binary=nova-scheduler") == {}
+            one = found["host1/nova-compute"]
+            assert (one["zone"], one["state"], one["status"]) == ("nova", "up", "enabled")
+            assert (one["disabled_reason"], one["forced_down"]) == (None, False)
+            assert found["ctl/nova-scheduler"]["zone"] == "internal"
+            assert (await c.get("/os-services")).status == 403
+            assert (await c.get("/os-services", as_="system")).status == 200
+
+    run(scenario())
+
+
+def test_each_version_has_its_fields(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            old = {"id", "binary", "host", "zone", "status", "state", "disabled_reason", "updated_at"}
+            (first,) = (await services(c, version="2.10")).values()
+            assert set(first) == old
+            assert isinstance(first["id"], int)
+            (first,) = (await services(c, version="2.52")).values()
+            assert set(first) == {*old, "forced_down"}
+            assert isinstance(first["id"], int)
+            (first,) = (await services(c, version="2.53")).values()
+            assert len(first["id"]) == 36
+            assert (await c.get("/os-services?colour=red", as_="admin", version="2.74")).status == 200
+            assert (await c.get("/os-services?colour=red", as_="admin", version="2.75")).status == 400
+
+    run(scenario())
+
+
+def test_silence_is_down(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET last_seen_at = last_seen_at - 61")
+            assert (await services(c))["host1/nova-compute"]["state"] == "down"
+
+    run(scenario())
+
+
+@proves("PUT /os-services/{service_id}")
+def test_changed_by_uuid_from_2_53(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1, process_host="ctl") as c:
+            path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
+
+            async def put(body: dict[str, Any], version: str = "2.53") -> dict[str, Any]:
+                answer = await c.put(path, body, as_="admin", version=version)
+                assert answer.status == 200, answer.body
+                shown: dict[str, Any] = answer.json()["service"]
+                assert shown == (await services(c))["host1/nova-compute"]
+                return shown
+
+            before = await change_number(c, "host1")
+            shown = await put({"status": "disabled", "disabled_reason": "dust"})
+            assert (shown["status"], shown["disabled_reason"], shown["zone"]) == ("disabled", "dust", "nova")
+            assert await change_number(c, "host1") > before
+            shown = await put({"forced_down": True})
+            assert (shown["forced_down"], shown["state"], shown["disabled_reason"]) == (True, "down", "dust")
+            shown = await put({"status": "enabled", "forced_down": "false"})
+            assert (shown["status"], shown["disabled_reason"], shown["state"]) == ("enabled", None, "up")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ({}, "No updates were requested"),
+        ({"disabled_reason": "dust"}, "requires that status"),
+        ({"status": "enabled", "disabled_reason": "dust"}, "requires that status"),
+        ({"status": "broken"}, "broken"),
+        ({"host": "host1", "binary": "nova-compute"}, "host"),
+        ({"forced_down": "perhaps"}, "perhaps"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_service(sqlite_url: str, body: dict[str, Any], words: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1) as c:
+            path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
+            status, _, message = fault(await c.put(path, body, as_="admin", version="2.53"))
+            assert status == 400
+            assert words in message
+
+    run(scenario())
+
+
+def test_only_hosts_are_changed_by_uuid(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1, process_host="ctl") as c:
+            found = await services(c)
+            path = f"/os-services/{found['ctl/nova-scheduler']['id']}"
+            refused = await c.put(path, {"status": "disabled"}, as_="admin", version="2.53")
+            assert "Only nova-compute" in fault(refused)[2]
+            unknown = "/os-services/00000000-0000-0000-0000-000000000000"
+            assert (await c.put(unknown, {"status": "disabled"}, as_="admin", version="2.53")).status == 404
+            assert (await c.put("/os-services/1", {"status": "disabled"}, as_="admin", version="2.53")).status == 400
+            assert (await c.put(path, {"status": "disabled"}, version="2.53")).status == 403
+
+    run(scenario())
+
+
+@proves(
+    "PUT /os-services/enable",
+    "PUT /os-services/disable",
+    "PUT /os-services/disable-log-reason",
+    "PUT /os-services/force-down",
+)
+def test_changed_by_verbs_below_2_53(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            named = {"host": "host1", "binary": "nova-compute"}
+
+            async def put(verb: str, version: str = "2.52", **more: Any) -> dict[str, Any]:
+                answer = await c.put(f"/os-services/{verb}", {**named, **more}, as_="admin", version=version)
+                assert answer.status == 200, answer.body
+                shown: dict[str, Any] = answer.json()["service"]
+                return shown
+
+            async def now() -> dict[str, Any]:
+                return (await services(c))["host1/nova-compute"]
+
+            assert await put("disable", version="2.1") == {**named, "status": "disabled"}
+            assert (await now())["status"] == "disabled"
+            assert await put("enable", version="2.1") == {**named, "status": "enabled"}
+            expected = {**named, "status": "disabled", "disabled_reason": "dust"}
+            assert await put("disable-log-reason", disabled_reason="dust") == expected
+            assert (await now())["disabled_reason"] == "dust"
+            assert await put("enable") == {**named, "status": "enabled"}
+            assert (await now())["disabled_reason"] is None
+            assert await put("force-down", forced_down=True) == {**named, "forced_down": True}
+            assert (await now())["state"] == "down"
+            assert await put("force-down", forced_down="False") == {**named, "forced_down": False}
+
+            async def status(verb: str, body: dict[str, Any], version: str = "2.52") -> int:
+                return (await c.put(f"/os-services/{verb}", body, as_="admin", version=version)).status
+
+            assert await status("enable", {**named, "host": "host9"}) == 404
+            assert await status("disable-log-reason", named) == 400
+            assert await status("disable", {**named, "disabled_reason": "dust"}) == 400
+            assert await status("explode", named) == 404
+            assert await status("force-down", {**named, "forced_down": True}, "2.10") == 404
+            for verb in ("enable", "disable", "disable-log-reason", "force-down"):
+                assert await status(verb, named, "2.53") == 404
+
+    run(scenario())
+
+
+@proves("DELETE /os-services/{service_id}")
+def test_deleted_with_all_that_hangs_on_it(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2, process_host="ctl") as c:
+            found = await services(c)
+            path = f"/os-services/{found['host1/nova-compute']['id']}"
+            await put_server(c.db, "s1", host="host1")
+            assert fault(await c.delete(path, as_="admin", version="2.53"))[:2] == (409, "conflictingRequest")
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE servers SET deleted = TRUE")
+            gone = await c.delete(path, as_="admin", version="2.53")
+            assert (gone.status, gone.body) == (204, b"")
+            assert "host1/nova-compute" not in await services(c)
+            assert [row["host"] for row in await c.db.fetch("SELECT host FROM hypervisors")] == ["host2"]
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM resource_providers") == 1
+            assert (await c.delete(path, as_="admin", version="2.53")).status == 404
+            number = (await services(c, version="2.1"))["ctl/nova-scheduler"]["id"]
+            assert (await c.delete(f"/os-services/{number}", as_="admin", version="2.1")).status == 204
+            assert (await c.delete("/os-services/x", as_="admin", version="2.1")).status == 404
+            assert (await c.delete("/os-services/1", version="2.1")).status == 403
+
+    run(scenario())
+
+
+def test_a_host_that_still_holds_something_stays(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
+            uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors")
+            async with c.db.transaction() as tx:
+                assert await claim(tx, Consumer("c1", "p", "u"), uuid, {"VCPU": 1})
+            assert (await c.delete(path, as_="admin", version="2.53")).status == 409
+            assert "host1/nova-compute" in await services(c)
+
+    run(scenario())

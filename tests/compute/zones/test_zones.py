@@ -1,0 +1,101 @@
+"""Availability zones: which there are, who is in them, and how a new cloud gets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.zones import model
+from tests.support import run
+from tests.support.cloud import Cloud, cloud
+from tests.support.proves import proves
+
+
+async def zones(c: Cloud, path: str = "", as_: str = "member", **options: Any) -> dict[str, dict[str, Any]]:
+    answer = await c.get(f"/os-availability-zone{path}", as_=as_, **options)
+    assert answer.status == 200, answer.body
+    return {zone["zoneName"]: zone for zone in answer.json()["availabilityZoneInfo"]}
+
+
+@proves("GET /os-availability-zone", "GET /os-availability-zone/detail")
+def test_hosts_of_no_zone_are_in_the_default_one(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2, process_host="ctl") as c:
+            plain = {"zoneName": "nova", "zoneState": {"available": True}, "hosts": None}
+            assert await zones(c) == {"nova": plain}
+            detail = await zones(c, "/detail", as_="admin")
+            assert list(detail) == ["internal", "nova"]
+            assert set(detail["internal"]["hosts"]["ctl"]) == {"nova-conductor", "nova-scheduler"}
+            service = detail["nova"]["hosts"]["host1"]["nova-compute"]
+            assert (service["active"], service["available"]) == (True, True)
+            assert set(service) == {"active", "available", "updated_at"}
+            assert (await c.get("/os-availability-zone/detail")).status == 403
+
+    run(scenario())
+
+
+def test_another_name_for_the_default(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1, scheduler__default_zone="here") as c:
+            assert list(await zones(c)) == ["here"]
+
+    run(scenario())
+
+
+def test_zones_are_made_of_hosts(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=4) as c:
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1", "host2"])
+                await model.create_zone(tx, "west", ["host3"])
+                await model.create_zone(tx, "empty", [])
+            assert list(await zones(c)) == ["east", "nova", "west"]
+            assert await model.zones(c.db) == {"east", "nova", "west"}
+            asked = ["host1", "host3", "host4", "host9"]
+            expected = {"host1": "east", "host3": "west", "host4": "nova", "host9": "nova"}
+            assert await model.zone_of_hosts(c.db, asked) == expected
+            assert await model.zone_of_hosts(c.db, ["host4"], "") == {"host4": ""}
+            assert await model.zone_of_hosts(c.db, []) == {}
+            detail = await zones(c, "/detail", as_="admin")
+            assert set(detail["east"]["hosts"]) == {"host1", "host2"}
+            # A second start changes nothing, and takes no host out of its zone.
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1", "host2", "host3"])
+            assert (await model.zone_of_hosts(c.db, ["host3"])) == {"host3": "west"}
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM aggregates") == 3
+
+    run(scenario())
+
+
+def test_schedulers_hear_of_a_new_zone(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            before = await c.db.fetch_value("SELECT MAX(facts) FROM resource_providers")
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1"])
+            assert await c.db.fetch_value("SELECT MAX(facts) FROM resource_providers") > before
+
+    run(scenario())
+
+
+def test_a_zone_of_disabled_hosts_is_not_available(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1"])
+                await tx.execute("UPDATE services SET disabled = TRUE WHERE host = 'host1'")
+            found = await zones(c)
+            # What can be chosen comes first.
+            assert list(found) == ["nova", "east"]
+            assert found["east"]["zoneState"] == {"available": False}
+            assert (await zones(c, "/detail", as_="admin"))["east"]["hosts"] is None
+
+    run(scenario())
+
+
+def test_unknown_query_keys_are_refused_from_2_102(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, hosts=1) as c:
+            assert (await c.get("/os-availability-zone?colour=red", version="2.101")).status == 200
+            assert (await c.get("/os-availability-zone?colour=red", version="2.102")).status == 400
+
+    run(scenario())
