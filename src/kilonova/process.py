@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 # How long running steps may go on after the process was asked to stop; a worker waits for them twice at most.
 STEP_GRACE = 1.0
-KEYS = "fernet.keys"
 SERVICE_USER = "kilonova"
 
 # What `endpoints.json` calls a service, and where it stands below the process's address.
@@ -141,7 +140,7 @@ class Process:
     async def _identify(self, db: store.Database) -> None:
         """Users and their passwords, and who can read tokens."""
         from kilonova.identity.bootstrap import bootstrap, users
-        from kilonova.identity.keys import KeyFile, KeyRing
+        from kilonova.identity.keys import key_ring
         from kilonova.identity.tokens import Validator
 
         if not datadir.has_passwords(self.directory) and await db.fetch_value("SELECT COUNT(*) FROM users"):
@@ -151,7 +150,10 @@ class Process:
             )
         self.passwords = datadir.passwords(self.directory, users())
         await bootstrap(db, self.passwords)
-        keys = KeyRing(KeyFile(self.directory / KEYS))
+        try:
+            keys = key_ring(self.config)
+        except ValueError as error:
+            raise CannotStart(str(error)) from None
         self.services.tokens = Validator(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:

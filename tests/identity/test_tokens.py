@@ -86,6 +86,15 @@ def test_keys_of_the_configuration_win(tmp_path: Path) -> None:
     assert (tmp_path / "fernet.keys").exists()
 
 
+@pytest.mark.parametrize("bad", ["", "short", "é" * 44, new_key()[:-2], new_key() + "AAAA"])
+def test_a_bad_key_of_the_configuration_is_named_but_not_shown(tmp_path: Path, bad: str) -> None:
+    config = Config(data=str(tmp_path))
+    config.identity.token_keys = [new_key(), bad]
+    with pytest.raises(ValueError, match="key 2 is not 32 bytes") as error:
+        key_ring(config)
+    assert not bad or bad not in str(error.value)
+
+
 def test_tampered_strings_are_refused(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:

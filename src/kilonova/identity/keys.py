@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -93,9 +93,19 @@ class KeyRing:
 
 
 def key_ring(config: Config) -> KeyRing:
-    """By the keys of the configuration, else by those kept in the data directory."""
+    """By the keys of the configuration, else by those kept in the data directory. Raises ValueError for a bad key."""
     given = config.identity.token_keys
+    for place, key in enumerate(given):
+        if not _is_key(key):
+            raise ValueError(f"identity.token_keys: key {place + 1} is not 32 bytes in URL-safe base64")
     return KeyRing(GivenKeys(given) if given else KeyFile(config.data_dir / "fernet.keys"))
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(urlsafe_b64decode(text)) == 32
+    except ValueError:
+        return False
 
 
 def new_key() -> str:
