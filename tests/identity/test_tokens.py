@@ -86,7 +86,7 @@ def test_keys_of_the_configuration_win(tmp_path: Path) -> None:
     assert (tmp_path / "fernet.keys").exists()
 
 
-@pytest.mark.parametrize("bad", ["", "short", "é" * 44, new_key()[:-2], new_key() + "AAAA"])
+@pytest.mark.parametrize("bad", ["", "short", "é" * 44, "A" * 40, "A" * 48])
 def test_a_bad_key_of_the_configuration_is_named_but_not_shown(tmp_path: Path, bad: str) -> None:
     config = Config(data=str(tmp_path))
     config.identity.token_keys = [new_key(), bad]
