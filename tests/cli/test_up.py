@@ -122,7 +122,8 @@ def test_health_and_metrics(cloud: Cloud) -> None:
 
 def test_secrets_stay_out_of_the_log(cloud: Cloud) -> None:
     client = anybody(cloud)
-    assert client.get("compute", "/servers").status == 200
+    for _ in range(2):  # a line is written after its answer is sent
+        assert client.get("compute", "/servers").status == 200
     log = cloud.log
     assert '"path":"/compute/v2.1/servers"' in log
     assert client.token not in log

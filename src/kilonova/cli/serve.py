@@ -32,6 +32,7 @@ def serve(config: Config, roles: Roles) -> None:
     directory = config.data_dir
     try:
         check(config, roles)
+        os.umask(0o077)  # whatever is written is for the owner alone
         with ExitStack() as stack:
             datadir.prepare(directory)
             # Processes of a cloud that is spread over several share the directory; a whole one is alone in it.
