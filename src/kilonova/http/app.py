@@ -111,6 +111,8 @@ class _Request:
         given = self.headers.get("x-openstack-request-id", "")
         ctx.global_request_id = given if _REQUEST_ID.fullmatch(given) else None
         ctx.receive = self.receive
+        if not _storable(segments):
+            raise NotFound("The resource could not be found.")
         return await self.dispatch(api, ctx, segments[1:], query)
 
     async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Answer:
@@ -251,13 +253,12 @@ def _headers(wire: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 def _segments(scope: Any) -> list[str]:
     """Split before decoding, so that an encoded slash stays inside its segment."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    try:
-        segments = [unquote_to_bytes(part).decode() for part in raw.split(b"/") if part]
-    except UnicodeDecodeError:
-        raise NotFound("The resource could not be found.") from None
-    if any("\x00" in segment for segment in segments):
-        raise NotFound("The resource could not be found.")
-    return segments
+    return [unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"/") if part]
+
+
+def _storable(segments: list[str]) -> bool:
+    """Whether such a name could be in the database: neither NUL nor bytes that were no UTF-8."""
+    return not any("\x00" in segment or "\ufffd" in segment for segment in segments)
 
 
 def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:

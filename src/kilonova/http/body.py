@@ -68,10 +68,10 @@ def _real(digits: str) -> float:
 
 
 def _walk(value: Any, place: str, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise BadRequest(f"The request body is nested deeper than {MAX_DEPTH} levels at {place[:60]}.")
     if isinstance(value, str):
         check_text(value, place or "the request body")
+    elif isinstance(value, dict | list) and depth >= MAX_DEPTH:
+        raise BadRequest(f"The request body is nested deeper than {MAX_DEPTH} levels at {place[:60]}.")
     elif isinstance(value, dict):
         for key, member in value.items():
             check_text(key, f"a key of {place or 'the request body'}")

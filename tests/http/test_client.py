@@ -1,0 +1,75 @@
+"""Calling an API inside the process, with and without streams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from kilonova.http import Answer, Api, Context
+from kilonova.http.client import InProcess
+from tests.http.toy import Toy, toy_fault
+from tests.support import run
+
+
+def echo() -> Toy:
+    api = Api("echo", prefix="/echo", errors=toy_fault)
+
+    @api.route("PUT", "/file", stream=True, public=True)
+    async def put(ctx: Context) -> Answer:
+        sizes = [len(chunk) async for chunk in ctx.stream()]
+        return Answer({"sizes": sizes})
+
+    @api.route("GET", "/file", public=True)
+    async def get(ctx: Context) -> Answer:
+        async def chunks() -> AsyncIterator[bytes]:
+            for number in range(20):
+                yield b"%03d" % number
+
+        return Answer(stream=chunks(), headers={"Content-Type": "application/octet-stream"})
+
+    api.compile([])
+    return Toy(api)
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for size in (3, 5, 0, 2):
+        yield b"x" * size
+
+
+def test_a_body_goes_up_in_pieces() -> None:
+    caller = InProcess(echo().app, "/echo")
+    assert run(caller.request("PUT", "/file", content=pieces())).json() == {"sizes": [3, 5, 2]}
+    assert run(caller.request("PUT", "/file", content=b"12345")).json() == {"sizes": [5]}
+
+
+def test_an_answer_comes_down_in_pieces() -> None:
+    async def scenario() -> tuple[int, Any, list[bytes]]:
+        caller = InProcess(echo().app, "/echo")
+        async with caller.stream("GET", "/file") as answer:
+            return answer.status, answer.headers["content-type"], [chunk async for chunk in answer.chunks]
+
+    status, kind, chunks = run(scenario())
+    assert (status, kind) == (200, "application/octet-stream")
+    assert chunks == [b"%03d" % number for number in range(20)]
+
+
+def test_a_reader_may_leave_early() -> None:
+    async def scenario() -> bytes:
+        caller = InProcess(echo().app, "/echo")
+        async with caller.stream("GET", "/file") as answer:
+            async for chunk in answer.chunks:
+                return chunk
+        raise AssertionError
+
+    assert run(scenario()) == b"000"
+
+
+def test_an_error_comes_through_a_stream_too() -> None:
+    async def scenario() -> tuple[int, bytes]:
+        caller = InProcess(echo().app, "/echo")
+        async with caller.stream("GET", "/nothing") as answer:
+            return answer.status, b"".join([chunk async for chunk in answer.chunks])
+
+    status, body = run(scenario())
+    assert status == 401
+    assert b"requires authentication" in body

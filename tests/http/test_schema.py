@@ -1,0 +1,72 @@
+"""Validation: formats, and messages that name the place without repeating a whole body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.http.errors import BadRequest
+from kilonova.http.schema import FORMATS, Validator, pruned
+
+NAME = {"type": "object", "properties": {"o": {"type": "array", "items": {"type": "string", "maxLength": 3}}}}
+
+
+def test_the_message_names_the_place() -> None:
+    with pytest.raises(BadRequest, match=r"field/attribute o\[1\]: 'long'"):
+        Validator(NAME).check({"o": ["x", "long"]})
+
+
+def test_the_message_is_short() -> None:
+    with pytest.raises(BadRequest) as refused:
+        Validator(NAME).check({"o": ["x" * 10000]})
+    assert len(refused.value.message) < 600
+
+
+@pytest.mark.parametrize(
+    "form, good, bad",
+    [
+        ("uuid", ["0b0d2f1e-0000-4000-8000-000000000000", "0b0d2f1e000040008000000000000000"], ["x", ""]),
+        ("date-time", ["2026-01-02T03:04:05Z", "2026-01-02", "2026-01-02T03:04:05+01:00"], ["yesterday", ""]),
+        ("base64", ["YQ==", ""], ["YQ", "?"]),
+        ("ipv4", ["10.0.0.1"], ["10.0.0.256", "::1"]),
+        ("ipv6", ["::1"], ["10.0.0.1", "::g"]),
+        ("ip", ["::1", "10.0.0.1"], ["x"]),
+        ("cidr", ["10.0.0.0/8", "10.0.0.1/8"], ["10.0.0.0/33"]),
+        ("name", ["a", "a b"], ["", " ", " a", "a "]),
+        ("name_with_spaces", ["a", " a "], ["", "  "]),
+    ],
+)
+def test_formats_in_both_validators(form: str, good: list[str], bad: list[str]) -> None:
+    assert form in FORMATS
+    validator = Validator({"type": ["string", "null"], "format": form})
+    for value in [*good, None]:
+        validator.check(value)
+    for value in bad:
+        with pytest.raises(BadRequest, match=form):
+            validator.check(value)
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        ({"a": 1, "x": 2}, {"a": 1}),
+        ({"o": {"b": 1, "x": 2}}, {"o": {"b": 1}}),
+        ({"l": [{"c": 1, "x": 2}, 7]}, {"l": [{"c": 1}, 7]}),
+        ({"n": "  padded "}, {"n": "padded"}),
+        ({"free": {"x": " kept "}}, {"free": {"x": " kept "}}),
+        ("no object", "no object"),
+    ],
+)
+def test_pruned(value: Any, expected: Any) -> None:
+    def closed(**properties: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    schema = closed(
+        a={},
+        o=closed(b={}),
+        l={"type": "array", "items": closed(c={})},
+        n={"type": "string", "format": "name"},
+        free={"type": "object"},
+    )
+    assert pruned(value, schema) == expected

@@ -1,0 +1,147 @@
+"""A small API with a few versions, to test the core by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kilonova.config import Config
+from kilonova.http import Answer, Api, App, Context, Field, View, col, multi
+from kilonova.http.client import InProcess, Response
+from kilonova.http.errors import HttpError
+from kilonova.http.versions import Microversion
+from kilonova.identity.token import Token
+from kilonova.services import Services
+from tests.support import run
+from tests.support.cloud import DEMO, TOKENS, Tokens
+
+TEXT = {"type": "string"}
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+TOY = {
+    **closed(toy=closed(name={**TEXT, "format": "name"}, colour=TEXT, parts={"type": "array", "items": closed(a=TEXT)}))
+}
+
+
+def toy_fault(error: HttpError, request_id: str) -> Any:
+    return {"fault": {"code": error.status, "message": error.message}}
+
+
+class ToyPolicy:
+    def allows(self, rule: str, token: Token, target: Any) -> bool:
+        return rule != "never" and (rule != "admin" or "admin" in token.roles)
+
+
+def toy_api(versions: Sequence[Microversion] = (), **options: Any) -> Api:
+    settings: dict[str, Any] = {
+        "major": 2,
+        "low": 1,
+        "high": 9,
+        "roots": ("v2.1",),
+        "frozen_roots": ("v2",),
+        "legacy_header": "X-Toy-Version",
+        "request_id_header": "X-Toy-Request-Id",
+        "project_in_path": True,
+        "body_limit": 2000,
+        **options,
+    }
+    api = Api("toy", prefix="/toy", errors=toy_fault, **settings)
+    api.view(
+        View(
+            "toy",
+            {
+                "name": col("name", TEXT),
+                "colour": col("colour", TEXT),
+                "secret": col("secret", TEXT, policy="admin"),
+                "size": Field(lambda row, ctx: {"cm": row["size"]}),
+            },
+        )
+    )
+    _routes(api)
+    api.compile(versions)
+    return api
+
+
+def _routes(api: Api) -> None:
+    row = {"name": "bear", "colour": "brown", "secret": "s", "size": 5}
+
+    @api.document("GET", "/")
+    async def versions(ctx: Context) -> Answer:
+        return Answer({"versions": []})
+
+    @api.route(
+        "GET", "/toys", query={"colour": TEXT, "tag": multi(TEXT), "limit": {"type": "string", "pattern": "^[0-9]+$"}}
+    )
+    async def index(ctx: Context) -> Answer:
+        return Answer({"query": ctx.query, "minor": ctx.minor, "bold": ctx.behaves("toys are bold")})
+
+    @api.route("POST", "/toys", body=TOY, status=201)
+    async def create(ctx: Context) -> Answer:
+        return Answer(ctx.body)
+
+    @api.route("GET", "/toys/{toy_id}")
+    async def show(ctx: Context, toy_id: str) -> Answer:
+        return Answer({"id": toy_id, "link": ctx.url(f"/toys/{toy_id}"), "toy": ctx.render("toy", row)})
+
+    @api.route("DELETE", "/toys/{toy_id}", policy="never", status=204)
+    async def delete(ctx: Context, toy_id: str) -> None:
+        raise AssertionError("policy refuses before this")
+
+    @api.route("PUT", "/toys/{toy_id}", status=204)
+    async def update(ctx: Context, toy_id: str) -> None: ...
+
+    @api.route("GET", "/toys/new")
+    async def new(ctx: Context) -> Answer:
+        return Answer({"new": True})
+
+    @api.route("GET", "/broken")
+    async def broken(ctx: Context) -> Answer:
+        raise RuntimeError("the innards of the program")
+
+    @api.route("GET", "/open", public=True)
+    async def everybody(ctx: Context) -> Answer:
+        return Answer({"open": True})
+
+    @api.action("wind", "/toys/{toy_id}/action", body=closed(turns={"type": "integer"}), status=202)
+    async def wind(ctx: Context, toy_id: str) -> Answer:
+        return Answer({"wound": toy_id, "body": ctx.body})
+
+    @api.action("drop", "/toys/{toy_id}/action")
+    async def drop(ctx: Context, toy_id: str) -> None: ...
+
+
+class Toy:
+    def __init__(self, api: Api) -> None:
+        services = Services()
+        services.config = Config()
+        services.policy = ToyPolicy()  # type: ignore[assignment]
+        services.tokens = Tokens()
+        self.services = services
+        self.app = App(services, [api])
+        self.caller = InProcess(self.app)
+
+    def request(
+        self, method: str, path: str, *, as_: str | None = "member", content: bytes | None = None, **headers: str
+    ) -> Response:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if as_ is not None:
+            sent["X-Auth-Token"] = as_
+        return run(self.caller.request(method, path, headers=sent, content=content))
+
+    def get(self, path: str, **options: Any) -> Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, content: bytes, **options: Any) -> Response:
+        return self.request("POST", path, content=content, **options)
+
+
+def toy(versions: Sequence[Microversion] = (), **options: Any) -> Toy:
+    return Toy(toy_api(versions, **options))
+
+
+PROJECT = TOKENS["member"].project_id
+assert PROJECT == DEMO
