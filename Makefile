@@ -14,6 +14,7 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(READY) ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (ARGS="--hosts 20 --zones a,b")
+	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/kilonova up --data data $(ARGS)
 
 test: packages lint ## Check style and types, then run the tests (TESTS=tests/store ARGS="-k name")
@@ -25,6 +26,7 @@ lint: $(READY) ## Check style and types
 	@$(BIN)/mypy
 
 bench: $(READY) ## Measure start-up, memory, boots and lists (ARGS="--boots 50")
+	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench $(ARGS)
 
 tempest: $(VENV)/.tempest ## Run the tempest tests that must pass (ARGS=--all runs all of tempest.api.compute)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 # How long running steps may go on after the process was asked to stop; a worker waits for them twice at most.
 STEP_GRACE = 1.0
+WARM_AFTER = 0.25
 SERVICE_USER = "kilonova"
 
 # What `endpoints.json` calls a service, and where it stands below the process's address.
@@ -252,7 +253,8 @@ class Process:
         self._in_background(stack, self._warm())
 
     async def _warm(self) -> None:
-        """What is heavy and not needed for an answer loads once answers are possible."""
+        """What is heavy and not needed for an answer loads after the first ones."""
+        await asyncio.sleep(WARM_AFTER)
         try:
             await self.services.scheduler.warm()
         except store.StoreError as error:
