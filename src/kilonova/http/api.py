@@ -59,7 +59,10 @@ def _values(schema: Schema) -> Schema:
 
 @dataclass
 class Route:
-    """One method and path (or one action of it) in its newest form. `shows` names the view for the documents."""
+    """One method and path (or one action of it) in its newest form.
+
+    `shows` is for the documents: the key of the answer, the view below it, and whether it is a list.
+    """
 
     method: str
     path: str
@@ -196,6 +199,9 @@ class Api:
             self._compile_view(shown, by_minor)
 
     def _check_targets(self) -> None:
+        for declared in self.routes.values():
+            if declared.shows is not None and declared.shows[1] not in self.views:
+                raise ValueError(f"{declared.key} shows no view {declared.shows[1]}")
         for version in self.microversions:
             for change in version.changes:
                 if change.target and change.target not in self.routes:

@@ -153,7 +153,7 @@ def _responses(api: Api, routes: list[Route], forms: list[Form]) -> dict[str, An
 def _shown(route: Route) -> dict[str, Any] | None:
     if route.shows is None:
         return None
-    view, key, many = route.shows
+    key, view, many = route.shows
     schema: dict[str, Any] = {"$ref": f"#/components/schemas/{_name(view)}"}
     if many:
         schema = {"type": "array", "items": schema}

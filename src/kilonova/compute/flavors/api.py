@@ -21,13 +21,13 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
-@api.route("GET", "/flavors", query=schemas.LIST, shows=("flavor summary", "flavors", True))
+@api.route("GET", "/flavors", query=schemas.LIST, shows=("flavors", "flavor summary", True))
 async def index(ctx: Context) -> Answer:
     """List flavors."""
     return await _list(ctx, "/flavors", "flavor summary")
 
 
-@api.route("GET", "/flavors/detail", query=schemas.LIST, shows=("flavor", "flavors", True))
+@api.route("GET", "/flavors/detail", query=schemas.LIST, shows=("flavors", "flavor", True))
 async def detail(ctx: Context) -> Answer:
     """List flavors with details."""
     return await _list(ctx, "/flavors/detail", "flavor")

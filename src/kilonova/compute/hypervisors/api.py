@@ -26,7 +26,7 @@ NO_AMOUNTS = "hypervisors show no amounts"
     "/os-hypervisors",
     policy=RULE + "list",
     query=schemas.LIST,
-    shows=("hypervisor summary", "hypervisors", True),
+    shows=("hypervisors", "hypervisor summary", True),
 )
 async def index(ctx: Context) -> Answer:
     """List hypervisors."""
@@ -38,7 +38,7 @@ async def index(ctx: Context) -> Answer:
     "/os-hypervisors/detail",
     policy=RULE + "list-detail",
     query=schemas.LIST,
-    shows=("hypervisor", "hypervisors", True),
+    shows=("hypervisors", "hypervisor", True),
 )
 async def detail(ctx: Context) -> Answer:
     """List hypervisors with details."""
@@ -78,7 +78,7 @@ async def uptime(ctx: Context, hypervisor_id: str) -> Answer:
     "GET",
     "/os-hypervisors/{hypervisor_id}/search",
     policy=RULE + "search",
-    shows=("hypervisor summary", "hypervisors", True),
+    shows=("hypervisors", "hypervisor summary", True),
 )
 async def search(ctx: Context, hypervisor_id: str) -> Answer:
     """List the hypervisors whose host name contains a text."""
@@ -90,7 +90,7 @@ async def search(ctx: Context, hypervisor_id: str) -> Answer:
     "GET",
     "/os-hypervisors/{hypervisor_id}/servers",
     policy=RULE + "servers",
-    shows=("hypervisor summary", "hypervisors", True),
+    shows=("hypervisors", "hypervisor summary", True),
 )
 async def servers(ctx: Context, hypervisor_id: str) -> Answer:
     """List the servers on the hypervisors whose host name contains a text."""

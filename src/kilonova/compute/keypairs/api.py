@@ -43,7 +43,7 @@ async def index(ctx: Context) -> Answer:
     body=schemas.CREATE,
     query={},
     status=201,
-    shows=("new keypair", "keypair", False),
+    shows=("keypair", "new keypair", False),
 )
 async def create(ctx: Context) -> Answer:
     """Import a public key, or (in old versions) make a key pair."""
@@ -73,7 +73,7 @@ async def create(ctx: Context) -> Answer:
     "/os-keypairs/{name}",
     checks=[SHOW],
     query=schemas.OF_USER,
-    shows=("keypair detail", "keypair", False),
+    shows=("keypair", "keypair detail", False),
 )
 async def show(ctx: Context, name: str) -> Answer:
     """Show a key pair."""

@@ -19,7 +19,7 @@ SHOW = "os_compute_api:os-quota-sets:show"
 DETAIL = "os_compute_api:os-quota-sets:detail"
 
 
-@api.route("GET", SET, checks=[SHOW], query=schemas.OF_USER, shows=("quota set", "quota_set", False))
+@api.route("GET", SET, checks=[SHOW], query=schemas.OF_USER, shows=("quota_set", "quota set", False))
 async def show(ctx: Context, project_id: str) -> Answer:
     """Show a project's quota; a user of it has the same."""
     ctx.authorize(SHOW, {"project_id": project_id})
@@ -27,7 +27,7 @@ async def show(ctx: Context, project_id: str) -> Answer:
     return Answer({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
 
 
-@api.route("GET", SET + "/detail", checks=[DETAIL], query=schemas.OF_USER, shows=("quota detail", "quota_set", False))
+@api.route("GET", SET + "/detail", checks=[DETAIL], query=schemas.OF_USER, shows=("quota_set", "quota detail", False))
 async def detail(ctx: Context, project_id: str) -> Answer:
     """Show a project's quota and what it uses."""
     ctx.authorize(DETAIL, {"project_id": project_id})
@@ -42,7 +42,7 @@ async def detail(ctx: Context, project_id: str) -> Answer:
     SET + "/defaults",
     policy="os_compute_api:os-quota-sets:defaults",
     query={},
-    shows=("quota set", "quota_set", False),
+    shows=("quota_set", "quota set", False),
 )
 async def defaults(ctx: Context, project_id: str) -> Answer:
     """Show the default quota."""
@@ -56,7 +56,7 @@ async def defaults(ctx: Context, project_id: str) -> Answer:
     policy="os_compute_api:os-quota-sets:update",
     body=schemas.UPDATE,
     query=schemas.OF_USER,
-    shows=("new quota set", "quota_set", False),
+    shows=("quota_set", "new quota set", False),
 )
 async def update(ctx: Context, project_id: str) -> Answer:
     """Change a project's quota."""
@@ -86,7 +86,7 @@ async def delete(ctx: Context, project_id: str) -> None:
     CLASS,
     policy="os_compute_api:os-quota-class-sets:show",
     query={},
-    shows=("quota class", "quota_class_set", False),
+    shows=("quota_class_set", "quota class", False),
 )
 async def show_class(ctx: Context, name: str) -> Answer:
     """Show a quota class; `default` is what projects without limits of their own have."""
@@ -100,7 +100,7 @@ async def show_class(ctx: Context, name: str) -> Answer:
     policy="os_compute_api:os-quota-class-sets:update",
     body=schemas.UPDATE_CLASS,
     query={},
-    shows=("new quota class", "quota_class_set", False),
+    shows=("quota_class_set", "new quota class", False),
 )
 async def update_class(ctx: Context, name: str) -> Answer:
     """Change a quota class."""

@@ -23,7 +23,7 @@ BY_UUID = "services and hypervisors are named by uuid"
     "/os-services",
     policy="os_compute_api:os-services:list",
     query=schemas.LIST,
-    shows=("service", "services", True),
+    shows=("services", "service", True),
 )
 async def index(ctx: Context) -> Answer:
     """List compute services."""

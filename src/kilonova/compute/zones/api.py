@@ -14,7 +14,7 @@ KEY = "availabilityZoneInfo"
     "/os-availability-zone",
     policy="os_compute_api:os-availability-zone:list",
     query={},
-    shows=("zone", KEY, True),
+    shows=(KEY, "zone", True),
 )
 async def index(ctx: Context) -> Answer:
     """List availability zones."""
@@ -30,7 +30,7 @@ async def index(ctx: Context) -> Answer:
     "/os-availability-zone/detail",
     policy="os_compute_api:os-availability-zone:detail",
     query={},
-    shows=("zone", KEY, True),
+    shows=(KEY, "zone", True),
 )
 async def detail(ctx: Context) -> Answer:
     """List availability zones with hosts and services."""
