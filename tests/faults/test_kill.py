@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.process import Client, Cloud, kilonova
 
 OPERATIONS = 200
@@ -75,11 +76,12 @@ def _again(cloud: Cloud) -> Client | None:
         return None
 
 
-def test_nothing_is_lost(tmp_path: Path, database_url: str) -> None:
+@pytest.mark.parametrize("empty_url", ["sqlite", "postgresql"], indirect=True)
+def test_nothing_is_lost(tmp_path: Path, empty_url: str) -> None:
     seed = int(os.environ.get("KILL_SEED", time.time_ns() % 100000))
     print(f"KILL_SEED={seed}")
     chance = random.Random(seed)
-    options = ["--hosts", "5", "--database", database_url]
+    options = ["--hosts", "5", "--database", empty_url]
     with Cloud(tmp_path / "data", *options, environ={**UNLIMITED, **QUICK, **SLOW_HOSTS}) as cloud:
         users = Users(cloud, chance)
         stop = threading.Event()
@@ -97,7 +99,7 @@ def test_nothing_is_lost(tmp_path: Path, database_url: str) -> None:
         assert users.alive <= servers.keys(), "acknowledged creates are there"
         assert not users.deleted & servers.keys(), "acknowledged deletes are done"
         assert {server["status"] for server in servers.values()} <= {"ACTIVE", "SHUTOFF"}
-        examined = kilonova("doctor", "--data", str(cloud.data), "--database", database_url)
+        examined = kilonova("doctor", "--data", str(cloud.data), "--database", empty_url)
         assert examined.returncode == 0, examined.stdout + examined.stderr
 
 

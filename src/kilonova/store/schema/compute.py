@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -19,7 +21,7 @@ from sqlalchemy import (
 from kilonova.store.schema.base import metadata
 
 # A deleted server's row stays: its actions, and lists with `changes-since` or `deleted`, still show it.
-_ALIVE = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
+_ALIVE: dict[str, Any] = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
 
 servers = Table(
     "servers",
