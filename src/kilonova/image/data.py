@@ -133,9 +133,12 @@ async def download(ctx: Context, image_id: str) -> Answer:
 
 
 def forget_data(ctx: Context, row: Row) -> None:
-    """Remove the data of an image that is deleted already; an upload under way finds that out itself."""
-    if row["data_id"] is not None:
-        files_of(ctx).remove(row["id"], row["data_id"])
+    """Remove the data of an image that is deleted already; an upload under way finds out and removes its own."""
+    if row["data_id"] is None:
+        return
+    files = files_of(ctx)
+    if row["status"] != "saving" or not files.is_uploading(row["id"], row["data_id"]):
+        files.remove(row["id"], row["data_id"])
 
 
 @api.route("POST", "/v2/images/{image_id}/actions/deactivate", checks=["deactivate"], status=204)

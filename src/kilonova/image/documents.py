@@ -41,15 +41,11 @@ for _path in ("/versions", "/v2"):
 @api.route("GET", "/v2/schemas/{name}")
 async def show_schema(ctx: Context, name: str) -> Answer:
     """The JSON Schema of images, members and lists of them."""
-    documents = {
-        "image": schema.image_document,
-        "images": lambda: schema.list_document("images", schema.image_document()),
-        "member": schema.member_document,
-        "members": lambda: schema.list_document("members", schema.member_document()),
-    }
-    if name not in documents:
+    documents = {"image": schema.image_document, "member": schema.member_document}
+    one = documents.get(name.removesuffix("s"))
+    if one is None:
         raise NotFound("The resource could not be found.")
-    return Answer(documents[name]())
+    return Answer(schema.list_document(name, one()) if name.endswith("s") else one())
 
 
 @api.route("GET", "/v2/info/import")

@@ -93,9 +93,9 @@ def _attribute(image: Image, operation: Operation) -> Any:
     if operation.verb == "remove":
         raise Forbidden(f"Property {name} may not be removed.")
     _check(name, operation.value)
-    if name in ("disk_format", "container_format") and image.row["status"] != "queued":
-        if operation.value != image.row[name]:
-            raise Forbidden(f"Attribute {name} can be only replaced for a queued image.")
+    is_fixed = name in ("disk_format", "container_format") and image.row["status"] != "queued"
+    if is_fixed and operation.value != image.row[name]:
+        raise Forbidden(f"Attribute {name} can be only replaced for a queued image.")
     return operation.value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kilonova import clock
 from kilonova.ids import new_id
 from kilonova.image import model
@@ -16,8 +18,9 @@ _IMAGE = {"name": NAME, "visibility": "public", "disk_format": "raw", "container
 _FIRST = "SELECT id FROM images ORDER BY created_at, id LIMIT 1"
 
 
-async def seed(db: Database, files: ImageFiles, project_id: str) -> str:
+async def seed(db: Database, directory: Path, project_id: str) -> str:
     """Put the service in order after the last stop, and make the image if there is none; its id or the first one's."""
+    files = ImageFiles(directory)
     await recover(db, files)
     found = await db.fetch_value(_FIRST)
     if found is not None:

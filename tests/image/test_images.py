@@ -1,0 +1,332 @@
+"""Images: made, shown, listed, changed and deleted; who sees which."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from kilonova.image.client import PATCH_TYPE
+from tests.image.support import RAW, images
+from tests.support.cloud import DEMO, OTHER
+
+ID = "6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"
+
+
+def test_an_image_lives_and_dies(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            answer = await cloud.call(
+                "POST", "/images", {"id": ID, "name": "a", "os_distro": "cirros", "tags": ["t"], **RAW}
+            )
+            assert answer.status == 201
+            assert answer.headers["location"] == f"http://localhost/image/v2/images/{ID}"
+            made = answer.json()
+            assert made == {
+                **RAW,
+                "id": ID,
+                "name": "a",
+                "owner": DEMO,
+                "status": "queued",
+                "visibility": "shared",
+                "min_disk": 0,
+                "min_ram": 0,
+                "protected": False,
+                "os_hidden": False,
+                "os_distro": "cirros",
+                "tags": ["t"],
+                "size": None,
+                "virtual_size": None,
+                "checksum": None,
+                "os_hash_algo": None,
+                "os_hash_value": None,
+                "self": f"/v2/images/{ID}",
+                "file": f"/v2/images/{ID}/file",
+                "schema": "/v2/schemas/image",
+                "created_at": made["created_at"],
+                "updated_at": made["created_at"],
+            }
+            assert await cloud.show(ID) == made
+            assert await cloud.status("POST", "/images", {"id": ID}) == 409
+            await cloud.ok("DELETE", f"/images/{ID}")
+            assert await cloud.status("GET", f"/images/{ID}") == 404
+            assert await cloud.status("DELETE", f"/images/{ID}") == 404
+
+    asyncio.run(scenario())
+
+
+def test_who_sees_which_images(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            private = await cloud.make("other", name="private", visibility="private")
+            public = await cloud.make("admin", name="public", visibility="public")
+            shared = await cloud.make("other", name="shared", visibility="shared")
+            community = await cloud.make("other", name="community", visibility="community")
+            await cloud.make(name="mine")
+            assert sorted(await cloud.names()) == ["mine", "public"]
+            assert sorted(await cloud.names({"visibility": "community"})) == ["community"]
+            assert sorted(await cloud.names({"visibility": "all"})) == ["community", "mine", "public"]
+            assert sorted(await cloud.names(as_="other")) == ["community", "private", "public", "shared"]
+            assert sorted(await cloud.names(as_="admin")) == ["mine", "private", "public", "shared"]
+            for image, seen in ((private, 404), (shared, 404), (community, 200), (public, 200)):
+                path = f"/images/{image['id']}"
+                assert await cloud.status("GET", path) == seen, image["name"]
+                assert await cloud.status("GET", path, as_="admin") == 200
+                denied = 404 if seen == 404 else 403
+                assert await cloud.status("DELETE", path) == denied
+                patched = await cloud.patch(image["id"], {"op": "replace", "path": "/name", "value": "x"})
+                assert patched.status == denied
+                assert (await cloud.upload(image["id"], b"x")).status == denied
+                assert await cloud.status("PUT", f"{path}/tags/x") == denied
+            assert await cloud.status("POST", "/images", {"visibility": "public"}) == 403
+            assert await cloud.status("POST", "/images", {"owner": OTHER}) == 403
+            assert await cloud.status("POST", "/images", {}, as_="reader") == 403
+            assert await cloud.status("GET", "/images", as_=None) == 401
+
+    asyncio.run(scenario())
+
+
+def test_sharing_with_members(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            image = await cloud.make(name="shared")
+            members = f"/images/{image['id']}/members"
+            added = (await cloud.call("POST", members, {"member": OTHER})).json()
+            assert (added["member_id"], added["status"], added["image_id"]) == (OTHER, "pending", image["id"])
+            assert await cloud.status("POST", members, {"member": OTHER}) == 409
+            assert (await cloud.show(image["id"], as_="other"))["name"] == "shared"
+            assert await cloud.names(as_="other") == []
+            assert await cloud.names({"member_status": "all"}, as_="other") == ["shared"]
+            assert await cloud.status("PUT", f"{members}/{OTHER}", {"status": "accepted"}) == 403
+            accepted = await cloud.ok("PUT", f"{members}/{OTHER}", {"status": "accepted"}, as_="other")
+            assert accepted["status"] == "accepted"
+            assert await cloud.names(as_="other") == ["shared"]
+            assert len((await cloud.ok("GET", members))["members"]) == 1
+            assert len((await cloud.ok("GET", members, as_="other"))["members"]) == 1
+            assert (await cloud.ok("GET", f"{members}/{OTHER}"))["status"] == "accepted"
+            assert await cloud.status("POST", members, {"member": "x"}, as_="other") == 403
+            assert await cloud.status("PUT", f"{members}/{OTHER}", {"status": "perhaps"}, as_="other") == 400
+            await cloud.ok("DELETE", f"{members}/{OTHER}")
+            assert await cloud.status("GET", f"/images/{image['id']}", as_="other") == 404
+            assert await cloud.status("DELETE", f"{members}/{OTHER}") == 404
+            private = await cloud.make(visibility="private")
+            assert await cloud.status("POST", f"/images/{private['id']}/members", {"member": OTHER}) == 403
+
+    asyncio.run(scenario())
+
+
+WRONG: list[tuple[Any, int]] = [
+    (None, 400),
+    ([], 400),
+    ({"id": "no-uuid"}, 400),
+    ({"id": f"../{ID}"}, 400),
+    ({"name": "x" * 256}, 400),
+    ({"name": 7}, 400),
+    ({"disk_format": "floppy"}, 400),
+    ({"container_format": "crate"}, 400),
+    ({"visibility": "secret"}, 400),
+    ({"min_disk": -1}, 400),
+    ({"min_ram": 2**40}, 400),
+    ({"protected": "yes"}, 400),
+    ({"tags": ["x" * 256]}, 400),
+    ({"tags": "t"}, 400),
+    ({"my_property": 7}, 400),
+    ({"my_property": {"a": "b"}}, 400),
+    ({"my_property": "a\u0000b"}, 400),
+    ({"x" * 256: "too long a name"}, 400),
+    ({"": "no name"}, 400),
+    ({"status": "active"}, 403),
+    ({"size": 1}, 403),
+    ({"locations": []}, 403),
+    ({"deleted": "true"}, 403),
+    ({f"p{n}": "v" for n in range(129)}, 413),
+]
+
+
+def test_what_cannot_be_is_refused(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            for body, status in WRONG:
+                assert await cloud.status("POST", "/images", body) == status, body
+            for query in (
+                "limit=-1",
+                "limit=x",
+                "marker=gone",
+                "sort_key=nothing",
+                "sort=name:sideways",
+                "sort=name&sort_key=name",
+                "visibility=secret",
+                "member_status=perhaps",
+                "size_min=x",
+                "protected=perhaps",
+                "updated_at=gt:yesterday",
+                "name=in:%22open",
+                "os_distro=%00",
+                "%00=x",
+                "name=%ff",
+            ):
+                assert await cloud.status("GET", f"/images?{query}") == 400, query
+            assert await cloud.names() == []
+            for path in ("/images/none", "/images/%2e%2e", "/images/none/file", f"/images/{ID}/members"):
+                assert await cloud.status("GET", path) == 404, path
+
+    asyncio.run(scenario())
+
+
+def test_lists_are_filtered_sorted_and_paged(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            one = await cloud.make(name="one", os_distro="cirros", tags=["x", "y"], min_ram=64)
+            two = await cloud.make(name="two, or so", os_distro="debian", tags=["x"], protected=True)
+            await cloud.make(name="three", disk_format="qcow2", visibility="private")
+            await cloud.make(name="hidden", os_hidden=True)
+            await cloud.upload(one["id"], b"12345")
+            expected: list[tuple[Any, list[str]]] = [
+                ((), ["three", "two, or so", "one"]),
+                ({"name": "one"}, ["one"]),
+                ({"name": 'in:"two, or so",three'}, ["three", "two, or so"]),
+                ({"id": f"in:{one['id']},{two['id']}"}, ["two, or so", "one"]),
+                ({"status": "active"}, ["one"]),
+                ({"status": "in:queued,saving"}, ["three", "two, or so"]),
+                ({"os_distro": "debian"}, ["two, or so"]),
+                ({"os_distro": "nothing"}, []),
+                ([("tag", "x"), ("tag", "y")], ["one"]),
+                ({"tag": "x"}, ["two, or so", "one"]),
+                ({"disk_format": "qcow2"}, ["three"]),
+                ({"visibility": "private"}, ["three"]),
+                ({"protected": "True"}, ["two, or so"]),
+                ({"os_hidden": "true"}, ["hidden"]),
+                ({"size_min": "5", "size_max": "5"}, ["one"]),
+                ({"size_min": "6"}, []),
+                ({"min_ram": "64"}, ["one"]),
+                ({"owner": OTHER}, []),
+                ({"created_at": f"gte:{one['created_at']}"}, ["three", "two, or so", "one"]),
+                ({"updated_at": "lt:2001-01-01T00:00:00Z"}, []),
+                ({"sort": "name:asc"}, ["one", "three", "two, or so"]),
+                ({"sort_key": "name", "sort_dir": "desc"}, ["two, or so", "three", "one"]),
+                ({"sort": "size:asc,name:asc"}, ["three", "two, or so", "one"]),
+                ({"limit": "0"}, []),
+            ]
+            for query, names in expected:
+                assert await cloud.names(query) == names, query
+            names, path = [], "/images?limit=1&sort=size:desc"
+            while path:
+                page = await cloud.ok("GET", path)
+                assert page["first"].startswith("/v2/images?limit=1")
+                names += [image["name"] for image in page["images"]]
+                path = page.get("next", "").removeprefix("/v2")
+            assert names[0] == "one"
+            assert sorted(names) == ["one", "three", "two, or so"]
+
+    asyncio.run(scenario())
+
+
+def test_patches(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            image = await cloud.make(name="a", os_distro="cirros", tags=["old"])
+            changed = await cloud.patch(
+                image["id"],
+                {"op": "replace", "path": "/name", "value": "b"},
+                {"op": "add", "path": "/hw_disk_bus", "value": "virtio"},
+                {"op": "add", "path": "/a~1b~0c", "value": "odd"},
+                {"op": "replace", "path": "/os_distro", "value": "debian"},
+                {"op": "replace", "path": "/tags", "value": ["x", "y"]},
+                {"op": "add", "path": "/tags/-", "value": "z"},
+                {"op": "replace", "path": "/os_hidden", "value": True},
+                {"op": "replace", "path": "/min_ram", "value": 64},
+                {"op": "replace", "path": "/disk_format", "value": "qcow2"},
+            )
+            assert changed.status == 200, changed.body
+            shown = changed.json()
+            assert (shown["name"], shown["hw_disk_bus"], shown["a/b~c"], shown["os_distro"]) == (
+                "b",
+                "virtio",
+                "odd",
+                "debian",
+            )
+            assert (shown["tags"], shown["os_hidden"], shown["min_ram"]) == (["x", "y", "z"], True, 64)
+            assert await cloud.show(image["id"]) == shown
+            removed = await cloud.patch(image["id"], {"op": "remove", "path": "/hw_disk_bus"})
+            assert "hw_disk_bus" not in removed.json()
+            old_form = "application/openstack-images-v2.0-json-patch"
+            assert (await cloud.patch(image["id"], {"replace": "/name", "value": "c"}, kind=old_form)).status == 200
+            await cloud.upload(image["id"], b"data")
+            before = await cloud.show(image["id"])
+            wrong: list[tuple[Any, int]] = [
+                ({"op": "replace", "path": "/nothing", "value": "x"}, 409),
+                ({"op": "remove", "path": "/nothing"}, 409),
+                ({"op": "remove", "path": "/name"}, 403),
+                ({"op": "replace", "path": "/status", "value": "active"}, 403),
+                ({"op": "add", "path": "/locations", "value": []}, 403),
+                ({"op": "replace", "path": "/id", "value": ID}, 403),
+                ({"op": "replace", "path": "/disk_format", "value": "iso"}, 403),
+                ({"op": "replace", "path": "/visibility", "value": "public"}, 403),
+                ({"op": "replace", "path": "/owner", "value": OTHER}, 403),
+                ({"op": "replace", "path": "/visibility", "value": "secret"}, 400),
+                ({"op": "add", "path": "/prop", "value": 7}, 400),
+                ({"op": "add", "path": "/tags/-", "value": 7}, 400),
+                ({"op": "add", "path": "/tags/0", "value": "x"}, 400),
+                ({"op": "add", "path": "prop", "value": "x"}, 400),
+                ({"op": "add", "path": "/a/b", "value": "x"}, 400),
+                ({"op": "add", "path": "/", "value": "x"}, 400),
+                ({"op": "add", "path": 7, "value": "x"}, 400),
+                ({"op": "add", "path": "/prop"}, 400),
+                ({"op": "move", "path": "/name", "from": "/prop"}, 400),
+                ({"path": "/name"}, 400),
+                ("no object", 400),
+            ]
+            for operation, status in wrong:
+                name = {"op": "replace", "path": "/name", "value": "never"}
+                assert (await cloud.patch(image["id"], name, operation)).status == status, operation
+            assert (await cloud.patch(image["id"], kind="application/json")).status == 415
+            for content in (b"", b"{", b"{}", b'"x"'):
+                headers = {"Content-Type": PATCH_TYPE}
+                answer = await cloud.call("PATCH", f"/images/{image['id']}", content=content, headers=headers)
+                assert answer.status == 400, content
+            assert await cloud.show(image["id"]) == before
+
+    asyncio.run(scenario())
+
+
+def test_tags_and_protection(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            image = await cloud.make(protected=True)
+            path = f"/images/{image['id']}"
+            assert await cloud.status("PUT", f"{path}/tags/blue") == 204
+            assert await cloud.status("PUT", f"{path}/tags/blue") == 204
+            assert (await cloud.show(image["id"]))["tags"] == ["blue"]
+            assert await cloud.status("DELETE", f"{path}/tags/blue") == 204
+            assert await cloud.status("DELETE", f"{path}/tags/blue") == 404
+            assert await cloud.status("PUT", f"{path}/tags/{'x' * 256}") == 400
+            assert await cloud.status("DELETE", path) == 403
+            assert await cloud.status("DELETE", path, as_="admin") == 403
+            await cloud.patch(image["id"], {"op": "replace", "path": "/protected", "value": False})
+            await cloud.ok("DELETE", path)
+
+    asyncio.run(scenario())
+
+
+def test_documents(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(sqlite_url, tmp_path) as cloud:
+            root = await cloud.request("GET", "", root="/image", as_=None)
+            assert root.status == 300
+            assert root.json()["versions"][0] == {
+                "id": "v2.9",
+                "status": "CURRENT",
+                "links": [{"rel": "self", "href": "http://localhost/image/v2/"}],
+            }
+            assert (await cloud.request("GET", "/versions", root="/image", as_=None)).json() == root.json()
+            assert (await cloud.call("GET", "", as_=None)).status == 200
+            assert "os_hidden" in (await cloud.ok("GET", "/schemas/image"))["properties"]
+            assert (await cloud.ok("GET", "/schemas/images"))["properties"]["images"]["type"] == "array"
+            assert (await cloud.ok("GET", "/schemas/member"))["name"] == "member"
+            assert (await cloud.ok("GET", "/schemas/members"))["name"] == "members"
+            assert await cloud.status("GET", "/schemas/tasks") == 404
+            assert (await cloud.ok("GET", "/info/import"))["import-methods"]["value"] == []
+            assert await cloud.status("GET", "/info/stores") == 404
+            assert await cloud.status("POST", f"/images/{ID}/import", {}) == 405
+
+    asyncio.run(scenario())

@@ -1,0 +1,109 @@
+"""The allocator: no two ports get one address, whoever asks at once, and no pool is searched twice."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kilonova.network import addresses
+from tests.network.support import net
+
+
+def test_parallel_ports_get_distinct_addresses(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet("10.1.0.0/24")
+            body = {"port": {"network_id": network["id"]}}
+            answers = await asyncio.gather(*(cloud.call("POST", "/ports", body) for _ in range(200)))
+            assert Counter(answer.status for answer in answers) == {201: 200}
+            made = [answer.json()["port"] for answer in answers]
+            assert len({port["fixed_ips"][0]["ip_address"] for port in made}) == 200
+            assert len({port["mac_address"] for port in made}) == 200
+
+    asyncio.run(scenario())
+
+
+def test_processes_that_know_nothing_of_each_other(postgresql_url: str) -> None:
+    """Two processes have cursors of their own; the database decides."""
+
+    async def scenario() -> None:
+        async with net(postgresql_url) as one, net(postgresql_url) as two:
+            network, subnet = await one.network_with_subnet("10.1.0.0/26")
+            body = {"port": {"network_id": network["id"]}}
+            found = []
+            for _ in range(10):
+                for cloud in (one, two):
+                    addresses.forget(subnet["id"])
+                    found += await asyncio.gather(*(cloud.call("POST", "/ports", body) for _ in range(3)))
+            assert {answer.status for answer in found} == {201}
+            assert len({answer.json()["port"]["fixed_ips"][0]["ip_address"] for answer in found}) == 60
+            answers = await asyncio.gather(*(one.call("POST", "/ports", body) for _ in range(4)))
+            assert sorted(answer.status for answer in answers) == [201, 409, 409, 409]
+
+    asyncio.run(scenario())
+
+
+def test_freed_addresses_rest_until_the_pool_is_through(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet(
+                "10.1.0.0/24",
+                allocation_pools=[
+                    {"start": "10.1.0.10", "end": "10.1.0.12"},
+                    {"start": "10.1.0.20", "end": "10.1.0.21"},
+                ],
+            )
+
+            async def port() -> tuple[str, str]:
+                made = await cloud.make("port", network_id=network["id"])
+                return made["id"], made["fixed_ips"][0]["ip_address"]
+
+            first, address = await port()
+            assert address == "10.1.0.10"
+            await cloud.ok("DELETE", f"/ports/{first}")
+            assert [(await port())[1] for _ in range(4)] == ["10.1.0.11", "10.1.0.12", "10.1.0.20", "10.1.0.21"]
+            assert (await port())[1] == "10.1.0.10"
+            addresses.forget(subnet["id"])  # as after a restart
+            assert (await cloud.refused("POST", "/ports", {"port": {"network_id": network["id"]}}))[0] == 409
+
+    asyncio.run(scenario())
+
+
+def test_a_large_ipv6_subnet(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet("fd00::/48")
+            far = "fd00::ffff:ffff:ffff:ffff:fff0"
+            for wish, given_address in ((None, "fd00::2"), ([{"ip_address": far}], far), (None, "fd00::3")):
+                port = await cloud.make("port", network_id=network["id"], fixed_ips=wish)
+                assert port["fixed_ips"][0]["ip_address"] == given_address
+            body = {
+                "port": {
+                    "network_id": network["id"],
+                    "fixed_ips": [{"ip_address": "FD00:0:0:FFFF:FFFF:FFFF:FFFF:FFF0"}],
+                }
+            }
+            assert await cloud.refused("POST", "/ports", body) == (409, "IpAddressAlreadyAllocated")
+            body = {"port": {"network_id": network["id"], "fixed_ips": [{"ip_address": "fd00::9%eth0"}]}}
+            assert (await cloud.refused("POST", "/ports", body))[0] == 400
+
+    asyncio.run(scenario())
+
+
+@given(prefix=st.integers(8, 32), gateway=st.integers(0, 300))
+def test_default_pools_hold_every_usable_address_but_the_gateway(prefix: int, gateway: int) -> None:
+    network = ipaddress.ip_network((0x0A000000, prefix))
+    if gateway >= network.num_addresses:
+        return
+    chosen = network[gateway]
+    pools = addresses.default_pools(network, chosen)
+    held = sum(int(ipaddress.ip_address(pool["end"])) - int(ipaddress.ip_address(pool["start"])) + 1 for pool in pools)
+    usable = network.num_addresses - (2 if prefix < 31 else 0)
+    assert held == usable - addresses.is_usable(network, chosen)
+    for pool in pools:
+        assert addresses.is_usable(network, ipaddress.ip_address(pool["start"]))
+        assert addresses.is_usable(network, ipaddress.ip_address(pool["end"]))

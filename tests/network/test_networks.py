@@ -1,0 +1,166 @@
+"""Networks: who sees, makes and changes them, and how they are listed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.network.support import net
+from tests.support.cloud import DEMO, OTHER
+
+
+def test_a_network_lives_and_dies(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            made = await cloud.make("network", name="blue", description="the blue one")
+            assert made["project_id"] == made["tenant_id"] == DEMO
+            assert (made["status"], made["admin_state_up"], made["shared"], made["mtu"]) == (
+                "ACTIVE",
+                True,
+                False,
+                1450,
+            )
+            assert made["subnets"] == []
+            assert "provider:network_type" not in made
+            assert await cloud.show("network", made["id"]) == made
+            changed = await cloud.change("network", made, name="green", admin_state_up=False)
+            assert (changed["name"], changed["admin_state_up"]) == ("green", False)
+            assert changed["revision_number"] == made["revision_number"] + 1
+            await cloud.ok("DELETE", f"/networks/{made['id']}")
+            assert await cloud.refused("GET", f"/networks/{made['id']}") == (404, "NetworkNotFound")
+            assert await cloud.refused("DELETE", f"/networks/{made['id']}") == (404, "NetworkNotFound")
+
+    asyncio.run(scenario())
+
+
+def test_projects_see_their_own_shared_and_external_networks(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            mine = await cloud.make("network", name="mine")
+            theirs = await cloud.make("network", "other", name="theirs")
+            shared = await cloud.make("network", "admin", name="shared", shared=True)
+            await cloud.make("network", "admin", name="external", **{"router:external": True})
+            await cloud.make("network", "admin", name="hidden")
+            assert sorted(await cloud.names("network")) == ["external", "mine", "shared"]
+            assert sorted(await cloud.names("network", as_="reader")) == ["external", "mine", "shared"]
+            assert len(await cloud.list("network", as_="admin")) == 5
+            assert len(await cloud.list("network", as_="service")) == 5
+            assert await cloud.names("network", {"shared": "True"}) == ["shared"]
+            assert await cloud.names("network", {"router:external": "true"}) == ["external"]
+            for method, json in (("GET", None), ("PUT", {"network": {"name": "x"}}), ("DELETE", None)):
+                assert (await cloud.refused(method, f"/networks/{theirs['id']}", json))[0] == 404
+                if method != "GET":
+                    assert (await cloud.refused(method, f"/networks/{shared['id']}", json))[0] == 403
+                    assert (await cloud.refused(method, f"/networks/{mine['id']}", json, as_="reader"))[0] == 403
+
+    asyncio.run(scenario())
+
+
+def test_only_administrators_share_and_choose_segments(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            for attributes in (
+                {"shared": True},
+                {"router:external": True},
+                {"provider:network_type": "vlan"},
+                {"project_id": OTHER},
+            ):
+                answer = await cloud.refused("POST", "/networks", {"network": attributes})
+                assert answer == (403, "PolicyNotAuthorized"), attributes
+            await cloud.make("network", shared=False)
+            vlan = {"provider:network_type": "vlan", "provider:physical_network": "p", "provider:segmentation_id": 7}
+            made = await cloud.make("network", "admin", project_id=OTHER, **vlan)
+            assert made["project_id"] == OTHER
+            assert (made["provider:network_type"], made["provider:segmentation_id"]) == ("vlan", 7)
+            assert await cloud.refused("POST", "/networks", {"network": vlan}, "admin") == (409, "VlanIdInUse")
+            segments = {(await cloud.make("network", "admin"))["provider:segmentation_id"] for _ in range(5)}
+            assert len(segments) == 5
+
+    asyncio.run(scenario())
+
+
+def test_bad_requests_change_nothing(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            for body in (
+                {},
+                {"network": None},
+                {"network": {"name": 7}},
+                {"network": {"name": "x" * 256}},
+                {"network": {"nmae": "slip"}},
+                {"network": {"mtu": -1}},
+                {"network": {"admin_state_up": "maybe"}},
+                {"network": {"name": "\u0000"}},
+                {"network": {"project_id": "a", "tenant_id": "b"}},
+                {"networks": []},
+                {"network": {}, "networks": [{}]},
+            ):
+                assert (await cloud.refused("POST", "/networks", body))[0] == 400, body
+            for query in ("nmae=x", "limit=-1", "limit=x", "marker=gone&limit=1", "sort_key=nothing", "shared=perhaps"):
+                assert (await cloud.refused("GET", f"/networks?{query}"))[0] == 400, query
+            assert (await cloud.refused("POST", "/networks", {"network": {}}, as_=None))[0] == 401
+            assert (await cloud.refused("POST", "/networks", {"network": {}}, as_="system"))[0] == 400
+            assert await cloud.list("network") == []
+
+    asyncio.run(scenario())
+
+
+def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            body = {"networks": [{"name": name} for name in ("c", "a", "d", "b", "a")]}
+            assert len((await cloud.ok("POST", "/networks", body))["networks"]) == 5
+            assert await cloud.names("network", {"sort_key": "name", "sort_dir": "desc"}) == ["d", "c", "b", "a", "a"]
+            assert sorted(await cloud.names("network", [("name", "a"), ("name", "d")])) == ["a", "a", "d"]
+            assert await cloud.list("network", {"name": "d", "fields": "name"}) == [{"name": "d"}]
+            names, path = [], "/networks?sort_key=name&limit=2"
+            while path:
+                page = await cloud.ok("GET", path)
+                names += [network["name"] for network in page["networks"]]
+                links = {link["rel"]: link["href"] for link in page.get("networks_links", [])}
+                path = links.get("next", "").partition("/v2.0")[2]
+            assert names == ["a", "a", "b", "c", "d"]
+            everything = await cloud.list("network", {"sort_key": "name"})
+            before = await cloud.list(
+                "network", {"sort_key": "name", "limit": 2, "marker": everything[3]["id"], "page_reverse": "True"}
+            )
+            assert [network["id"] for network in before] == [network["id"] for network in everything[1:3]]
+
+    asyncio.run(scenario())
+
+
+def test_tags_are_kept_and_filtered_by(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            one = await cloud.make("network", name="one")
+            two = await cloud.make("network", name="two")
+            assert (await cloud.ok("PUT", f"/networks/{one['id']}/tags", {"tags": ["red", "hot"]})) == {
+                "tags": ["hot", "red"]
+            }
+            assert (await cloud.call("PUT", f"/networks/{two['id']}/tags/red")).status == 201
+            assert await cloud.names("network", {"tags": "red,hot"}) == ["one"]
+            assert await cloud.names("network", {"tags": "re"}) == []
+            assert sorted(await cloud.names("network", {"tags-any": "hot,red"})) == ["one", "two"]
+            assert await cloud.names("network", {"not-tags": "hot"}) == ["two"]
+            assert (await cloud.call("GET", f"/networks/{one['id']}/tags/hot")).status == 204
+            assert (await cloud.call("DELETE", f"/networks/{one['id']}/tags/hot")).status == 204
+            assert await cloud.refused("GET", f"/networks/{one['id']}/tags/hot") == (404, "TagNotFound")
+            assert (await cloud.show("network", one["id"]))["tags"] == ["red"]
+            assert (await cloud.refused("PUT", f"/networks/{one['id']}/tags", {"tags": ["a,b"]}))[0] == 400
+            assert (await cloud.refused("PUT", f"/networks/{one['id']}/tags/x", as_="other"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_a_network_in_use_stays(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet()
+            port = await cloud.make("port", network_id=network["id"])
+            assert await cloud.refused("DELETE", f"/networks/{network['id']}") == (409, "NetworkInUse")
+            assert await cloud.refused("DELETE", f"/subnets/{subnet['id']}") == (409, "SubnetInUse")
+            assert (await cloud.show("network", network["id"]))["subnets"] == [subnet["id"]]
+            await cloud.ok("DELETE", f"/ports/{port['id']}")
+            await cloud.ok("DELETE", f"/networks/{network['id']}")
+            assert await cloud.refused("GET", f"/subnets/{subnet['id']}") == (404, "SubnetNotFound")
+
+    asyncio.run(scenario())

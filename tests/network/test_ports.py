@@ -1,0 +1,228 @@
+"""Ports: addresses asked for and given, bindings, groups, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.network.support import net
+from tests.support.cloud import DEMO
+
+
+def ips(port: dict[str, Any]) -> list[str]:
+    return [fixed["ip_address"] for fixed in port["fixed_ips"]]
+
+
+def test_a_port_gets_an_address_a_mac_and_the_default_group(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet()
+            port = await cloud.make("port", network_id=network["id"], name="eth0")
+            assert port["fixed_ips"] == [{"subnet_id": subnet["id"], "ip_address": "10.1.0.2"}]
+            assert port["mac_address"].startswith("fa:16:3e:")
+            assert (port["status"], port["device_id"], port["binding:vnic_type"]) == ("DOWN", "", "normal")
+            assert "binding:host_id" not in port
+            (group,) = await cloud.list("security_group")
+            assert port["security_groups"] == [group["id"]]
+            assert group["name"] == "default"
+            assert await cloud.show("port", port["id"]) == port
+            assert ips(await cloud.make("port", network_id=network["id"])) == ["10.1.0.3"]
+            await cloud.ok("DELETE", f"/ports/{port['id']}")
+            assert await cloud.refused("GET", f"/ports/{port['id']}") == (404, "PortNotFound")
+
+    asyncio.run(scenario())
+
+
+def test_a_bound_port_is_active(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet()
+            wanted = {"network_id": network["id"], "project_id": DEMO, "device_id": "server", "binding:host_id": "h1"}
+            port = await cloud.make("port", "service", device_owner="compute:nova", **wanted)
+            assert (port["status"], port["binding:host_id"], port["binding:vif_type"]) == ("ACTIVE", "h1", "bridge")
+            assert port["project_id"] == DEMO
+            seen = await cloud.show("port", port["id"])
+            assert seen["status"] == "ACTIVE"
+            assert not [key for key in seen if key.startswith("binding:") and key != "binding:vnic_type"]
+            free = await cloud.change("port", port, "service", device_id="", **{"binding:host_id": ""})
+            assert (free["status"], free["binding:vif_type"]) == ("DOWN", "unbound")
+            for body in ({"binding:host_id": "h2"}, {"binding:profile": {"a": 1}}, {"mac_address": "fa:16:3e:0:0:0"}):
+                assert (await cloud.refused("PUT", f"/ports/{port['id']}", {"port": body}))[0] in (400, 403), body
+            direct = await cloud.make(
+                "port", "admin", network_id=network["id"], **{"binding:vnic_type": "direct", "binding:host_id": "h1"}
+            )
+            assert (direct["status"], direct["binding:vif_type"]) == ("DOWN", "binding_failed")
+
+    asyncio.run(scenario())
+
+
+def test_addresses_asked_for(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet("10.1.0.0/24")
+            other = await cloud.make("subnet", network_id=network["id"], cidr="10.2.0.0/24", ip_version=4)
+
+            async def port(fixed_ips: Any) -> dict[str, Any]:
+                return await cloud.make("port", network_id=network["id"], fixed_ips=fixed_ips)
+
+            async def refused(fixed_ips: Any) -> tuple[int, str]:
+                body = {"port": {"network_id": network["id"], "fixed_ips": fixed_ips}}
+                return await cloud.refused("POST", "/ports", body)
+
+            assert ips(await port([{"ip_address": "10.1.0.77"}])) == ["10.1.0.77"]
+            assert ips(await port([{"subnet_id": other["id"]}])) == ["10.2.0.2"]
+            both = [{"subnet_id": subnet["id"], "ip_address": "10.1.0.78"}, {"subnet_id": other["id"]}]
+            assert ips(await port(both)) == ["10.1.0.78", "10.2.0.3"]
+            assert ips(await port([])) == []
+            assert ips(await port(None)) == ["10.1.0.79"]
+            assert await refused([{"ip_address": "10.1.0.77"}]) == (409, "IpAddressAlreadyAllocated")
+            assert await refused([{"ip_address": "10.9.0.1"}]) == (400, "InvalidIpForNetwork")
+            assert await refused([{"ip_address": "10.1.0.255"}]) == (400, "InvalidIpForNetwork")
+            wrong = [{"subnet_id": other["id"], "ip_address": "10.1.0.80"}]
+            assert await refused(wrong) == (400, "InvalidIpForSubnet")
+            assert await refused([{"subnet_id": network["id"]}]) == (400, "InvalidInput")
+            assert (await refused([{}]))[0] == 400
+            assert (await refused([{"ip_address": "10.1.0.300"}]))[0] == 400
+            assert (await refused([{"ip_address": "10.2.0.100"}] * 6))[0] == 400
+            found = await cloud.list("port", {"fixed_ips": "ip_address=10.1.0.78"})
+            assert [ips(item) for item in found] == [["10.1.0.78", "10.2.0.3"]]
+            assert len(await cloud.list("port", {"fixed_ips": f"subnet_id={other['id']}"})) == 2
+            assert (await cloud.refused("GET", "/ports?fixed_ips=nonsense"))[0] == 400
+
+    asyncio.run(scenario())
+
+
+def test_addresses_change_and_are_given_back(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet("10.1.0.0/29")
+            port = await cloud.make("port", network_id=network["id"])
+            assert ips(port) == ["10.1.0.2"]
+            same = await cloud.change("port", port, fixed_ips=[{"subnet_id": subnet["id"]}])
+            assert ips(same) == ["10.1.0.2"]
+            more = await cloud.change("port", port, fixed_ips=[{"ip_address": "10.1.0.5"}, {"subnet_id": subnet["id"]}])
+            assert sorted(ips(more)) == ["10.1.0.2", "10.1.0.5"]
+            moved = await cloud.change("port", port, fixed_ips=[{"ip_address": "10.1.0.6"}])
+            assert ips(moved) == ["10.1.0.6"]
+            assert await cloud.show("port", port["id"]) == moved
+            assert ips(await cloud.make("port", network_id=network["id"], fixed_ips=[{"ip_address": "10.1.0.2"}]))
+
+    asyncio.run(scenario())
+
+
+def test_an_exhausted_pool_says_so_and_recovers(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet("10.1.0.0/29")
+            made = [await cloud.make("port", network_id=network["id"]) for _ in range(5)]
+            assert sorted(ips(port)[0] for port in made) == [f"10.1.0.{n}" for n in range(2, 7)]
+            body = {"port": {"network_id": network["id"]}}
+            assert await cloud.refused("POST", "/ports", body) == (409, "IpAddressGenerationFailure")
+            assert len(await cloud.list("port")) == 5
+            await cloud.ok("DELETE", f"/ports/{made[2]['id']}")
+            assert ips(await cloud.make("port", network_id=network["id"])) == ips(made[2])
+
+    asyncio.run(scenario())
+
+
+def test_bulk_creation_is_all_or_nothing(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet("10.1.0.0/29")
+            body = {"ports": [{"network_id": network["id"], "name": str(n)} for n in range(3)]}
+            made = (await cloud.ok("POST", "/ports", body))["ports"]
+            assert [port["name"] for port in made] == ["0", "1", "2"]
+            assert await cloud.refused("POST", "/ports", body) == (409, "IpAddressGenerationFailure")
+            assert len(await cloud.list("port")) == 3
+
+    asyncio.run(scenario())
+
+
+def test_macs_are_unique_in_a_network(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            one, _ = await cloud.network_with_subnet()
+            two, _ = await cloud.network_with_subnet()
+            mac = "fa:16:3e:01:02:03"
+            port = await cloud.make("port", network_id=one["id"], mac_address=mac)
+            body = {"port": {"network_id": one["id"], "mac_address": mac.upper()}}
+            assert await cloud.refused("POST", "/ports", body) == (409, "MacAddressInUse")
+            await cloud.make("port", network_id=two["id"], mac_address=mac)
+            second = await cloud.make("port", network_id=one["id"])
+            path = f"/ports/{second['id']}"
+            assert await cloud.refused("PUT", path, {"port": {"mac_address": mac}}, "admin") == (409, "MacAddressInUse")
+            free = await cloud.change("port", second, "admin", mac_address="fa:16:3e:01:02:04")
+            assert free["mac_address"] == "fa:16:3e:01:02:04"
+            await cloud.change("port", port, "admin", **{"binding:host_id": "h"})
+            bound = await cloud.refused(
+                "PUT", f"/ports/{port['id']}", {"port": {"mac_address": mac[:-1] + "9"}}, "admin"
+            )
+            assert bound == (409, "PortBound")
+
+    asyncio.run(scenario())
+
+
+def test_groups_and_port_security(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet()
+            web = await cloud.make("security_group", name="web")
+            theirs = await cloud.make("security_group", "other", name="theirs")
+            port = await cloud.make("port", network_id=network["id"], security_groups=[web["id"], web["id"]])
+            assert port["security_groups"] == [web["id"]]
+            assert await cloud.refused("DELETE", f"/security-groups/{web['id']}") == (409, "SecurityGroupInUse")
+            for groups in ([theirs["id"]], ["6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"]):
+                body = {"port": {"network_id": network["id"], "security_groups": groups}}
+                assert await cloud.refused("POST", "/ports", body) == (404, "SecurityGroupNotFound")
+            open_port = await cloud.make("port", network_id=network["id"], port_security_enabled=False)
+            assert (open_port["security_groups"], open_port["port_security_enabled"]) == ([], False)
+            path = f"/ports/{port['id']}"
+            off = {"port": {"port_security_enabled": False}}
+            assert await cloud.refused("PUT", path, off) == (409, "PortSecurityPortHasSecurityGroup")
+            cleared = await cloud.change("port", port, port_security_enabled=False, security_groups=[])
+            assert cleared["security_groups"] == []
+            secured = {"port": {"security_groups": [web["id"]]}}
+            answer = await cloud.refused("PUT", path, secured)
+            assert answer == (400, "PortSecurityAndIPRequiredForSecurityGroups")
+            await cloud.ok("DELETE", f"/security-groups/{web['id']}")
+
+    asyncio.run(scenario())
+
+
+def test_lists_by_device_host_and_group(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet()
+            for device in ("s1", "s1", "s2", "s3"):
+                await cloud.make("port", "admin", network_id=network["id"], device_id=device, project_id=DEMO)
+            assert len(await cloud.list("port", {"device_id": "s1"})) == 2
+            assert len(await cloud.list("port", [("device_id", "s1"), ("device_id", "s2")])) == 3
+            assert len(await cloud.list("port", {"network_id": network["id"], "status": "DOWN"})) == 4
+            (group,) = await cloud.list("security_group")
+            assert len(await cloud.list("port", {"security_groups": group["id"]})) == 4
+            assert len(await cloud.list("port", {"binding:host_id": "h"}, as_="admin")) == 0
+            assert len(await cloud.list("port", {"tenant_id": DEMO}, as_="admin")) == 4
+            assert await cloud.list("port", as_="other") == []
+            assert await cloud.list("port", {"device_id": "s3", "fields": "device_id"}) == [{"device_id": "s3"}]
+
+    asyncio.run(scenario())
+
+
+def test_ports_of_others(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            mine, _ = await cloud.network_with_subnet()
+            assert await cloud.refused("POST", "/ports", {"port": {"network_id": mine["id"]}}, "other") == (
+                404,
+                "NetworkNotFound",
+            )
+            shared = await cloud.make("network", "admin", shared=True)
+            await cloud.make("subnet", "admin", network_id=shared["id"], ip_version=4, cidr="10.5.0.0/24")
+            port = await cloud.make("port", network_id=shared["id"])
+            for method, json in (("GET", None), ("PUT", {"port": {"name": "x"}}), ("DELETE", None)):
+                assert await cloud.refused(method, f"/ports/{port['id']}", json, "other") == (404, "PortNotFound")
+            assert (await cloud.refused("DELETE", f"/ports/{port['id']}", as_="reader"))[0] == 403
+            outside = await cloud.make("network", "admin", **{"router:external": True})
+            assert (await cloud.refused("POST", "/ports", {"port": {"network_id": outside["id"]}}))[0] == 403
+
+    asyncio.run(scenario())
