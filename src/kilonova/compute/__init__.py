@@ -19,6 +19,7 @@ NOUNS = (
     "hypervisors",
     "quotas",
     "limits",
+    "gone",
     "servers",
     "actions",
 )

@@ -1,0 +1,1 @@
+"""What the API once had and no longer has."""

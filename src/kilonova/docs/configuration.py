@@ -1,0 +1,49 @@
+"""The table of settings, from the structs that the configuration is read into. The text above it is written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kilonova.config import Config
+from kilonova.docs.markdown import code, table
+
+MARK = "<!-- The table below is written by `make docs` from src/kilonova/config.py. -->"
+
+
+def page(root: Path) -> str:
+    file = root / "docs" / "configuration.md"
+    words = file.read_text() if file.exists() else "# Configuration\n\n"
+    sections = [field for field in msgspec.structs.fields(Config) if _is_section(field.type)]
+    plain = [field for field in msgspec.structs.fields(Config) if not _is_section(field.type)]
+    parts = [
+        words.partition(MARK)[0] + MARK,
+        "## Settings of no section",
+        _settings("", plain),
+        *(_section(field.name, field.type) for field in sections),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _section(name: str, kind: Any) -> str:
+    words = " ".join((kind.__doc__ or "").split())
+    return f"## [{name}]\n\n{words}\n\n{_settings(name, msgspec.structs.fields(kind))}"
+
+
+def _settings(section: str, fields: Any) -> str:
+    rows = []
+    for field in fields:
+        variable = "KILONOVA_" + (f"{section}__" if section else "") + field.name
+        rows.append([code(field.name), code(_default(field)), code(variable.upper())])
+    return table(["Setting", "Default", "In the environment"], rows)
+
+
+def _default(field: Any) -> str:
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,38 @@
+"""The history of the Compute API's microversions, from their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kilonova import compute
+from kilonova.docs.markdown import page as markdown
+from kilonova.http.versions import Microversion
+
+
+def page(root: Path) -> str:
+    api = compute.build()
+    silent = sorted(set(range(api.low + 1, api.high + 1)) - {version.minor for version in api.microversions})
+    return markdown(
+        "# History of the Compute API",
+        f"Versions {api.major}.{api.low} to {api.major}.{api.high}. Every version is accepted. "
+        f"{len(api.microversions)} of them change something that Kilonova has; these touch only what it has not yet: "
+        f"{_ranges(silent, api.major)}.",
+        *(_entry(version) for version in api.microversions),
+    )
+
+
+def _entry(version: Microversion) -> str:
+    changes = "\n".join(f"- {change.words}" for change in version.changes)
+    return f"## {version.number}\n\n{(version.history or '').strip()}" + (f"\n\n{changes}" if changes else "")
+
+
+def _ranges(minors: list[int], major: int) -> str:
+    """Neighbours drawn together: 2.4, 2.12 to 2.15."""
+    runs: list[list[int]] = []
+    for minor in minors:
+        if runs and runs[-1][-1] == minor - 1:
+            runs[-1].append(minor)
+        else:
+            runs.append([minor])
+    words = [f"{major}.{run[0]}" + (f" to {major}.{run[-1]}" if len(run) > 1 else "") for run in runs]
+    return ", ".join(words) or "none"

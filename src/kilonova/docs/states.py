@@ -1,0 +1,34 @@
+"""The states of a server, drawn from the table that decides about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kilonova.compute.servers import states
+from kilonova.docs.markdown import code, table
+from kilonova.docs.markdown import page as markdown
+
+
+def page(root: Path) -> str:
+    shown = table(["vm_state", "Status"], [[code(state), code(status)] for state, status in states.STATUS.items()])
+    tasks = table(
+        ["Task state", "Status while it runs"],
+        [[code(task), code(status)] for task, status in states.STATUS_OF_TASK.items()],
+    )
+    moves = table(
+        ["Action", "Allowed in", "Leads to"],
+        [
+            [code(action), ", ".join(map(code, sorted(move.allowed))), code(move.follows or "") or "the same"]
+            for action, move in states.TRANSITIONS.items()
+        ],
+    )
+    return markdown(
+        "# States of a server",
+        f"```mermaid\n{states.draw()}\n```",
+        "## Actions",
+        moves,
+        "## What is shown",
+        "The status follows from the state and from the operation that runs.",
+        shown,
+        tasks,
+    )

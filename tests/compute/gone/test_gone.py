@@ -1,0 +1,35 @@
+"""What was removed says so at every version."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kilonova.compute.gone.api import GONE
+from tests.support import run
+from tests.support.cloud import cloud, fault
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.36", "latest"])
+def test_every_one_is_410(sqlite_url: str, version: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url) as c:
+            for template, methods in GONE.items():
+                path = re.sub(r"\{\w+\}", "1", template)
+                for method, _, action in (each.partition(" ") for each in methods):
+                    body = {action: None} if action else {}
+                    answer = await c.request(method, path, json=body, version=version)
+                    assert fault(answer)[:2] == (410, "computeFault"), f"{method} {path}"
+
+    run(scenario())
+
+
+def test_only_to_those_with_a_token(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url) as c:
+            for method, path in (("GET", "/os-fping"), ("GET", "/os-agents"), ("POST", "/os-networks")):
+                assert (await c.request(method, path, as_=None)).status == 401
+                assert (await c.request(method, path)).status == 410
+
+    run(scenario())

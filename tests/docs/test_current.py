@@ -1,0 +1,78 @@
+"""The generated pages are those of the present program, and say what is true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kilonova import compute
+from kilonova.docs.__main__ import PAGES, stale
+from kilonova.docs.coverage import proving_tests
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_nothing_is_out_of_date() -> None:
+    names = [str(path.relative_to(ROOT)) for path in stale(ROOT)]
+    assert names == [], "run: make docs"
+
+
+def test_check_tells_and_writing_mends(tmp_path: Path) -> None:
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / "docs/api").mkdir(parents=True)
+    (tmp_path / "docs/api/routes.json").write_text((ROOT / "docs/api/routes.json").read_text())
+
+    def call(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kilonova.docs", "--root", str(tmp_path), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    told = call("--check")
+    assert told.returncode == 1
+    assert all(name in told.stderr for name in PAGES)
+    assert call().returncode == 0
+    assert call("--check").returncode == 0
+    (tmp_path / "docs/policy.yaml").write_text("old")
+    told = call("--check")
+    assert told.returncode == 1
+    assert "policy.yaml is out of date" in told.stderr
+
+
+def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
+    from kilonova.docs.configuration import MARK, page
+
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/configuration.md").write_text(f"# Mine\n\nWords.\n\n{MARK}\n\nold table\n")
+    written = page(tmp_path)
+    assert written.startswith(f"# Mine\n\nWords.\n\n{MARK}\n")
+    assert "old table" not in written
+    assert "`KILONOVA_SIM__HOSTS`" in written
+
+
+def test_claims_name_routes_that_exist() -> None:
+    api = compute.build()
+    known = {*api.routes, *api.pages}
+    assert sorted(set(proving_tests(ROOT / "tests")) - known) == []
+
+
+def test_claims_are_found_in_functions_and_classes(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        '@proves("GET /a", "GET /b")\ndef test_one(): ...\n'
+        'class TestTwo:\n    @proves("GET /b")\n    def test_two(self): ...\n'
+        '@other("GET /c")\ndef test_three(): ...\n'
+    )
+    name = tmp_path.name
+    assert proving_tests(tmp_path) == {
+        "GET /a": [f"{name}/test_it.py::test_one"],
+        "GET /b": [f"{name}/test_it.py::test_one", f"{name}/test_it.py::TestTwo::test_two"],
+    }
+
+
+@pytest.mark.skipif(not (ROOT.parent / "shared/compute-api/routes.md").exists(), reason="needs ../shared")
+def test_the_list_of_routes_is_the_public_one() -> None:
+    text = (ROOT.parent / "shared/compute-api/routes.md").read_text()
+    routes = json.loads((ROOT / "docs/api/routes.json").read_text())
+    assert f"{len(routes)} method/path/action entries" in text
