@@ -56,7 +56,7 @@ class Net(Cloud):
         shown: dict[str, Any] = (await self.ok("GET", f"/{PLURALS[kind]}/{item_id}", as_=as_))[kind]
         return shown
 
-    async def list(self, kind: str, query: Any = (), as_: str = "member") -> list[dict[str, Any]]:
+    async def listed(self, kind: str, query: Any = (), as_: str = "member") -> list[dict[str, Any]]:
         plural = PLURALS[kind]
         found: list[dict[str, Any]] = (await self.ok("GET", f"/{plural}?{urlencode(query)}", as_=as_))[
             plural.replace("-", "_")
@@ -64,7 +64,7 @@ class Net(Cloud):
         return found
 
     async def names(self, kind: str, query: Any = (), as_: str = "member") -> list[str]:
-        return [item["name"] for item in await self.list(kind, query, as_)]
+        return [item["name"] for item in await self.listed(kind, query, as_)]
 
     async def network_with_subnet(
         self, cidr: str = "10.1.0.0/24", as_: str = "member", **subnet: Any

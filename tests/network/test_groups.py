@@ -12,7 +12,7 @@ from tests.support.cloud import OTHER
 def test_every_project_finds_a_default_group(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            found = await asyncio.gather(*(cloud.list("security_group") for _ in range(8)))
+            found = await asyncio.gather(*(cloud.listed("security_group") for _ in range(8)))
             assert {len(groups) for groups in found} == {1}
             (group,) = found[0]
             assert group["name"] == "default"
@@ -54,13 +54,13 @@ def test_a_group_lives_and_dies(database_url: str) -> None:
             assert await cloud.show("security_group_rule", rule["id"]) == rule
             shown = await cloud.show("security_group", group["id"])
             assert rule in shown["security_group_rules"]
-            assert len(await cloud.list("security_group_rule", {"security_group_id": group["id"]})) == 3
-            assert len(await cloud.list("security_group_rule", {"protocol": "tcp"})) == 1
+            assert len(await cloud.listed("security_group_rule", {"security_group_id": group["id"]})) == 3
+            assert len(await cloud.listed("security_group_rule", {"protocol": "tcp"})) == 1
             await cloud.ok("DELETE", f"/security-group-rules/{rule['id']}")
             gone = await cloud.refused("GET", f"/security-group-rules/{rule['id']}")
             assert gone == (404, "SecurityGroupRuleNotFound")
             await cloud.ok("DELETE", f"/security-groups/{group['id']}")
-            assert len(await cloud.list("security_group_rule", {"security_group_id": group["id"]})) == 0
+            assert len(await cloud.listed("security_group_rule", {"security_group_id": group["id"]})) == 0
 
     asyncio.run(scenario())
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from kilonova.http.client import InProcess
+from kilonova.network import listing
+from kilonova.network.client import NetworkClient
 from tests.network.support import net
 from tests.support.cloud import DEMO, OTHER
 
@@ -42,8 +48,8 @@ def test_projects_see_their_own_shared_and_external_networks(database_url: str) 
             await cloud.make("network", "admin", name="hidden")
             assert sorted(await cloud.names("network")) == ["external", "mine", "shared"]
             assert sorted(await cloud.names("network", as_="reader")) == ["external", "mine", "shared"]
-            assert len(await cloud.list("network", as_="admin")) == 5
-            assert len(await cloud.list("network", as_="service")) == 5
+            assert len(await cloud.listed("network", as_="admin")) == 5
+            assert len(await cloud.listed("network", as_="service")) == 5
             assert await cloud.names("network", {"shared": "True"}) == ["shared"]
             assert await cloud.names("network", {"router:external": "true"}) == ["external"]
             for method, json in (("GET", None), ("PUT", {"network": {"name": "x"}}), ("DELETE", None)):
@@ -99,7 +105,7 @@ def test_bad_requests_change_nothing(database_url: str) -> None:
                 assert (await cloud.refused("GET", f"/networks?{query}"))[0] == 400, query
             assert (await cloud.refused("POST", "/networks", {"network": {}}, as_=None))[0] == 401
             assert (await cloud.refused("POST", "/networks", {"network": {}}, as_="system"))[0] == 400
-            assert await cloud.list("network") == []
+            assert await cloud.listed("network") == []
 
     asyncio.run(scenario())
 
@@ -107,11 +113,11 @@ def test_bad_requests_change_nothing(database_url: str) -> None:
 def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            body = {"networks": [{"name": name} for name in ("c", "a", "d", "b", "a")]}
+            body: dict[str, Any] = {"networks": [{"name": name} for name in ("c", "a", "d", "b", "a")]}
             assert len((await cloud.ok("POST", "/networks", body))["networks"]) == 5
             assert await cloud.names("network", {"sort_key": "name", "sort_dir": "desc"}) == ["d", "c", "b", "a", "a"]
             assert sorted(await cloud.names("network", [("name", "a"), ("name", "d")])) == ["a", "a", "d"]
-            assert await cloud.list("network", {"name": "d", "fields": "name"}) == [{"name": "d"}]
+            assert await cloud.listed("network", {"name": "d", "fields": "name"}) == [{"name": "d"}]
             names, path = [], "/networks?sort_key=name&limit=2"
             while path:
                 page = await cloud.ok("GET", path)
@@ -119,12 +125,26 @@ def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
                 links = {link["rel"]: link["href"] for link in page.get("networks_links", [])}
                 path = links.get("next", "").partition("/v2.0")[2]
             assert names == ["a", "a", "b", "c", "d"]
-            everything = await cloud.list("network", {"sort_key": "name"})
-            before = await cloud.list(
+            everything = await cloud.listed("network", {"sort_key": "name"})
+            before = await cloud.listed(
                 "network", {"sort_key": "name", "limit": 2, "marker": everything[3]["id"], "page_reverse": "True"}
             )
             assert [network["id"] for network in before] == [network["id"] for network in everything[1:3]]
 
+    asyncio.run(scenario())
+
+
+def test_long_lists_come_in_pages(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await cloud.ok("POST", "/networks", {"networks": [{"name": str(number)} for number in range(7)]})
+            page = await cloud.ok("GET", "/networks")
+            assert [len(page["networks"]), page["networks_links"][0]["rel"]] == [3, "next"]
+            assert len((await cloud.ok("GET", "/networks?limit=5"))["networks"]) == 3
+            client = NetworkClient(InProcess(cloud.app, "/network"))
+            assert len(await client.available(DEMO, "member")) == 7
+
+    monkeypatch.setattr(listing, "MAX_PAGE", 3)
     asyncio.run(scenario())
 
 

@@ -22,7 +22,7 @@ def test_a_port_gets_an_address_a_mac_and_the_default_group(database_url: str) -
             assert port["mac_address"].startswith("fa:16:3e:")
             assert (port["status"], port["device_id"], port["binding:vnic_type"]) == ("DOWN", "", "normal")
             assert "binding:host_id" not in port
-            (group,) = await cloud.list("security_group")
+            (group,) = await cloud.listed("security_group")
             assert port["security_groups"] == [group["id"]]
             assert group["name"] == "default"
             assert await cloud.show("port", port["id"]) == port
@@ -84,9 +84,9 @@ def test_addresses_asked_for(database_url: str) -> None:
             assert (await refused([{}]))[0] == 400
             assert (await refused([{"ip_address": "10.1.0.300"}]))[0] == 400
             assert (await refused([{"ip_address": "10.2.0.100"}] * 6))[0] == 400
-            found = await cloud.list("port", {"fixed_ips": "ip_address=10.1.0.78"})
+            found = await cloud.listed("port", {"fixed_ips": "ip_address=10.1.0.78"})
             assert [ips(item) for item in found] == [["10.1.0.78", "10.2.0.3"]]
-            assert len(await cloud.list("port", {"fixed_ips": f"subnet_id={other['id']}"})) == 2
+            assert len(await cloud.listed("port", {"fixed_ips": f"subnet_id={other['id']}"})) == 2
             assert (await cloud.refused("GET", "/ports?fixed_ips=nonsense"))[0] == 400
 
     asyncio.run(scenario())
@@ -118,7 +118,7 @@ def test_an_exhausted_pool_says_so_and_recovers(database_url: str) -> None:
             assert sorted(ips(port)[0] for port in made) == [f"10.1.0.{n}" for n in range(2, 7)]
             body = {"port": {"network_id": network["id"]}}
             assert await cloud.refused("POST", "/ports", body) == (409, "IpAddressGenerationFailure")
-            assert len(await cloud.list("port")) == 5
+            assert len(await cloud.listed("port")) == 5
             await cloud.ok("DELETE", f"/ports/{made[2]['id']}")
             assert ips(await cloud.make("port", network_id=network["id"])) == ips(made[2])
 
@@ -133,7 +133,7 @@ def test_bulk_creation_is_all_or_nothing(database_url: str) -> None:
             made = (await cloud.ok("POST", "/ports", body))["ports"]
             assert [port["name"] for port in made] == ["0", "1", "2"]
             assert await cloud.refused("POST", "/ports", body) == (409, "IpAddressGenerationFailure")
-            assert len(await cloud.list("port")) == 3
+            assert len(await cloud.listed("port")) == 3
 
     asyncio.run(scenario())
 
@@ -195,15 +195,15 @@ def test_lists_by_device_host_and_group(database_url: str) -> None:
             network, _ = await cloud.network_with_subnet()
             for device in ("s1", "s1", "s2", "s3"):
                 await cloud.make("port", "admin", network_id=network["id"], device_id=device, project_id=DEMO)
-            assert len(await cloud.list("port", {"device_id": "s1"})) == 2
-            assert len(await cloud.list("port", [("device_id", "s1"), ("device_id", "s2")])) == 3
-            assert len(await cloud.list("port", {"network_id": network["id"], "status": "DOWN"})) == 4
-            (group,) = await cloud.list("security_group")
-            assert len(await cloud.list("port", {"security_groups": group["id"]})) == 4
-            assert len(await cloud.list("port", {"binding:host_id": "h"}, as_="admin")) == 0
-            assert len(await cloud.list("port", {"tenant_id": DEMO}, as_="admin")) == 4
-            assert await cloud.list("port", as_="other") == []
-            assert await cloud.list("port", {"device_id": "s3", "fields": "device_id"}) == [{"device_id": "s3"}]
+            assert len(await cloud.listed("port", {"device_id": "s1"})) == 2
+            assert len(await cloud.listed("port", [("device_id", "s1"), ("device_id", "s2")])) == 3
+            assert len(await cloud.listed("port", {"network_id": network["id"], "status": "DOWN"})) == 4
+            (group,) = await cloud.listed("security_group")
+            assert len(await cloud.listed("port", {"security_groups": group["id"]})) == 4
+            assert len(await cloud.listed("port", {"binding:host_id": "h"}, as_="admin")) == 0
+            assert len(await cloud.listed("port", {"tenant_id": DEMO}, as_="admin")) == 4
+            assert await cloud.listed("port", as_="other") == []
+            assert await cloud.listed("port", {"device_id": "s3", "fields": "device_id"}) == [{"device_id": "s3"}]
 
     asyncio.run(scenario())
 

@@ -47,7 +47,7 @@ def test_a_router_connects_subnets_and_an_external_network(database_url: str) ->
             assert again == (404, "RouterInterfaceNotFoundForSubnet")
             await cloud.ok("DELETE", path)
             assert await cloud.refused("GET", path) == (404, "RouterNotFound")
-            assert await cloud.list("port", as_="admin") == []
+            assert await cloud.listed("port", as_="admin") == []
 
     asyncio.run(scenario())
 
@@ -76,14 +76,14 @@ def test_routers_of_others(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             router = await cloud.make("router", "other", name="theirs")
-            assert await cloud.list("router") == []
+            assert await cloud.listed("router") == []
             for method, json in (("GET", None), ("PUT", {"router": {"name": "x"}}), ("DELETE", None)):
                 assert await cloud.refused(method, f"/routers/{router['id']}", json) == (404, "RouterNotFound")
             assert (await cloud.refused("POST", "/routers", {"router": {"ha": True}}))[0] == 400
             inside, _ = await cloud.network_with_subnet()
             body = {"router": {"external_gateway_info": {"network_id": inside["id"]}}}
             assert (await cloud.refused("POST", "/routers", body))[0] == 400
-            assert await cloud.list("router", as_="member") == []
+            assert await cloud.listed("router", as_="member") == []
 
     asyncio.run(scenario())
 
@@ -105,7 +105,7 @@ def test_a_floating_address_leads_to_a_port(database_url: str) -> None:
             led = await cloud.change("floatingip", floating, port_id=port["id"])
             assert (led["status"], led["fixed_ip_address"], led["router_id"]) == ("ACTIVE", "10.1.0.2", router["id"])
             assert (led["floating_ip_address"], led["description"]) == (floating["floating_ip_address"], "web")
-            assert [item["id"] for item in await cloud.list("floatingip", {"port_id": port["id"]})] == [led["id"]]
+            assert [item["id"] for item in await cloud.listed("floatingip", {"port_id": port["id"]})] == [led["id"]]
             second = {"floatingip": {"floating_network_id": public["id"], "port_id": port["id"]}}
             assert await cloud.refused("POST", "/floatingips", second) == (409, "FloatingIPPortAlreadyAssociated")
             stuck = await cloud.refused("PUT", f"/routers/{router['id']}/remove_router_interface", interface)
@@ -177,7 +177,7 @@ def test_the_seed_is_made_once_and_works(database_url: str) -> None:
             assert sorted(await cloud.names("network")) == ["private", "public"]
             port = await cloud.make("port", network_id=network_id)
             assert port["fixed_ips"][0]["ip_address"] == "10.0.0.2"
-            (public,) = await cloud.list("network", {"router:external": "True"})
+            (public,) = await cloud.listed("network", {"router:external": "True"})
             floating = await cloud.make("floatingip", floating_network_id=public["id"], port_id=port["id"])
             assert floating["status"] == "ACTIVE"
             assert floating["floating_ip_address"].startswith("192.0.2.")

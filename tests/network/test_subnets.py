@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused(database_url: str) -> None:
             for wrong, status, kind in REFUSED:
                 body = {"network_id": network["id"], "ip_version": 4, "cidr": "10.0.0.0/24", **wrong}
                 assert await cloud.refused("POST", "/subnets", {"subnet": body}) == (status, kind), wrong
-            assert await cloud.list("subnet") == []
+            assert await cloud.listed("subnet") == []
             right = {"network_id": network["id"], "ip_version": 4, "cidr": "10.0.0.0/24"}
             await cloud.make("subnet", **right)
             inside = {**right, "cidr": "10.0.0.128/25"}
@@ -106,13 +106,13 @@ def test_subnets_are_seen_with_their_network(database_url: str) -> None:
             body = {"network_id": shared["id"], "ip_version": 4, "cidr": "10.0.0.0/24"}
             visible = await cloud.make("subnet", "admin", **body)
             _, hidden = await cloud.network_with_subnet("10.3.0.0/24", as_="other")
-            assert [subnet["id"] for subnet in await cloud.list("subnet")] == [visible["id"]]
+            assert [subnet["id"] for subnet in await cloud.listed("subnet")] == [visible["id"]]
             assert (await cloud.show("subnet", visible["id"]))["id"] == visible["id"]
             assert (await cloud.refused("GET", f"/subnets/{hidden['id']}"))[0] == 404
             assert (await cloud.refused("DELETE", f"/subnets/{visible['id']}"))[0] == 403
             assert (await cloud.refused("POST", "/subnets", {"subnet": {**body, "cidr": "10.4.0.0/24"}}))[0] == 403
-            assert len(await cloud.list("subnet", {"cidr": "10.3.0.0/24"}, as_="admin")) == 1
-            assert len(await cloud.list("subnet", {"ip_version": "4", "enable_dhcp": "True"}, as_="admin")) == 2
+            assert len(await cloud.listed("subnet", {"cidr": "10.3.0.0/24"}, as_="admin")) == 1
+            assert len(await cloud.listed("subnet", {"ip_version": "4", "enable_dhcp": "True"}, as_="admin")) == 2
 
     asyncio.run(scenario())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -57,8 +58,7 @@ async def take(tx: Transaction, subnet: Row, ip: IpAddress, port_id: str, positi
 async def take_any(tx: Transaction, subnet: Row, port_id: str, position: int) -> str:
     """Give the port a free address from the subnet's pools."""
     subnet_id = subnet["id"]
-    network = network_of(subnet)
-    ranges = pool_slots(network, orjson.loads(subnet["allocation_pools"]))
+    network, ranges = _layout(subnet["cidr"], subnet["allocation_pools"])
     if not ranges:
         raise Exhausted(subnet_id)
     slot = _next_in(ranges, await _cursor(tx, subnet_id, ranges))
@@ -114,7 +114,19 @@ def _around(ranges: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int
 
 
 def network_of(subnet: Row) -> IpNetwork:
-    return ipaddress.ip_network(subnet["cidr"])
+    return _network(subnet["cidr"])
+
+
+@lru_cache(maxsize=1024)
+def _network(cidr: str) -> IpNetwork:
+    return ipaddress.ip_network(cidr)
+
+
+@lru_cache(maxsize=1024)
+def _layout(cidr: str, pools: str) -> tuple[IpNetwork, list[tuple[int, int]]]:
+    """Parsed once: parsing costs as much as all the rest of giving an address."""
+    network = _network(cidr)
+    return network, pool_slots(network, orjson.loads(pools))
 
 
 def pool_slots(network: IpNetwork, pools: list[dict[str, Any]]) -> list[tuple[int, int]]:

@@ -137,8 +137,15 @@ class NetworkClient:
         return found
 
     async def _list(self, plural: str, token: str, query: Any) -> list[Item]:
-        answer = await self._call("GET", f"/v2.0/{plural}?{urlencode(query)}", token)
-        found: list[Item] = answer[plural.replace("-", "_")]
+        key = plural.replace("-", "_")
+        path = f"/v2.0/{plural}?{urlencode(query)}"
+        found: list[Item] = []
+        while path:
+            answer = await self._call("GET", path, token)
+            found += answer[key]
+            links = {link["rel"]: link["href"] for link in answer.get(f"{key}_links", ())}
+            # The link may name the service by an address that only its users know.
+            path = "".join(links.get("next", "").partition("/v2.0/")[1:])
         return found
 
     async def _call(self, method: str, path: str, token: str, json: Any = None) -> Any:

@@ -14,6 +14,8 @@ from kilonova.network.schema import LIST_KEYS, Schema
 from kilonova.store import Row
 from kilonova.store.paging import Page, SortKey
 
+# More come on further pages, which lists link to: no answer holds up others for long.
+MAX_PAGE = 1000
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
@@ -81,7 +83,7 @@ class Listing:
         page = Page(
             self._order(ctx),
             marker=await self._marker(ctx),
-            limit=self._limit(ctx) or None,
+            limit=self._limit(ctx),
             first_argument=len(query.args) + 1,
             ident="r.id",
             backwards=backwards,
@@ -122,7 +124,7 @@ class Listing:
         return order
 
     def _limit(self, ctx: Context) -> int:
-        return int(ctx.query_one("limit") or 0)
+        return min(int(ctx.query_one("limit") or 0) or MAX_PAGE, MAX_PAGE)
 
     async def _marker(self, ctx: Context) -> Row | None:
         marker = ctx.query_one("marker")
@@ -134,11 +136,10 @@ class Listing:
         return row
 
     def _links(self, ctx: Context, shown: list[dict[str, Any]]) -> list[dict[str, str]]:
-        limit = self._limit(ctx)
-        if not limit or not shown:
+        if not shown:
             return []
         links = []
-        if len(shown) >= limit:
+        if len(shown) >= self._limit(ctx):
             links.append(self._link(ctx, "previous" if _is_reverse(ctx) else "next", shown))
         if ctx.query_one("marker"):
             links.append(self._link(ctx, "next" if _is_reverse(ctx) else "previous", shown))
