@@ -17,7 +17,6 @@ _NOWHERE = ""
 async def seed(services: Services) -> None:
     """Flavors, an image and a network, where there are none of the kind."""
     from kilonova.compute.flavors import model as flavors
-    from kilonova.image.files import ImageFiles
     from kilonova.image.seed import seed as seed_image
     from kilonova.network.seed import seed as seed_network
 
@@ -25,7 +24,7 @@ async def seed(services: Services) -> None:
     async with db.transaction() as tx:
         await flavors.seed(tx)
     project_id = str(await db.fetch_value("SELECT id FROM projects WHERE name = 'admin' AND domain_id = 'default'"))
-    await seed_image(db, ImageFiles.of(services.config), project_id)
+    await seed_image(db, services.config.data_dir / "images", project_id)
     await seed_network(db, project_id)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from kilonova.image.client import ImageClient
-from kilonova.image.files import ImageFiles
 from kilonova.image.routes import api as image_api
 from kilonova.image.seed import seed as seed_image
 
@@ -110,7 +109,7 @@ async def furnish(services: Services, directory: Path, stack: AsyncExitStack, ho
     async with db.transaction() as tx:
         await flavors.seed(tx)
     whole.network_id = await seed_network(db, ADMIN)
-    whole.image_id = await seed_image(db, ImageFiles(directory / "images"), ADMIN)
+    whole.image_id = await seed_image(db, directory / "images", ADMIN)
     whole.hosts = services.hosts = EmbeddedHosts(
         EmbeddedConfig(directory=directory, hosts=hosts, size=Size(8, 16384, 100))
     )

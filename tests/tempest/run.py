@@ -26,7 +26,7 @@ from tests.support.process import Cloud  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
 EVERYTHING = r"^tempest\.api\.compute\."
-BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent))
+BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
 
 def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:

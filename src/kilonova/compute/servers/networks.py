@@ -22,7 +22,8 @@ async def requested(ctx: Context, asked: Any) -> list[dict[str, Any]]:
 
 async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
     """The only network there is; several need a choice, and `auto` makes one where there is none."""
-    found = await ctx.services.network.available(ctx.token.project_id or "", ctx.auth_token)
+    known = await ctx.services.network.available(ctx.token.project_id or "", ctx.auth_token)
+    found = [network for network in known if not network["router:external"]]
     if len(found) > 1:
         raise Conflict("Multiple possible networks found, use a Network ID to be more specific.")
     if found:
