@@ -1,0 +1,228 @@
+"""Answers beside the samples that the public API reference prints, at the version of each sample.
+
+A case names a sample's file and how to get the answer. It is asked at the lowest version that the sample is for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.samples.shape import differences
+from tests.support import run
+from tests.support.cloud import DEMO, Cloud, cloud, put_server
+
+SAMPLES = Path(__file__).parents[3] / "shared/compute-api/samples"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
+SPECS = {"extra_specs": {"hw:cpu_policy": "shared", "hw:numa_nodes": "1"}}
+SERVICE = {"host": "host1", "binary": "nova-compute"}
+
+pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
+
+
+class Case(NamedTuple):
+    sample: str
+    method: str
+    path: str
+    body: Any = None
+    as_: str = "admin"
+    root: str = "/compute/v2.1"
+    # What the answer has that the sample lacks only because of what it shows, or the other way round.
+    except_for: tuple[str, ...] = ()
+
+
+def every(sample: str, versions: str, method: str, path: str, body: Any = None, **options: Any) -> list[Case]:
+    """The same request at each version that has a sample of its own; `-` is the one of 2.1."""
+    folder, _, file = sample.partition("/")
+    names = [f"{folder}/{'' if version == '-' else f'v{version}/'}{file}" for version in versions.split()]
+    return [Case(name, method, path, body, **options) for name in names]
+
+
+CASES = [
+    Case("versions/versions-get-resp.json", "GET", "/", root="/compute"),
+    Case("versions/v21-version-get-resp.json", "GET", "/v2.1", root="/compute"),
+    Case("versions/v2-version-get-resp.json", "GET", "/v2", root="/compute"),
+    Case("extension-info/extensions-list-resp.json", "GET", "/extensions"),
+    Case("extension-info/extensions-get-resp.json", "GET", "/extensions/os-agents"),
+    *every("flavors/flavors-list-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors"),
+    *every("flavors/flavors-detail-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors/detail"),
+    *every("flavors/flavor-get-resp.json", "- 2.55", "GET", "/flavors/1"),
+    *every("flavors/flavor-get-resp.json", "2.61 2.75 2.102", "GET", "/flavors/specified"),
+    *every("flavor-manage/flavor-create-post-resp.json", "- 2.55 2.61 2.75 2.102", "POST", "/flavors", "request"),
+    *every("flavor-manage/flavor-update-resp.json", "2.55 2.61 2.75 2.102", "PUT", "/flavors/1", "request"),
+    Case("flavor-access/flavor-access-list-resp.json", "GET", "/flavors/private/os-flavor-access"),
+    Case("flavor-access/flavor-access-add-tenant-resp.json", "POST", "/flavors/private/action", "request"),
+    Case(
+        "flavor-access/flavor-access-remove-tenant-resp.json",
+        "POST",
+        "/flavors/private/action",
+        {"removeTenantAccess": {"tenant": DEMO}},
+    ),
+    Case("flavor-extra-specs/flavor-extra-specs-list-resp.json", "GET", "/flavors/specified/os-extra_specs"),
+    Case("flavor-extra-specs/flavor-extra-specs-create-resp.json", "POST", "/flavors/1/os-extra_specs", "request"),
+    Case(
+        "flavor-extra-specs/flavor-extra-specs-get-resp.json", "GET", "/flavors/specified/os-extra_specs/hw:numa_nodes"
+    ),
+    Case(
+        "flavor-extra-specs/flavor-extra-specs-update-resp.json",
+        "PUT",
+        "/flavors/specified/os-extra_specs/hw:numa_nodes",
+        "request",
+    ),
+    *every("os-keypairs/keypairs-list-resp.json", "- 2.2 2.10", "GET", "/os-keypairs"),
+    Case("os-keypairs/v2.35/keypairs-list-resp.json", "GET", "/os-keypairs?limit=1"),
+    Case("os-keypairs/v2.35/keypairs-list-user2-resp.json", "GET", "/os-keypairs?limit=1&user_id=admin-id"),
+    *every("os-keypairs/keypairs-get-resp.json", "- 2.2 2.10", "GET", "/os-keypairs/key"),
+    *every("os-keypairs/keypairs-import-post-resp.json", "- 2.2 2.10 2.92", "POST", "/os-keypairs", "request"),
+    *every("os-keypairs/keypairs-post-resp.json", "- 2.2 2.10 2.35", "POST", "/os-keypairs", "request"),
+    Case("os-availability-zone/availability-zone-list-resp.json", "GET", "/os-availability-zone"),
+    Case(
+        "os-availability-zone/availability-zone-detail-resp.json",
+        "GET",
+        "/os-availability-zone/detail",
+        # The keys below are names of hosts.
+        except_for=("hosts.",),
+    ),
+    *every("os-services/services-list-get-resp.json", "- 2.11 2.53", "GET", "/os-services"),
+    *every("os-services/service-disable-put-resp.json", "- 2.11", "PUT", "/os-services/disable", SERVICE),
+    *every("os-services/service-enable-put-resp.json", "- 2.11", "PUT", "/os-services/enable", SERVICE),
+    *every(
+        "os-services/service-disable-log-put-resp.json", "- 2.11", "PUT", "/os-services/disable-log-reason", "request"
+    ),
+    Case("os-services/v2.11/service-force-down-put-resp.json", "PUT", "/os-services/force-down", "request"),
+    *every("os-services/service-disable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *every("os-services/service-enable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *every("os-services/service-disable-log-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *every("os-services/service-force-down-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *every("os-hypervisors/hypervisors-list-resp.json", "- 2.28", "GET", "/os-hypervisors"),
+    *every("os-hypervisors/hypervisors-list-resp.json", "2.33 2.53 2.88", "GET", "/os-hypervisors?limit=1"),
+    *every(
+        "os-hypervisors/hypervisors-detail-resp.json",
+        "- 2.28",
+        "GET",
+        "/os-hypervisors/detail",
+        except_for=("cpu_info.",),
+    ),
+    *every(
+        "os-hypervisors/hypervisors-detail-resp.json",
+        "2.33 2.53 2.88",
+        "GET",
+        "/os-hypervisors/detail?limit=1",
+        except_for=("cpu_info.",),
+    ),
+    *every(
+        "os-hypervisors/hypervisors-show-resp.json", "- 2.28", "GET", "/os-hypervisors/1", except_for=("cpu_info.",)
+    ),
+    *every(
+        "os-hypervisors/hypervisors-show-resp.json",
+        "2.53 2.88",
+        "GET",
+        "/os-hypervisors/{hypervisor}",
+        except_for=("cpu_info.",),
+    ),
+    *every(
+        "os-hypervisors/hypervisors-show-with-servers-resp.json",
+        "2.53 2.88",
+        "GET",
+        "/os-hypervisors/{hypervisor}?with_servers=1",
+        except_for=("cpu_info.",),
+    ),
+    *every(
+        "os-hypervisors/hypervisors-detail-with-servers-resp.json",
+        "2.53 2.88",
+        "GET",
+        "/os-hypervisors/detail?hypervisor_hostname_pattern=host1&with_servers=1",
+        except_for=("cpu_info.",),
+    ),
+    *every("os-hypervisors/hypervisors-statistics-resp.json", "- 2.28 2.53", "GET", "/os-hypervisors/statistics"),
+    *every("os-hypervisors/hypervisors-search-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/search"),
+    *every(
+        "os-hypervisors/hypervisors-search-resp.json",
+        "2.53 2.88",
+        "GET",
+        "/os-hypervisors?hypervisor_hostname_pattern=host1",
+    ),
+    *every("os-hypervisors/hypervisors-with-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/servers"),
+    *every("os-hypervisors/hypervisors-without-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host2/servers"),
+    *every(
+        "os-hypervisors/hypervisors-with-servers-resp.json",
+        "2.53 2.88",
+        "GET",
+        "/os-hypervisors?hypervisor_hostname_pattern=host1&with_servers=1",
+    ),
+    *every("limits/limit-get-resp.json", "- 2.36 2.39 2.57", "GET", "/limits"),
+    *every("os-quota-sets/quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant"),
+    *every(
+        "os-quota-sets/user-quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant?user_id=1"
+    ),
+    *every(
+        "os-quota-sets/quotas-show-defaults-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant/defaults"
+    ),
+    *every("os-quota-sets/quotas-show-detail-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant/detail"),
+    *every("os-quota-sets/quotas-update-post-resp.json", "- 2.36 2.57", "PUT", "/os-quota-sets/fake_tenant", "request"),
+    *every(
+        "os-quota-sets/quotas-update-force-post-resp.json",
+        "- 2.36 2.57",
+        "PUT",
+        "/os-quota-sets/fake_tenant",
+        "request",
+    ),
+    *every(
+        "os-quota-class-sets/quota-classes-show-get-resp.json", "- 2.50 2.57", "GET", "/os-quota-class-sets/default"
+    ),
+    *every(
+        "os-quota-class-sets/quota-classes-update-post-resp.json",
+        "- 2.50 2.57",
+        "PUT",
+        "/os-quota-class-sets/default",
+        "request",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.sample.removesuffix(".json") for case in CASES])
+def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> None:
+    async def scenario() -> Any:
+        async with cloud(sqlite_url, hosts=3, process_host="ctl") as c:
+            await furnish(c)
+            found = await c.db.fetch_one(
+                "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
+            )
+            assert found is not None
+            path = case.path.format(hypervisor=found["uuid"], service=found["service"])
+            options = {"as_": case.as_, "root": case.root, "version": version_of(case.sample)}
+            answer = await c.request(case.method, path, json=body_of(case), **options)
+            assert answer.status < 300, answer.body
+            return answer.json()
+
+    sample = json.loads((SAMPLES / case.sample).read_text())
+    found = [each for each in differences(sample, run(scenario())) if not any(x in each for x in case.except_for)]
+    assert found == []
+
+
+async def furnish(c: Cloud) -> None:
+    """What the samples show."""
+    await put_server(c.db, "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa", host="host1")
+    for name in ("specified", "private"):
+        flavor = {"name": name, "id": name, "ram": 1, "vcpus": 1, "disk": 1}
+        await c.post("/flavors", {"flavor": {**flavor, "os-flavor-access:is_public": name != "private"}}, as_="admin")
+    await c.post("/flavors/specified/os-extra_specs", SPECS, as_="admin")
+    await c.post("/flavors/private/action", {"addTenantAccess": {"tenant": DEMO}}, as_="admin")
+    for name in ("key", "key2"):
+        await c.post("/os-keypairs", {"keypair": {"name": name, "public_key": KEY}}, as_="admin")
+
+
+def version_of(sample: str) -> str:
+    middle = sample.split("/")[1]
+    return middle.removeprefix("v") if middle.startswith("v2.") else "2.1"
+
+
+def body_of(case: Case) -> Any:
+    """`request`: the sample of the request that goes with the answer's."""
+    if case.body != "request":
+        return case.body
+    file = SAMPLES / case.sample.replace("-resp.json", "-req.json")
+    return json.loads(file.read_text())
