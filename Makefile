@@ -46,7 +46,7 @@ packages:
 	@tools/packages
 
 $(VENV)/.tempest: $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[tempest]'
+	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[tempest]'
 	@touch $@
 
 $(READY): pyproject.toml tools/venv

@@ -22,7 +22,8 @@ class Histogram:
         self.total += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        running, rows = 0, []
+        running = 0
+        rows: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
             running += count
             rows.append((bound, running))
@@ -50,7 +51,7 @@ class Metrics:
         """The text that a Prometheus server reads."""
         from prometheus_client import generate_latest
 
-        return bytes(generate_latest(_Collector(self, list(gauges))))  # type: ignore[arg-type]
+        return bytes(generate_latest(_Collector(self, list(gauges))))
 
 
 Gauge = tuple[str, str, list[str], list[tuple[list[str], float]]]
