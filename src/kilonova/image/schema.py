@@ -85,9 +85,10 @@ MEMBER_CREATE: Schema = {
 MEMBER_STATUSES = ("pending", "accepted", "rejected")
 MEMBER_UPDATE: Schema = {
     "type": "object",
+    # Clients send the member they have at hand along with the new status.
     "properties": {"status": {"enum": list(MEMBER_STATUSES)}},
     "required": ["status"],
-    "additionalProperties": False,
+    "additionalProperties": True,
 }
 
 
