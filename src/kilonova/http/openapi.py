@@ -15,6 +15,7 @@ _ERRORS = {
     "403": "Policy or quota does not allow it.",
     "404": "It does not exist, or not at this version.",
     "409": "It does not fit the present state.",
+    "default": "Something else is wrong.",
 }
 _FAULT = {
     "type": "object",
