@@ -86,6 +86,12 @@ class OperationTests:
     operation: ClassVar[type[Operation]]
     _expected: ClassVar[Any] = None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "operation") and not cls._undoable():
+            # Nothing to undo is nothing to test, rather than a test to skip.
+            cls.test_each_undo_twice = cls.test_killed_at_each_undo = None  # type: ignore[assignment, method-assign]
+
     async def prepare(self, db: Database) -> Any:
         return None
 
@@ -97,6 +103,9 @@ class OperationTests:
 
     async def outcome(self, db: Database, world: Any) -> Any:
         return await self.census(db, world)
+
+    async def dismantle(self, world: Any) -> None:
+        """Take down what `prepare` set up beside the database."""
 
     async def waiting(self, db: Database, world: Any, op: str) -> None:
         raise NotImplementedError(f"{self.operation.kind} waits, and the test does not say what for")
@@ -123,8 +132,9 @@ class OperationTests:
     def test_killed_at_each_undo(self, database_url: str, undo_step: str, point: str) -> None:
         self._leaves_nothing(database_url, self._last(), Fault("kill", UNDO, point, frozenset({undo_step})))
 
-    def _undoable(self) -> list[str]:
-        return [step.name for step in self.operation.table().steps if isinstance(step, Step) and step.undo]
+    @classmethod
+    def _undoable(cls) -> list[str]:
+        return [step.name for step in cls.operation.table().steps if isinstance(step, Step) and step.undo]
 
     def _last(self) -> Fault:
         """Fails the last step after it did its work, so that everything there is gets undone."""
@@ -155,8 +165,8 @@ class OperationTests:
     async def _carry_out(self, url: str, faults: Iterable[Fault]) -> Result:
         injection = Injection(self.operation.kind, faults)
         db = await open_database(url)
+        world = await self.prepare(db)
         try:
-            world = await self.prepare(db)
             before = await self.census(db, world)
             async with db.transaction() as tx:
                 identity = await self.begin(tx, world)
@@ -167,6 +177,7 @@ class OperationTests:
                 assert fault.struck == fault.steps, f"never came to {fault.steps - fault.struck}"
             return Result(row, before, await self.census(db, world), await self.outcome(db, world))
         finally:
+            await self.dismantle(world)
             await db.close()
 
     async def _work(self, db: Database, world: Any, identity: str, injection: Injection) -> Row:

@@ -31,6 +31,7 @@ class World(Services):
 
     cloud: Whole
     server_id: str
+    stack: AsyncExitStack
 
 
 class ServerOperation(OperationTests):
@@ -39,7 +40,7 @@ class ServerOperation(OperationTests):
 
     async def prepare(self, db: Database) -> World:
         world = World()
-        stack = AsyncExitStack()
+        world.stack = stack = AsyncExitStack()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         world.config = load(environ={})
         world.db = db
@@ -47,6 +48,9 @@ class ServerOperation(OperationTests):
         world.server_id = new_id()
         await self.make_server(db, world)
         return world
+
+    async def dismantle(self, world: World) -> None:
+        await world.stack.aclose()
 
     async def make_server(self, db: Database, world: World) -> None:
         """A server that was booted in the ordinary way."""
