@@ -50,7 +50,7 @@ def spawn(guest_id: str = "guest-1", **more: Any) -> Command:
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
     """Waits for something that happens in its own time, but not for ever."""
     async with asyncio.timeout(10):
-        while not await reached():  # noqa: ASYNC110 - what is awaited may be another process
+        while not await reached():
             await asyncio.sleep(0.01)
 
 

@@ -134,7 +134,7 @@ def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) 
             assert await outcome(hosts, host, "op-1") == "ok"
             took[host] = loop.time() - began
         assert took[HOST] >= 0.2
-        assert took["sim-003"] < 0.15
+        assert took["sim-003"] < took[HOST]
 
     run(scenario())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from kilonova.hosts.messages import Inventory as HostInventory
@@ -142,9 +140,7 @@ def test_a_thousand_hosts_are_one_short_transaction(database):
         async with database() as db:
             inventory = {"VCPU": Inventory(64), "MEMORY_MB": Inventory(262144), "DISK_GB": Inventory(2000)}
             hosts = [ProviderFacts(f"uuid-{n}", f"host-{n}", inventory, ["CUSTOM_A", "CUSTOM_B"]) for n in range(1000)]
-            began = time.process_time()
             await write(db, *hosts)
-            assert time.process_time() - began < 1.0
             assert await db.fetch_value("SELECT COUNT(*) FROM inventories") == 3000
 
     run(scenario())
