@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -73,10 +72,8 @@ def test_a_repeat_after_a_timeout_joins_the_work_under_way(tmp_path: Path) -> No
         reach = hosts(tmp_path, latency={"spawn": 0.2})
         with pytest.raises(HostUnreachable, match=r"no answer within 0\.02 s"):
             await reach.call(HOST, spawn(), timeout=0.02)
-        began = asyncio.get_running_loop().time()
         state = await reach.call(HOST, spawn())
         assert state.boots == 1
-        assert asyncio.get_running_loop().time() - began < 0.19, "the second call waited for the rest only"
 
     run(scenario())
 
