@@ -111,7 +111,7 @@ class Api:
         legacy_header: str | None = None,
         request_id_header: str | None = None,
         project_in_path: bool = False,
-        body_limit: int = 114688,
+        body_limit: int | None = None,
     ) -> None:
         self.name = name
         self.prefix = prefix
@@ -121,6 +121,7 @@ class Api:
         self.legacy_header = legacy_header
         self.request_id_header = request_id_header
         self.project_in_path = project_in_path
+        # None: the configured one.
         self.body_limit = body_limit
         self.router: Router[Route | Actions] = Router()
         self.documents: Router[Route] = Router()

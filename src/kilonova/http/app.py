@@ -210,7 +210,8 @@ class _Request:
         if kind not in _JSON_TYPES:
             raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: application/json is expected.")
         assert self.api is not None
-        raw = await _read(self.receive, self.api.body_limit)
+        limit = self.api.body_limit or self.app.services.config.api.body_limit
+        raw = await _read(self.receive, limit)
         if not raw:
             raise BadRequest("The request body is empty: a JSON object is expected.")
         return parse_json(raw)
