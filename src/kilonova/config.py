@@ -164,6 +164,8 @@ def _read(file: Path) -> dict[str, Any]:
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"Configuration: {part} is a section, not a value")
     if isinstance(value, str) and path[-1] in ("zones", "filters", "token_keys"):
         value = [item.strip() for item in value.split(",") if item.strip()]
     values[path[-1]] = value

@@ -69,7 +69,7 @@ def has_passwords(directory: Path) -> bool:
 
 
 def passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
-    """The passwords of these users, made at the first start and kept."""
+    """The passwords of these users, made at the first start and kept. Raises ValueError if the file is spoilt."""
     from secrets import token_urlsafe
 
     path = directory / SECRETS
@@ -82,8 +82,11 @@ def passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
             pass  # another process of the same cloud was faster: its passwords count
         finally:
             scratch.unlink()
-    kept: dict[str, str] = orjson.loads(path.read_bytes())["passwords"]
-    return kept
+    try:
+        kept: dict[str, str] = orjson.loads(path.read_bytes())["passwords"]
+        return {user: kept[user] for user in users}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no passwords as expected ({error})") from None
 
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:

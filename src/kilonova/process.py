@@ -48,7 +48,7 @@ CLOUDS: dict[str, dict[str, str]] = {
 
 
 class CannotStart(Exception):
-    """One line for the operator."""
+    """For the operator: why the process cannot start, or cannot go on."""
 
 
 class Roles(NamedTuple):
@@ -90,19 +90,19 @@ class Process:
         self.ready = False
         self._server: Server | None = None
         self._worker: Worker | None = None
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
     def host_count(self) -> int:
         return len(self.hosts.names) if self.hosts is not None else 0
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Raises what ended a part of the process that should not have ended."""
+        """Raises CannotStart should a part of the process end before."""
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait((waiting, self._broken), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if self._broken.done():
-            self._broken.result()
+            raise CannotStart(f"a part of the process has failed: {self._broken.result()}; see the log")
 
     # Starting: in this order. What is entered into the stack ends in reverse.
 
@@ -149,7 +149,10 @@ class Process:
                 f"the database has users already, but {self.directory / datadir.SECRETS} with their passwords is "
                 "missing; use the data directory that the database was set up with"
             )
-        self.passwords = datadir.passwords(self.directory, users())
+        try:
+            self.passwords = datadir.passwords(self.directory, users())
+        except ValueError as error:
+            raise CannotStart(f"{self.directory / datadir.SECRETS}: {error}") from None
         await bootstrap(db, self.passwords)
         try:
             keys = key_ring(self.config)
@@ -193,20 +196,23 @@ class Process:
         await seed(self.services)
 
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
+        import apsw
+
         from kilonova.hosts.drivers.sim.store import Size
         from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
         from kilonova.hosts.heartbeat import Heartbeat
         from kilonova.seeds import spread
 
         db, sim = self.services.db, self.config.sim
-        hosts = self.hosts = EmbeddedHosts(
-            EmbeddedConfig(
-                directory=self.directory,
-                hosts=sim.hosts,
-                size=Size(sim.vcpus, sim.memory_mb, sim.disk_gb),
-                latency=sim.latency,
+        size = Size(sim.vcpus, sim.memory_mb, sim.disk_gb)
+        try:
+            hosts = self.hosts = EmbeddedHosts(
+                EmbeddedConfig(directory=self.directory, hosts=sim.hosts, size=size, latency=sim.latency)
             )
-        )
+        except ValueError as error:
+            raise CannotStart(str(error)) from None
+        except apsw.Error as error:
+            raise CannotStart(f"the simulated hosts' files in {self.directory}: {error}") from None
         stack.callback(hosts.close)
         self.services.hosts = hosts
         interval = self.config.hosts.report_seconds
@@ -271,6 +277,9 @@ class Process:
         if self._worker is not None:
             stopping.append(self._worker.stop(STEP_GRACE))
         await asyncio.gather(*stopping)
+        if self.roles.whole and self.endpoints:
+            # Whoever waits for the file must not find that of an earlier process.
+            (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
 
     def _in_background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
         """Runs until the process stops. Should it fail before, the process cannot go on."""
@@ -279,7 +288,7 @@ class Process:
         def ended(done: asyncio.Task[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None and not self._broken.done():
                 log.critical("a part of the process has failed", exc_info=error)
-                self._broken.set_exception(error)
+                self._broken.set_result(error)
 
         task.add_done_callback(ended)
         stack.push_async_callback(_cancel, task)

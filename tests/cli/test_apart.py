@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.process import Client, Cloud, NotStarted, kilonova
+from tests.support.process import Cloud, NotStarted, kilonova
 
 pytestmark = pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 
 
-def boot(client: Client, name: str = "web") -> str:
-    image = client.get("image", "/images").json()["images"][0]["id"]
-    body = {"server": {"name": name, "flavorRef": "1", "imageRef": image, "networks": "auto"}}
-    answer = client.post("compute", "/servers", body, version="2.37")
-    assert answer.status == 202, answer.body
-    identity: str = answer.json()["server"]["id"]
-    return identity
-
-
-def wait_for(client: Client, identity: str, status: str, seconds: float = 30.0) -> dict[str, Any]:
-    until = time.monotonic() + seconds
-    while True:
-        server: dict[str, Any] = client.get("compute", f"/servers/{identity}").json()["server"]
-        if server["status"] == status:
-            return server
-        assert time.monotonic() < until, server
-        time.sleep(0.02)
-
-
 def test_up_on_postgresql(tmp_path: Path, empty_url: str) -> None:
     with Cloud(tmp_path / "data", "--database", empty_url) as cloud:
-        identity = boot(cloud.client())
-        wait_for(cloud.client(), identity, "ACTIVE")
+        identity = cloud.client().boot()
+        cloud.client().wait(identity, status="ACTIVE")
         assert not (cloud.data / "kilonova.db").exists()
         cloud.kill()
         cloud.start()
-        wait_for(cloud.client(), identity, "ACTIVE")
+        cloud.client().wait(identity, status="ACTIVE")
         sound = kilonova("doctor", "--data", str(cloud.data), "--database", empty_url)
         assert sound.returncode == 0, sound.stdout
 
@@ -51,14 +30,14 @@ def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
     second = Cloud(data, *database, command=("worker",), environ=short)
     with Cloud(data, *database, command=("api",)) as api:
         client = api.client()
-        waiting = boot(client)
+        waiting = client.boot()
         assert client.get("compute", f"/servers/{waiting}").json()["server"]["status"] == "BUILD", "nobody works yet"
         with first, second:
-            wait_for(client, waiting, "ACTIVE")
+            client.wait(waiting, status="ACTIVE")
             refused = kilonova("up", "--data", str(data), *database, "--port", "0")
             assert refused.returncode == 3
             first.kill()
-            wait_for(client, boot(client, "after the death of a worker"), "ACTIVE")
+            client.wait(client.boot("after the death of a worker"), status="ACTIVE")
             assert second.stop() == 0
 
 

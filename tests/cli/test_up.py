@@ -244,6 +244,8 @@ def test_a_file_the_environment_and_options_in_this_order(tmp_path: Path) -> Non
         ([], {"KILONOVA_COLOUR": "red"}, 1, "colour"),
         ([], {"KILONOVA_LOG__LEVEL": "loud"}, 1, "log.level"),
         ([], {"KILONOVA_IMAGE__URL": "http://glance"}, 1, "image.url"),
+        ([], {"KILONOVA_SIM": "3", "KILONOVA_SIM__HOSTS": "5"}, 1, "sim is a section"),
+        ([], {"KILONOVA_SIM__LATENCY__SPAN": "1"}, 1, "sim.latency"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(
@@ -272,6 +274,17 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = kilonova("up", "--data", str(tmp_path / "file" / "data"), "--port", "0")
     assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["kilonova.db", "secrets.json", "sim.db", "agents.db"])
+def test_a_spoilt_file_is_named(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).write_bytes(b"no such thing\n" * 100)
+    refused = kilonova("up", "--data", str(data), "--port", "0")
+    assert refused.returncode == 1
+    assert str(data) in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
 
 

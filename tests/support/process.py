@@ -26,6 +26,7 @@ import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
 START_SECONDS = 30.0
+_FIELDS = {"task_state": "OS-EXT-STS:task_state", "power_state": "OS-EXT-STS:power_state"}
 
 
 class NotStarted(AssertionError):
@@ -86,6 +87,25 @@ class Client:
         if version is not None:
             sent["OpenStack-API-Version"] = f"{service} {version}"
         return self.plain(method, self.endpoints[service] + path, json=json, content=content, headers=sent)
+
+    def boot(self, name: str = "web") -> str:
+        """Ask for a small server; its id."""
+        image = self.get("image", "/images").json()["images"][0]["id"]
+        body = {"server": {"name": name, "flavorRef": "1", "imageRef": image, "networks": "auto"}}
+        answer = self.post("compute", "/servers", body, version="2.37")
+        assert answer.status == 202, answer.body
+        identity: str = answer.json()["server"]["id"]
+        return identity
+
+    def wait(self, server_id: str, seconds: float = 20.0, **fields: str) -> dict[str, Any]:
+        """The server once these of its fields have these values."""
+        until = time.monotonic() + seconds
+        while True:
+            server: dict[str, Any] = self.get("compute", f"/servers/{server_id}").json()["server"]
+            if all(server[_FIELDS.get(name, name)] == value for name, value in fields.items()):
+                return server
+            assert time.monotonic() < until, server
+            time.sleep(0.02)
 
     @property
     def token(self) -> str:

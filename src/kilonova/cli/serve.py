@@ -44,7 +44,7 @@ def serve(config: Config, roles: Roles) -> None:
     except datadir.InUse as error:
         raise InUse(str(error)) from None
     except (CannotListen, CannotStart) as error:
-        raise Failure(str(error)) from None
+        raise Failure(" ".join(str(error).split())) from None
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
