@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 Schema = dict[str, Any]
 
 STRING: Schema = {"type": "string"}
-NULL: Schema = {"type": "null"}
+# Bodies that say nothing, and were never looked at: clients send null as well as {}.
+ANYTHING: Schema = {}
 UUID: Schema = {"type": "string", "format": "uuid"}
 # No control characters; spaces only inside.
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "format": "name", "pattern": r"^[^\x00-\x1f\x7f]*$"}
@@ -30,6 +32,11 @@ DATE_TIME: Schema = {"type": "string", "format": "date-time"}
 def is_true(value: Any) -> bool:
     """What a BOOLEAN means."""
     return value is True or (isinstance(value, str) and value.lower() in ("true", "1", "on", "yes", "t", "y"))
+
+
+def address(text: str | None) -> str | None:
+    """An IP address in its shortest form; empty is none."""
+    return str(ipaddress.ip_address(text)) if text else None
 
 
 def integer(minimum: int, maximum: int = 0x7FFFFFFF) -> Schema:

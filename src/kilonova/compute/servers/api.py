@@ -9,7 +9,7 @@ from kilonova.compute.operations.delete import Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
-from kilonova.compute.schemas import NULL, is_true
+from kilonova.compute.schemas import ANYTHING, address, is_true
 from kilonova.compute.servers import create, listing, model, schemas, states, views
 from kilonova.http import Answer, Context
 from kilonova.http.errors import Conflict
@@ -80,6 +80,7 @@ async def show(ctx: Context, server_id: str) -> Answer:
 async def update(ctx: Context, server_id: str) -> Answer:
     """Rename a server, or change its description, host name or access addresses."""
     columns = {_UPDATE_COLUMNS[key]: value or None for key, value in ctx.body["server"].items()}
+    columns |= {name: address(columns[name]) for name in ("access_ip_v4", "access_ip_v6") if name in columns}
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, server_id, rule=RULE + "update", lock=True)
         row.update(columns, updated_at=ctx.now)
@@ -116,13 +117,13 @@ async def delete(ctx: Context, server_id: str) -> Answer:
 # Power actions
 
 
-@api.action("os-start", body=NULL, checks=["os_compute_api:servers:start"], status=202)
+@api.action("os-start", body=ANYTHING, checks=["os_compute_api:servers:start"], status=202)
 async def start(ctx: Context, server_id: str) -> Answer:
     """Start a stopped server."""
     return await act(ctx, server_id, Start, rule=RULE + "start", transition="os-start")
 
 
-@api.action("os-stop", body=NULL, checks=["os_compute_api:servers:stop"], status=202)
+@api.action("os-stop", body=ANYTHING, checks=["os_compute_api:servers:stop"], status=202)
 async def stop(ctx: Context, server_id: str) -> Answer:
     """Stop a running server."""
     return await act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop")

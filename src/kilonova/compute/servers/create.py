@@ -13,7 +13,7 @@ from kilonova.compute.flavors import model as flavors
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import Boot
 from kilonova.compute.quotas import model as quotas
-from kilonova.compute.schemas import is_true
+from kilonova.compute.schemas import address, is_true
 from kilonova.compute.servers import model, networks, states
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
@@ -47,7 +47,7 @@ async def create(ctx: Context) -> Created:
     nics = await networks.requested(ctx, body["networks"])
     if count > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
-    groups = [group["name"] for group in body.get("security_groups", []) if "name" in group] or ["default"]
+    groups = await _security_groups(ctx, body.get("security_groups", []))
     _check_metadata(ctx, body.get("metadata", {}))
     password = body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12))
     reservation_id = "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8))
@@ -72,8 +72,8 @@ async def create(ctx: Context) -> Created:
         "scheduler_hints": orjson.dumps(hints).decode(),
         "config_drive": is_true(body.get("config_drive", False)),
         "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
-        "access_ip_v4": body.get("accessIPv4"),
-        "access_ip_v6": body.get("accessIPv6"),
+        "access_ip_v4": address(body.get("accessIPv4")),
+        "access_ip_v6": address(body.get("accessIPv6")),
         "reservation_id": reservation_id,
         "root_device_name": "/dev/vda",
         "locked": False,
@@ -212,6 +212,16 @@ async def _zone(ctx: Context, asked: str | None) -> tuple[str | None, str | None
     if zone and zone not in known:
         raise BadRequest("The requested availability zone is not available")
     return zone or None, host or None
+
+
+async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[str]:
+    names = [group["name"] for group in asked if "name" in group] or ["default"]
+    if names != ["default"]:
+        known = await ctx.services.network.security_groups(str(ctx.token.project_id), ctx.auth_token)
+        missing = set(names) - {group[key] for group in known for key in ("name", "id")}
+        if missing:
+            raise BadRequest(f"Security group {min(missing)} not found for project {ctx.token.project_id}.")
+    return names
 
 
 def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
