@@ -25,6 +25,8 @@ sys.path.insert(0, str(HERE.parents[1]))
 from tests.support.process import Cloud  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
+# The outcome of each test and the whole stream stay here, for whoever looks into a failure.
+KEPT = HERE.parents[1] / ".tempest"
 EVERYTHING = r"^tempest\.api\.compute\."
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
@@ -130,8 +132,11 @@ def run(cloud: Cloud, workspace: Path, wanted: list[str] | None) -> dict[str, st
         stdout=subprocess.PIPE,
         check=False,
     ).stdout
-    open("/tmp/k/stream","wb").write(stream)
-    table = subprocess.run([BIN / "subunit2csv", "--no-passthrough"], input=stream, stdout=subprocess.PIPE, check=False).stdout
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / "last.subunit").write_bytes(stream)
+    table = subprocess.run(
+        [BIN / "subunit2csv", "--no-passthrough"], input=stream, stdout=subprocess.PIPE, check=False
+    ).stdout
     return {row["test"].partition("[")[0]: row["status"] for row in csv.DictReader(io.StringIO(table.decode()))}
 
 
@@ -144,7 +149,6 @@ def grow(listed: list[str], passed: set[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--log", help="where to keep the failures' names")
     options = parser.parse_args()
     listed = MUST_PASS.read_text().split() if MUST_PASS.exists() else []
     with tempfile.TemporaryDirectory() as directory, Cloud(Path(directory) / "data", "--hosts", "4") as cloud:
@@ -154,9 +158,8 @@ def main() -> int:
     missing = sorted(set(listed) - passed)
     if options.all:
         grow(listed, passed)
-    if options.log:
-        lines = sorted(f"{status} {name}" for name, status in found.items())
-        Path(options.log).write_text("\n".join(lines) + "\n")
+    lines = sorted(f"{status} {name}" for name, status in found.items())
+    (KEPT / "last.txt").write_text("\n".join(lines) + "\n")
     for name in missing:
         print(f"FAILED {name}: {found.get(name, 'not run')}")
     counts = Counter(found.values())
