@@ -23,9 +23,12 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
     """Compare servers with their allocations, ports, guests and operations.
 
     Only reads, so it may run beside a cloud at work as well as on one that stands still. Exits with 1 if there are
-    findings.
+    findings. Guests are compared where the data directory is known: with --database give --data too.
     """
-    findings = asyncio.run(_examine(options.load(file, data=data, database=database)))
+    config = options.load(file, data=data, database=database)
+    # A database named without its directory: the guests of whatever lies in the default one are not its own.
+    with_guests = database is None or data is not None
+    findings = asyncio.run(_examine(config, with_guests))
     if as_json:
         _print_json(findings)
     elif findings:
@@ -36,7 +39,7 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
         raise SystemExit(1)
 
 
-async def _examine(config: Config) -> list[Finding]:
+async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     from kilonova import store
     from kilonova.doctor import examine
     from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
@@ -48,7 +51,7 @@ async def _examine(config: Config) -> list[Finding]:
         db = await store.open_database(config.database_url)
     except (store.StoreError, ValueError, OSError) as error:
         raise options.Failure(f"--database: {error}") from None
-    sim = SimStore(guests) if guests.is_file() else None
+    sim = SimStore(guests) if with_guests and guests.is_file() else None
     try:
         return await examine(db, None if sim is None else sim.all_guests())
     except store.StoreError as error:
