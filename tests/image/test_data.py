@@ -133,6 +133,34 @@ async def _hang_up(cloud: Images, image_id: str) -> None:
     assert messages == []
 
 
+def test_a_download_ends_with_its_reader(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(sqlite_url, tmp_path) as cloud:
+            image = await cloud.make()
+            await cloud.upload(image["id"], bytes(32 * MIB))
+            left, asked, sent = asyncio.Event(), [0], [0]
+
+            async def receive() -> object:
+                asked[0] += 1
+                if asked[0] == 1:
+                    return {"type": "http.request", "body": b"", "more_body": False}
+                await left.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: dict[str, bytes]) -> None:
+                sent[0] += len(message.get("body", b""))
+                if sent[0]:
+                    left.set()
+
+            path = f"/image/v2/images/{image['id']}/file"
+            headers = [(b"x-auth-token", b"member")]
+            scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+            await cloud.app(scope, receive, send)
+            assert 0 < sent[0] < 8 * MIB
+
+    asyncio.run(scenario())
+
+
 def test_one_image_two_uploads_and_a_deletion(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with images(database_url, tmp_path) as cloud:

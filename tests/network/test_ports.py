@@ -208,6 +208,42 @@ def test_lists_by_device_host_and_group(database_url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_hidden_attributes_cannot_be_found_out_by_filters(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with net(sqlite_url) as cloud:
+            for path in (
+                "/ports?binding%3Ahost_id=h1",
+                "/ports?sort_key=binding%3Ahost_id",
+                "/networks?provider%3Asegmentation_id=7",
+            ):
+                assert (await cloud.refused("GET", path))[0] == 403, path
+                await cloud.ok("GET", path, as_="admin")
+
+    asyncio.run(scenario())
+
+
+def test_ports_on_a_network_that_is_being_deleted(database_url: str) -> None:
+    """Either the port or the deletion wins; nothing is half done and nothing is a fault."""
+
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            for _ in range(5):
+                network, _ = await cloud.network_with_subnet()
+                body = {"port": {"network_id": network["id"]}}
+                answers = await asyncio.gather(
+                    *(cloud.call("POST", "/ports", body) for _ in range(4)),
+                    cloud.call("DELETE", f"/networks/{network['id']}"),
+                    *(cloud.call("POST", "/ports", body) for _ in range(4)),
+                )
+                statuses = [answer.status for answer in answers]
+                assert set(statuses) <= {201, 204, 404, 409}, statuses
+                left = await cloud.listed("port", {"network_id": network["id"]})
+                assert len(left) == statuses.count(201)
+                assert (204 in statuses) == (not left)
+
+    asyncio.run(scenario())
+
+
 def test_ports_of_others(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from kilonova import clock
 from kilonova.http import Answer, Context
@@ -129,7 +131,27 @@ async def download(ctx: Context, image_id: str) -> Answer:
         log.error("the data of image %s is missing on disk", image_id)
         raise NotFound(f"The data of image {image_id} is missing.") from None
     headers = {"Content-Type": OCTETS, "Content-Length": str(row["size"]), "Content-MD5": row["checksum"]}
-    return Answer(headers=headers, stream=chunks)
+    return Answer(headers=headers, stream=_while_wanted(ctx, chunks))
+
+
+async def _while_wanted(ctx: Context, chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """The chunks until the client goes away: nobody else stops a stream that nobody reads."""
+    gone = asyncio.create_task(_client_is_gone(ctx))
+    try:
+        async for chunk in chunks:
+            if gone.done() and gone.result():
+                return
+            yield chunk
+    finally:
+        gone.cancel()
+        await chunks.aclose()
+
+
+async def _client_is_gone(ctx: Context) -> bool:
+    for _ in range(2):  # the end of the request, then what comes after it: callers in this process never leave
+        if (await ctx.receive())["type"] == "http.disconnect":
+            return True
+    return False
 
 
 def forget_data(ctx: Context, row: Row) -> None:

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncGenerator, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +70,7 @@ class ImageFiles:
         (self.uploads / name).unlink(missing_ok=True)
         (self.root / name).unlink(missing_ok=True)
 
-    def read(self, image_id: str, data_id: str) -> AsyncIterator[bytes]:
+    def read(self, image_id: str, data_id: str) -> AsyncGenerator[bytes, None]:
         """The data as a stream. Opened at once, so that a deletion meanwhile does not cut it short."""
         return _read(os.open(self.root / f"{image_id}.{data_id}", os.O_RDONLY | os.O_CLOEXEC))
 
@@ -191,7 +191,7 @@ def _is_settled(path: Path) -> bool:
         return False
 
 
-async def _read(fd: int) -> AsyncIterator[bytes]:
+async def _read(fd: int) -> AsyncGenerator[bytes, None]:
     try:
         while block := await asyncio.to_thread(os.read, fd, BLOCK):
             yield block

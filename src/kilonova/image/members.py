@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import clock
 from kilonova.http import Answer, Context
 from kilonova.http.errors import Conflict, Forbidden, NotFound
-from kilonova.image.access import load, sees_all, target_of
+from kilonova.image.access import load, not_found, sees_all, target_of
 from kilonova.image.api import api
 from kilonova.image.patch import too_many
 from kilonova.image.schema import MEMBER_CREATE, MEMBER_UPDATE
@@ -70,12 +70,14 @@ async def create(ctx: Context, image_id: str) -> Answer:
     row = {"image_id": image_id, "member_id": ctx.body["member"], "status": "pending"}
     row |= {"created_at": ctx.now, "updated_at": ctx.now}
     async with ctx.db.transaction() as tx:
+        if await tx.fetch_one("SELECT id FROM images WHERE id = $1 FOR UPDATE", image_id) is None:
+            raise not_found(image_id)
         count = await tx.fetch_value("SELECT count(*) FROM image_members WHERE image_id = $1", image_id)
         if count >= MAX_MEMBERS:
             raise too_many("members", MAX_MEMBERS)
         made = await tx.execute(
             "INSERT INTO image_members (image_id, member_id, status, created_at, updated_at) "
-            "SELECT id, $2, $3, $4, $5 FROM images WHERE id = $1 ON CONFLICT (image_id, member_id) DO NOTHING",
+            "VALUES ($1, $2, $3, $4, $5) ON CONFLICT (image_id, member_id) DO NOTHING",
             *row.values(),
         )
     if not made:

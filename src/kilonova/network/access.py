@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+from kilonova import store
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.network.errors import conflict
 from kilonova.policy.network import RULES
-from kilonova.store import Row
+from kilonova.store import Row, Transaction
 
 _RULES = frozenset(rule.name for rule in RULES)
 _NOBODYS: dict[str, Any] = {}
@@ -27,6 +31,18 @@ def project_for(ctx: Context, body: dict[str, Any]) -> str:
     if not project_id:
         raise BadRequest("The token is of no project, so the request has to name one: project_id is missing.")
     return str(project_id)
+
+
+@asynccontextmanager
+async def writing(ctx: Context) -> AsyncIterator[Transaction]:
+    """A transaction that loses to another which deleted what this one builds on: a conflict, not a fault."""
+    try:
+        async with ctx.db.transaction() as tx:
+            yield tx
+    except store.Conflict:
+        raise conflict(
+            "RetryRequest", "Something that the request builds on was changed just now; try again."
+        ) from None
 
 
 def target_of(project_id: str, network: Row | None = None) -> dict[str, Any]:

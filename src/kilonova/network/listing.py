@@ -26,6 +26,8 @@ class Attribute(NamedTuple):
     column: str
     kind: str = "text"
     nullable: bool = False
+    rule: str | None = None
+    """Who may not see the attribute may not find out by filters either."""
 
 
 class Query:
@@ -105,9 +107,15 @@ class Listing:
             if name in self.special:
                 self.special[name](query, values)
             elif name in self.attributes:
-                _match(query, name, self.attributes[name], values)
+                _match(query, name, self._attribute(ctx, name), values)
             elif name in _TAG_FILTERS:
                 _match_tags(query, name, values)
+
+    def _attribute(self, ctx: Context, name: str) -> Attribute:
+        attribute = self.attributes[name]
+        if attribute.rule is not None:
+            ctx.authorize(attribute.rule)
+        return attribute
 
     def _order(self, ctx: Context) -> list[SortKey]:
         keys = ctx.query.get("sort_key", [])
@@ -116,9 +124,9 @@ class Listing:
             raise BadRequest("The number of sort_keys and sort_dirs must be same")
         order: list[SortKey] = []
         for number, key in enumerate(keys):
-            attribute = self.attributes.get(key)
-            if attribute is None:
+            if key not in self.attributes:
                 raise BadRequest(f"[{key[:80]!r}] is invalid attribute for sort_key")
+            attribute = self._attribute(ctx, key)
             descending = bool(directions) and directions[number] == "desc"
             order.append(SortKey(attribute.column, descending, attribute.nullable))
         return order

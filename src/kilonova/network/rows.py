@@ -60,8 +60,16 @@ async def get(reader: Reader, table: str, row_id: str) -> Row | None:
 
 
 async def lock(tx: Transaction, table: str, row_id: str) -> Row | None:
-    """The row, which nobody else changes until this transaction ends."""
-    return await tx.fetch_one(_select(table) + " FOR UPDATE", row_id)
+    """The row, which nobody else changes until this transaction ends. Others may still refer to it."""
+    return await tx.fetch_one(_select(table) + " FOR NO KEY UPDATE", row_id)
+
+
+async def seal(tx: Transaction, table: str, row_id: str) -> None:
+    """Before deleting a row: nobody can refer to it any more until this transaction ends.
+
+    Taken first, so that a deletion and a creation below the row wait for each other in one order only.
+    """
+    await tx.fetch_one(f"SELECT id FROM {table} WHERE id = $1 FOR UPDATE", row_id)
 
 
 async def insert(tx: Transaction, table: str, row: Row) -> None:

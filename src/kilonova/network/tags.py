@@ -8,7 +8,7 @@ from typing import Any
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.network import rows
-from kilonova.network.access import target_of
+from kilonova.network.access import target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import (
     floating_ip_not_found,
@@ -109,7 +109,7 @@ class Tagged:
     async def _change(
         self, ctx: Context, path: dict[str, Any], rule: str, new: Callable[[list[str]], list[str]]
     ) -> list[str]:
-        async with ctx.db.transaction() as tx:
+        async with writing(ctx) as tx:
             row = await self._lock(ctx, tx, path[self.name], rule)
             packed = rows.pack_tags(new(rows.unpack_tags(row["tags"])))
             tags = rows.unpack_tags(packed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.network import rows
-from kilonova.network.access import target_of
+from kilonova.network.access import target_of, writing
 from kilonova.network.api import api
 from kilonova.network.networks import model as networks
 from kilonova.network.quotas.model import make_room
@@ -29,7 +29,7 @@ async def show(ctx: Context, project_id: str) -> Answer:
         return Answer(_shown("dry-run=pass", project_id))
     topology = await ctx.db.fetch_one(_FIND, project_id)
     if topology is None:
-        async with ctx.db.transaction() as tx:
+        async with writing(ctx) as tx:
             await tx.hold(f"auto-allocated topology {project_id}")
             topology = await tx.fetch_one(_FIND, project_id) or await _make(tx, project_id, ctx.now)
     return Answer(_shown(topology["network_id"], project_id))
@@ -76,7 +76,7 @@ async def delete(ctx: Context, project_id: str) -> Answer:
     """Delete the project's automatic network with its router, unless a port is on it."""
     project_id = _project(ctx, project_id)
     ctx.authorize("delete_auto_allocated_topology", target_of(project_id))
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         await tx.hold(f"auto-allocated topology {project_id}")
         topology = await tx.fetch_one(_FIND, project_id)
         if topology is None:

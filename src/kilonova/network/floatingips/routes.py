@@ -71,7 +71,7 @@ async def create(ctx: Context) -> Answer:
 
 
 def _raced() -> Exception:
-    return conflict("FloatingIPPortAlreadyAssociated", "The port's fixed IP has just got another floating IP.")
+    return conflict("RetryRequest", "The port or its addresses were changed just now; try again.")
 
 
 async def _make(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:

@@ -100,6 +100,7 @@ _SAID = (
 
 
 async def remove(tx: Transaction, group_id: str) -> None:
+    await rows.seal(tx, "security_groups", group_id)
     if await tx.fetch_value("SELECT 1 FROM port_security_groups WHERE security_group_id = $1 LIMIT 1", group_id):
         raise group_in_use(group_id)
     await rows.delete(tx, "security_groups", group_id)

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import project_for, sees_all, target_of
+from kilonova.network.access import project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, group_not_found, rule_not_found
 from kilonova.network.groups import model, rules
@@ -56,7 +56,7 @@ async def _ensure_default(ctx: Context, asked: str | None) -> None:
     project_id = ctx.token.project_id
     if not project_id or (asked and asked != project_id) or await model.default_id(ctx.db, project_id):
         return
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         await model.ensure_default(tx, project_id, ctx.now)
 
 
@@ -79,7 +79,7 @@ async def _load(ctx: Context, reader: Reader, group_id: str) -> Row:
 async def create(ctx: Context) -> Answer:
     """Create a security group, or several at once."""
     shown = []
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         for body in ctx.body.get("security_groups") or [ctx.body["security_group"]]:
             row = _draft(ctx, body)
             await model.ensure_default(tx, row["project_id"], ctx.now)
@@ -100,7 +100,7 @@ def _draft(ctx: Context, body: dict[str, Any]) -> Row:
 async def update(ctx: Context, security_group_id: str) -> Answer:
     """Change a security group."""
     body = ctx.body["security_group"]
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         await _load(ctx, tx, security_group_id)
         row = await rows.lock(tx, "security_groups", security_group_id)
         if row is None:
@@ -168,7 +168,7 @@ async def _load_rule(ctx: Context, reader: Reader, rule_id: str) -> Row:
 @api.route("POST", "/v2.0/security-group-rules", checks=["create_security_group_rule"], body=CREATE_RULE, status=201)
 async def create_rule(ctx: Context) -> Answer:
     """Create a rule of a security group, or several at once."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         bodies = ctx.body.get("security_group_rules") or [ctx.body["security_group_rule"]]
         made = [await _make_rule(ctx, tx, body) for body in bodies]
     shown = [rules.view(row) for row in made]
@@ -199,7 +199,7 @@ async def _make_rule(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row
 )
 async def delete_rule(ctx: Context, security_group_rule_id: str) -> Answer:
     """Delete a rule of a security group."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         row = await _load_rule(ctx, tx, security_group_rule_id)
         ctx.authorize("delete_security_group_rule", target_of(row["project_id"]))
         await rows.delete(tx, "security_group_rules", security_group_rule_id)

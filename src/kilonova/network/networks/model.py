@@ -135,6 +135,7 @@ async def _check_internal(tx: Transaction, row: Row) -> None:
 
 async def remove(tx: Transaction, network_id: str) -> None:
     """Delete the network and its subnets, unless a port is on it."""
+    await rows.seal(tx, "networks", network_id)
     in_use = await tx.fetch("SELECT id FROM ports WHERE network_id = $1 LIMIT 20", network_id)
     if in_use:
         raise network_in_use(network_id, [port["id"] for port in in_use])

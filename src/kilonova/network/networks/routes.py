@@ -8,7 +8,7 @@ from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of
+from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import network_not_found
 from kilonova.network.listing import Attribute, Listing, Query, only
@@ -34,9 +34,11 @@ LISTING = Listing(
         "is_default": Attribute("r.is_default", "boolean"),
         "mtu": Attribute("r.mtu", "integer"),
         "port_security_enabled": Attribute("r.port_security_enabled", "boolean"),
-        "provider:network_type": Attribute("r.network_type"),
-        "provider:physical_network": Attribute("r.physical_network"),
-        "provider:segmentation_id": Attribute("r.segmentation_id", "integer", nullable=True),
+        "provider:network_type": Attribute("r.network_type", rule="get_network:provider:network_type"),
+        "provider:physical_network": Attribute("r.physical_network", rule="get_network:provider:physical_network"),
+        "provider:segmentation_id": Attribute(
+            "r.segmentation_id", "integer", nullable=True, rule="get_network:provider:segmentation_id"
+        ),
     },
 )
 
@@ -96,7 +98,7 @@ def _draft(ctx: Context, body: dict[str, Any]) -> Row:
 async def update(ctx: Context, network_id: str) -> Answer:
     """Change a network."""
     body = ctx.body["network"]
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         await load(ctx, tx, network_id)
         row = await rows.lock(tx, "networks", network_id)
         if row is None:

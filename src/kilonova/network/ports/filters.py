@@ -14,7 +14,7 @@ ATTRIBUTES = {
     "device_id": Attribute("r.device_id"),
     "device_owner": Attribute("r.device_owner"),
     "port_security_enabled": Attribute("r.port_security_enabled", "boolean"),
-    "binding:host_id": Attribute("r.host_id"),
+    "binding:host_id": Attribute("r.host_id", rule="get_port:binding:host_id"),
     "binding:vnic_type": Attribute("r.vnic_type"),
 }
 _COLUMNS = {"ip_address": "a.ip_address", "subnet_id": "a.subnet_id"}

@@ -8,7 +8,7 @@ from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.http.errors import Forbidden
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of
+from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, port_not_found
 from kilonova.network.listing import Listing, Query, only
@@ -64,7 +64,7 @@ async def create(ctx: Context) -> Answer:
     """Create a port, or several at once: all or none."""
     bodies = ctx.body.get("ports") or [ctx.body["port"]]
     networks: dict[str, tuple[Row, list[Row]]] = {}
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         for network_id in sorted({body["network_id"] for body in bodies}):
             networks[network_id] = (await load_network(ctx, tx, network_id), await of_network(tx, network_id))
         made = [await _make(ctx, tx, body, *networks[body["network_id"]]) for body in bodies]
@@ -104,7 +104,9 @@ async def update(ctx: Context, port_id: str) -> Answer:
             ctx.authorize("update_port", target)
             authorize_attributes(ctx, "update_port", body, target)
             port = await changing.change(tx, (await model.complete(tx, [row]))[0], body, ctx.now)
-    except store.Conflict:
+    except store.Conflict as error:
+        if error.kind != "unique":
+            raise conflict("RetryRequest", "A security group was deleted just now; try again.") from None
         raise conflict("MacAddressInUse", f"The mac address {body.get('mac_address')} is in use.") from None
     return Answer({"port": view(ctx, port)})
 
@@ -112,7 +114,7 @@ async def update(ctx: Context, port_id: str) -> Answer:
 @api.route("DELETE", "/v2.0/ports/{port_id}", checks=["delete_port"], status=204)
 async def delete(ctx: Context, port_id: str) -> Answer:
     """Delete a port; its addresses are free again."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         row = await load(ctx, tx, port_id)
         if not ctx.may("delete_port", target_of(row["project_id"])):
             network = await rows.get(tx, "networks", row["network_id"])

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of
+from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import port_not_found, router_not_found
 from kilonova.network.listing import Attribute, Listing, Query, only
@@ -75,7 +75,7 @@ async def _lock(ctx: Context, tx: Transaction, router_id: str, rule: str) -> Row
 async def create(ctx: Context) -> Answer:
     """Create a router, or several at once."""
     shown = []
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         for body in ctx.body.get("routers") or [ctx.body["router"]]:
             shown.append(await _view(tx, await _make(ctx, tx, body)))
     return Answer({"routers": shown} if "routers" in ctx.body else {"router": shown[0]})
@@ -110,7 +110,7 @@ async def _gateway(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any]
 async def update(ctx: Context, router_id: str) -> Answer:
     """Change a router, its gateway or its extra routes."""
     body = ctx.body["router"]
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         row = await _lock(ctx, tx, router_id, "update_router")
         row = await _gateway(ctx, tx, row, body, "update_router")
         changes: Row = {name: body[name] or "" for name in ("name", "description") if name in body}
@@ -126,7 +126,7 @@ async def update(ctx: Context, router_id: str) -> Answer:
 @api.route("DELETE", "/v2.0/routers/{router_id}", checks=["delete_router"], status=204)
 async def delete(ctx: Context, router_id: str) -> Answer:
     """Delete a router without interfaces."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         await model.remove(tx, await _lock(ctx, tx, router_id, "delete_router"), ctx.now)
     return Answer()
 
@@ -134,7 +134,7 @@ async def delete(ctx: Context, router_id: str) -> Answer:
 @api.route("PUT", "/v2.0/routers/{router_id}/add_router_interface", checks=["add_router_interface"], body=INTERFACE)
 async def add_interface(ctx: Context, router_id: str) -> Answer:
     """Connect a router to a subnet, by the subnet or by a port in it."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         router = await _lock(ctx, tx, router_id, "add_router_interface")
         if "subnet_id" in ctx.body:
             subnet, network = await load_subnet(ctx, tx, ctx.body["subnet_id"])
@@ -153,7 +153,7 @@ async def add_interface(ctx: Context, router_id: str) -> Answer:
 )
 async def remove_interface(ctx: Context, router_id: str) -> Answer:
     """Disconnect a router from a subnet."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         router = await _lock(ctx, tx, router_id, "remove_router_interface")
         port = _find(router, await model.interfaces(tx, router_id), ctx.body)
         await model.remove_interface(tx, router, port)

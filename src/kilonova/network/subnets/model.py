@@ -148,6 +148,7 @@ async def _check_layout(tx: Transaction, row: Row, changes: Row) -> None:
 
 
 async def remove(tx: Transaction, subnet_id: str) -> None:
+    await rows.seal(tx, "subnets", subnet_id)
     held = await tx.fetch_value("SELECT port_id FROM port_addresses WHERE subnet_id = $1 LIMIT 1", subnet_id)
     if held:
         raise subnet_in_use(subnet_id)

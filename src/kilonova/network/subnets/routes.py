@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import project_for, sees_all, target_of
+from kilonova.network.access import project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import subnet_not_found
 from kilonova.network.listing import Attribute, Listing, Query, only
@@ -79,7 +79,7 @@ async def load(ctx: Context, reader: Reader, subnet_id: str) -> tuple[Row, Row]:
 @api.route("POST", "/v2.0/subnets", checks=["create_subnet"], body=CREATE, status=201)
 async def create(ctx: Context) -> Answer:
     """Create a subnet, or several at once."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         made = [await _make(ctx, tx, body) for body in ctx.body.get("subnets") or [ctx.body["subnet"]]]
     shown = [view(row) for row in made]
     return Answer({"subnets": shown} if "subnets" in ctx.body else {"subnet": shown[0]})
@@ -99,7 +99,7 @@ async def _make(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
 @api.route("PUT", "/v2.0/subnets/{subnet_id}", checks=["update_subnet"], body=UPDATE)
 async def update(ctx: Context, subnet_id: str) -> Answer:
     """Change a subnet."""
-    async with ctx.db.transaction() as tx:
+    async with writing(ctx) as tx:
         _, network = await load(ctx, tx, subnet_id)
         row = await rows.lock(tx, "subnets", subnet_id)
         if row is None:
