@@ -38,4 +38,4 @@ class Lazy(click.Group):
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Kilonova: a compute control plane that speaks the OpenStack Compute and Placement APIs."""
+    """Kilonova: a compute control plane that speaks the OpenStack Compute API."""
