@@ -88,6 +88,32 @@ def test_routers_of_others(database_url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_nobody_fakes_or_diverts_an_interface(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            public = await external(cloud)
+            network, subnet = await cloud.network_with_subnet()
+            theirs = await cloud.make("router", "other")
+            for owner in ("network:router_interface", "network:router_gateway", "network:floatingip"):
+                fake = {"network_id": network["id"], "device_id": theirs["id"], "device_owner": owner}
+                assert (await cloud.refused("POST", "/ports", {"port": fake}))[0] == 403
+            port = await cloud.make("port", network_id=network["id"], device_owner="network:own")
+            change = {"port": {"device_owner": "network:router_interface", "device_id": theirs["id"]}}
+            assert (await cloud.refused("PUT", f"/ports/{port['id']}", change))[0] == 403
+            shared = await cloud.make("network", "admin", shared=True)
+            claim = {"port": {"network_id": shared["id"], "device_owner": "network:dhcp"}}
+            assert (await cloud.refused("POST", "/ports", claim))[0] == 403
+            router = await cloud.make("router")
+            path = f"/routers/{router['id']}/add_router_interface"
+            joined = await cloud.ok("PUT", path, {"subnet_id": subnet["id"]})
+            divert = await cloud.refused("PUT", f"/ports/{joined['port_id']}", {"port": {"device_id": theirs["id"]}})
+            assert divert == (409, "ServicePortInUse")
+            outside = (await cloud.show("network", public["id"], "admin"))["subnets"][0]
+            assert (await cloud.refused("PUT", path, {"subnet_id": outside}))[0] == 403
+
+    asyncio.run(scenario())
+
+
 def test_a_floating_address_leads_to_a_port(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

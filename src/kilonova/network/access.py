@@ -8,7 +8,7 @@ from typing import Any
 
 from kilonova import store
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest
+from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.network.errors import conflict
 from kilonova.policy.network import RULES
 from kilonova.store import Row, Transaction
@@ -53,6 +53,12 @@ def target_of(project_id: str, network: Row | None = None) -> dict[str, Any]:
         target["shared"] = network["shared"]
         target["router:external"] = network["external"]
     return target
+
+
+def authorize_use(ctx: Context, project_id: str, network: Row) -> None:
+    """An external network is seen by all, but ports on it are for its owner to make."""
+    if network["project_id"] != project_id and not network["shared"] and not sees_all(ctx, "get_network"):
+        raise Forbidden(f"Ports on the external network {network['id']} are not for projects to create.")
 
 
 def authorize_attributes(

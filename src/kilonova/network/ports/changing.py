@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.http import Context
+from kilonova.http.errors import Forbidden
 from kilonova.network import rows
+from kilonova.network.access import sees_all
 from kilonova.network.errors import conflict, invalid
 from kilonova.network.groups import model as groups_model
 from kilonova.network.ports import addressing, model
@@ -34,6 +36,21 @@ def authorize_addresses(ctx: Context, rule: str, body: dict[str, Any], target: d
     named = {key for wish in body.get("fixed_ips") or [] for key in wish}
     for key in sorted(named):
         ctx.authorize(f"{rule}:fixed_ips:{key}", target)
+
+
+def authorize_device(ctx: Context, body: dict[str, Any], network: Row | None, row: Row | None = None) -> None:
+    """Ports by which the network service itself works are told by their device: nobody may fake or divert one."""
+    if sees_all(ctx, "update_port"):
+        return
+    owner = body.get("device_owner", "")
+    is_owner = network is not None and network["project_id"] == ctx.token.project_id
+    if owner in model.SERVICE_OWNERS or (owner.startswith("network:") and not is_owner):
+        raise Forbidden(f"The device owner {owner} is for the network service to set.")
+    if row is not None and row["device_owner"] in model.SERVICE_OWNERS and body.keys() & {"device_id", "device_owner"}:
+        raise conflict(
+            "ServicePortInUse",
+            f"Port {row['id']} cannot be given to another device: has device owner {row['device_owner']}.",
+        )
 
 
 async def groups_for(tx: Transaction, row: Row, body: dict[str, Any], now: float) -> list[str]:

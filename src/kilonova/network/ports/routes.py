@@ -6,9 +6,8 @@ from typing import Any
 
 from kilonova import store
 from kilonova.http import Answer, Context
-from kilonova.http.errors import Forbidden
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of, writing
+from kilonova.network.access import authorize_attributes, authorize_use, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, port_not_found
 from kilonova.network.listing import Listing, Query, only
@@ -86,9 +85,8 @@ def _authorize(ctx: Context, project_id: str, body: dict[str, Any], network: Row
     ctx.authorize("create_port", target)
     authorize_attributes(ctx, "create_port", body, target, {"device_id": "", "binding:vnic_type": "normal"})
     changing.authorize_addresses(ctx, "create_port", body, target)
-    is_theirs = network["project_id"] == project_id or network["shared"]
-    if not is_theirs and not sees_all(ctx, "get_network"):
-        raise Forbidden(f"Ports on the external network {network['id']} are not for projects to create.")
+    changing.authorize_device(ctx, body, network)
+    authorize_use(ctx, project_id, network)
 
 
 @api.route("PUT", "/v2.0/ports/{port_id}", checks=["update_port"], body=UPDATE)
@@ -103,6 +101,7 @@ async def update(ctx: Context, port_id: str) -> Answer:
             target = target_of(row["project_id"], network)
             ctx.authorize("update_port", target)
             authorize_attributes(ctx, "update_port", body, target)
+            changing.authorize_device(ctx, body, network, row)
             port = await changing.change(tx, (await model.complete(tx, [row]))[0], body, ctx.now)
     except store.Conflict as error:
         if error.kind != "unique":

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of, writing
+from kilonova.network.access import authorize_attributes, authorize_use, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import port_not_found, router_not_found
 from kilonova.network.listing import Attribute, Listing, Query, only
@@ -138,6 +138,7 @@ async def add_interface(ctx: Context, router_id: str) -> Answer:
         router = await _lock(ctx, tx, router_id, "add_router_interface")
         if "subnet_id" in ctx.body:
             subnet, network = await load_subnet(ctx, tx, ctx.body["subnet_id"])
+            authorize_use(ctx, router["project_id"], network)
             port = await model.add_subnet(tx, router, subnet, network, ctx.now)
         else:
             await load_port(ctx, tx, ctx.body["port_id"])
