@@ -274,7 +274,8 @@ class Api:
             raise BadRequest(
                 f"API Version String {asked[:40]!r} is of invalid format. It must be of format MajorNum.MinorNum."
             )
-        major, minor = int(numbers[1]), int(numbers[2])
+        # Nine digits are enough to be out of range, and endless ones are more than `int` takes.
+        major, minor = int(numbers[1][:9]), int(numbers[2][:9])
         if major != self.major or not self.low <= minor <= self.high:
             raise NotAcceptable(
                 f"Version {asked[:40]} is not supported by the API. "

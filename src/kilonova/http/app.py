@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -16,7 +16,8 @@ import orjson
 from kilonova import store
 from kilonova.http.api import Actions, Api, Form, Route
 from kilonova.http.body import check_text, parse_json
-from kilonova.http.context import Answer, Context
+from kilonova.http.client import Unreachable
+from kilonova.http.context import Answer, Context, next_chunk
 from kilonova.http.errors import (
     BadRequest,
     HttpError,
@@ -36,9 +37,11 @@ log = logging.getLogger(__name__)
 request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 Plain = Callable[[], Awaitable[Answer]]
+Wire = tuple[list[tuple[bytes, bytes]], bytes]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
 _JSON_TYPES = ("application/json", "application/vnd.openstack.compute+json")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
 
 
@@ -59,19 +62,13 @@ class App:
         request_id_var.set(request_id)
         headers = _headers(scope["headers"])
         request = _Request(self, scope["method"], headers, request_id, receive)
-        try:
-            segments = _segments(scope)
-            answer = await request.answer(segments, scope["query_string"])
-        except HttpError as error:
-            answer = request.fault(error)
-        except store.Unavailable:
-            log.warning("the database is not available", exc_info=True)
-            answer = request.fault(Unavailable("The database is not available for the moment; try again."))
-        except Exception:
-            log.exception("unexpected error")
-            answer = request.fault(HttpError(_UNEXPECTED.format(request_id)))
+        answer, wire = await request.settle(scope)
         status = answer.status or 200
-        await _send(send, scope["method"], status, answer, request.answer_headers())
+        try:
+            await _send(send, scope["method"], status, answer.stream, wire)
+        except Exception:
+            # Too late for another answer. Left unfinished, it makes the server close the connection.
+            log.exception("the answer broke off")
         self.services.metrics.request(request.name(), scope["method"], status, time.perf_counter() - started)
         log.info(
             "request",
@@ -98,6 +95,24 @@ class _Request:
         self.ctx: Context | None = None
         self.path = "unrouted"
         self.versioned = True
+
+    async def settle(self, scope: Any) -> tuple[Answer, Wire]:
+        """The answer, whatever happens, and its form on the wire."""
+        try:
+            answer = await self.answer(_segments(scope), scope["query_string"])
+            return answer, _encoded(answer, self.answer_headers())
+        except HttpError as error:
+            answer = self.fault(error)
+        except store.Unavailable:
+            log.warning("the database is not available", exc_info=True)
+            answer = self.fault(Unavailable("The database is not available for the moment; try again."))
+        except Unreachable:
+            log.warning("another service is not available", exc_info=True)
+            answer = self.fault(Unavailable("Another service is not available for the moment; try again."))
+        except Exception:
+            log.exception("unexpected error")
+            answer = self.fault(HttpError(_UNEXPECTED.format(self.request_id)))
+        return answer, _encoded(answer, self.answer_headers())
 
     async def answer(self, segments: list[str], query: bytes) -> Answer:
         plain = self.app.plain.get("/" + "/".join(segments))
@@ -211,6 +226,9 @@ class _Request:
             raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: application/json is expected.")
         assert self.api is not None
         limit = self.api.body_limit or self.app.services.config.api.body_limit
+        announced = self.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:18]) > limit:
+            raise _too_large(limit)
         raw = await _read(self.receive, limit)
         if not raw:
             raise BadRequest("The request body is empty: a JSON object is expected.")
@@ -222,6 +240,9 @@ class _Request:
 
     def answer_headers(self) -> dict[str, str]:
         headers = {"X-OpenStack-Request-Id": self.request_id}
+        if "expect" in self.headers:
+            # The client may or may not go on to send a body that nobody waited for.
+            headers["Connection"] = "close"
         if self.api is not None:
             if self.api.request_id_header:
                 headers[self.api.request_id_header] = self.request_id
@@ -294,21 +315,22 @@ def _action(actions: Actions, body: Any) -> Route:
 
 async def _read(receive: Any, limit: int) -> bytes:
     chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadRequest("The client closed the connection before the whole body had arrived.")
-        chunk = message.get("body", b"")
+    size, more = 0, True
+    while more:
+        chunk, more = await next_chunk(receive)
         size += len(chunk)
         if size > limit:
-            raise TooLarge(f"The request body is larger than {limit} bytes.")
+            raise _too_large(limit)
         chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+    return b"".join(chunks)
 
 
-async def _send(send: Any, method: str, status: int, answer: Answer, headers: dict[str, str]) -> None:
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than {limit} bytes.")
+
+
+def _encoded(answer: Answer, headers: dict[str, str]) -> Wire:
+    """Headers and body as bytes. Whatever cannot be said so raises here, while another answer can still be given."""
     body = b""
     if answer.stream is None and answer.body is not None:
         if isinstance(answer.body, bytes):
@@ -318,13 +340,24 @@ async def _send(send: Any, method: str, status: int, answer: Answer, headers: di
             headers["Content-Type"] = "application/json"
     if answer.headers:
         headers.update(answer.headers)
-    if answer.stream is None and status != 204:
+    if answer.stream is None and answer.status != 204:
         headers.setdefault("Content-Length", str(len(body)))
-    wire = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": wire})
-    if method == "HEAD" or answer.stream is None:
+    for name, value in headers.items():
+        if _CONTROLS.search(value):
+            raise ValueError(f"the header {name} would hold control characters")
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()], body
+
+
+async def _send(send: Any, method: str, status: int, stream: AsyncIterator[bytes] | None, wire: Wire) -> None:
+    headers, body = wire
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if method == "HEAD" or stream is None:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
         return
-    async for chunk in answer.stream:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    try:
+        async for chunk in stream:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
     await send({"type": "http.response.body", "body": b""})

@@ -80,15 +80,20 @@ class InProcess:
             wire.append((b"content-type", b"application/json"))
         start: dict[str, Any] = {}
         chunks: list[bytes] = []
+        is_whole = False
 
         async def send(message: dict[str, Any]) -> None:
+            nonlocal is_whole
             if message["type"] == "http.response.start":
                 start.update(message)
             else:
                 chunks.append(message.get("body", b""))
+                is_whole = not message.get("more_body", False)
 
         # A task of its own, so that what the call sets in context variables does not leak to the caller.
         await asyncio.create_task(self.app(self._scope(method, path, wire), _receiver(content), send))
+        if not is_whole:
+            raise self._broken()
         return Response(start["status"], _text(start["headers"]), b"".join(chunks))
 
     @asynccontextmanager
@@ -96,7 +101,7 @@ class InProcess:
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
         started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=4)
+        queue: asyncio.Queue[bytes | Unreachable | None] = asyncio.Queue(maxsize=4)
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -107,16 +112,29 @@ class InProcess:
             if not message.get("more_body", False):
                 await queue.put(None)
 
+        async def call() -> None:
+            await self.app(self._scope(method, path, self._headers(headers)), _receiver(None), send)
+            # Whoever has got the end of the answer never sees this.
+            if not started.done():
+                started.set_exception(self._broken())
+            await queue.put(self._broken())
+
         async def chunks() -> AsyncIterator[bytes]:
             while (chunk := await queue.get()) is not None:
+                if isinstance(chunk, Unreachable):
+                    raise chunk
                 yield chunk
 
-        task = asyncio.create_task(self.app(self._scope(method, path, self._headers(headers)), _receiver(None), send))
+        task = asyncio.create_task(call())
         try:
             start = await started
             yield StreamResponse(start["status"], _text(start["headers"]), chunks())
         finally:
             task.cancel()
+            await asyncio.wait([task])
+
+    def _broken(self) -> Unreachable:
+        return Unreachable(f"{self.prefix or 'the service'} broke off its answer")
 
     def _headers(self, headers: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
         wire = [(b"host", self.host.encode())]
@@ -179,20 +197,20 @@ class Remote:
 
 
 def _receiver(content: bytes | AsyncIterator[bytes] | None) -> Any:
-    if content is None or isinstance(content, bytes):
+    """What the application reads: the body once, then nothing more, for a caller in this process never hangs up."""
+    ended = False
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": content or b"", "more_body": False}
+    async def receive() -> dict[str, Any]:
+        nonlocal ended
+        if ended:
+            await asyncio.Event().wait()
+        if content is not None and not isinstance(content, bytes):
+            async for chunk in content:
+                return {"type": "http.request", "body": chunk, "more_body": True}
+        ended = True
+        return {"type": "http.request", "body": content if isinstance(content, bytes) else b"", "more_body": False}
 
-        return receive
-    source = content
-
-    async def receive_stream() -> dict[str, Any]:
-        async for chunk in source:
-            return {"type": "http.request", "body": chunk, "more_body": True}
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    return receive_stream
+    return receive
 
 
 def _text(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:

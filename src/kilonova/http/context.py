@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kilonova import clock
-from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.errors import BadRequest, Forbidden, RequestTimeout
 from kilonova.http.views import OMIT, Value
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from kilonova.identity.token import Token
     from kilonova.services import Services
     from kilonova.store import Database
+
+# A client that sends nothing for so long while its body is waited for has gone without saying so.
+CHUNK_SECONDS = 60.0
 
 
 class Answer:
@@ -156,10 +160,18 @@ class Context:
     async def stream(self) -> AsyncIterator[bytes]:
         more = True
         while more:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise BadRequest("The client closed the connection before the whole body had arrived.")
-            chunk = message.get("body", b"")
-            more = message.get("more_body", False)
+            chunk, more = await next_chunk(self.receive)
             if chunk:
                 yield chunk
+
+
+async def next_chunk(receive: Any) -> tuple[bytes, bool]:
+    """The next piece of a request's body, and whether more follows."""
+    try:
+        async with asyncio.timeout(CHUNK_SECONDS):
+            message = await receive()
+    except TimeoutError:
+        raise RequestTimeout(f"Nothing of the request body arrived for {CHUNK_SECONDS:g} seconds.") from None
+    if message["type"] == "http.disconnect":
+        raise BadRequest("The client closed the connection before the whole body had arrived.")
+    return message.get("body", b""), message.get("more_body", False)

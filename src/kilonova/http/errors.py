@@ -52,6 +52,10 @@ class NotAcceptable(HttpError):
     status, title = 406, "Not Acceptable"
 
 
+class RequestTimeout(HttpError):
+    status, title = 408, "Request Timeout"
+
+
 class Conflict(HttpError):
     status, title = 409, "Conflict"
 
@@ -86,6 +90,7 @@ TITLES = {
         NotFound,
         MethodNotAllowed,
         NotAcceptable,
+        RequestTimeout,
         Conflict,
         Gone,
         TooLarge,

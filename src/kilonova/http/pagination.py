@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from kilonova.http.context import Context
 from kilonova.http.errors import BadRequest
 
-LIMIT = {"type": "string", "pattern": r"^\s*[0-9]{1,18}\s*$"}
+LIMIT = {"type": "string", "pattern": "^ *[0-9]{1,18} *$"}
 MARKER = {"type": "string"}
 
 

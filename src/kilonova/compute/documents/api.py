@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
 
 VERSIONS = ("v2.0", "v2.1")
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @api.document("GET", "/")
@@ -67,7 +69,7 @@ async def openapi(ctx: Context) -> Answer:
     """Describe the API at one microversion (query key `version`; the newest if none is given)."""
     asked = ctx.query_one("version") or "latest"
     major, _, minor = f"{api.major}.{api.high}".partition(".") if asked == "latest" else asked.partition(".")
-    if major != str(api.major) or not minor.isdecimal() or not api.low <= int(minor) <= api.high:
+    if major != str(api.major) or not _NUMBER.fullmatch(minor) or not api.low <= int(minor) <= api.high:
         raise BadRequest(
             f"Invalid input for query key version: {asked[:40]!r} is not one of "
             f"{api.major}.{api.low} to {api.major}.{api.high} or latest."

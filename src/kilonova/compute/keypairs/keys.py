@@ -89,9 +89,9 @@ def _generate_x509(user_id: str) -> Pair:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user_id[:64])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _first_bytes(user_id, 64).decode())])
     # A UTF8String with a one-byte length.
-    principal = f"{user_id}@localhost".encode()[:127]
+    principal = _first_bytes(f"{user_id}@localhost", 127)
     upn = x509.OtherName(ObjectIdentifier("1.3.6.1.4.1.311.20.2.3"), bytes([0x0C, len(principal)]) + principal)
     begin = datetime.datetime.now(datetime.UTC)
     certificate = (
@@ -108,6 +108,11 @@ def _generate_x509(user_id: str) -> Pair:
     )
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     return Pair(certificate.public_bytes(form.Encoding.PEM).decode(), private.decode())
+
+
+def _first_bytes(text: str, most: int) -> bytes:
+    """As many whole characters as fit."""
+    return text.encode()[:most].decode(errors="ignore").encode()
 
 
 def _fields(blob: bytes) -> list[bytes]:
