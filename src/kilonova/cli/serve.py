@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import socket
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from kilonova.process import Process, Roles
 
 log = logging.getLogger(__name__)
+STOP_SECONDS = 4.5
 
 
 def serve(config: Config, roles: Roles) -> None:
@@ -75,6 +79,9 @@ def _stop_event() -> asyncio.Event:
 
     def asked() -> None:
         stop.set()
+        last = threading.Timer(STOP_SECONDS, _end_now)
+        last.daemon = True
+        last.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
@@ -82,6 +89,16 @@ def _stop_event() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
     return stop
+
+
+def _end_now() -> None:
+    """Whatever holds up the stop loses: all that was promised is in the database. The log says where it stood."""
+    log.critical("did not stop within %s s", STOP_SECONDS)
+    with contextlib.suppress(OSError, ValueError):
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler):
+                faulthandler.dump_traceback(handler.stream)
+    os._exit(1)
 
 
 def _lines(process: Process) -> list[str]:
