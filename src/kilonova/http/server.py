@@ -58,9 +58,11 @@ class Server:
         """Returns when requests are answered."""
         import uvicorn
 
+        from kilonova.http.protocol import Protocol
+
         config = uvicorn.Config(
             self._app,
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
