@@ -227,10 +227,10 @@ class TestClaims:
                 await put_server(c.db, "a", vcpus=2)
                 config = c.services.config
                 async with c.db.transaction() as tx:
-                    await model.check(tx, DEMO, config, {"instances": 1, "cores": 1, "ram": 10**6})
+                    await model.fit(tx, DEMO, config, {"instances": 1, "cores": 1, "ram": 10**6})
                 with pytest.raises(Forbidden) as refused:
                     async with c.db.transaction() as tx:
-                        await model.check(tx, DEMO, config, {"instances": 2, "cores": 4, "ram": 1})
+                        await model.fit(tx, DEMO, config, {"instances": 2, "cores": 4, "ram": 1})
                 assert refused.value.message == (
                     "Quota exceeded for instances, cores: Requested 2, 4, but already used 1, 2 of 2, 3 "
                     "instances, cores"
@@ -245,7 +245,7 @@ class TestClaims:
                 async def claim(number: int) -> bool:
                     try:
                         async with c.db.transaction() as tx:
-                            await model.check(tx, DEMO, c.services.config, {"instances": 1})
+                            await model.fit(tx, DEMO, c.services.config, {"instances": 1})
                             await insert_server(tx, f"s{number}")
                     except Forbidden:
                         return False

@@ -37,17 +37,25 @@ FROM servers WHERE project_id = $1 AND NOT deleted
 """
 
 
-async def check(tx: Transaction, project_id: str, config: Config, deltas: Mapping[str, int]) -> None:
-    """Refuse (403) what would take the project over a limit. Others of the project wait until `tx` ends."""
+async def fit(
+    tx: Transaction, project_id: str, config: Config, each: Mapping[str, int], least: int = 1, most: int = 1
+) -> int:
+    """How many things that take `each` have room: `most` or fewer. Where `least` have none, all are refused (403).
+
+    Others of the project wait until `tx` ends.
+    """
     await tx.hold(f"quota:{project_id}")
     limit = await limits(tx, project_id, config)
-    asked = {resource: delta for resource, delta in deltas.items() if delta > 0 and limit[resource] >= 0}
+    asked = {resource: delta for resource, delta in each.items() if delta > 0 and limit[resource] >= 0}
     if not asked:
-        return
+        return most
     used = await usage(tx, project_id)
-    over = [resource for resource, delta in asked.items() if used[resource] + delta > limit[resource]]
+    room = {resource: max(limit[resource] - used[resource], 0) // delta for resource, delta in asked.items()}
+    over = [resource for resource, number in room.items() if number < least]
     if over:
-        raise Forbidden(_exceeded(over, asked, used, limit))
+        wanted = {resource: least * delta for resource, delta in asked.items()}
+        raise Forbidden(_exceeded(over, wanted, used, limit))
+    return min(most, *room.values())
 
 
 async def limits(reader: Reader, project_id: str | None, config: Config) -> dict[str, int]:

@@ -24,6 +24,8 @@ from kilonova.store import Row
 
 FORCED_HOST = "os_compute_api:servers:create:forced_host"
 ZERO_DISK = "os_compute_api:servers:create:zero_disk_flavor"
+# One transaction writes them all, and others wait for it.
+MOST_AT_ONCE = 1000
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -39,16 +41,18 @@ class Created:
 
 async def create(ctx: Context) -> Created:
     body = ctx.body["server"]
-    count = _count(body)
+    if ctx.token.project_id is None:
+        raise Forbidden("A server belongs to a project, and this token is of none.")
+    least, most = _count(body)
     flavor = await _flavor(ctx, str(body["flavorRef"]))
     image = await _image(ctx, _image_id(body), flavor)
     key = await _key(ctx, body.get("key_name"))
     pin, destination = await _zone(ctx, body.get("availability_zone"))
     nics = await networks.requested(ctx, body["networks"])
-    if count > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
+    if most > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     groups = await _security_groups(ctx, body.get("security_groups", []))
-    _check_metadata(ctx, body.get("metadata", {}))
+    await _check_metadata(ctx, body.get("metadata", {}))
     password = body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12))
     reservation_id = "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8))
     hints = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
@@ -81,11 +85,11 @@ async def create(ctx: Context) -> Created:
         "created_at": ctx.now,
         "updated_at": ctx.now,
     }
-    servers = [{**common, **_own(ctx, body, place, count)} for place in range(count)]
     params = {"networks": nics, "security_groups": groups, "destination": destination}
-    deltas = {"instances": count, "cores": count * flavor["vcpus"], "ram": count * flavor["ram"]}
+    each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
     async with ctx.db.transaction() as tx:
-        await quotas.check(tx, str(ctx.token.project_id), ctx.services.config, deltas)
+        count = await quotas.fit(tx, ctx.token.project_id, ctx.services.config, each, least, most)
+        servers = [{**common, **_own(ctx, body, place, count)} for place in range(count)]
         for server in servers:
             await model.insert(tx, server)
             await begin(
@@ -100,14 +104,17 @@ async def create(ctx: Context) -> Created:
     return Created(servers, reservation_id, password, groups)
 
 
-def _count(body: dict[str, Any]) -> int:
+def _count(body: dict[str, Any]) -> tuple[int, int]:
+    """How many servers at least and at most; the quota decides between."""
     least = int(body.get("min_count", 1))
     most = int(body.get("max_count", least))
     if least > most:
         raise BadRequest("min_count must be <= max_count")
+    if least > MOST_AT_ONCE:
+        raise BadRequest(f"Invalid input for field/attribute min_count: at most {MOST_AT_ONCE} servers at once.")
     if most > 1 and "hostname" in body:
         raise BadRequest("Invalid input for field/attribute hostname: it cannot be given for several servers.")
-    return most
+    return least, min(most, MOST_AT_ONCE)
 
 
 def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str, Any]:
@@ -224,7 +231,9 @@ async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[st
     return names
 
 
-def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
-    most = ctx.services.config.quota.metadata_items
+async def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
+    if not metadata:
+        return
+    most = (await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config))["metadata_items"]
     if 0 <= most < len(metadata):
         raise Forbidden(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")
