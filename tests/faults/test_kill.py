@@ -63,10 +63,12 @@ class Users:
             self.acknowledged += 1
 
     def _delete(self, server_id: str) -> None:
+        self.alive.discard(server_id)  # should the kill come before the answer, nobody can tell
         if self.client.delete("compute", f"/servers/{server_id}").status == 204:
-            self.alive.discard(server_id)
             self.deleted.add(server_id)
             self.acknowledged += 1
+        else:
+            self.alive.add(server_id)
 
 
 def _again(cloud: Cloud) -> Client | None:
