@@ -14,10 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kilonova.image.client import ImageClient
-from kilonova.image.routes import api as image_api
-from kilonova.image.seed import seed as seed_image
-
 import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
 from kilonova import compute
 from kilonova.compute.flavors import model as flavors
@@ -27,6 +23,9 @@ from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.hosts.transport import list_all_guests
 from kilonova.http.client import InProcess
+from kilonova.image.client import ImageClient
+from kilonova.image.routes import api as image_api
+from kilonova.image.seed import seed as seed_image
 from kilonova.network.client import NetworkClient
 from kilonova.network.routes import api as network_api
 from kilonova.network.seed import seed as seed_network

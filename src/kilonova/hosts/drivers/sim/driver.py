@@ -119,7 +119,7 @@ class SimDriver:
             case "unreachable":
                 raise NoAnswer(message)
             case "hang":
-                while self._rules.standing(rule):  # noqa: ASYNC110 - another process clears it
+                while self._rules.standing(rule):
                     await asyncio.sleep(_HANG_LOOKS_EVERY)
             case _:
                 raise DriverError(message)
