@@ -262,3 +262,21 @@ def test_ports_of_others(database_url: str) -> None:
             assert (await cloud.refused("POST", "/ports", {"port": {"network_id": outside["id"]}}))[0] == 403
 
     asyncio.run(scenario())
+
+
+def test_a_change_can_be_meant_for_one_revision(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet()
+            port = await cloud.make("port", network_id=network["id"])
+            path, as_it_is = f"/ports/{port['id']}", {"If-Match": f"revision_number={port['revision_number']}"}
+            changes = [{"port": {"name": name}} for name in ("one", "two")]
+            answers = await asyncio.gather(
+                *(cloud.request("PUT", path, json=each, headers=as_it_is, root="/network/v2.0") for each in changes)
+            )
+            assert sorted(answer.status for answer in answers) == [200, 412]
+            late = next(answer for answer in answers if answer.status == 412)
+            assert late.json()["NeutronError"]["type"] == "RevisionNumberConstraintFailed"
+            assert (await cloud.show("port", port["id"]))["revision_number"] == port["revision_number"] + 1
+
+    asyncio.run(scenario())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Item = dict[str, Any]
 # So many ids fit into one URL that every server takes.
 _IDS_A_REQUEST = 100
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class NetworkError(Exception):
@@ -90,9 +91,11 @@ class NetworkClient:
         made: list[Item] = (await self._call("POST", "/v2.0/ports", token, {"ports": list(ports)}))["ports"]
         return made
 
-    async def update_port(self, port_id: str, changes: Item, token: str) -> Item:
+    async def update_port(self, port_id: str, changes: Item, token: str, revision: int | None = None) -> Item:
+        """With a `revision`, only the port as it was then is changed: NetworkError 412 if somebody was faster."""
         path = f"/v2.0/ports/{quote(port_id, safe='')}"
-        changed: Item = (await self._call("PUT", path, token, {"port": changes}))["port"]
+        match = {} if revision is None else {"If-Match": f"revision_number={revision}"}
+        changed: Item = (await self._call("PUT", path, token, {"port": changes}, match))["port"]
         return changed
 
     async def delete_port(self, port_id: str, token: str) -> None:
@@ -148,8 +151,10 @@ class NetworkClient:
             path = "".join(links.get("next", "").partition("/v2.0/")[1:])
         return found
 
-    async def _call(self, method: str, path: str, token: str, json: Any = None) -> Any:
-        headers = {"X-Auth-Token": token, "Accept": "application/json"}
+    async def _call(
+        self, method: str, path: str, token: str, json: Any = None, more: Mapping[str, str] = _NO_HEADERS
+    ) -> Any:
+        headers = {"X-Auth-Token": token, "Accept": "application/json", **more}
         answer = await self._caller.request(method, path, headers=headers, json=json)
         if answer.status >= 400:
             raise _error(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.errors import BadRequest, Conflict, HttpError, NotFound
 
 
 def invalid(message: str, kind: str = "InvalidInput") -> BadRequest:
@@ -11,6 +11,12 @@ def invalid(message: str, kind: str = "InvalidInput") -> BadRequest:
 
 def conflict(kind: str, message: str) -> Conflict:
     return Conflict(message, code=kind)
+
+
+def outdated(asked: str, revision: int) -> HttpError:
+    """What a change that was meant for another revision is answered."""
+    message = f"Constrained to {asked[:60]}, but current revision is {revision}"
+    return HttpError(message, status=412, code="RevisionNumberConstraintFailed")
 
 
 def network_not_found(network_id: str) -> NotFound:

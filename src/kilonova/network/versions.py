@@ -35,6 +35,10 @@ EXTENSIONS = {
     "quotas": ("Quota management support", "Expose functions for quotas management per tenant"),
     "quota_details": ("Quota details management support", "Expose functions for quotas usage statistics per project"),
     "revisions": ("Resource revision numbers", "This extension will display the revision number of neutron resources."),
+    "revision-if-match": (
+        "If-Match constraints based on revision_number",
+        "Extension indicating that If-Match based on revision_number is supported.",
+    ),
     "router": ("Neutron L3 Router", "Router abstraction for basic L3 forwarding between L2 Neutron networks."),
     "router_availability_zone": ("Router Availability Zone", "Availability zone support for router."),
     "security-group": ("security-group", "The security groups extension."),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from kilonova.network.client import NetworkError
-from kilonova.operations import Failed, Operation
+from kilonova.operations import Failed, Operation, Passing
 
 _GONE = {"device_id": "", "device_owner": "", "binding:host_id": ""}
 
@@ -25,15 +25,35 @@ async def make(
     await network.delete_ports(left, token)
     groups = await _groups(op, security_groups, token)
     try:
+        wanted = [entry if entry["network_id"] else await _allocated(op, entry, token) for entry in wanted]
         new = [entry for entry in wanted if not entry["port"]]
         created = iter(await network.create_ports([_request(op, entry, owner, groups) for entry in new], token))
         rows = []
         for entry in wanted:
-            port = await network.update_port(entry["port"], owner, token) if entry["port"] else next(created)
+            port = await _bind(op, entry["port"], owner, token) if entry["port"] else next(created)
             rows.append(_nic(entry, port, security_groups))
     except NetworkError as error:
+        if error.status == 412:
+            raise Passing(str(error)) from error
         raise Failed(f"Failed to allocate the network(s): {error}") from error
     return rows
+
+
+async def _allocated(op: Operation, entry: dict[str, Any], token: str) -> dict[str, Any]:
+    """The entry with the project's automatic network, which is made only now that the server is sure to be built."""
+    made = await op.services.network.auto_allocate(str(op.project_id), token)
+    return {**entry, "network_id": made["id"], "label": made["name"]}
+
+
+async def _bind(op: Operation, port_id: str, owner: dict[str, str], token: str) -> dict[str, Any]:
+    """A port that nobody has, or this server already. Of two servers that want it, only one gets it."""
+    port = await op.services.network.port(port_id, token)
+    if port is None:
+        raise Failed(f"Port id {port_id} could not be found.")
+    if port["device_id"] not in ("", op.server_id):
+        raise Failed(f"Port {port_id} is still in use.")
+    bound: dict[str, Any] = await op.services.network.update_port(port_id, owner, token, port.get("revision_number"))
+    return bound
 
 
 async def drop(op: Operation, given: Collection[str]) -> None:

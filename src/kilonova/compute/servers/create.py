@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import string
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from kilonova.compute.schemas import address, is_true
 from kilonova.compute.servers import model, networks, states
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.store import Row
@@ -225,9 +226,12 @@ async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[st
     names = [group["name"] for group in asked if "name" in group] or ["default"]
     if names != ["default"]:
         known = await ctx.services.network.security_groups(str(ctx.token.project_id), ctx.auth_token)
-        missing = set(names) - {group[key] for group in known for key in ("name", "id")}
-        if missing:
-            raise BadRequest(f"Security group {min(missing)} not found for project {ctx.token.project_id}.")
+        found = Counter(group[key] for group in known for key in ("name", "id"))
+        for name in names:
+            if not found[name]:
+                raise BadRequest(f"Security group {name} not found for project {ctx.token.project_id}.")
+            if found[name] > 1:
+                raise Conflict(f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
     return names
 
 

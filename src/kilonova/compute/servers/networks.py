@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest, Conflict
+from kilonova.http.errors import BadRequest, Conflict, Forbidden
+from kilonova.network.client import NetworkError
+
+ATTACH = "os_compute_api:servers:create:attach_network"
+EXTERNAL = "network:attach_external_network"
 
 # How a body without `networks` arrives from versions that did not require it.
 UNSAID = None
@@ -21,7 +25,7 @@ async def requested(ctx: Context, asked: Any) -> list[dict[str, Any]]:
 
 
 async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
-    """The only network there is; several need a choice, and `auto` makes one where there is none."""
+    """The only network there is; several need a choice, and for `auto` the boot makes one where there is none."""
     known = await ctx.services.network.available(ctx.token.project_id or "", ctx.auth_token)
     found = [network for network in known if not network["router:external"]]
     if len(found) > 1:
@@ -30,10 +34,15 @@ async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
         return [_entry(found[0])]
     if not allocate:
         return []
-    return [_entry(await ctx.services.network.auto_allocate(ctx.token.project_id or "", ctx.auth_token))]
+    try:
+        await ctx.services.network.check_auto_allocate(ctx.token.project_id or "", ctx.auth_token)
+    except NetworkError as error:
+        raise BadRequest(f"Unable to automatically allocate a network for the project: {error}") from None
+    return [{"network_id": None, "label": "", "port": None, "fixed_ip": None, "tag": None}]
 
 
 async def _chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ctx.authorize(ATTACH)
     wanted = {entry["uuid"] for entry in asked if entry.get("uuid") and not entry.get("port")}
     networks = {
         network["id"]: network
@@ -41,6 +50,9 @@ async def _chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, A
     }
     for missing in sorted(wanted - networks.keys()):
         raise BadRequest(f"Network {missing} could not be found.")
+    for network in networks.values():
+        if network["router:external"] and not network["shared"] and not ctx.may(EXTERNAL):
+            raise Forbidden(f"It is not allowed to create an interface on external network {network['id']}")
     chosen = []
     for place, entry in enumerate(asked):
         if entry.get("port"):

@@ -9,7 +9,7 @@ from kilonova.http import Answer, Context
 from kilonova.network import rows
 from kilonova.network.access import authorize_attributes, authorize_use, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
-from kilonova.network.errors import conflict, port_not_found
+from kilonova.network.errors import conflict, outdated, port_not_found
 from kilonova.network.listing import Listing, Query, only
 from kilonova.network.networks.routes import load as load_network
 from kilonova.network.ports import changing, model
@@ -100,6 +100,9 @@ async def update(ctx: Context, port_id: str) -> Answer:
             network = await rows.get(tx, "networks", row["network_id"])
             target = target_of(row["project_id"], network)
             ctx.authorize("update_port", target)
+            meant = ctx.headers.get("if-match")
+            if meant is not None and meant != f"revision_number={row['revision_number']}":
+                raise outdated(meant, row["revision_number"])
             authorize_attributes(ctx, "update_port", body, target)
             changing.authorize_device(ctx, body, network, row)
             port = await changing.change(tx, (await model.complete(tx, [row]))[0], body, ctx.now)
