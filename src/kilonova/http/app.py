@@ -134,7 +134,7 @@ class _Request:
         document = api.documents.match(segments)
         if document is not None:
             ctx.params = document[1]
-            return await self.run(ctx, self.choose(document[0]), query)
+            return await self.run(ctx, self.choose(ctx, document[0]), query)
         if api.roots or api.frozen_roots:
             if not segments or segments[0] not in (*api.roots, *api.frozen_roots):
                 ctx.params = {"path": "/" + "/".join(segments)}
@@ -155,7 +155,7 @@ class _Request:
         if project_id is not None:
             self.check_project(ctx, project_id)
         ctx.params = found[1]
-        return await self.run(ctx, self.choose(found[0]), query)
+        return await self.run(ctx, self.choose(ctx, found[0]), query)
 
     async def astray(self, api: Api, ctx: Context) -> Answer:
         if api.fallback is None:
@@ -180,10 +180,12 @@ class _Request:
             raise BadRequest("Malformed request URL: the URL's project_id is not that of the token.")
         ctx.path_prefix += f"/{project_id}"
 
-    def choose(self, methods: Mapping[str, Any]) -> Any:
+    def choose(self, ctx: Context, methods: Mapping[str, Any]) -> Any:
         chosen = methods.get(self.method)
         if chosen is None:
-            allowed = ", ".join(sorted(methods))
+            allowed = ", ".join(sorted(method for method, known in methods.items() if _exists(known, ctx)))
+            if not allowed:
+                raise NotFound("The resource could not be found.")
             raise MethodNotAllowed(
                 f"The method {self.method} is not allowed here; allowed: {allowed}.",
                 headers={"Allow": allowed},
@@ -301,6 +303,12 @@ def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:
     if values:
         form.query.check(values, "query parameters")
     return values
+
+
+def _exists(known: Route | Actions, ctx: Context) -> bool:
+    """Whether the negotiated version has it."""
+    routes = known.by_name.values() if isinstance(known, Actions) else (known,)
+    return any(route.table[ctx.minor - ctx.api.low] is not None for route in routes)
 
 
 def _action(actions: Actions, body: Any) -> Route:

@@ -85,7 +85,7 @@ def _page(page: Route) -> dict[str, Any]:
         "summary": page.summary,
         "security": [],
         "parameters": [_query_parameter(key, schema) for key, schema in (page.query or {}).items()],
-        "responses": {"200": {"description": "Success."}},
+        "responses": {"200": {"description": "Success."}, "default": {"$ref": "#/components/responses/default"}},
     }
 
 
