@@ -24,7 +24,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '{}', $11, 'queued', $12, 1, 0,
 
 _CANCEL = """
 UPDATE operations SET cancel_requested = TRUE, updated_at = $2,
-    run_at = CASE WHEN state IN ('queued', 'waiting') THEN $2 ELSE run_at END,
+    run_at = CASE WHEN state IN ('queued', 'waiting', 'undoing') THEN $2 ELSE run_at END,
     state = CASE state WHEN 'waiting' THEN 'queued' ELSE state END
 WHERE id = $1 AND finished_at IS NULL AND NOT cancel_requested
 """

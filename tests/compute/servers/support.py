@@ -50,22 +50,26 @@ async def refused(c: Whole, version: str = "2.96", as_: str = "member", **keys: 
 
 
 @contextmanager
-def rules(c: Whole) -> Iterator[Rules]:
-    """What shall go wrong on the simulated hosts, as `kilonova sim` writes it from another process."""
+def hypervisors(c: Whole) -> Iterator[SimStore]:
+    """The simulated hosts, as another process sees them."""
     store = SimStore(Path(c.services.config.data) / FILE_NAME)
     try:
-        yield Rules(store)
+        yield store
     finally:
         store.close()
+
+
+@contextmanager
+def rules(c: Whole) -> Iterator[Rules]:
+    """What shall go wrong on the simulated hosts, as `kilonova sim` writes it."""
+    with hypervisors(c) as store:
+        yield Rules(store)
 
 
 def guest_on(c: Whole, host: str, server_id: str) -> Guest:
     """What the host was asked to build."""
-    store = SimStore(Path(c.services.config.data) / FILE_NAME)
-    try:
+    with hypervisors(c) as store:
         guest = store.spec(host, server_id)
-    finally:
-        store.close()
     assert guest is not None
     return guest
 

@@ -9,7 +9,7 @@ import orjson
 
 from kilonova import clock
 from kilonova.compute.operations import ports
-from kilonova.compute.operations.common import command, guest_of, server_of
+from kilonova.compute.operations.common import ask, command, guest_of, server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Destroy, Spawn
 from kilonova.hosts.transport import HostFailed
@@ -122,7 +122,7 @@ async def spawn(op: Operation) -> None:
     host = op.results["claim"]["host"]
     guest = guest_of(await server_of(op), op.results["make ports"])
     try:
-        await command(op, host, "spawn", Spawn(guest=guest))
+        await ask(op, host, "spawn", Spawn(guest=guest))
     except HostFailed as error:
         if error.passing:
             raise

@@ -9,6 +9,7 @@ import orjson
 
 from kilonova.hosts import messages
 from kilonova.hosts.messages import Change, Command
+from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation
 from kilonova.store import Reader, Row
 
@@ -22,11 +23,33 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Row:
 
 
 async def command(op: Operation, host: str, step: str, verb: Change) -> Any:
-    """Ask the host; the operation's epoch and round go along, so that a late or repeated command does no harm."""
+    """Ask the host. What it cannot do, it says to users; which host it is, to administrators."""
+    try:
+        return await ask(op, host, step, verb)
+    except HostFailed as error:
+        if error.passing:
+            raise
+        raise Failed(f"The host could not {step}: {error.message}", fault=f"{host}: {error.message}") from error
+
+
+async def ask(op: Operation, host: str, step: str, verb: Change) -> Any:
+    """The operation's epoch and round go along, so that a late or repeated command does no harm."""
     return await op.services.hosts.call(
         host,
         Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),
     )
+
+
+async def put_power_back(op: Operation, step: str, verb: Change) -> None:
+    """Undo a power action. A server that is about to be deleted does not need it, nor does a guest that is gone."""
+    if op.cancelled:
+        return
+    server = await server_of(op)
+    try:
+        await ask(op, server["host"], step, verb)
+    except HostFailed as error:
+        if error.kind != "missing guest":
+            raise
 
 
 def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:

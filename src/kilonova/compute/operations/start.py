@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.common import command, server_of
+from kilonova.compute.operations.common import command, put_power_back, server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import PowerOff, PowerOn
 from kilonova.operations import Operation, Step
@@ -28,8 +28,7 @@ async def forward(op: Operation) -> None:
 
 
 async def back(op: Operation) -> None:
-    server = await server_of(op)
-    await command(op, server["host"], "undo power on", PowerOff(guest_id=server["id"]))
+    await put_power_back(op, "undo power on", PowerOff(guest_id=str(op.server_id)))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

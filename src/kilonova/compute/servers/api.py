@@ -143,6 +143,8 @@ async def act(ctx: Context, server_id: str, operation: type[Operation], *, rule:
         row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
         check_unlocked(ctx, row)
         await check_state(tx, row, states.TRANSITIONS[transition])
+        if row["host"] is None:
+            raise Conflict(f"Instance {server_id} is not ready: no host has it")
         await _begin(ctx, tx, row, operation)
     return Answer()
 

@@ -56,6 +56,11 @@ _NULLABLE = frozenset(
         *("description", "image_id", "hypervisor_hostname", "pinned_zone"),
     }
 )
+# One that is being cancelled is no longer what the server is busy with.
+_BUSY = (
+    "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
+    " AND NOT o.cancel_requested AND (o.kind || '/' || o.step) = ANY(?))"
+)
 _HOST_SORT_KEYS = frozenset({"host", "node"})
 
 
@@ -166,10 +171,8 @@ def _status(ctx: Context, asked: list[str], conditions: Conditions) -> bool:
     if not vm_states and not tasks:
         return False
     # A task that shows as a status of its own hides the state below it.
-    running = "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
-    shown = f"{running} AND (o.kind || '/' || o.step) = ANY(?))"
     conditions.add(
-        f"((vm_state = ANY(?) AND NOT {shown}) OR {shown})",
+        f"((vm_state = ANY(?) AND NOT {_BUSY}) OR {_BUSY})",
         vm_states,
         steps_of_tasks(states.STATUS_OF_TASK),
         steps_of_tasks(tasks),
@@ -184,11 +187,7 @@ async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
 
 
 def _task(value: str, conditions: Conditions) -> None:
-    conditions.add(
-        "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
-        " AND (o.kind || '/' || o.step) = ANY(?))",
-        steps_of_tasks([value]),
-    )
+    conditions.add(_BUSY, steps_of_tasks([value]))
 
 
 def steps_of_tasks(tasks: Iterable[str]) -> list[str]:
