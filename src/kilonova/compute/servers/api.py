@@ -40,7 +40,7 @@ async def detail(ctx: Context) -> Answer:
 
 def _page(ctx: Context, path: str, view: str, rows: list[Row], full: bool) -> Answer:
     body: dict[str, Any] = {"servers": [ctx.render(view, row) for row in rows]}
-    if full and "limit" in ctx.query:
+    if full:
         body["servers_links"] = next_link(ctx, path, rows[-1]["id"], full)
     return Answer(body)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kilonova import clock
-from kilonova.compute.schemas import is_true
+from kilonova.compute.schemas import BOOLEAN, is_true
 from kilonova.compute.servers import states
 from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
 from kilonova.compute.zones import model as zones
@@ -14,23 +14,40 @@ from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.pagination import limit_of, marker_missing
 from kilonova.operations.table import kinds
-from kilonova.store import Row, regexp
+from kilonova.store import Invalid, Row, regexp
 from kilonova.store.paging import Page, SortKey
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
-_PATTERNS = {"name": "name", "ip": "nics", "ip6": "nics", "description": "description"}
+_PATTERNS = {
+    "name": "name",
+    "display_name": "name",
+    "description": "description",
+    "display_description": "description",
+}
 _EQUAL = {
     "host": "host",
     "node": "hypervisor_hostname",
     "hostname": "hostname",
     "uuid": "id",
     "image": "image_id",
+    "image_ref": "image_id",
     "flavor": "flavor_id",
     "reservation_id": "reservation_id",
     "user_id": "user_id",
     "key_name": "key_name",
     "vm_state": "vm_state",
+    "access_ip_v4": "access_ip_v4",
+    "access_ip_v6": "access_ip_v6",
+    "root_device_name": "root_device_name",
 }
+# Every address of a server, one a row; the documents are read by each database in its own words.
+_ADDRESSES = {
+    "sqlite": "json_each(servers.nics) n, json_each(n.value, '$.addresses') a",
+    "postgresql": "json_array_elements(CAST(servers.nics AS JSON)) n,"
+    " json_array_elements_text(n.value -> 'addresses') a",
+}
+_OF_VERSION = {"ip": "NOT LIKE '%:%'", "ip6": "LIKE '%:%'"}
+_WORDS = {str(word).lower() for word in BOOLEAN["enum"]}
 _SORT_COLUMNS = {
     **{
         name: name
@@ -84,26 +101,29 @@ class Conditions:
 async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:
     """A page of rows, and whether it was full."""
     conditions = Conditions()
-    if not await _filter(ctx, conditions, all_tenants_rule):
+    everywhere = _everywhere(ctx, all_tenants_rule)
+    if not await _filter(ctx, conditions, everywhere):
         return [], False
     limit = limit_of(ctx)
     if limit == 0:
         return [], False
-    page = Page(_sort(ctx), marker=await _marker(ctx), limit=limit, first_argument=len(conditions.arguments) + 1)
-    rows = await ctx.db.fetch(
-        f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.order}",
-        *conditions.arguments,
-        *page.arguments,
-    )
+    marker = await _marker(ctx, everywhere)
+    page = Page(_sort(ctx), marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
+    sql = f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
+    try:
+        rows = await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
+    except Invalid as error:
+        # PostgreSQL refuses some patterns that SQLite lets pass.
+        raise BadRequest(f"Invalid input for query parameters: {error}") from None
     return rows, len(rows) == limit
 
 
-async def _filter(ctx: Context, conditions: Conditions, all_tenants_rule: str) -> bool:
+async def _filter(ctx: Context, conditions: Conditions, everywhere: bool) -> bool:
     """False when nothing can match. Filters that a caller may not use are dropped, as the API has always done."""
     asked = ctx.query
     if not ctx.may(ALL_FILTERS):
         asked = {key: values for key, values in asked.items() if key in _open_filters(ctx)}
-    _projects(ctx, conditions, all_tenants_rule)
+    _projects(ctx, conditions, everywhere)
     _times(asked, conditions)
     for key, column in _EQUAL.items():
         if key in asked:
@@ -111,6 +131,10 @@ async def _filter(ctx: Context, conditions: Conditions, all_tenants_rule: str) -
     for key, column in _PATTERNS.items():
         if key in asked:
             conditions.add(f"{column} ~ ?", _pattern(key, asked[key][-1]))
+    for key, version in _OF_VERSION.items():
+        if key in asked:
+            addresses = f"SELECT 1 FROM {_ADDRESSES[ctx.db.dialect]} WHERE a.value {version}"
+            conditions.add(f"EXISTS ({addresses} AND a.value ~ ?)", _pattern(key, asked[key][-1]))
     for key, condition in _OTHERS.items():
         if key in asked:
             condition(asked[key][-1], conditions)
@@ -124,14 +148,23 @@ def _open_filters(ctx: Context) -> set[str]:
     return set(OPEN_FILTERS).union(*opened)
 
 
-def _projects(ctx: Context, conditions: Conditions, all_tenants_rule: str) -> None:
-    project = ctx.query_one("project_id") or ctx.query_one("tenant_id")
-    if "all_tenants" in ctx.query and is_true(ctx.query["all_tenants"][-1] or "1"):
-        ctx.authorize(all_tenants_rule)
-        if project is not None:
-            conditions.add("project_id = ?", project)
-        return
-    conditions.add("project_id = ?", ctx.token.project_id or "")
+def _everywhere(ctx: Context, all_tenants_rule: str) -> bool:
+    """Whether servers of all projects are asked for; the key alone says so too."""
+    word = ctx.query_one("all_tenants", "0") or "1"
+    if word.lower() not in _WORDS:
+        raise BadRequest(f"Invalid input for query parameter all_tenants: {word[:80]!r} is neither true nor false.")
+    if not is_true(word):
+        return False
+    ctx.authorize(all_tenants_rule)
+    return True
+
+
+def _projects(ctx: Context, conditions: Conditions, everywhere: bool) -> None:
+    """The own project. Another can be named only among all."""
+    if not everywhere:
+        conditions.add("project_id = ?", ctx.token.project_id or "")
+    elif project := ctx.query_one("project_id") or ctx.query_one("tenant_id"):
+        conditions.add("project_id = ?", project)
 
 
 def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
@@ -218,12 +251,25 @@ def _flag(column: str) -> Callable[[str, Conditions], None]:
     return condition
 
 
+def _moment(column: str) -> Callable[[str, Conditions], None]:
+    def condition(value: str, conditions: Conditions) -> None:
+        """Views show whole seconds."""
+        second = clock.parse(value) // 1
+        conditions.add(f"{column} >= ?", second)
+        conditions.add(f"{column} < ?", second + 1)
+
+    return condition
+
+
 _OTHERS: dict[str, Callable[[str, Conditions], None]] = {
     "task_state": _task,
     "power_state": _number("power_state"),
     "launch_index": _number("launch_index"),
     "locked": _flag("locked"),
     "config_drive": _flag("config_drive"),
+    "created_at": _moment("created_at"),
+    "launched_at": _moment("launched_at"),
+    "terminated_at": _moment("terminated_at"),
 }
 
 
@@ -246,11 +292,11 @@ def _sort(ctx: Context) -> list[SortKey]:
     return [*sort, SortKey("id", sort[-1].descending)]
 
 
-async def _marker(ctx: Context) -> Row | None:
+async def _marker(ctx: Context, everywhere: bool) -> Row | None:
     marker = ctx.query_one("marker")
     if marker is None:
         return None
     row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", marker)
-    if row is None or (row["project_id"] != ctx.token.project_id and "all_tenants" not in ctx.query):
+    if row is None or not (everywhere or row["project_id"] == ctx.token.project_id):
         raise marker_missing(marker)
     return row

@@ -137,8 +137,8 @@ OPENED_FILTERS = {
 _PLAIN_FILTERS = (
     *("name", "host", "node", "hostname", "uuid", "image", "flavor", "ip", "ip6", "reservation_id"),
     *("project_id", "tenant_id", "user_id", "key_name", "availability_zone", "vm_state", "task_state"),
-    *("power_state", "config_drive", "locked", "description", "launch_index", "created_at"),
-    *("launched_at", "terminated_at", "progress"),
+    *("power_state", "config_drive", "locked", "description", "launch_index", "progress", "display_name"),
+    *("display_description", "image_ref", "access_ip_v4", "access_ip_v6", "root_device_name"),
 )
 
 LIST: dict[str, Schema] = {
@@ -149,6 +149,7 @@ LIST: dict[str, Schema] = {
     "all_tenants": STRING,
     "changes-since": DATE_TIME,
     "changes-before": DATE_TIME,
+    **dict.fromkeys(("created_at", "launched_at", "terminated_at"), DATE_TIME),
     "deleted": STRING,
     "status": multi(STRING),
     **dict.fromkeys(_PLAIN_FILTERS, STRING),

@@ -1,0 +1,265 @@
+"""Showing and changing one server: who sees what, in which version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compute.servers.support import make_flavor
+from tests.support import run
+from tests.support.cloud import DEMO, fault
+from tests.support.proves import proves
+from tests.support.whole import Whole, whole
+
+NOBODY = "11111111-1111-1111-1111-111111111111"
+
+# What the published samples of each version have; each line adds to the ones above.
+UPDATED = {
+    *("id", "name", "status", "tenant_id", "user_id", "metadata", "hostId", "image", "flavor", "created", "updated"),
+    *("addresses", "accessIPv4", "accessIPv6", "links", "OS-DCF:diskConfig", "progress"),
+}
+SHOWN = UPDATED | {
+    *("OS-EXT-AZ:availability_zone", "OS-EXT-STS:power_state", "OS-EXT-STS:task_state", "OS-EXT-STS:vm_state"),
+    *("OS-SRV-USG:launched_at", "OS-SRV-USG:terminated_at", "config_drive", "key_name"),
+    *("os-extended-volumes:volumes_attached", "security_groups"),
+}
+HOSTS = {"OS-EXT-SRV-ATTR:host", "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-SRV-ATTR:instance_name"}
+REQUEST = {
+    f"OS-EXT-SRV-ATTR:{name}"
+    for name in ("kernel_id", "launch_index", "ramdisk_id", "reservation_id", "root_device_name", "user_data")
+}
+HOSTNAME = "OS-EXT-SRV-ATTR:hostname"
+ADDED = {
+    "2.1": set[str](),
+    "2.3": set[str](),
+    "2.8": set[str](),
+    "2.9": {"locked"},
+    "2.16": set[str](),
+    "2.19": {"description"},
+    "2.25": set[str](),
+    "2.26": {"tags"},
+    "2.47": set[str](),
+    "2.63": {"trusted_image_certificates"},
+    "2.71": {"server_groups"},
+    "2.73": {"locked_reason"},
+    "2.75": set[str](),
+    "2.90": {HOSTNAME},
+    "2.95": set[str](),
+    "2.96": {"pinned_availability_zone"},
+    "2.98": set[str](),
+    "2.100": {"scheduler_hints"},
+    "2.106": set[str](),
+}
+
+
+def at_least(version: str, other: str) -> bool:
+    return int(version.split(".")[1]) >= int(other.split(".")[1])
+
+
+def only_for_administrators(version: str) -> set[str]:
+    return (
+        HOSTS
+        | (REQUEST | {HOSTNAME} if at_least(version, "2.3") else set())
+        | ({"host_status"} if at_least(version, "2.16") else set())
+    )
+
+
+@proves("GET /servers/{server_id}", "GET /servers/detail", "GET /servers", "PUT /servers/{server_id}")
+def test_every_version_shows_its_own_fields(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            server_id = (await c.active())["id"]
+            added: set[str] = set()
+            for version, fields in ADDED.items():
+                added |= fields
+                hidden = only_for_administrators(version)
+                path = f"/servers/{server_id}"
+                assert set(await c.show(server_id, as_="member", version=version)) == SHOWN | added, version
+                assert set(await c.show(server_id, as_="admin", version=version)) == SHOWN | added | hidden, version
+
+                (listed,) = (await c.get("/servers/detail", version=version)).json()["servers"]
+                assert set(listed) == (SHOWN | added) - {"server_groups"}, version
+                (listed,) = (await c.get("/servers/detail?all_tenants=1", as_="admin", version=version)).json()[
+                    "servers"
+                ]
+                assert set(listed) == (SHOWN | added | hidden) - {"server_groups"}, version
+                (listed,) = (await c.get("/servers", version=version)).json()["servers"]
+                assert set(listed) == {"id", "name", "links"}, version
+
+                base = SHOWN if at_least(version, "2.75") else UPDATED
+                body = {"server": {"name": f"at {version}"}}
+                answer = await c.put(path, body, version=version)
+                assert set(answer.json()["server"]) == base | added, version
+                answer = await c.put(path, body, version=version, as_="admin")
+                assert set(answer.json()["server"]) == base | added | (hidden if base is SHOWN else set()), version
+
+    run(scenario())
+
+
+def test_what_older_versions_show_otherwise(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            await make_flavor(c, "specified")
+            specs = {"extra_specs": {"hw:numa_nodes": "1"}}
+            await c.post("/flavors/specified/os-extra_specs", specs, as_="admin")
+            server_id = (await c.active(flavorRef="specified"))["id"]
+            old = await c.show(server_id, version="2.46")
+            assert old["flavor"]["id"] == "specified"
+            assert old["flavor"]["links"][0]["href"].endswith("/flavors/specified")
+            sizes = {"vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+            new = {"original_name": "specified", **sizes, **specs}
+            assert (await c.show(server_id, version="2.47"))["flavor"] == new
+            assert set(old["image"]) == {"id", "links"}
+            assert set((await c.show(server_id, version="2.97"))["image"]) == {"id", "links"}
+            assert (await c.show(server_id, version="2.98"))["image"]["properties"]["hw_rng_model"] == "virtio"
+
+    run(scenario())
+
+
+def test_what_administrators_see_of_hosts(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            server_id = (await c.active())["id"]
+            shown = await c.show(server_id)
+            assert shown["OS-EXT-SRV-ATTR:host"] == "sim-001"
+            assert shown["OS-EXT-SRV-ATTR:hypervisor_hostname"] == "sim-001"
+            assert shown["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/vda"
+            assert shown["OS-EXT-SRV-ATTR:launch_index"] == 0
+            assert shown["host_status"] == "UP"
+            seen = await c.show(server_id, as_="member")
+            assert len(seen["hostId"]) == 56
+            assert seen["hostId"] == shown["hostId"]
+            # The same host looks different to each project.
+            theirs = await c.settled((await c.boot(as_="other"))["id"])
+            assert theirs["OS-EXT-SRV-ATTR:host"] == "sim-001"
+            assert theirs["hostId"] != shown["hostId"]
+            body = {"host": "sim-001", "binary": "nova-compute", "forced_down": True}
+            await c.put("/os-services/force-down", body, as_="admin", version="2.11")
+            assert (await c.show(server_id))["host_status"] == "DOWN"
+            body["forced_down"] = False
+            await c.put("/os-services/force-down", body, as_="admin", version="2.11")
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET last_seen_at = last_seen_at - 1000")
+            assert (await c.show(server_id))["host_status"] == "UNKNOWN"
+
+    run(scenario())
+
+
+def test_a_server_of_another_project_is_not_there(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            server_id = (await c.active())["id"]
+            path = f"/servers/{server_id}"
+            for who in ("other", "service"):
+                assert fault(await c.get(path, as_=who)) == (
+                    404,
+                    "itemNotFound",
+                    f"Instance {server_id} could not be found.",
+                )
+                assert (await c.put(path, {"server": {"name": "x"}}, as_=who)).status == 404
+                assert (await c.delete(path, as_=who)).status == 404
+                assert (await c.post(f"{path}/action", {"os-stop": None}, as_=who)).status == 404
+            for who in ("reader", "member", "manager", "project-admin", "admin", "system"):
+                assert (await c.get(path, as_=who)).status == 200, who
+            assert (await c.get(path, as_=None)).status == 401
+            assert (await c.get(f"/servers/{NOBODY}")).status == 404
+            assert (await c.get("/servers/x%00y")).status == 404
+            assert (await c.get(f"{path}?unheard=of", version="2.101")).status == 200
+            assert (await c.get(f"{path}?unheard=of", version="2.102")).status == 400
+
+    run(scenario())
+
+
+def test_links_name_the_version_and_project_that_the_caller_used(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            server_id = (await c.active())["id"]
+            shown = (await c.get(f"/{DEMO}/servers/{server_id}")).json()["server"]
+            assert shown["links"] == [
+                {"rel": "self", "href": f"http://localhost/compute/v2.1/{DEMO}/servers/{server_id}"},
+                {"rel": "bookmark", "href": f"http://localhost/compute/{DEMO}/servers/{server_id}"},
+            ]
+            assert (await c.get(f"/{NOBODY}/servers/{server_id}")).status == 400
+
+    run(scenario())
+
+
+class TestUpdate:
+    async def server(self, c: Whole, **keys: Any) -> str:
+        return str((await c.active(networks="none", **keys))["id"])
+
+    @proves("PUT /servers/{server_id}")
+    def test_all_that_can_be_changed(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url) as c:
+                path = f"/servers/{await self.server(c, description='old')}"
+                before = (await c.get(path, version="2.96")).json()["server"]
+                change = {
+                    "name": "new name",
+                    "description": "new",
+                    "hostname": "new.example.org",
+                    "accessIPv4": "192.0.2.9",
+                    "accessIPv6": "2001:DB8:0::9",
+                    "OS-DCF:diskConfig": "AUTO",
+                }
+                answer = await c.put(path, {"server": change}, version="2.96")
+                assert answer.status == 200, answer.body
+                expected = {**change, "accessIPv6": "2001:db8::9", "OS-EXT-SRV-ATTR:hostname": change.pop("hostname")}
+                del expected["hostname"]
+                after = (await c.get(path, version="2.96")).json()["server"]
+                assert answer.json()["server"] == after
+                assert {key: after[key] for key in expected} == expected
+                same = set(before) - set(expected) - {"updated"}
+                assert {key: after[key] for key in same} == {key: before[key] for key in same}
+                # Each key by itself, and taking away.
+                for one, shown in (
+                    ({"description": None}, {"description": None, "name": "new name"}),
+                    ({"accessIPv4": ""}, {"accessIPv4": "", "accessIPv6": "2001:db8::9"}),
+                    ({"accessIPv6": ""}, {"accessIPv6": ""}),
+                    ({}, {"name": "new name"}),
+                ):
+                    answer = await c.put(path, {"server": one}, version="2.96")
+                    assert answer.status == 200, answer.body
+                    assert {key: answer.json()["server"][key] for key in shown} == shown
+
+        run(scenario())
+
+    def test_bad_input_changes_nothing(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url) as c:
+                path = f"/servers/{await self.server(c)}"
+                before = (await c.get(path, version="2.96")).json()
+                for version, change, words in (
+                    ("2.96", {"name": ""}, "server.name"),
+                    ("2.96", {"name": " x"}, "server.name"),
+                    ("2.96", {"name": None}, "server.name"),
+                    ("2.96", {"name": "x" * 256}, "server.name"),
+                    ("2.96", {"name": "fine", "description": "x" * 256}, "server.description"),
+                    ("2.96", {"name": "fine", "accessIPv4": "1.2.3"}, "server.accessIPv4"),
+                    ("2.96", {"name": "fine", "accessIPv6": "1.2.3.4"}, "server.accessIPv6"),
+                    ("2.96", {"name": "fine", "OS-DCF:diskConfig": "A"}, "server.OS-DCF:diskConfig"),
+                    ("2.96", {"name": "fine", "status": "ERROR"}, "'status' was unexpected"),
+                    ("2.18", {"name": "fine", "description": "x"}, "'description' was unexpected"),
+                    ("2.89", {"name": "fine", "hostname": "x"}, "'hostname' was unexpected"),
+                    ("2.93", {"name": "fine", "hostname": "a.b"}, "server.hostname"),
+                ):
+                    status, kind, message = fault(await c.put(path, {"server": change}, version=version))
+                    assert (status, kind) == (400, "badRequest")
+                    assert words in message, (change, message)
+                for body in ({}, {"server": None}, {"server": {"name": "fine"}, "more": 1}, []):
+                    assert (await c.put(path, body, version="2.96")).status == 400
+                assert (await c.put(path, {"server": {"name": "fine"}}, as_="reader")).status == 403
+                assert (await c.put(path, {"server": {"name": "fine"}}, as_="other")).status == 404
+                assert (await c.put(f"/servers/{NOBODY}", {"server": {"name": "fine"}})).status == 404
+                assert (await c.get(path, version="2.96")).json() == before
+
+        run(scenario())
+
+    def test_an_update_reaches_the_lists(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url) as c:
+                server_id = await self.server(c, name="old")
+                await c.put(f"/servers/{server_id}", {"server": {"name": "new"}})
+                assert (await c.get("/servers?name=old")).json()["servers"] == []
+                assert [s["id"] for s in (await c.get("/servers?name=^new$")).json()["servers"]] == [server_id]
+
+        run(scenario())
