@@ -1,0 +1,117 @@
+"""Schemathesis over the built-in identity, image and network services, by documents made as compute's is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.http.openapi import document
+from tests.fuzz.runner import fuzz, prime
+from tests.fuzz.support import new_database, victim
+from tests.support.process import Client
+
+Names = dict[str, list[str]]
+
+
+def identity(client: Client) -> tuple[Any, Names]:
+    from kilonova.identity.api import api
+
+    def made(noun: str, **values: Any) -> str:
+        answer = client.post("identity", f"/{noun}s", {noun: {"name": f"fuzz {noun}", **values}})
+        assert answer.status == 201, answer.body
+        return str(answer.json()[noun]["id"])
+
+    domain = made("domain")
+    project, user = made("project", domain_id=domain), made("user", domain_id=domain, password="fuzz")
+    role = made("role")
+    service = client.get("identity", "/services").json()["services"][0]["id"]
+    endpoint = client.get("identity", "/endpoints").json()["endpoints"][0]["id"]
+    return document(api, 0), {
+        "domain_id": [domain],
+        "project_id": [project],
+        "default_project_id": [project],
+        "parent_id": [domain, project],
+        "user_id": [user],
+        "role_id": [role],
+        "implied_id": [role],
+        "region_id": ["RegionOne"],
+        "service_id": [service],
+        "endpoint_id": [endpoint],
+        "tag": ["fuzz"],
+    }
+
+
+def image(client: Client) -> tuple[Any, Names]:
+    from kilonova.image.routes import api
+
+    made = client.post("image", "/images", {"name": "fuzz", "disk_format": "raw", "container_format": "bare"})
+    assert made.status == 201, made.body
+    there = client.get("image", "/images").json()["images"][0]
+    described = document(api, 0)
+    one = described["paths"]["/v2/images/{image_id}"]
+    paths = [f"/{name}" for name in ("name", "tags", "tags/-", "min_ram", "owner", "own", "status", "locations/0")]
+    operation = {
+        "type": "object",
+        "properties": {
+            "op": {"enum": ["add", "replace", "remove", "move"]},
+            "path": {"anyOf": [{"enum": paths}, {"type": "string"}]},
+            "value": {},
+        },
+        "required": ["op", "path"],
+    }
+    patch = {"schema": {"type": "array", "items": operation}}
+    one["patch"]["requestBody"] = {"content": {"application/openstack-images-v2.1-json-patch": patch}}
+    data = {"schema": {"type": "string", "format": "binary"}}
+    described["paths"]["/v2/images/{image_id}/file"]["put"]["requestBody"] = {
+        "content": {"application/octet-stream": data}
+    }
+    ids = [there["id"], made.json()["id"]]
+    return described, {"image_id": ids, "member_id": [client.project_id], "tag": ["fuzz"], "name": ["image", "members"]}
+
+
+def network(client: Client) -> tuple[Any, Names]:
+    from kilonova.network.routes import api
+
+    def made(noun: str, **values: Any) -> str:
+        answer = client.post("network", f"/{noun.replace('_', '-')}s", {noun: values})
+        assert answer.status == 201, answer.body
+        return str(answer.json()[noun]["id"])
+
+    net = made("network", name="fuzz")
+    subnet = made("subnet", network_id=net, cidr="10.99.0.0/24", ip_version=4)
+    group = made("security_group", name="fuzz")
+    outside = client.get("network", "/networks?router:external=True").json()["networks"][0]["id"]
+    return document(api, 0), {
+        "network_id": [net, outside],
+        "floating_network_id": [outside],
+        "subnet_id": [subnet],
+        "port_id": [made("port", network_id=net)],
+        "router_id": [made("router", name="fuzz")],
+        "security_group_id": [group],
+        "remote_group_id": [group],
+        "security_group_rule_id": [made("security_group_rule", security_group_id=group, direction="ingress")],
+        "floatingip_id": [made("floatingip", floating_network_id=outside)],
+        "project_id": [client.project_id],
+        "cidr": ["10.98.0.0/24", "10.98.0.0/31", "fd00::/64", "0.0.0.0/0", "::/0"],
+        "ip_address": ["10.99.0.7", "10.99.0.0", "fd00::7"],
+        "alias": ["quotas"],
+        "tag": ["fuzz"],
+    }
+
+
+@pytest.mark.parametrize("database, furnish", [("sqlite", identity), ("postgresql", image), ("postgresql", network)])
+def test_nothing_unexpected(
+    request: pytest.FixtureRequest, tmp_path: Path, database: str, furnish: Callable[[Client], tuple[Any, Names]]
+) -> None:
+    server = request.getfixturevalue("postgresql_server") if database == "postgresql" else None
+    with victim(tmp_path / "data", new_database(server) if server else "") as cloud:
+        client = cloud.client("kilonova")
+        described, names = furnish(client)
+        prime(described, names)
+        service = furnish.__name__
+        url = client.endpoints[service].rpartition("/")[0]
+        checks = "not_a_server_error"
+        fuzz(tmp_path, url, client, described, phases="coverage,fuzzing", examples=5, checks=checks)
