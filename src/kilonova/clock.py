@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 
 def now() -> float:
-    return time.time()
+    """To the microsecond and no finer, so that a time which is shown and sent back is the same moment."""
+    return round(time.time(), 6)
 
 
 def iso(moment: float) -> str:

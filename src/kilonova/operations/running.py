@@ -301,7 +301,13 @@ class Running:
         now = clock.now()
         await store.record_step(tx, self.row, step.name, UNDO, DONE, now, error=None, host=self.op.host)
         self.op.results.pop(step.name, None)
-        known = {"results": _text(self.op.results), "attempt": 0, "trouble": None, "updated_at": now}
+        known = {
+            "results": _text(self.op.results),
+            "host": self.op.host,
+            "attempt": 0,
+            "trouble": None,
+            "updated_at": now,
+        }
         following = self._undoable(self._names.index(step.name) - 1, floor)
         if following is None:
             return await self._undone(tx, known)

@@ -68,7 +68,7 @@ async def servers(database_url: str) -> AsyncIterator[Cloud]:
                 documents = {
                     key: orjson.dumps(values[key]).decode() for key in ("nics", "fault") if values.get(key) is not None
                 }
-                times = {"created_at": at(hour), "updated_at": at(hour + 10), "launched_at": at(hour) + 30.5}
+                times = {"created_at": at(hour), "updated_at": at(hour + 10) + 0.25, "launched_at": at(hour) + 30.5}
                 row = {"name": name, "flavor": orjson.dumps(FLAVOR).decode(), **times, **values, **documents}
                 await insert_server(tx, new_id(), **row)
         yield c
@@ -139,6 +139,7 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
         {"web-2", "db"},
         {"web-2", "db"},
     ),
+    ("changes-before=2026-05-04T09:59:59Z", "2.66", set(), set()),
     ("locked=true", "2.73", {"Spaced Näme"}, {"Spaced Näme"}),
     ("locked=0", "2.73", MINE - {"Spaced Näme"}, ALIVE - {"Spaced Näme"}),
     ("locked=true", "2.72", MINE, ALIVE),

@@ -65,7 +65,7 @@ async def show(ctx: Context, server_id: str, request_id: str) -> Answer:
         raise NotFound(f"Action for request_id {request_id} on instance {server_id} not found")
     shown = ctx.render("action", action)
     if ctx.behaves("events of an action are shown to all") or ctx.may(views.EVENTS, model.target(row)):
-        shown["events"] = [ctx.render("action event", event) for event in action.events]
+        shown["events"] = [ctx.render("action event", (event, row["project_id"])) for event in action.events]
     return Answer({"instanceAction": shown})
 
 

@@ -19,15 +19,28 @@ def _of(name: str) -> Value:
 
 
 def _time(name: str) -> Value:
-    def value(item: Any, ctx: Context) -> str | None:
-        moment = getattr(item, name)
-        return None if moment is None else clock.iso_micro(moment)
-
-    return value
+    return lambda item, ctx: _written(getattr(item, name))
 
 
-def _host_id(event: Any, ctx: Context) -> str:
-    return host_id(ctx.token.project_id or "", event.host)
+def _written(moment: float | None) -> str | None:
+    return None if moment is None else clock.iso_micro(moment)
+
+
+# An event is shown together with the project of its server.
+
+
+def _event(name: str) -> Value:
+    return lambda item, ctx: getattr(item[0], name)
+
+
+def _moment(name: str) -> Value:
+    return lambda item, ctx: _written(getattr(item[0], name))
+
+
+def _host_id(item: Any, ctx: Context) -> str:
+    """As the server's own."""
+    event, project_id = item
+    return host_id(project_id, event.host)
 
 
 FIELDS = {
@@ -47,14 +60,14 @@ api.view(
     View(
         "action event",
         {
-            "event": Field(_of("event"), TEXT),
-            "start_time": Field(_time("start_time"), TEXT),
-            "finish_time": Field(_time("finish_time"), NULLABLE),
-            "result": Field(_of("result"), NULLABLE),
-            "traceback": Field(_of("traceback"), NULLABLE, EVENTS),
-            "host": Field(_of("host"), NULLABLE, EVENTS),
+            "event": Field(_event("event"), TEXT),
+            "start_time": Field(_moment("start_time"), TEXT),
+            "finish_time": Field(_moment("finish_time"), NULLABLE),
+            "result": Field(_event("result"), NULLABLE),
+            "traceback": Field(_event("traceback"), NULLABLE, EVENTS),
+            "host": Field(_event("host"), NULLABLE, EVENTS),
             "hostId": Field(_host_id, TEXT),
-            "details": Field(_of("details"), NULLABLE, DETAILS),
+            "details": Field(_event("details"), NULLABLE, DETAILS),
         },
     )
 )

@@ -100,12 +100,14 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
         lost = [candidate.uuid for candidate in candidates]
         raise GoBack("choose host", note={"lost": lost}, reason="other claims were faster on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
+    op.host = taken.host
     return {"host": taken.host}
 
 
 async def give_back(op: Operation, tx: Transaction) -> None:
     await release(tx, str(op.server_id))
     await model.set_host(tx, str(op.server_id), None, None)
+    op.host = None
 
 
 async def make_ports(op: Operation) -> list[dict[str, Any]]:

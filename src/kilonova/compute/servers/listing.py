@@ -175,7 +175,8 @@ def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
     if since is not None:
         conditions.add("updated_at >= ?", since)
     if before is not None:
-        conditions.add("updated_at <= ?", before)
+        # Views show whole seconds, and what they show as this second lies before its end.
+        conditions.add("updated_at < ?", before // 1 + 1)
     if "deleted" in asked:
         conditions.add("deleted" if is_true(asked["deleted"][-1]) else "NOT deleted")
     elif since is None and before is None and "DELETED" not in map(str.upper, asked.get("status", [])):
