@@ -42,6 +42,7 @@ _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
 _JSON_TYPES = ("application/json", "application/vnd.openstack.compute+json")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_LONGEST = 1000
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
 
 
@@ -74,7 +75,7 @@ class App:
             "request",
             extra={
                 "method": scope["method"],
-                "path": scope["path"],
+                "path": scope["path"][:_LONGEST],
                 "status": status,
                 "seconds": round(time.perf_counter() - started, 6),
                 "project_id": request.project_id(),
@@ -238,6 +239,8 @@ class _Request:
 
     def fault(self, error: HttpError) -> Answer:
         write = self.api.errors if self.api is not None else _plain_fault
+        if len(error.message) > _LONGEST:
+            error.message = error.message[:_LONGEST] + "…"  # a name as long as the request's line may be
         return Answer(write(error, self.request_id), error.status, error.headers)
 
     def answer_headers(self) -> dict[str, str]:
