@@ -1,4 +1,4 @@
-"""openstacksdk does with a running cloud what the tour does, at the versions that people use; it knows the newest only by number."""
+"""openstacksdk does what the tour does, at the versions that people use; it knows the newest by number only."""
 
 from __future__ import annotations
 
