@@ -28,6 +28,7 @@ REQUEST = {
     for name in ("kernel_id", "launch_index", "ramdisk_id", "reservation_id", "root_device_name", "user_data")
 }
 HOSTNAME = "OS-EXT-SRV-ATTR:hostname"
+ADDRESS = {"addr", "version", "OS-EXT-IPS:type", "OS-EXT-IPS-MAC:mac_addr"}
 ADDED = {
     "2.1": set[str](),
     "2.3": set[str](),
@@ -77,6 +78,7 @@ def test_every_version_shows_its_own_fields(database_url: str) -> None:
                 assert set(await c.show(server_id, as_="admin", version=version)) == SHOWN | added | hidden, version
 
                 (listed,) = (await c.get("/servers/detail", version=version)).json()["servers"]
+                assert set(listed["addresses"]["private"][0]) == ADDRESS, version
                 assert set(listed) == (SHOWN | added) - {"server_groups"}, version
                 (listed,) = (await c.get("/servers/detail?all_tenants=1", as_="admin", version=version)).json()[
                     "servers"
@@ -86,9 +88,11 @@ def test_every_version_shows_its_own_fields(database_url: str) -> None:
                 assert set(listed) == {"id", "name", "links"}, version
 
                 base = SHOWN if at_least(version, "2.75") else UPDATED
+                addresses = ADDRESS if at_least(version, "2.75") else {"addr", "version"}
                 body = {"server": {"name": f"at {version}"}}
                 answer = await c.put(path, body, version=version)
                 assert set(answer.json()["server"]) == base | added, version
+                assert set(answer.json()["server"]["addresses"]["private"][0]) == addresses, version
                 answer = await c.put(path, body, version=version, as_="admin")
                 assert set(answer.json()["server"]) == base | added | (hidden if base is SHOWN else set()), version
 

@@ -51,6 +51,13 @@ def addresses(row: Any, ctx: Context) -> dict[str, Any]:
     return shown
 
 
+def bare_addresses(row: Any, ctx: Context) -> dict[str, Any]:
+    return {
+        label: [{"version": entry["version"], "addr": entry["addr"]} for entry in entries]
+        for label, entries in addresses(row, ctx).items()
+    }
+
+
 def image(row: Any, ctx: Context) -> Any:
     if not row["image_id"]:
         return ""

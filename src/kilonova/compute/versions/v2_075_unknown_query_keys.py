@@ -4,7 +4,7 @@ without swap shows 0, a hypervisor without servers an empty list.
 
 from kilonova.compute.flavors.views import empty_for_zero
 from kilonova.compute.hypervisors.views import SERVERS, servers_if_any
-from kilonova.compute.servers.views import FIELDS, UPDATE_ALWAYS
+from kilonova.compute.servers.views import FIELDS, OBJECT, UPDATE_ALWAYS, bare_addresses
 from kilonova.http.versions import Microversion, query, view
 
 CLOSED = (
@@ -28,6 +28,7 @@ version = Microversion(
     __doc__,
     [
         *(query(target).closes() for target in CLOSED),
+        view("server update").changes("addresses", before=bare_addresses, schema=OBJECT),
         view("server update").gains(*(name for name in FIELDS if name not in UPDATE_ALWAYS)),
         view("flavor").changes("swap", before=empty_for_zero, schema={"type": ["integer", "string"]}),
         view("hypervisor summary", "hypervisor").changes(

@@ -1,0 +1,142 @@
+"""Servers and their actions beside the published samples, at the version of each sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.samples.shape import differences
+from tests.samples.test_samples import SAMPLES, version_of
+from tests.support import run
+from tests.support.proves import proves
+from tests.support.whole import Whole, whole
+
+# Servers of a cell that is down: there are no cells here.
+LEFT_OUT = {"v2.69/server-get-resp.json", "v2.69/servers-details-resp.json", "v2.69/servers-list-resp.json"}
+# Keys of requests that are not offered yet.
+NOT_YET = {"personality", "tags", "trusted_image_certificates", "pinned_availability_zone"}
+DEVICES = {"source_type": "image", "destination_type": "local", "boot_index": 0}
+
+pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
+
+
+def samples(folder: str, *names: str) -> list[Path]:
+    found = [file for name in names for file in sorted((SAMPLES / folder).rglob(name))]
+    return [file for file in found if str(file.relative_to(SAMPLES / folder)) not in LEFT_OUT]
+
+
+def version(file: Path) -> str:
+    return version_of(str(file.relative_to(SAMPLES)))
+
+
+def seen_by(sample: dict[str, Any]) -> str:
+    """Some samples are what an administrator sees."""
+    return "admin" if '"OS-EXT-SRV-ATTR:host"' in json.dumps(sample) else "member"
+
+
+def check(file: Path, sample: Any, answer: Any) -> None:
+    # The keys below an image's properties are the image's own.
+    found = [each for each in differences(sample, answer) if ".image.properties." not in each]
+    assert found == [], file.relative_to(SAMPLES)
+
+
+async def furnish(c: Whole) -> str:
+    """The server of the samples: booted, stopped and started."""
+    flavor = {"flavor": {"name": "m1.tiny.specs", "id": "specified", "ram": 512, "vcpus": 1, "disk": 1}}
+    await c.post("/flavors", flavor, as_="admin")
+    await c.post("/flavors/specified/os-extra_specs", {"extra_specs": {"hw:numa_nodes": "1"}}, as_="admin")
+    keys = {"metadata": {"My Server Name": "Apache1"}, "user_data": "QUFB", "availability_zone": "nova"}
+    server_id = (await c.active(name="new-server-test", flavorRef="specified", **keys))["id"]
+    await c.active(name="another")
+    for action in ("os-stop", "os-start"):
+        await c.post(f"/servers/{server_id}/action", {action: None})
+        await c.settled(server_id)
+    return str(server_id)
+
+
+@proves("GET /servers", "GET /servers/detail", "GET /servers/{server_id}", "PUT /servers/{server_id}")
+def test_servers(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server_id = await furnish(c)
+            for file in samples("servers", "server-get-resp.json"):
+                sample = json.loads(file.read_text())
+                answer = await c.get(f"/servers/{server_id}", version=version(file), as_=seen_by(sample))
+                check(file, sample, answer.json())
+            for file in samples("servers", "servers-details*.json", "servers-list*.json"):
+                sample = json.loads(file.read_text())
+                query = {
+                    "limit": "1" if "servers_links" in sample else "1000",
+                    **({"changes-before": "2100-01-01T00:00:00Z"} if "changes-before" in file.name else {}),
+                    **({"all_tenants": "1"} if seen_by(sample) == "admin" else {}),
+                }
+                path = "/servers/detail" if "details" in file.name else "/servers"
+                answer = await c.get(f"{path}?{urlencode(query)}", version=version(file), as_=seen_by(sample))
+                check(file, sample, answer.json())
+            for file in samples("servers", "server-update-resp.json", "server-put-resp.json"):
+                sample = json.loads(file.read_text())
+                body = json.loads(file.with_name(file.name.replace("-resp", "-req")).read_text())
+                body["server"] = {key: value for key, value in body["server"].items() if key not in NOT_YET}
+                answer = await c.put(f"/servers/{server_id}", body, version=version(file), as_=seen_by(sample))
+                assert answer.status == 200, answer.body
+                check(file, sample, answer.json())
+
+    run(scenario())
+
+
+@proves("POST /servers")
+def test_new_servers(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1, zones=("us-west",), quota__instances=100, quota__cores=100) as c:
+            for file in samples("servers", "server-create-resp.json"):
+                asked = file.with_name("server-create-req.json")
+                if not asked.exists():
+                    continue
+                body = json.loads(asked.read_text())
+                server = body["server"] = {key: value for key, value in body["server"].items() if key not in NOT_YET}
+                server["flavorRef"] = "1"
+                server["availability_zone"] = "us-west"
+                if "imageRef" in server:
+                    server["imageRef"] = c.image_id
+                if "block_device_mapping_v2" in server:
+                    server["block_device_mapping_v2"] = [{**DEVICES, "uuid": c.image_id}]
+                if "uuid" in str(server.get("networks")):
+                    server["networks"][0]["uuid"] = c.network_id
+                if int(version(file).split(".")[1]) >= 37:
+                    server.setdefault("networks", "auto")
+                answer = await c.post("/servers", body, version=version(file))
+                assert answer.status == 202, (file, answer.body)
+                check(file, json.loads(file.read_text()), answer.json())
+                await c.settled(answer.json()["server"]["id"])
+
+    run(scenario())
+
+
+@proves("GET /servers/{server_id}/os-instance-actions", "GET /servers/{server_id}/os-instance-actions/{request_id}")
+def test_actions(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            path = f"/servers/{await furnish(c)}/os-instance-actions"
+            listed = (await c.get(path)).json()["instanceActions"]
+            request_id = next(each["request_id"] for each in listed if each["action"] == "stop")
+            for file in samples("os-instance-actions", "*.json"):
+                query = ""
+                for word, part in (
+                    ("limit", "limit=1"),
+                    ("marker", f"marker={request_id}"),
+                    ("changes-since", "changes-since=2000-01-01T00:00:00Z"),
+                    ("changes-before", "changes-before=2100-01-01T00:00:00Z"),
+                ):
+                    if word in file.name:
+                        query = f"?{part}"
+                url = f"{path}/{request_id}" if "-get-" in file.name else path + query
+                who = "member" if "non-admin" in file.name else "admin"
+                answer = await c.get(url, version=version(file), as_=who)
+                assert answer.status == 200, answer.body
+                check(file, json.loads(file.read_text()), answer.json())
+
+    run(scenario())
