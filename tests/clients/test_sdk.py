@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openstack
 import pytest
+from openstack.exceptions import (
+    BadRequestException,
+    ConflictException,
+    ForbiddenException,
+    NotFoundException,
+    ResourceFailure,
+)
 
 from tests.support.process import Cloud
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqGzU4zHF7cqqQxXL9TbXKM3Ot2ZcS2rm8Jdm8Y8m8r somebody"
+
+# The SDK warns of its own future.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +93,123 @@ def test_what_an_administrator_sees(cloud: Cloud, version: str | None) -> None:
     assert admin.compute.find_flavor(f"big-{version}").vcpus == 2
     admin.compute.delete_flavor(flavor)
     assert admin.compute.get_limits().absolute.instances == 10
+
+
+def boot(demo: Any, **keys: Any) -> Any:
+    """Not waited for: a server of the smallest kind."""
+    given = {
+        "name": "s",
+        "image_id": demo.image.find_image("cirros-sim").id,
+        "flavor_id": demo.compute.find_flavor("m1.tiny").id,
+        "networks": "none",
+        **keys,
+    }
+    return demo.compute.create_server(**given)
+
+
+def delete(demo: Any, *servers: Any) -> None:
+    for server in servers:
+        demo.compute.delete_server(server)
+    for server in servers:
+        demo.compute.wait_for_delete(server, interval=0.1, wait=30)
+
+
+def test_an_image_goes_up_and_down_and_is_booted_from(cloud: Cloud, tmp_path: Path) -> None:
+    demo = connect(cloud, "kilonova-demo", "2.98")
+    content = os.urandom(300_000)
+    image = demo.image.create_image(
+        "mine", data=content, disk_format="raw", container_format="bare", hw_rng_model="virtio", allow_duplicates=True
+    )
+    assert demo.image.get_image(image.id).status == "active"
+    assert demo.image.get_image(image.id).size == len(content)
+    demo.image.download_image(image, output=str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == content
+    server = demo.compute.wait_for_server(boot(demo, image_id=image.id), interval=0.1, wait=30)
+    assert server.image["id"] == image.id
+    assert server.image["properties"]["hw_rng_model"] == "virtio"
+    delete(demo, server)
+    demo.image.delete_image(image)
+    with pytest.raises(BadRequestException, match=f"Can not find requested image {image.id}"):
+        boot(demo, image_id=image.id)
+
+
+def test_a_port_of_ones_own(cloud: Cloud) -> None:
+    demo = connect(cloud, "kilonova-demo", "2.96")
+    network = demo.network.find_network("private")
+    port = demo.network.create_port(network_id=network.id)
+    server = demo.compute.wait_for_server(boot(demo, networks=[{"port": port.id}]), interval=0.1, wait=30)
+    assert [entry["addr"] for entry in server.addresses["private"]] == [port.fixed_ips[0]["ip_address"]]
+    with pytest.raises(ConflictException, match="still in use"):
+        boot(demo, networks=[{"port": port.id}])
+    delete(demo, server)
+    assert demo.network.get_port(port.id).device_id == ""
+    demo.network.delete_port(port)
+
+
+def test_lists_come_whole_whatever_the_page(cloud: Cloud) -> None:
+    demo, admin = connect(cloud, "kilonova-demo", "2.96"), connect(cloud, "kilonova", "2.96")
+    boot(demo, name="many", max_count=5)
+    made = list(demo.compute.servers(name="many"))
+    assert sorted(server.name for server in made) == [f"many-{number}" for number in range(1, 6)]
+    for server in made:
+        demo.compute.wait_for_server(server, interval=0.1, wait=30)
+    expected = [server.id for server in made]
+    for limit in (1, 2, 5):
+        assert [server.id for server in demo.compute.servers(name="many", limit=limit)] == expected
+        found = demo.compute.servers(details=False, limit=limit, sort_key="display_name", sort_dir="asc")
+        assert [server.name for server in found] == [f"many-{number}" for number in range(1, 6)]
+    assert list(admin.compute.servers(name="many")) == []
+    everywhere = list(admin.compute.servers(all_projects=True, name="many"))
+    assert {server.id for server in everywhere} == set(expected)
+    assert {server.project_id for server in everywhere} == {demo.current_project_id}
+    assert all(server.compute_host for server in everywhere)
+    with pytest.raises(ForbiddenException):
+        list(demo.compute.servers(all_projects=True))
+    assert demo.compute.find_server("many-3").id in expected
+    actions = list(demo.compute.server_actions(made[0]))
+    (events,) = [demo.compute.get_server_action(action.request_id, made[0].id).events for action in actions]
+    assert {event.result for event in events} == {"Success"}
+    delete(demo, *made)
+
+
+def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
+    demo, reader = connect(cloud, "kilonova-demo", "2.96"), connect(cloud, "kilonova-demo-reader", "2.96")
+    server = demo.compute.wait_for_server(boot(demo), interval=0.1, wait=30)
+    with pytest.raises(ConflictException, match=f"Cannot 'start' instance {server.id} while it is in vm_state active"):
+        demo.compute.start_server(server)
+    with pytest.raises(ForbiddenException, match="Policy doesn't allow"):
+        reader.compute.stop_server(server)
+    with pytest.raises(BadRequestException, match="zone is not available"):
+        boot(demo, availability_zone="north")
+    with pytest.raises(ForbiddenException, match="Quota exceeded for instances, cores"):
+        boot(demo, min_count=30)
+    with pytest.raises(NotFoundException, match="could not be found"):
+        demo.compute.get_server("11111111-1111-1111-1111-111111111111")
+    delete(demo, server)
+    admin = connect(cloud, "kilonova", "2.96")
+    huge = admin.compute.create_flavor(name="huge", ram=512, vcpus=1, disk=10**6)
+    failed = boot(admin, flavor_id=huge.id)
+    project = admin.current_project_id
+    try:
+        with pytest.raises(ResourceFailure):
+            admin.compute.wait_for_server(failed, interval=0.1, wait=30)
+        assert (
+            admin.compute.get_server(failed.id).fault["message"].startswith("No valid host was found: 3 hosts: 3 lack")
+        )
+    finally:
+        delete(admin, failed)
+        admin.compute.delete_flavor(huge)
+    assert list(admin.compute.servers(all_projects=True, project_id=project)) == []
+
+
+def test_the_calls_that_do_it_all_at_once(cloud: Cloud) -> None:
+    demo = connect(cloud, "kilonova-demo", None)
+    server = demo.create_server(
+        "all-in-one", image="cirros-sim", flavor="m1.tiny", network="private", wait=True, auto_ip=False, timeout=30
+    )
+    assert server.status == "ACTIVE"
+    assert demo.get_server("all-in-one").id == server.id
+    assert [found.id for found in demo.list_servers(bare=True)] == [server.id]
+    assert server.private_v4.startswith("10.")
+    assert demo.delete_server("all-in-one", wait=True, timeout=30)
+    assert demo.get_server("all-in-one") is None
