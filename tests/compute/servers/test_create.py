@@ -186,7 +186,8 @@ def test_bad_bodies_are_refused_naming_the_field(database_url: str) -> None:
                 status, message = await refused(c, version, **keys)
                 assert status == 400, keys
                 assert words in message, (keys, message)
-            for body in ({}, {"server": []}, {"server": None}, {"servers": {}}, [], "server", 1, None):
+            bodies: list[Any] = [{}, {"server": []}, {"server": None}, {"servers": {}}, [], "server", 1, None]
+            for body in bodies:
                 assert fault(await c.post("/servers", body, version="2.96"))[0] == 400, body
             for raw in (b"", b"{", b'{"server": {"name": "a", "name": "b"}}', b"\xff", b"[" * 5000):
                 answer = await c.request("POST", "/servers", content=raw, headers={"Content-Type": "application/json"})
@@ -409,7 +410,7 @@ class TestQuotas:
         self, database_url: str, limit: dict[str, int], flavor: str, expected: int
     ) -> None:
         async def scenario() -> None:
-            limits = {f"quota__{name}": limit.get(name, -1) for name in ("instances", "cores", "ram")}
+            limits: dict[str, Any] = {f"quota__{name}": limit.get(name, -1) for name in ("instances", "cores", "ram")}
             async with whole(database_url, hosts=4, **limits) as c:
                 body = {"server": {"name": "s", "flavorRef": flavor, "imageRef": c.image_id, "networks": "none"}}
                 answers = await asyncio.gather(

@@ -147,6 +147,19 @@ def test_a_delete_that_failed_can_be_asked_for_again(database_url: str) -> None:
     run(scenario())
 
 
+def test_it_waits_for_a_host_that_does_not_answer(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            server_id = (await c.active())["id"]
+            with rules(c) as sim:
+                sim.add_failure("*", "destroy", "unreachable", 2, None)
+            await c.delete(f"/servers/{server_id}")
+            await c.gone(server_id)
+            assert await holdings(c, server_id) == NOTHING
+
+    run(scenario())
+
+
 def test_a_port_of_the_users_own_stays(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url) as c:

@@ -98,7 +98,8 @@ def test_bad_bodies(database_url: str) -> None:
                 ("dance", None),
             ):
                 assert fault(await act(c, server_id, action, body))[:2] == (400, "badRequest"), (action, body)
-            for whole_body in ({}, {"os-stop": None, "os-start": None}, [], "os-stop", None):
+            bodies: list[Any] = [{}, {"os-stop": None, "os-start": None}, [], "os-stop", None]
+            for whole_body in bodies:
                 answer = await c.post(f"/servers/{server_id}/action", whole_body)
                 assert fault(answer)[:2] == (400, "badRequest"), whole_body
             assert await c.db.fetch_value("SELECT COUNT(*) FROM operations") == 1

@@ -249,7 +249,8 @@ class TestUpdate:
                     status, kind, message = fault(await c.put(path, {"server": change}, version=version))
                     assert (status, kind) == (400, "badRequest")
                     assert words in message, (change, message)
-                for body in ({}, {"server": None}, {"server": {"name": "fine"}, "more": 1}, []):
+                bodies: list[Any] = [{}, {"server": None}, {"server": {"name": "fine"}, "more": 1}, []]
+                for body in bodies:
                     assert (await c.put(path, body, version="2.96")).status == 400
                 assert (await c.put(path, {"server": {"name": "fine"}}, as_="reader")).status == 403
                 assert (await c.put(path, {"server": {"name": "fine"}}, as_="other")).status == 404
