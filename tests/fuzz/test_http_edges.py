@@ -17,6 +17,8 @@ from kilonova.http import Answer, Api, Context, context, protocol
 from kilonova.http.client import InProcess, Remote, Response, Unreachable
 from kilonova.http.schema import Validator
 from kilonova.http.server import Server, bind
+from kilonova.network.client import NetworkError
+from kilonova.telemetry.logs import JsonFormatter
 from tests.http.toy import Toy, toy_fault
 from tests.support import run
 
@@ -101,6 +103,23 @@ def test_another_service_out_of_reach_is_503(caplog: pytest.LogCaptureFixture) -
     answer = app(handler).get("/edge/x")
     assert answer.status == 503
     assert b"10.0.0.7" not in answer.body
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409])
+def test_a_refusal_by_another_service_is_passed_on(status: int) -> None:
+    async def handler(ctx: Context) -> Answer:
+        raise NetworkError(status, "Why", "because")
+
+    answer = app(handler).get("/edge/x")
+    assert (answer.status, answer.json()) == (status, {"fault": {"code": status, "message": "because"}})
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 2**70, {1: 2}, b"\xff", float("inf")])
+def test_a_log_line_is_written_whatever_is_in_it(odd: Any) -> None:
+    record = logging.makeLogRecord({"msg": "%s", "args": (odd,), "name": "x", "levelname": "INFO", "extra": odd})
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line.encode())["level"] == "info"
 
 
 # Clients that leave

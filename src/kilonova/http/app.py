@@ -16,7 +16,7 @@ import orjson
 from kilonova import store
 from kilonova.http.api import Actions, Api, Form, Route
 from kilonova.http.body import check_text, parse_json
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Refused, Unreachable
 from kilonova.http.context import Answer, Context, next_chunk
 from kilonova.http.errors import (
     BadRequest,
@@ -107,6 +107,9 @@ class _Request:
         except store.Unavailable:
             log.warning("the database is not available", exc_info=True)
             answer = self.fault(Unavailable("The database is not available for the moment; try again."))
+        except Refused as error:
+            # In the caller's name: a token that has just ended, or a rule of the other service's own.
+            answer = self.fault(HttpError(str(error), status=error.status))
         except Unreachable:
             log.warning("another service is not available", exc_info=True)
             answer = self.fault(Unavailable("Another service is not available for the moment; try again."))

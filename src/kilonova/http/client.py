@@ -20,6 +20,14 @@ class Unreachable(Exception):
     passing = True
 
 
+class Refused(Exception):
+    """The service refused: `status` of its answer, and its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Response:
     __slots__ = ("body", "headers", "status")
 

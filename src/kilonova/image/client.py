@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Refused, Unreachable
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller
@@ -18,12 +18,8 @@ Item = dict[str, Any]
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
 
-class ImageError(Exception):
-    """The image service refused: `status` of the answer and its message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class ImageError(Refused):
+    """The image service refused."""
 
 
 class ImageClient:

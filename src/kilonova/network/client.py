@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Refused, Unreachable
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller, Response
@@ -17,12 +17,11 @@ _IDS_A_REQUEST = 100
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-class NetworkError(Exception):
-    """The network service refused: `status` of the answer, `kind` the type it named, and its message."""
+class NetworkError(Refused):
+    """The network service refused; `kind` is the type it named."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message)
         self.kind = kind
 
 
