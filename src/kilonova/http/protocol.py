@@ -33,7 +33,6 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = False
-        self._head_size = 0
         # Bytes that came after the first of an unfinished head; none while no head is waited for.
         self._waited: int | None = None
         self._is_upgrade = False
@@ -73,7 +72,8 @@ class Protocol(HttpToolsProtocol):
 
     def _without_upgrade(self) -> bytes:
         """The head just read, as a client without wishes would have sent it."""
-        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
             if name == b"connection":
                 value = b", ".join(word for word in value.split(b",") if word.strip().lower() != b"upgrade")
@@ -86,21 +86,14 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._head_size = 0
         self._waited = None
         self._is_upgrade = False
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._grow(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._grow(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._disarm()
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > HEAD_BYTES:
+            raise _TOO_LARGE
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._is_upgrade = True
         else:
@@ -109,11 +102,6 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._is_upgrade:
             super().on_message_complete()
-
-    def _grow(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > HEAD_BYTES:
-            raise _TOO_LARGE
 
     def _go_on_waiting(self, size: int) -> None:
         """The rest of a head is missing: it has some time, and may not be endless."""
@@ -137,15 +125,16 @@ class Protocol(HttpToolsProtocol):
     # Refusing
 
     def _refuse(self, error: HttpError) -> None:
-        """Say why and hang up; requests that came before are answered first."""
+        """Say why and hang up; whole requests that came before are answered first."""
         log.info("malformed request: %s", error.message)
         self._disarm()
-        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
-            self.cycle.keep_alive = False
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            cycle.keep_alive = False
             self.flow.pause_reading()
             return
         body = orjson.dumps({"error": {"code": error.status, "title": error.title, "message": error.message}})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
             self.transport.write(STATUS_LINE[error.status] + head + body)
         self.transport.close()
