@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -29,12 +28,12 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.schema import pruned
+from kilonova.telemetry import context
 
 if TYPE_CHECKING:
     from kilonova.services import Services
 
 log = logging.getLogger(__name__)
-request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 Plain = Callable[[], Awaitable[Answer]]
 Wire = tuple[list[tuple[bytes, bytes]], bytes]
@@ -60,8 +59,10 @@ class App:
             return
         started = time.perf_counter()
         request_id = f"req-{uuid.uuid4()}"
-        request_id_var.set(request_id)
         headers = _headers(scope["headers"])
+        given = headers.get("x-openstack-request-id", "")
+        context.request_id.set(request_id)
+        context.global_request_id.set(given if _REQUEST_ID.fullmatch(given) else None)
         request = _Request(self, scope["method"], headers, request_id, receive)
         answer, wire = await request.settle(scope)
         status = answer.status or 200
@@ -127,8 +128,6 @@ class _Request:
         if api is None:
             raise NotFound("The resource could not be found.")
         ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
-        given = self.headers.get("x-openstack-request-id", "")
-        ctx.global_request_id = given if _REQUEST_ID.fullmatch(given) else None
         ctx.receive = self.receive
         if not _storable(segments):
             raise NotFound("The resource could not be found.")

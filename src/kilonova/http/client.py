@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from kilonova.telemetry.context import passed_on
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
@@ -146,7 +148,7 @@ class InProcess:
 
     def _headers(self, headers: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
         wire = [(b"host", self.host.encode())]
-        wire += [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        wire += [(name.lower().encode(), value.encode("latin-1")) for name, value in _with_chain(headers).items()]
         return wire
 
     def _scope(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
@@ -180,7 +182,7 @@ class Remote:
         json: Any = None,
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> Response:
-        sent = dict(headers or {})
+        sent = _with_chain(headers)
         if json is not None:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
@@ -195,13 +197,19 @@ class Remote:
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
         try:
-            async with self._client.stream(method, path, headers=dict(headers or {})) as answer:
+            async with self._client.stream(method, path, headers=_with_chain(headers)) as answer:
                 yield StreamResponse(answer.status_code, dict(answer.headers), answer.aiter_bytes())
         except self._http.HTTPError as error:
             raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _with_chain(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers, and by which request of ours this one is caused."""
+    chain = passed_on()
+    return {**({"X-OpenStack-Request-ID": chain} if chain else {}), **(headers or {})}
 
 
 def _receiver(content: bytes | AsyncIterator[bytes] | None) -> Any:

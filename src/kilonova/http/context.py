@@ -49,7 +49,6 @@ class Context:
         "api",
         "body",
         "form",
-        "global_request_id",
         "headers",
         "minor",
         "now",
@@ -70,7 +69,6 @@ class Context:
         self.services = services
         self.headers = headers
         self.request_id = request_id
-        self.global_request_id: str | None = None
         self.now = clock.now()
         self.minor = api.low
         self.route: Route

@@ -20,6 +20,7 @@ from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, Tim
 from kilonova.operations.states import CANCELLED, DONE, FAILED, QUEUED, RUNNING, UNDOING, WAITING
 from kilonova.operations.table import Entry, Operation, Step, Wait
 from kilonova.store import Row, Transaction, Unavailable
+from kilonova.telemetry import context
 
 if TYPE_CHECKING:
     from kilonova.operations.worker import Worker
@@ -54,6 +55,7 @@ class Running:
 
     async def run(self) -> None:
         operation_id.set(self.op.id)
+        context.request_id.set(self.op.request_id)
         trouble = 0
         while not self.released and not self.worker.stopping:
             try:

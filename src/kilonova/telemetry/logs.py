@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 
 from kilonova import clock
+from kilonova.telemetry import context
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        from kilonova.http.app import request_id_var
         from kilonova.operations.context import operation_id
 
         line: dict[str, Any] = {
@@ -26,8 +26,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if (request := request_id_var.get()) is not None:
+        if (request := context.request_id.get()) is not None:
             line["request_id"] = request
+        if (chain := context.global_request_id.get()) is not None:
+            line["global_request_id"] = chain
         if (operation := operation_id.get()) is not None:
             line["operation_id"] = operation
         line.update((key, value) for key, value in vars(record).items() if key not in _STANDARD)
