@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,10 +49,18 @@ def assert_sound(cloud: Cloud, database: list[str]) -> None:
     assert (found.returncode, found.stdout.strip()) == (0, "Everything agrees."), found.stdout
 
 
+def log_lines(cloud: Cloud) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cloud.log.split("\n") if line]
+
+
+def answers(cloud: Cloud) -> Counter[int]:
+    """How many requests got which status."""
+    return Counter(line["status"] for line in log_lines(cloud) if line["message"] == "request")
+
+
 def troubles(cloud: Cloud) -> list[dict[str, Any]]:
     """What the log says at the level of errors, and what came to the terminal beside the endpoints."""
-    lines = [json.loads(line) for line in cloud.log.split("\n") if line]
-    wrong = [line for line in lines if line["level"] in ("error", "critical") or line.get("status") == 500]
+    wrong = [line for line in log_lines(cloud) if line["level"] in ("error", "critical") or line.get("status") == 500]
     return wrong + ([{"output": cloud.output}] if "Traceback" in cloud.output else [])
 
 

@@ -114,4 +114,4 @@ def test_nothing_unexpected(
         service = furnish.__name__
         url = client.endpoints[service].rpartition("/")[0]
         checks = "not_a_server_error"
-        fuzz(tmp_path, url, client, described, phases="coverage,fuzzing", examples=5, checks=checks)
+        fuzz(tmp_path, url, client, described, phases="coverage,fuzzing", examples=3, checks=checks)
