@@ -56,36 +56,7 @@ async def create(ctx: Context) -> Created:
     await _check_metadata(ctx, body.get("metadata", {}))
     password = body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12))
     reservation_id = "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8))
-    hints = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
-    common = {
-        "project_id": ctx.token.project_id,
-        "user_id": ctx.token.user_id,
-        "vm_state": states.BUILDING,
-        "power_state": states.NOSTATE,
-        "pinned_zone": pin,
-        "flavor_id": flavor["flavor_id"],
-        "vcpus": flavor["vcpus"],
-        "ram": flavor["ram"],
-        "flavor": orjson.dumps(_flavor_copy(flavor)).decode(),
-        "image_id": image["id"],
-        "image_properties": orjson.dumps(_image_properties(image)).decode(),
-        "key_name": key["name"] if key else None,
-        "public_key": key["public_key"] if key else None,
-        "user_data": body.get("user_data"),
-        "metadata": orjson.dumps(body.get("metadata", {})).decode(),
-        "nics": "[]",
-        "scheduler_hints": orjson.dumps(hints).decode(),
-        "config_drive": is_true(body.get("config_drive", False)),
-        "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
-        "access_ip_v4": address(body.get("accessIPv4")),
-        "access_ip_v6": address(body.get("accessIPv6")),
-        "reservation_id": reservation_id,
-        "root_device_name": "/dev/vda",
-        "locked": False,
-        "deleted": False,
-        "created_at": ctx.now,
-        "updated_at": ctx.now,
-    }
+    common = {**_record(ctx, flavor, image, key), "pinned_zone": pin, "reservation_id": reservation_id}
     params = {"networks": nics, "security_groups": groups, "destination": destination}
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
     async with ctx.db.transaction() as tx:
@@ -116,6 +87,39 @@ def _count(body: dict[str, Any]) -> tuple[int, int]:
     if most > 1 and "hostname" in body:
         raise BadRequest("Invalid input for field/attribute hostname: it cannot be given for several servers.")
     return least, min(most, MOST_AT_ONCE)
+
+
+def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -> Row:
+    """What the servers of one request have in common; flavor, image and key are kept as they are now."""
+    body = ctx.body["server"]
+    hints = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
+    return {
+        "project_id": ctx.token.project_id,
+        "user_id": ctx.token.user_id,
+        "vm_state": states.BUILDING,
+        "power_state": states.NOSTATE,
+        "flavor_id": flavor["flavor_id"],
+        "vcpus": flavor["vcpus"],
+        "ram": flavor["ram"],
+        "flavor": orjson.dumps(_flavor_copy(flavor)).decode(),
+        "image_id": image["id"],
+        "image_properties": orjson.dumps(_image_properties(image)).decode(),
+        "key_name": key["name"] if key else None,
+        "public_key": key["public_key"] if key else None,
+        "user_data": body.get("user_data"),
+        "metadata": orjson.dumps(body.get("metadata", {})).decode(),
+        "nics": "[]",
+        "scheduler_hints": orjson.dumps(hints).decode(),
+        "config_drive": is_true(body.get("config_drive", False)),
+        "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
+        "access_ip_v4": address(body.get("accessIPv4")),
+        "access_ip_v6": address(body.get("accessIPv6")),
+        "root_device_name": "/dev/vda",
+        "locked": False,
+        "deleted": False,
+        "created_at": ctx.now,
+        "updated_at": ctx.now,
+    }
 
 
 def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str, Any]:
