@@ -63,7 +63,15 @@ async def drop(op: Operation, given: Collection[str]) -> None:
     await network.delete_ports([port["id"] for port in there if port["id"] not in given], token)
     for port in there:
         if port["id"] in given:
-            await network.update_port(port["id"], _GONE, token)
+            await _set_free(op, port["id"], token)
+
+
+async def _set_free(op: Operation, port_id: str, token: str) -> None:
+    try:
+        await op.services.network.update_port(port_id, _GONE, token)
+    except NetworkError as error:
+        if error.status != 404:
+            raise
 
 
 async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
