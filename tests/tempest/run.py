@@ -13,6 +13,7 @@ import configparser
 import csv
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -124,8 +125,9 @@ def run(cloud: Cloud, workspace: Path, wanted: list[str] | None) -> dict[str, st
         settings(cloud, workspace).write(file)
     selection = ["--regex", EVERYTHING]
     if wanted is not None:
-        (workspace / "chosen.txt").write_text("".join(f"{name}\n" for name in wanted))
-        selection = ["--load-list", "chosen.txt"]
+        # A test's full name ends with its id and tags in brackets, which say nothing to a reader.
+        (workspace / "chosen.txt").write_text("".join(f"^{re.escape(name)}(\\[|$)\n" for name in wanted))
+        selection = ["--include-list", "chosen.txt"]
     stream = subprocess.run(
         [BIN / "tempest", "run", *selection, "--concurrency", "2", "--subunit"],
         cwd=workspace,
