@@ -339,9 +339,15 @@ CREATE INDEX servers_flavor ON servers (flavor_id) WHERE NOT deleted;
 
 CREATE INDEX servers_host ON servers (host) WHERE NOT deleted;
 
+CREATE INDEX servers_hostname ON servers (hostname) WHERE NOT deleted;
+
 CREATE INDEX servers_image ON servers (image_id) WHERE NOT deleted;
 
+CREATE INDEX servers_key ON servers (key_name) WHERE NOT deleted;
+
 CREATE INDEX servers_name ON servers (name, project_id) WHERE NOT deleted;
+
+CREATE INDEX servers_node ON servers (hypervisor_hostname) WHERE NOT deleted;
 
 CREATE INDEX servers_project ON servers (project_id, created_at, id) WHERE NOT deleted;
 

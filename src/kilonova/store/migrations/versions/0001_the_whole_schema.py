@@ -368,6 +368,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("NOT deleted"),
     )
     op.create_index(
+        "servers_hostname",
+        "servers",
+        ["hostname"],
+        unique=False,
+        sqlite_where=sa.text("NOT deleted"),
+        postgresql_where=sa.text("NOT deleted"),
+    )
+    op.create_index(
         "servers_image",
         "servers",
         ["image_id"],
@@ -376,9 +384,25 @@ def upgrade() -> None:
         postgresql_where=sa.text("NOT deleted"),
     )
     op.create_index(
+        "servers_key",
+        "servers",
+        ["key_name"],
+        unique=False,
+        sqlite_where=sa.text("NOT deleted"),
+        postgresql_where=sa.text("NOT deleted"),
+    )
+    op.create_index(
         "servers_name",
         "servers",
         ["name", "project_id"],
+        unique=False,
+        sqlite_where=sa.text("NOT deleted"),
+        postgresql_where=sa.text("NOT deleted"),
+    )
+    op.create_index(
+        "servers_node",
+        "servers",
+        ["hypervisor_hostname"],
         unique=False,
         sqlite_where=sa.text("NOT deleted"),
         postgresql_where=sa.text("NOT deleted"),
