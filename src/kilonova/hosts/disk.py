@@ -6,6 +6,8 @@ from pathlib import Path
 
 import apsw
 
+from kilonova.store.sqlite import use_wal
+
 # A backstop only: `checkpoint` runs aside of the event loop, which would otherwise wait for the disk at a commit.
 _AUTOCHECKPOINT_PAGES = 8000
 
@@ -15,7 +17,7 @@ def open_file(path: Path, schema: str = "") -> apsw.Connection:
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5000)
-    connection.pragma("journal_mode", "wal")
+    use_wal(connection)
     connection.pragma("synchronous", "normal")
     connection.wal_autocheckpoint(_AUTOCHECKPOINT_PAGES)
     connection.execute(schema)

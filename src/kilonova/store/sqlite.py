@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +35,7 @@ def connect(path: Path) -> apsw.Connection:
 def _connection(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(BUSY_MILLISECONDS)
-    connection.pragma("journal_mode", "wal")
+    use_wal(connection)
     connection.pragma("synchronous", "full")
     connection.pragma("foreign_keys", True)
     connection.pragma("temp_store", "memory")
@@ -43,6 +44,19 @@ def _connection(path: Path) -> apsw.Connection:
     connection.create_scalar_function("greatest", _greatest, deterministic=True)
     connection.create_scalar_function("least", _least, deterministic=True)
     return connection
+
+
+def use_wal(connection: apsw.Connection) -> None:
+    """The switch, made once in a file's life, does not wait for others as everything else does."""
+    until = time.monotonic() + BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.pragma("journal_mode", "wal")
+            return
+        except apsw.BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
 
 
 def _greatest(*values: Any) -> Any:
