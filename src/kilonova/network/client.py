@@ -72,13 +72,6 @@ class NetworkClient:
     async def ports_of(self, device_id: str, token: str) -> list[Item]:
         return await self._list("ports", token, {"device_id": device_id})
 
-    async def ports_of_devices(self, device_ids: Sequence[str], token: str) -> dict[str, list[Item]]:
-        """The ports of several devices, by device."""
-        found: dict[str, list[Item]] = {device_id: [] for device_id in device_ids}
-        for port in await self._by("ports", "device_id", device_ids, token):
-            found[port["device_id"]].append(port)
-        return found
-
     async def create_port(self, port: Item, token: str) -> Item:
         made: Item = (await self._call("POST", "/v2.0/ports", token, {"port": port}))["port"]
         return made
