@@ -18,6 +18,19 @@ CREATE UNIQUE INDEX aggregates_name ON aggregates (name);
 
 CREATE UNIQUE INDEX aggregates_uuid ON aggregates (uuid);
 
+CREATE TABLE attempts (
+    id BIGSERIAL NOT NULL,
+    server_id TEXT COLLATE "C" NOT NULL,
+    operation_id TEXT COLLATE "C",
+    kind TEXT COLLATE "C" NOT NULL,
+    host TEXT COLLATE "C",
+    diagnosis TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_attempts PRIMARY KEY (id)
+);
+
+CREATE INDEX attempts_server ON attempts (server_id, id);
+
 CREATE TABLE consumers (
     uuid TEXT COLLATE "C" NOT NULL,
     project_id TEXT COLLATE "C" NOT NULL,
@@ -238,6 +251,7 @@ CREATE TABLE resource_providers (
     facts BIGINT NOT NULL,
     created_at DOUBLE PRECISION NOT NULL,
     updated_at DOUBLE PRECISION NOT NULL,
+    reported BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_resource_providers PRIMARY KEY (id),
     CONSTRAINT uq_resource_providers_uuid UNIQUE (uuid),
     CONSTRAINT uq_resource_providers_name UNIQUE (name),
@@ -288,6 +302,19 @@ CREATE INDEX ix_security_groups_name ON security_groups (name);
 CREATE INDEX ix_security_groups_project ON security_groups (project_id);
 
 CREATE UNIQUE INDEX uq_security_groups_default ON security_groups (project_id) WHERE is_default;
+
+CREATE TABLE server_groups (
+    id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    policy TEXT COLLATE "C" NOT NULL,
+    max_server_per_host BIGINT,
+    created_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_server_groups PRIMARY KEY (id)
+);
+
+CREATE INDEX server_groups_project ON server_groups (project_id, created_at, id);
 
 CREATE TABLE servers (
     id TEXT COLLATE "C" NOT NULL,
@@ -422,6 +449,7 @@ CREATE TABLE hypervisors (
     hypervisor_version BIGINT NOT NULL,
     host_ip TEXT COLLATE "C" NOT NULL,
     cpu_info TEXT COLLATE "C" NOT NULL,
+    booted_at DOUBLE PRECISION,
     created_at DOUBLE PRECISION NOT NULL,
     updated_at DOUBLE PRECISION,
     CONSTRAINT pk_hypervisors PRIMARY KEY (id),
@@ -484,6 +512,7 @@ CREATE TABLE inventories (
     max_unit BIGINT NOT NULL,
     step_size BIGINT NOT NULL,
     allocation_ratio DOUBLE PRECISION NOT NULL,
+    own_ratio DOUBLE PRECISION,
     CONSTRAINT pk_inventories PRIMARY KEY (provider_id, resource_class),
     CONSTRAINT ck_inventories_step_size CHECK (step_size > 0),
     CONSTRAINT fk_inventories_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
@@ -586,6 +615,7 @@ CREATE INDEX provider_aggregates_aggregate ON provider_aggregates (aggregate_uui
 CREATE TABLE provider_traits (
     provider_id BIGINT NOT NULL,
     trait TEXT COLLATE "C" NOT NULL,
+    reported BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_provider_traits PRIMARY KEY (provider_id, trait),
     CONSTRAINT fk_provider_traits_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
     CONSTRAINT fk_provider_traits_trait FOREIGN KEY(trait) REFERENCES traits (name)
@@ -619,6 +649,16 @@ CREATE INDEX ix_security_group_rules_group ON security_group_rules (security_gro
 CREATE INDEX ix_security_group_rules_project ON security_group_rules (project_id);
 
 CREATE INDEX ix_security_group_rules_remote ON security_group_rules (remote_group_id);
+
+CREATE TABLE server_group_members (
+    server_id TEXT COLLATE "C" NOT NULL,
+    group_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_server_group_members PRIMARY KEY (server_id),
+    CONSTRAINT fk_server_group_members_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE,
+    CONSTRAINT fk_server_group_members_group_id FOREIGN KEY(group_id) REFERENCES server_groups (id) ON DELETE CASCADE
+);
+
+CREATE INDEX server_group_members_group ON server_group_members (group_id, server_id);
 
 CREATE TABLE subnets (
     id TEXT COLLATE "C" NOT NULL,
@@ -792,4 +832,4 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
-INSERT INTO alembic_version (version_num) VALUES ('0001');
+INSERT INTO alembic_version (version_num) VALUES ('0002');

@@ -18,6 +18,18 @@ CREATE UNIQUE INDEX aggregates_name ON aggregates (name);
 
 CREATE UNIQUE INDEX aggregates_uuid ON aggregates (uuid);
 
+CREATE TABLE attempts (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    server_id TEXT NOT NULL,
+    operation_id TEXT,
+    kind TEXT NOT NULL,
+    host TEXT,
+    diagnosis TEXT NOT NULL,
+    created_at DOUBLE NOT NULL
+);
+
+CREATE INDEX attempts_server ON attempts (server_id, id);
+
 CREATE TABLE consumers (
     uuid TEXT NOT NULL,
     project_id TEXT NOT NULL,
@@ -236,6 +248,7 @@ CREATE TABLE resource_providers (
     facts BIGINT NOT NULL,
     created_at DOUBLE NOT NULL,
     updated_at DOUBLE NOT NULL,
+    reported BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT uq_resource_providers_uuid UNIQUE (uuid),
     CONSTRAINT uq_resource_providers_name UNIQUE (name),
     CONSTRAINT fk_resource_providers_parent_id FOREIGN KEY(parent_id) REFERENCES resource_providers (id),
@@ -285,6 +298,19 @@ CREATE INDEX ix_security_groups_name ON security_groups (name);
 CREATE INDEX ix_security_groups_project ON security_groups (project_id);
 
 CREATE UNIQUE INDEX uq_security_groups_default ON security_groups (project_id) WHERE is_default;
+
+CREATE TABLE server_groups (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    max_server_per_host BIGINT,
+    created_at DOUBLE NOT NULL,
+    CONSTRAINT pk_server_groups PRIMARY KEY (id)
+);
+
+CREATE INDEX server_groups_project ON server_groups (project_id, created_at, id);
 
 CREATE TABLE servers (
     id TEXT NOT NULL,
@@ -418,6 +444,7 @@ CREATE TABLE hypervisors (
     hypervisor_version BIGINT NOT NULL,
     host_ip TEXT NOT NULL,
     cpu_info TEXT NOT NULL,
+    booted_at DOUBLE,
     created_at DOUBLE NOT NULL,
     updated_at DOUBLE,
     CONSTRAINT uq_hypervisors_host_hypervisor_hostname UNIQUE (host, hypervisor_hostname),
@@ -479,6 +506,7 @@ CREATE TABLE inventories (
     max_unit BIGINT NOT NULL,
     step_size BIGINT NOT NULL,
     allocation_ratio DOUBLE NOT NULL,
+    own_ratio DOUBLE,
     CONSTRAINT pk_inventories PRIMARY KEY (provider_id, resource_class),
     CONSTRAINT ck_inventories_step_size CHECK (step_size > 0),
     CONSTRAINT fk_inventories_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
@@ -583,6 +611,7 @@ CREATE INDEX provider_aggregates_aggregate ON provider_aggregates (aggregate_uui
 CREATE TABLE provider_traits (
     provider_id BIGINT NOT NULL,
     trait TEXT NOT NULL,
+    reported BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_provider_traits PRIMARY KEY (provider_id, trait),
     CONSTRAINT fk_provider_traits_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
     CONSTRAINT fk_provider_traits_trait FOREIGN KEY(trait) REFERENCES traits (name)
@@ -617,6 +646,16 @@ CREATE INDEX ix_security_group_rules_group ON security_group_rules (security_gro
 CREATE INDEX ix_security_group_rules_project ON security_group_rules (project_id);
 
 CREATE INDEX ix_security_group_rules_remote ON security_group_rules (remote_group_id);
+
+CREATE TABLE server_group_members (
+    server_id TEXT NOT NULL,
+    group_id TEXT NOT NULL,
+    CONSTRAINT pk_server_group_members PRIMARY KEY (server_id),
+    CONSTRAINT fk_server_group_members_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE,
+    CONSTRAINT fk_server_group_members_group_id FOREIGN KEY(group_id) REFERENCES server_groups (id) ON DELETE CASCADE
+);
+
+CREATE INDEX server_group_members_group ON server_group_members (group_id, server_id);
 
 CREATE TABLE subnets (
     id TEXT NOT NULL,
@@ -791,4 +830,4 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
-INSERT INTO alembic_version (version_num) VALUES ('0001');
+INSERT INTO alembic_version (version_num) VALUES ('0002');

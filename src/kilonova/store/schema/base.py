@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer, MetaData, String, Table, Text, event
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    event,
+    false,
+    true,
+)
 
 from kilonova.store.migrations.types import NUMBERED, TEXT
 
@@ -77,5 +91,7 @@ def document(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, Text, nullable=nullable)
 
 
-def flag(name: str, *, nullable: bool = False) -> Column[bool]:
-    return Column(name, Boolean, nullable=nullable)
+def flag(name: str, *, nullable: bool = False, default: bool | None = None) -> Column[bool]:
+    """`default` is for columns that a later revision adds: the rows there are get it."""
+    given = None if default is None else true() if default else false()
+    return Column(name, Boolean, nullable=nullable, server_default=given)

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-from kilonova.store.schema.base import metadata
+from kilonova.store.schema.base import document, ident, metadata, moment, number, sequence, string
 
 # A deleted server's row stays: its actions, and lists with `changes-since` or `deleted`, still show it.
 _ALIVE: dict[str, Any] = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
@@ -172,4 +172,43 @@ quota_classes = Table(
     Column("class_name", String(255), primary_key=True),
     Column("resource", String(64), primary_key=True),
     Column("hard_limit", BigInteger, nullable=False),
+)
+
+server_groups = Table(
+    "server_groups",
+    metadata,
+    ident(),
+    string("project_id"),
+    string("user_id"),
+    string("name"),
+    string("policy"),
+    # How many of its servers one host may have; only under the policy anti-affinity.
+    number("max_server_per_host", nullable=True),
+    moment("created_at"),
+    Index("server_groups_project", "project_id", "created_at", "id"),
+)
+
+# A server is in one group at most, from its creation to its deletion.
+server_group_members = Table(
+    "server_group_members",
+    metadata,
+    Column("server_id", Text, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
+    Column("group_id", Text, ForeignKey("server_groups.id", ondelete="CASCADE"), nullable=False),
+    Index("server_group_members_group", "group_id", "server_id"),
+)
+
+# Every attempt to find a host for a server: who was considered, what spoke against them, who was chosen.
+attempts = Table(
+    "attempts",
+    metadata,
+    sequence("id"),
+    string("server_id"),
+    string("operation_id", nullable=True),
+    string("kind"),
+    # Empty while nobody was found.
+    string("host", nullable=True),
+    document("diagnosis"),
+    moment("created_at"),
+    Index("attempts_server", "server_id", "id"),
+    sqlite_autoincrement=True,
 )

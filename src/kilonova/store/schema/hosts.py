@@ -42,6 +42,7 @@ hypervisors = Table(
     number("hypervisor_version"),
     string("host_ip"),
     document("cpu_info"),
+    moment("booted_at", nullable=True),
     moment("created_at"),
     moment("updated_at", nullable=True),
     UniqueConstraint("host", "hypervisor_hostname"),

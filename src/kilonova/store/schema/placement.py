@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, Text
 
-from kilonova.store.schema.base import ident, metadata, moment, number, real, sequence, string
+from kilonova.store.schema.base import flag, ident, metadata, moment, number, real, sequence, string
 
 
 def _provider() -> Column[Any]:
@@ -31,6 +31,8 @@ resource_providers = Table(
     number("facts"),
     moment("created_at"),
     moment("updated_at"),
+    # Whether a host speaks of it: what it no longer speaks of goes, what operators made stays.
+    flag("reported", default=False),
     Index("resource_providers_change", "change"),
     Index("resource_providers_root", "root_id"),
     Index("resource_providers_parent", "parent_id"),
@@ -52,6 +54,8 @@ inventories = Table(
     number("max_unit"),
     number("step_size"),
     real("allocation_ratio"),
+    # The ratio that the host itself wishes, which an aggregate or an operator may have replaced.
+    real("own_ratio", nullable=True),
     CheckConstraint("step_size > 0", name="step_size"),
     Index("inventories_class", "resource_class", "provider_id"),
     sqlite_with_rowid=False,
@@ -64,6 +68,7 @@ provider_traits = Table(
     metadata,
     _provider(),
     Column("trait", Text, ForeignKey("traits.name"), primary_key=True),
+    flag("reported", default=False),
     Index("provider_traits_trait", "trait", "provider_id"),
     sqlite_with_rowid=False,
 )

@@ -1,0 +1,1 @@
+"""Which providers can give what is asked for, and in which arrangements."""

@@ -1,0 +1,63 @@
+"""What placement and the scheduler remember."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from kilonova.store.migrations.types import NUMBERED, TEXT
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "attempts",
+        sa.Column("id", NUMBERED, autoincrement=True, nullable=False),
+        sa.Column("server_id", TEXT, nullable=False),
+        sa.Column("operation_id", TEXT, nullable=True),
+        sa.Column("kind", TEXT, nullable=False),
+        sa.Column("host", TEXT, nullable=True),
+        sa.Column("diagnosis", TEXT, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_attempts")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("attempts_server", "attempts", ["server_id", "id"], unique=False)
+
+    op.create_table(
+        "server_groups",
+        sa.Column("id", TEXT, nullable=False),
+        sa.Column("project_id", TEXT, nullable=False),
+        sa.Column("user_id", TEXT, nullable=False),
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("policy", TEXT, nullable=False),
+        sa.Column("max_server_per_host", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_server_groups")),
+    )
+    op.create_index("server_groups_project", "server_groups", ["project_id", "created_at", "id"], unique=False)
+
+    op.create_table(
+        "server_group_members",
+        sa.Column("server_id", TEXT, nullable=False),
+        sa.Column("group_id", TEXT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["group_id"], ["server_groups.id"], name=op.f("fk_server_group_members_group_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["server_id"], ["servers.id"], name=op.f("fk_server_group_members_server_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("server_id", name=op.f("pk_server_group_members")),
+    )
+    op.create_index("server_group_members_group", "server_group_members", ["group_id", "server_id"], unique=False)
+    op.add_column("hypervisors", sa.Column("booted_at", sa.Double(), nullable=True))
+    op.add_column("inventories", sa.Column("own_ratio", sa.Double(), nullable=True))
+    op.add_column("provider_traits", sa.Column("reported", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column("resource_providers", sa.Column("reported", sa.Boolean(), server_default=sa.false(), nullable=False))
+
+    # So far nobody but the hosts said anything.
+    op.execute("UPDATE inventories SET own_ratio = allocation_ratio")
+    op.execute("UPDATE provider_traits SET reported = TRUE")
+    op.execute("UPDATE resource_providers SET reported = TRUE")
