@@ -51,7 +51,7 @@ async def persist(act: Any) -> Any:
 async def grant(db: Database, attempt: dict[str, Any]) -> bool:
     async with db.transaction() as tx:
         who = Consumer(attempt["consumer"], "project", "user")
-        return await claim(tx, who, attempt["provider"], attempt["resources"])
+        return await claim(tx, who, {attempt["provider"]: attempt["resources"]})
 
 
 async def give_back(db: Database, attempt: dict[str, Any]) -> None:

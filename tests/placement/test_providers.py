@@ -87,14 +87,14 @@ def test_a_lost_class_in_use_is_closed_until_it_is_free(database):
             await write(db, facts)
             holder = consumer()
             async with db.transaction() as tx:
-                assert await claim(tx, holder, facts.uuid, {"DISK_GB": 4})
+                assert await claim(tx, holder, {facts.uuid: {"DISK_GB": 4}})
             await write(db, without_disk)
             assert await usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0, "DISK_GB": 4}}
             before = await everything(db)
             await write(db, without_disk)
             assert await everything(db) == before
             async with db.transaction() as tx:
-                assert not await claim(tx, consumer(), facts.uuid, {"DISK_GB": 1})
+                assert not await claim(tx, consumer(), {facts.uuid: {"DISK_GB": 1}})
                 await release(tx, holder.uuid)
             await write(db, without_disk)
             assert await usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0}}

@@ -45,7 +45,7 @@ def free(feed: Feed, uuid: str, resource_class: str = "VCPU") -> float:
 
 async def take(db: Database, consumer: str, uuid: str, vcpus: int) -> None:
     async with db.transaction() as tx:
-        assert await claim(tx, Consumer(consumer, "p", "u"), uuid, {"VCPU": vcpus})
+        assert await claim(tx, Consumer(consumer, "p", "u"), {uuid: {"VCPU": vcpus}})
 
 
 async def give(db: Database, consumer: str) -> None:
@@ -185,7 +185,7 @@ def test_a_change_that_commits_late_with_a_lower_number_is_seen(postgresql_url):
 
             async def claim_slowly() -> None:
                 async with db.transaction() as tx:
-                    assert await claim(tx, Consumer("slow", "p", "u"), uuids["late"], {"VCPU": 5})
+                    assert await claim(tx, Consumer("slow", "p", "u"), {uuids["late"]: {"VCPU": 5}})
                     drawn.set()
                     await commit.wait()
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from kilonova.placement import Consumer, HoldsOther, claim, release, usages
 from kilonova.scheduler import Candidate, NoValidHost, Request, Scheduler, SchedulerConfig, claim_first
@@ -143,7 +144,11 @@ def test_what_the_claim_is_for_shares_its_transaction(database):
 
 async def hosts_with_room(db, **vcpus: int) -> list[Candidate]:
     uuids = await add_hosts(db, *(described(name, vcpus=number) for name, number in vcpus.items()))
-    return [Candidate(uuids[name], name, name) for name in vcpus]
+    return [Candidate(uuids[name], name, name, {uuids[name]: {"VCPU": 2}}) for name in vcpus]
+
+
+def asking(candidates: list[Candidate], vcpus: int) -> list[Candidate]:
+    return [replace(candidate, allocations={candidate.uuid: {"VCPU": vcpus}}) for candidate in candidates]
 
 
 def test_the_first_candidate_with_room_is_taken(database):
@@ -151,12 +156,12 @@ def test_the_first_candidate_with_room_is_taken(database):
         async with database() as db:
             candidates = await hosts_with_room(db, a=1, b=4, c=4)
             async with db.transaction() as tx:
-                taken = await claim_first(tx, candidates, server(1), {"VCPU": 2})
+                taken = await claim_first(tx, candidates, server(1))
             assert taken == candidates[1]
             before = await everything(db)
             async with db.transaction() as tx:
-                assert await claim_first(tx, candidates, server(2), {"VCPU": 5}) is None
-                assert await claim_first(tx, [], server(2), {"VCPU": 1}) is None
+                assert await claim_first(tx, asking(candidates, 5), server(2)) is None
+                assert await claim_first(tx, [], server(2)) is None
             assert await everything(db) == before
 
     run(scenario())
@@ -167,14 +172,30 @@ def test_a_repeated_step_gets_what_it_already_holds(database):
         async with database() as db:
             candidates = await hosts_with_room(db, a=4, b=4)
             async with db.transaction() as tx:
-                assert await claim(tx, server(1), candidates[1].uuid, {"VCPU": 2})
+                assert await claim(tx, server(1), candidates[1].allocations)
             before = await everything(db)
             async with db.transaction() as tx:
-                assert await claim_first(tx, candidates, server(1), {"VCPU": 2}) == candidates[1]
+                assert await claim_first(tx, candidates, server(1)) == candidates[1]
             with pytest.raises(HoldsOther):
                 async with db.transaction() as tx:
-                    await claim_first(tx, candidates[:1], server(1), {"VCPU": 2})
+                    await claim_first(tx, candidates[:1], server(1))
             assert await everything(db) == before
+
+    run(scenario())
+
+
+def test_what_the_transaction_does_not_accept_is_passed_over(database):
+    async def scenario():
+        async with database() as db:
+            candidates = await hosts_with_room(db, a=4, b=4)
+            async with db.transaction() as tx:
+                assert (
+                    await claim_first(tx, candidates, server(1), accepts=lambda one: one.host == "b") == candidates[1]
+                )
+                assert await claim_first(tx, candidates, server(2), accepts=lambda one: False) is None
+                assert (
+                    await claim_first(tx, candidates, server(1), accepts=lambda one: one.host == "a") == candidates[1]
+                )
 
     run(scenario())
 
@@ -186,10 +207,10 @@ def test_the_best_host_is_waited_for_and_a_busy_alternate_passed_over(postgresql
 
             async def take(number: int, candidates: list[Candidate]) -> Candidate | None:
                 async with db.transaction() as tx:
-                    return await claim_first(tx, candidates, server(number), {"VCPU": 2})
+                    return await claim_first(tx, candidates, server(number))
 
             async with db.transaction() as tx:
-                assert await claim(tx, server(1), busy.uuid, {"VCPU": 1})
+                assert await claim(tx, server(1), {busy.uuid: {"VCPU": 1}})
                 assert await asyncio.create_task(take(2, [full, busy, idle])) == idle
                 waiting = asyncio.create_task(take(3, [busy, idle]))
                 await asyncio.wait([waiting], timeout=0.1)
@@ -206,9 +227,9 @@ def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
             scheduler = Scheduler(db, SchedulerConfig(alternates=1, jitter=0.0, refresh_every=1000))
             plan = await scheduler.plan(BOOT)
             async with db.transaction() as tx:
-                assert await claim(tx, server(1), plan.candidates[0].uuid, {"VCPU": 1})
+                assert await claim(tx, server(1), {plan.candidates[0].uuid: {"VCPU": 1}})
             async with db.transaction() as tx:
-                assert await claim_first(tx, plan.candidates, server(2), TINY) is None
+                assert await claim_first(tx, plan.candidates, server(2)) is None
             again = await scheduler.plan(BOOT, lost=plan.uuids)
             assert {plan.candidates[0].host, again.candidates[0].host} == {"h1", "h2"}
 

@@ -1,4 +1,4 @@
-"""Claims: take room on a provider for a consumer if, and only if, all of it is there; and give it back.
+"""Claims: take room on providers for a consumer if, and only if, all of it is there; and give it back.
 
 Called inside the transaction that also writes whatever the claim is for, so both happen or neither.
 Usage is the sum of allocations and stands nowhere else. See docs/decisions/0005-claims.md.
@@ -29,41 +29,48 @@ class Consumer(msgspec.Struct, frozen=True):
 class Outcome(Enum):
     CLAIMED = "claimed"
     REFUSED = "refused"  # no room, or no such provider
-    BUSY = "busy"  # another transaction has the provider's row, and waiting was not wanted
+    BUSY = "busy"  # another transaction has a provider's row, and waiting was not wanted
 
 
 class HoldsOther(Exception):
     """The consumer already holds something else than the claim asks for."""
 
     def __init__(self, consumer_uuid: str, held: list[Row]) -> None:
-        self.held = held
+        self.held = _by_provider(held)
         text = ", ".join(f"{row['used']} {row['resource_class']} on {row['provider_uuid']}" for row in held)
         super().__init__(f"consumer {consumer_uuid} already holds {text}")
 
 
-async def claim(tx: Transaction, consumer: Consumer, provider_uuid: str, resources: Mapping[str, int]) -> bool:
-    """Take all of `resources` from one provider, or nothing. Repeating a claim that is held changes nothing.
+async def claim(
+    tx: Transaction, consumer: Consumer, allocations: Mapping[str, Mapping[str, int]], *, wait: bool = True
+) -> bool:
+    """Take everything in `allocations`, amounts by class by provider uuid, or nothing.
 
-    Raises HoldsOther if the consumer has other allocations.
+    Repeating a claim that is held changes nothing. Raises HoldsOther if the consumer has other allocations.
     """
-    return await try_claim(tx, consumer, provider_uuid, resources) is Outcome.CLAIMED
+    return await try_claim(tx, consumer, allocations, wait=wait) is Outcome.CLAIMED
 
 
 async def try_claim(
-    tx: Transaction, consumer: Consumer, provider_uuid: str, resources: Mapping[str, int], *, wait: bool = True
+    tx: Transaction, consumer: Consumer, allocations: Mapping[str, Mapping[str, int]], *, wait: bool = True
 ) -> Outcome:
     """Like `claim`; with `wait=False` a provider that somebody else is claiming from right now is BUSY."""
-    wanted = _wanted(resources)
+    wanted = _wanted(allocations)
     # The lock makes claims on one provider run one after the other; the sums below are read after it is granted.
-    provider_id = await tx.fetch_value(_LOCK if wait else _LOCK_OR_SKIP, provider_uuid)
-    if provider_id is None:
-        return Outcome.REFUSED if wait else await _missing_or_busy(tx, provider_uuid)
-    arguments = [value for pair in wanted.items() for value in pair]
-    taken = await tx.execute(_take(len(wanted)), consumer.uuid, provider_id, len(wanted), *arguments)
+    ids = await _lock(tx, wanted, wait)
+    if len(ids) < len(wanted):
+        return Outcome.REFUSED if wait else await _missing_or_busy(tx, wanted)
+    asked = [
+        value
+        for uuid, amounts in wanted.items()
+        for name, amount in amounts.items()
+        for value in (ids[uuid], name, amount)
+    ]
+    taken = await tx.execute(_take(len(asked) // 3), consumer.uuid, len(asked) // 3, *asked)
     if not taken:
-        return await _held_or_refused(tx, consumer, provider_uuid, wanted)
+        return await _held_or_refused(tx, consumer, wanted)
     await _add_consumer(tx, consumer)
-    await allocations_changed(tx, [provider_id])
+    await allocations_changed(tx, list(ids.values()))
     return Outcome.CLAIMED
 
 
@@ -76,12 +83,26 @@ async def release(tx: Transaction, consumer_uuid: str) -> None:
     await allocations_changed(tx, [row["id"] for row in rows])
 
 
-def _wanted(resources: Mapping[str, int]) -> dict[str, int]:
+def _wanted(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """What is really asked for: a flavor without disk asks for no disk."""
-    wanted = {name: amount for name, amount in resources.items() if amount}
-    if not wanted or min(wanted.values()) < 0:
-        raise ValueError(f"a claim needs positive amounts, not {dict(resources)}")
+    wanted: dict[str, dict[str, int]] = {}
+    for uuid, resources in allocations.items():
+        amounts = {name: amount for name, amount in resources.items() if amount}
+        if amounts:
+            wanted[uuid] = amounts
+    if not wanted or min(min(amounts.values()) for amounts in wanted.values()) < 0:
+        raise ValueError(f"a claim needs positive amounts, not {dict(allocations)}")
     return wanted
+
+
+async def _lock(tx: Transaction, wanted: dict[str, dict[str, int]], wait: bool) -> dict[str, int]:
+    """The ids by uuid of the providers that are now ours; in the order of ids, so that claims cannot deadlock."""
+    if len(wanted) == 1:
+        (uuid,) = wanted
+        provider_id = await tx.fetch_value(_LOCK if wait else _LOCK_OR_SKIP, uuid)
+        return {} if provider_id is None else {uuid: provider_id}
+    rows = await tx.fetch(_LOCK_ALL if wait else _LOCK_ALL_OR_SKIP, list(wanted))
+    return {row["uuid"]: row["id"] for row in rows}
 
 
 async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
@@ -92,30 +113,40 @@ async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
         raise Unavailable(f"consumer {consumer.uuid} is being written by another transaction")
 
 
-async def _held_or_refused(tx: Transaction, consumer: Consumer, provider_uuid: str, wanted: dict[str, int]) -> Outcome:
+async def _held_or_refused(tx: Transaction, consumer: Consumer, wanted: dict[str, dict[str, int]]) -> Outcome:
     held = await tx.fetch(_HELD, consumer.uuid)
     if not held:
         return Outcome.REFUSED
-    here = {row["resource_class"]: row["used"] for row in held if row["provider_uuid"] == provider_uuid}
-    if here == wanted and len(held) == len(here):
+    if _by_provider(held) == wanted:
         return Outcome.CLAIMED
     raise HoldsOther(consumer.uuid, held)
 
 
-async def _missing_or_busy(tx: Transaction, provider_uuid: str) -> Outcome:
-    there = await tx.fetch_value("SELECT id FROM resource_providers WHERE uuid = $1", provider_uuid)
-    return Outcome.REFUSED if there is None else Outcome.BUSY
+async def _missing_or_busy(tx: Transaction, wanted: dict[str, dict[str, int]]) -> Outcome:
+    there = await tx.fetch("SELECT id FROM resource_providers WHERE uuid = ANY($1)", list(wanted))
+    return Outcome.REFUSED if len(there) < len(wanted) else Outcome.BUSY
+
+
+def _by_provider(rows: list[Row]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row["provider_uuid"], {})[row["resource_class"]] = row["used"]
+    return found
 
 
 @lru_cache(maxsize=64)
-def _take(classes: int) -> str:
-    """The deciding statement: every class fits and the consumer holds nothing yet, or no row is written."""
-    asked = ", ".join(f"(CAST(${4 + 2 * n} AS TEXT), CAST(${5 + 2 * n} AS BIGINT))" for n in range(classes))
+def _take(amounts: int) -> str:
+    """The deciding statement: everything fits and the consumer holds nothing yet, or no row is written."""
+    asked = ", ".join(
+        f"(CAST(${n} AS BIGINT), CAST(${n + 1} AS TEXT), CAST(${n + 2} AS BIGINT))"
+        for n in range(3, 3 + 3 * amounts, 3)
+    )
     return f"""
-        WITH asked (resource_class, amount) AS (VALUES {asked}),
+        WITH asked (provider_id, resource_class, amount) AS (VALUES {asked}),
         fits AS (
-            SELECT asked.resource_class, asked.amount
-            FROM asked JOIN inventories i ON i.provider_id = $2 AND i.resource_class = asked.resource_class
+            SELECT asked.provider_id, asked.resource_class, asked.amount
+            FROM asked JOIN inventories i
+                ON i.provider_id = asked.provider_id AND i.resource_class = asked.resource_class
             WHERE asked.amount BETWEEN i.min_unit AND i.max_unit
               AND asked.amount % i.step_size = 0
               AND (i.total - i.reserved) * i.allocation_ratio >= asked.amount + COALESCE((
@@ -123,14 +154,16 @@ def _take(classes: int) -> str:
                     WHERE provider_id = i.provider_id AND resource_class = i.resource_class), 0)
         )
         INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used)
-        SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), resource_class, amount FROM fits
-        WHERE (SELECT COUNT(*) FROM fits) = $3
+        SELECT CAST($1 AS TEXT), provider_id, resource_class, amount FROM fits
+        WHERE (SELECT COUNT(*) FROM fits) = $2
           AND NOT EXISTS (SELECT 1 FROM allocations WHERE consumer_uuid = $1)
     """
 
 
 _LOCK = "SELECT id FROM resource_providers WHERE uuid = $1 FOR UPDATE"
 _LOCK_OR_SKIP = f"{_LOCK} SKIP LOCKED"
+_LOCK_ALL = "SELECT id, uuid FROM resource_providers WHERE uuid = ANY($1) ORDER BY id FOR UPDATE"
+_LOCK_ALL_OR_SKIP = f"{_LOCK_ALL} SKIP LOCKED"
 _LOCK_HELD = """
 SELECT id FROM resource_providers
 WHERE id IN (SELECT provider_id FROM allocations WHERE consumer_uuid = $1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -12,11 +12,12 @@ from kilonova.store import Transaction
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A hypervisor; its uuid is also that of its provider in placement."""
+    """A hypervisor, its uuid also that of its root provider in placement, and what to claim from which provider."""
 
     uuid: str
     host: str
     hypervisor_hostname: str
+    allocations: dict[str, dict[str, int]]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -39,29 +40,40 @@ class NoValidHost(Exception):
 
 
 async def claim_first(
-    tx: Transaction, candidates: Sequence[Candidate], consumer: Consumer, resources: Mapping[str, int]
+    tx: Transaction,
+    candidates: Sequence[Candidate],
+    consumer: Consumer,
+    *,
+    accepts: Callable[[Candidate], bool] | None = None,
 ) -> Candidate | None:
-    """Claim from the first candidate that still has room; None if others were faster everywhere.
+    """Claim the first candidate that still has room; None if others were faster everywhere.
 
     Awaits nothing but the transaction. It waits its turn for the best host, but passes over an alternate that others
-    are claiming from: whoever waits holds no other host, so trying them in different orders cannot deadlock.
-    A consumer that already holds its claim on one of the candidates gets that one.
+    are claiming from: whoever waits is at its first host, and takes that one's providers in the order of their ids,
+    so trying hosts in different orders cannot deadlock. `accepts` says which candidates still obey what the
+    transaction knows and the plan did not. A consumer that already holds what a candidate asks for gets that one.
     """
-    try:
-        return await _claim_first(tx, candidates, consumer, resources)
-    except HoldsOther as held:
-        providers = {row["provider_uuid"] for row in held.held}
-        holder = next((candidate for candidate in candidates if candidate.uuid in providers), None)
-        if holder is None or await try_claim(tx, consumer, holder.uuid, resources) is not Outcome.CLAIMED:
-            raise
-        return holder
-
-
-async def _claim_first(
-    tx: Transaction, candidates: Sequence[Candidate], consumer: Consumer, resources: Mapping[str, int]
-) -> Candidate | None:
-    for number, candidate in enumerate(candidates):
-        outcome = await try_claim(tx, consumer, candidate.uuid, resources, wait=number == 0)
+    wait = True
+    for candidate in candidates:
+        if accepts is not None and not accepts(candidate):
+            continue
+        try:
+            outcome = await try_claim(tx, consumer, candidate.allocations, wait=wait)
+        except HoldsOther as other:
+            return _holder(candidates, other)
         if outcome is Outcome.CLAIMED:
             return candidate
+        wait = False
     return None
+
+
+def _holder(candidates: Sequence[Candidate], other: HoldsOther) -> Candidate:
+    for candidate in candidates:
+        if _without_zeros(candidate.allocations) == other.held:
+            return candidate
+    raise other
+
+
+def _without_zeros(allocations: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    amounts = {uuid: {name: n for name, n in given.items() if n} for uuid, given in allocations.items()}
+    return {uuid: given for uuid, given in amounts.items() if given}

@@ -46,8 +46,9 @@ class Planner:
             shown = self._show(request, hosts, rejected)
             return Plan(candidates=(), diagnosis=Diagnosis(len(hosts), results, rejections=shown))
         best, totals, parts = self._weigh(request, hosts, rows)
+        amounts = request.amounts
         candidates = tuple(
-            Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row])
+            Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], {hosts.uuids[row]: amounts})
             for row in rows[best].tolist()
         )
         weights = tuple(

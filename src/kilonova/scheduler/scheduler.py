@@ -29,7 +29,7 @@ class Scheduler:
 
         plan = await scheduler.plan(request)                       # a step of its own; no candidates: NoValidHost
         async with db.transaction() as tx:                         # the next step's transaction
-            taken = await claim_first(tx, plan.candidates, consumer, request.resources)
+            taken = await claim_first(tx, plan.candidates, consumer)
             ...                                                    # whatever the claim is for
         if taken is None:                                          # lost them all: the operation goes back a step
             plan = await scheduler.plan(request, lost=plan.uuids)
@@ -87,7 +87,7 @@ class Scheduler:
             if not plan.candidates:
                 raise NoValidHost(plan.diagnosis)
             async with self._db.transaction() as tx:
-                taken = await claim_first(tx, plan.candidates, consumer, request.resources)
+                taken = await claim_first(tx, plan.candidates, consumer)
                 if taken is not None and write is not None:
                     await write(tx, taken)
             if taken is not None:

@@ -29,7 +29,7 @@ async def listed(c: Cloud, path: str = "", version: str = "latest") -> list[dict
 async def use(c: Cloud, host: str, consumer: str, **amounts: int) -> None:
     uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", host)
     async with c.db.transaction() as tx:
-        assert await claim(tx, Consumer(consumer, "p", "u"), uuid, amounts)
+        assert await claim(tx, Consumer(consumer, "p", "u"), {uuid: amounts})
 
 
 @proves("GET /os-hypervisors", "GET /os-hypervisors/detail", "GET /os-hypervisors/{hypervisor_id}")

@@ -213,7 +213,7 @@ def test_a_host_that_still_holds_something_stays(database_url: str) -> None:
             path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
             uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors")
             async with c.db.transaction() as tx:
-                assert await claim(tx, Consumer("c1", "p", "u"), uuid, {"VCPU": 1})
+                assert await claim(tx, Consumer("c1", "p", "u"), {uuid: {"VCPU": 1}})
             assert (await c.delete(path, as_="admin", version="2.53")).status == 409
             assert "host1/nova-compute" in await services(c)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import orjson
 
 from kilonova import clock
@@ -74,7 +75,7 @@ async def choose(op: Operation) -> dict[str, Any]:
     )
     if not plan.candidates:
         raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_by_host(tried))
-    return {"candidates": [[host.uuid, host.host, host.hypervisor_hostname] for host in plan.candidates]}
+    return {"candidates": [list(msgspec.structs.astuple(candidate)) for candidate in plan.candidates]}
 
 
 def _no_host(sentence: str, tried: dict[str, str]) -> str:
@@ -94,8 +95,8 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     """The first candidate that has room gets the server; the plan may be older than other claims."""
     server = await server_of(op, tx)
     consumer = Consumer(server["id"], server["project_id"], server["user_id"])
-    candidates = [Candidate(*names) for names in op.results["choose host"]["candidates"]]
-    taken = await claim_first(tx, candidates, consumer, model.resources(orjson.loads(server["flavor"])))
+    candidates = [Candidate(*fields) for fields in op.results["choose host"]["candidates"]]
+    taken = await claim_first(tx, candidates, consumer)
     if taken is None:
         lost = [candidate.uuid for candidate in candidates]
         raise GoBack("choose host", note={"lost": lost}, reason="other claims were faster on every proposed host")
