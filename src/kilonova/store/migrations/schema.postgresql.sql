@@ -513,6 +513,7 @@ CREATE TABLE inventories (
     step_size BIGINT NOT NULL,
     allocation_ratio DOUBLE PRECISION NOT NULL,
     own_ratio DOUBLE PRECISION,
+    aggregate_ratio DOUBLE PRECISION,
     CONSTRAINT pk_inventories PRIMARY KEY (provider_id, resource_class),
     CONSTRAINT ck_inventories_step_size CHECK (step_size > 0),
     CONSTRAINT fk_inventories_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE,
@@ -606,6 +607,7 @@ CREATE INDEX ix_projects_parent_id ON projects (parent_id);
 CREATE TABLE provider_aggregates (
     provider_id BIGINT NOT NULL,
     aggregate_uuid TEXT COLLATE "C" NOT NULL,
+    reported BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_provider_aggregates PRIMARY KEY (provider_id, aggregate_uuid),
     CONSTRAINT fk_provider_aggregates_provider_id FOREIGN KEY(provider_id) REFERENCES resource_providers (id) ON DELETE CASCADE
 );

@@ -54,8 +54,11 @@ inventories = Table(
     number("max_unit"),
     number("step_size"),
     real("allocation_ratio"),
-    # The ratio that the host itself wishes, which an aggregate or an operator may have replaced.
+    # The ratio that the host itself wishes, which an aggregate or an operator may have replaced. Empty where no host
+    # speaks of the class.
     real("own_ratio", nullable=True),
+    # The ratio that host aggregates impose, while they do.
+    real("aggregate_ratio", nullable=True),
     CheckConstraint("step_size > 0", name="step_size"),
     Index("inventories_class", "resource_class", "provider_id"),
     sqlite_with_rowid=False,
@@ -79,6 +82,7 @@ provider_aggregates = Table(
     metadata,
     _provider(),
     Column("aggregate_uuid", Text, primary_key=True),
+    flag("reported", default=False),
     Index("provider_aggregates_aggregate", "aggregate_uuid", "provider_id"),
     sqlite_with_rowid=False,
 )

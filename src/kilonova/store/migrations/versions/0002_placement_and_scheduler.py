@@ -54,6 +54,8 @@ def upgrade() -> None:
     op.create_index("server_group_members_group", "server_group_members", ["group_id", "server_id"], unique=False)
     op.add_column("hypervisors", sa.Column("booted_at", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("own_ratio", sa.Double(), nullable=True))
+    op.add_column("inventories", sa.Column("aggregate_ratio", sa.Double(), nullable=True))
+    op.add_column("provider_aggregates", sa.Column("reported", sa.Boolean(), server_default=sa.false(), nullable=False))
     op.add_column("provider_traits", sa.Column("reported", sa.Boolean(), server_default=sa.false(), nullable=False))
     op.add_column("resource_providers", sa.Column("reported", sa.Boolean(), server_default=sa.false(), nullable=False))
 
@@ -61,3 +63,10 @@ def upgrade() -> None:
     op.execute("UPDATE inventories SET own_ratio = allocation_ratio")
     op.execute("UPDATE provider_traits SET reported = TRUE")
     op.execute("UPDATE resource_providers SET reported = TRUE")
+
+    # The aggregates of hosts are aggregates of their providers too.
+    op.execute(
+        "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) SELECT p.id, a.uuid FROM aggregates a"
+        " JOIN aggregate_hosts ah ON ah.aggregate_id = a.id JOIN hypervisors h ON h.host = ah.host"
+        " JOIN resource_providers p ON p.uuid = h.uuid"
+    )
