@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+
+Free = Mapping[str, tuple[int, int]]
+"""Of each class asked for: how much was free, and of how much."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -36,6 +41,7 @@ class Rejection(msgspec.Struct, frozen=True):
     text: str
     need: str
     have: str
+    free: Free = {}
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -45,6 +51,7 @@ class Weight(msgspec.Struct, frozen=True):
     hypervisor_hostname: str
     total: float
     parts: dict[str, float]
+    free: Free = {}
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -57,6 +64,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     filters: tuple[FilterResult, ...]
     rejections: tuple[Rejection, ...] = ()
     weights: tuple[Weight, ...] = ()
+    asked: Mapping[str, Any] = {}
+    """What was asked for, in words of the request; only what was given."""
 
     @property
     def left(self) -> int:

@@ -1,0 +1,158 @@
+"""Attempts to find a host: what spoke against whom, and who was chosen; stored small, read as a Diagnosis.
+
+A boot that succeeds keeps the survivors of each filter, the causes, and the weights of its candidates; one that fails
+also keeps the hosts it rejected, as many as `[scheduler] shown_hosts` says. Attempts stay as long as the actions of
+their server: like those, they outlive it, and nothing purges either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from kilonova import clock
+from kilonova.scheduler.explain import Cause, Diagnosis, FilterResult, Rejection, Weight
+from kilonova.store import Reader, Row, Transaction
+
+Packed = Mapping[str, Any]
+
+# Candidates beyond these would hardly have been tried.
+_CANDIDATES = 10
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    server_id: str
+    operation_id: str | None
+    kind: str
+    host: str | None
+    """Who was chosen; None where nobody was."""
+    lost: int
+    """How many earlier plans of the same operation came to nothing, because others were faster."""
+    diagnosis: Diagnosis
+    created_at: float
+
+
+async def record(
+    tx: Transaction,
+    *,
+    server_id: str,
+    operation_id: str | None,
+    kind: str,
+    diagnosis: Diagnosis | Packed,
+    host: str | None,
+    lost: int = 0,
+) -> None:
+    """Keep an attempt, in the transaction that takes the host, or in one of its own where nobody was found."""
+    packed = pack(diagnosis) if isinstance(diagnosis, Diagnosis) else diagnosis
+    document = {**packed, "lost": lost} if lost else packed
+    await tx.execute(_INSERT, server_id, operation_id, kind, host, orjson.dumps(document).decode(), clock.now())
+
+
+async def of_server(reader: Reader, server_id: str, limit: int = 100) -> list[Attempt]:
+    """The newest first."""
+    return [_attempt(row) for row in await reader.fetch(_OF_SERVER, server_id, limit)]
+
+
+def _attempt(row: Row) -> Attempt:
+    document = orjson.loads(row["diagnosis"])
+    return Attempt(
+        id=row["id"],
+        server_id=row["server_id"],
+        operation_id=row["operation_id"],
+        kind=row["kind"],
+        host=row["host"],
+        lost=document.get("lost", 0),
+        diagnosis=unpack(document),
+        created_at=row["created_at"],
+    )
+
+
+_INSERT = """
+INSERT INTO attempts (server_id, operation_id, kind, host, diagnosis, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+"""
+_OF_SERVER = "SELECT * FROM attempts WHERE server_id = $1 ORDER BY id DESC LIMIT $2"
+
+
+# The stored form: positions instead of names, what several hosts have in common once, numbers short.
+
+
+def pack(diagnosis: Diagnosis) -> dict[str, Any]:
+    """JSON-able, for a step's result or the attempt's row; `record` takes it instead of the diagnosis."""
+    packed: dict[str, Any] = {
+        "hosts": diagnosis.hosts,
+        "asked": diagnosis.asked,
+        "filters": [_pack_filter(result) for result in diagnosis.filters],
+    }
+    if diagnosis.weights:
+        packed["weighers"] = list(diagnosis.weights[0].parts)
+        packed["weights"] = [_pack_weight(weight) for weight in diagnosis.weights[:_CANDIDATES]]
+    if diagnosis.rejections:
+        packed["rejections"] = _pack_rejections(diagnosis.rejections)
+    return packed
+
+
+def unpack(packed: Packed) -> Diagnosis:
+    return Diagnosis(
+        hosts=packed["hosts"],
+        filters=tuple(_unpack_filters(packed)),
+        rejections=tuple(_unpack_rejections(packed)),
+        weights=tuple(_unpack_weight(packed["weighers"], *weight) for weight in packed.get("weights", ())),
+        asked=packed["asked"],
+    )
+
+
+def _pack_filter(result: FilterResult) -> Any:
+    """A filter that rejected nobody is its name alone."""
+    if not result.rejected:
+        return result.filter
+    return [result.filter, result.rejected, [[cause.text, cause.hosts] for cause in result.causes]]
+
+
+def _unpack_filters(packed: Packed) -> list[FilterResult]:
+    left: int = packed["hosts"]
+    found = []
+    for entry in packed["filters"]:
+        name, rejected, causes = (entry, 0, ()) if isinstance(entry, str) else entry
+        left -= rejected
+        found.append(FilterResult(name, rejected, left, tuple(Cause(*cause) for cause in causes)))
+    return found
+
+
+def _pack_weight(weight: Weight) -> list[Any]:
+    parts = [round(part, 3) for part in weight.parts.values()]
+    return [*_names(weight.host, weight.hypervisor_hostname), round(weight.total, 3), parts, weight.free]
+
+
+def _unpack_weight(
+    weighers: list[str], host: str, node: str | None, total: float, parts: list[float], free: dict[str, list[int]]
+) -> Weight:
+    return Weight(host, node or host, total, dict(zip(weighers, parts, strict=True)), _pairs(free))
+
+
+def _pack_rejections(rejections: Sequence[Rejection]) -> list[Any]:
+    """By reason."""
+    grouped: dict[tuple[str, str, str], list[Any]] = {}
+    for one in rejections:
+        entry = [*_names(one.host, one.hypervisor_hostname), one.hypervisor_uuid, one.have, one.free]
+        grouped.setdefault((one.filter, one.text, one.need), []).append(entry)
+    return [[*reason, hosts] for reason, hosts in grouped.items()]
+
+
+def _unpack_rejections(packed: Packed) -> list[Rejection]:
+    return [
+        Rejection(host, node or host, uuid, name, text, need, have, _pairs(free))
+        for name, text, need, hosts in packed.get("rejections", ())
+        for host, node, uuid, have, free in hosts
+    ]
+
+
+def _names(host: str, node: str) -> tuple[str, str | None]:
+    return host, None if node == host else node
+
+
+def _pairs(free: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
+    return {name: (amounts[0], amounts[1]) for name, amounts in free.items()}

@@ -1,0 +1,91 @@
+"""What is kept of an attempt is read back as it was, and a success keeps little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import orjson
+
+from kilonova.scheduler import attempts
+from kilonova.scheduler.attempts import Attempt
+from kilonova.scheduler.explain import Cause, Diagnosis, FilterResult, Rejection, Weight
+from kilonova.store import Database
+from tests.support import run
+
+Opener = Callable[[], AbstractAsyncContextManager[Database]]
+
+FREE = {"VCPU": (3, 8), "MEMORY_MB": (512, 16384)}
+CHOSEN = Diagnosis(
+    hosts=3,
+    filters=(FilterResult("compute_up", 0, 3), FilterResult("zone", 1, 2, (Cause("not in zone az1", 1),))),
+    weights=(
+        Weight("h1", "node1", 1.5, {"ram": 1.0, "cpu": 0.5}, FREE),
+        Weight("h2", "h2", 0.25, {"ram": 0.25, "cpu": 0.0}),
+    ),
+    asked={"resources": {"VCPU": 1}, "zone": "az1"},
+)
+REFUSED = Diagnosis(
+    hosts=3,
+    filters=(
+        FilterResult("compute_up", 1, 2, (Cause("disabled", 1),)),
+        FilterResult("zone", 0, 2),
+        FilterResult("capacity", 2, 0, (Cause("lack 4 VCPU", 1), Cause("lack 1 GB disk", 1))),
+    ),
+    rejections=(
+        Rejection("h1", "node1", "u1", "compute_up", "disabled", "an enabled compute service", "disabled: broken"),
+        Rejection("h2", "h2", "u2", "capacity", "lack 4 VCPU", "4 VCPU", "3 VCPU free of 8 VCPU", FREE),
+        Rejection("h3", "h3", "u3", "capacity", "lack 4 VCPU", "4 VCPU", "no VCPU"),
+    ),
+    asked={"resources": {"VCPU": 4}},
+)
+
+
+async def kept(db: Database, diagnosis: Diagnosis | attempts.Packed, host: str | None, lost: int = 0) -> None:
+    async with db.transaction() as tx:
+        await attempts.record(
+            tx, server_id="s1", operation_id="op1", kind="boot", diagnosis=diagnosis, host=host, lost=lost
+        )
+
+
+def test_attempts_come_back_as_they_were_newest_first(database: Opener) -> None:
+    async def scenario() -> list[Attempt]:
+        async with database() as db:
+            await kept(db, REFUSED, None)
+            # What a step keeps in its result goes through JSON before it is recorded.
+            await kept(db, orjson.loads(orjson.dumps(attempts.pack(CHOSEN))), "h1", lost=2)
+            assert await attempts.of_server(db, "s2") == []
+            return await attempts.of_server(db, "s1")
+
+    newest, oldest = run(scenario())
+    assert newest.diagnosis == CHOSEN
+    assert (newest.host, newest.lost, newest.kind, newest.operation_id) == ("h1", 2, "boot", "op1")
+    assert oldest.diagnosis == REFUSED
+    assert (oldest.host, oldest.lost) == (None, 0)
+    assert oldest.diagnosis.sentence() == REFUSED.sentence()
+
+
+def test_a_success_is_small() -> None:
+    weights = tuple(
+        Weight(f"compute-{n:05}", f"compute-{n:05}", 2.123456 - n, {"ram": 1 / 3, "cpu": 1 / 7, "disk": 1.0}, FREE)
+        for n in range(50)
+    )
+    names = [f"some_filter_{n}" for n in range(15)]
+    filters = (*(FilterResult(name, 0, 9999) for name in names), FilterResult("zone", 9, 9990, (Cause("x", 9),)))
+    text = orjson.dumps(attempts.pack(Diagnosis(9999, filters, weights=weights, asked=CHOSEN.asked)))
+    assert len(text) < 1500
+
+
+def test_nothing_is_kept_of_a_transaction_that_fails(database: Opener) -> None:
+    async def scenario() -> list[Attempt]:
+        async with database() as db:
+            try:
+                async with db.transaction() as tx:
+                    await attempts.record(
+                        tx, server_id="s1", operation_id="op1", kind="boot", diagnosis=CHOSEN, host="h1"
+                    )
+                    raise RuntimeError
+            except RuntimeError:
+                return await attempts.of_server(db, "s1")
+
+    assert run(scenario()) == []
