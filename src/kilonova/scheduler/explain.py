@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Hosts
+    from kilonova.scheduler.stock import Integers
 
 Free = Mapping[str, tuple[int, int]]
 """Of each class asked for: how much was free, and of how much."""
@@ -90,3 +96,35 @@ class Diagnosis(msgspec.Struct, frozen=True):
             return f"No valid host was found: {hosts}: {causes}"
         verb = "fits" if self.left == 1 else "fit"
         return f"{self.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
+
+
+def asked_of(request: Request) -> dict[str, Any]:
+    """What a diagnosis says about the request: only what was given."""
+    asked: dict[str, Any] = {"resources": request.amounts}
+    if request.groups:
+        asked["groups"] = {suffix: dict(group.resources) for suffix, group in request.groups.items()}
+    for name in ("zone", "host", "hypervisor_hostname", "hypervisor_uuid"):
+        if (value := getattr(request, name)) is not None:
+            asked[name] = value
+    for name in ("required_traits", "forbidden_traits"):
+        if traits := getattr(request, name):
+            asked[name] = sorted(traits)
+    if request.group is not None:
+        asked["group"] = request.group.policy
+    return asked
+
+
+def classes_of(request: Request) -> list[str]:
+    """Every resource class that a request asks for, in whatever group."""
+    groups = (group.resources for group in request.groups.values())
+    return list(dict.fromkeys([*request.amounts, *(name for resources in groups for name in resources)]))
+
+
+def free_of(hosts: Hosts, rows: Integers, classes: Iterable[str]) -> Iterator[Free]:
+    """For each row, what is free of each class."""
+    columns: list[list[tuple[str, tuple[int, int]]]] = []
+    for name in classes:
+        stock = hosts.stock(name)
+        pairs = zip(stock.free[rows].tolist(), stock.limit[rows].tolist(), strict=True)
+        columns.append([(name, (max(0, int(free)), int(limit))) for free, limit in pairs])
+    return map(dict, zip(*columns, strict=True)) if columns else iter([{} for _ in rows])

@@ -8,7 +8,17 @@ import numpy as np
 
 from kilonova.scheduler.candidates import Candidate, Plan
 from kilonova.scheduler.config import SchedulerConfig
-from kilonova.scheduler.explain import Cause, Diagnosis, FilterResult, Rejection, Weight
+from kilonova.scheduler.explain import (
+    Cause,
+    Diagnosis,
+    FilterResult,
+    Free,
+    Rejection,
+    Weight,
+    asked_of,
+    classes_of,
+    free_of,
+)
 from kilonova.scheduler.filters import Filter, Reason
 from kilonova.scheduler.filters import load as load_filters
 from kilonova.scheduler.request import Request
@@ -44,7 +54,7 @@ class Planner:
         rows = np.flatnonzero(mask)
         if not len(rows):
             shown = self._show(request, hosts, rejected)
-            return Plan(candidates=(), diagnosis=Diagnosis(len(hosts), results, rejections=shown))
+            return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
         best, totals, parts = self._weigh(request, hosts, rows)
         amounts = request.amounts
         candidates = tuple(
@@ -57,10 +67,13 @@ class Planner:
                 candidate.hypervisor_hostname,
                 float(totals[n]),
                 {name: float(part[n]) for name, part in parts.items()},
+                free,
             )
-            for candidate, n in zip(candidates, best.tolist(), strict=True)
+            for candidate, n, free in zip(
+                candidates, best.tolist(), free_of(hosts, rows[best], classes_of(request)), strict=True
+            )
         )
-        return Plan(candidates=candidates, diagnosis=Diagnosis(len(hosts), results, weights=weights))
+        return Plan(candidates, Diagnosis(len(hosts), results, weights=weights, asked=asked_of(request)))
 
     def _filter(self, request: Request, hosts: Hosts) -> tuple[Mask, tuple[FilterResult, ...], list[_Rejected]]:
         mask = hosts.everywhere
@@ -107,11 +120,13 @@ class Planner:
 
     def _show(self, request: Request, hosts: Hosts, rejected: list[_Rejected]) -> tuple[Rejection, ...]:
         """Some hosts for every reason, so that a frequent one does not hide a rare one."""
+        classes = classes_of(request)
         shown: list[Rejection] = []
         for number, part in enumerate(sorted(rejected, key=lambda part: np.count_nonzero(part.rows))):
             share = (self._shown - len(shown)) // (len(rejected) - number)
-            for row in np.flatnonzero(part.rows)[:share].tolist():
-                shown.append(_rejection(request, hosts, part, row))
+            rows = np.flatnonzero(part.rows)[:share]
+            for row, free in zip(rows.tolist(), free_of(hosts, rows, classes), strict=True):
+                shown.append(_rejection(request, hosts, part, row, free))
         return tuple(shown)
 
 
@@ -141,7 +156,7 @@ def _split(check: Filter, request: Request, hosts: Hosts, rejected: Mask) -> lis
     return parts
 
 
-def _rejection(request: Request, hosts: Hosts, part: _Rejected, row: int) -> Rejection:
+def _rejection(request: Request, hosts: Hosts, part: _Rejected, row: int, free: Free) -> Rejection:
     host = hosts.at(row)
     return Rejection(
         host=host.name,
@@ -151,4 +166,5 @@ def _rejection(request: Request, hosts: Hosts, part: _Rejected, row: int) -> Rej
         text=part.reason.text(request),
         need=part.reason.need(request),
         have=part.reason.have(request, host),
+        free=free,
     )
