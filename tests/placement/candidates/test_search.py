@@ -1,0 +1,161 @@
+"""The search finds exactly what trying every combination finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from itertools import islice
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kilonova.placement.candidates.model import Arrangement, Ask, Group, Provider, Stock
+from kilonova.placement.candidates.search import SHARES, arrangements
+
+from .oracle import all_arrangements
+
+CLASSES = ("VCPU", "VGPU", "DISK_GB")
+TRAITS = ("FAST", "SAFE", SHARES)
+AGGREGATES = ("a", "b")
+
+
+def some_of(values: Iterable[str], most: int = 2) -> st.SearchStrategy[frozenset[str]]:
+    return st.frozensets(st.sampled_from(sorted(values)), max_size=most)
+
+
+def any_of(values: Iterable[str]) -> st.SearchStrategy[tuple[frozenset[str], ...]]:
+    one = st.frozensets(st.sampled_from(sorted(values)), min_size=1, max_size=2)
+    return st.lists(one, max_size=1).map(tuple)
+
+
+stocks = st.builds(
+    Stock,
+    capacity=st.sampled_from((1, 2, 2.5, 4)),
+    used=st.sampled_from((0, 0, 1)),
+    min_unit=st.sampled_from((1, 1, 2)),
+    max_unit=st.sampled_from((8, 8, 2)),
+    step_size=st.sampled_from((1, 1, 2)),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn, name: str, most: int) -> list[Provider]:
+    tree: list[Provider] = []
+    for index in range(draw(st.integers(1, most))):
+        parent = tree[draw(st.integers(0, index - 1))].uuid if index else None
+        tree.append(
+            Provider(
+                f"{name}{index}",
+                parent,
+                f"{name}0",
+                draw(st.dictionaries(st.sampled_from(CLASSES), stocks, max_size=3)),
+                draw(some_of(TRAITS)),
+                draw(some_of(AGGREGATES)),
+            )
+        )
+    return draw(st.permutations(tree))
+
+
+@st.composite
+def groups(draw: st.DrawFn, uuids: list[str], least: int) -> Group:
+    return Group(
+        resources=draw(st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 2), min_size=least, max_size=2)),
+        required=draw(any_of(TRAITS)),
+        forbidden=draw(some_of(TRAITS, 1)) if draw(st.booleans()) else frozenset(),
+        member_of=draw(any_of(AGGREGATES)) if draw(st.booleans()) else (),
+        forbidden_aggregates=draw(some_of(AGGREGATES, 1)) if draw(st.booleans()) else frozenset(),
+        in_tree=draw(st.sampled_from([None, None, None, *uuids])),
+    )
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Ask, list[Provider], list[Provider]]:
+    tree = draw(trees("t", 4))
+    sharing = [provider for name in "xy" if draw(st.booleans()) for provider in draw(trees(name, 2))]
+    uuids = [provider.uuid for provider in (*tree, *sharing)]
+    numbered = [f"_{index}" for index in range(draw(st.integers(0, 3)))]
+    asked = {suffix: draw(groups(uuids, 0)) for suffix in numbered}
+    if not numbered or draw(st.booleans()):
+        asked[""] = draw(groups(uuids, 1))
+    together = []
+    if numbered:
+        one = st.frozensets(st.sampled_from(numbered), min_size=1, max_size=3)
+        together = draw(st.lists(one, max_size=2))
+    ask = Ask(
+        groups=asked,
+        isolate=draw(st.booleans()),
+        same_subtree=tuple(together),
+        root_required=draw(some_of(TRAITS, 1)) if draw(st.booleans()) else frozenset(),
+        root_forbidden=draw(some_of(TRAITS, 1)) if draw(st.booleans()) else frozenset(),
+    )
+    return ask, tree, sharing
+
+
+def canonical(found: Iterable[Arrangement]) -> list[str]:
+    return sorted(
+        repr(
+            (
+                one.root,
+                sorted((uuid, sorted(taken.items())) for uuid, taken in one.allocations.items()),
+                sorted((suffix, sorted(uuids)) for suffix, uuids in one.mappings.items()),
+            )
+        )
+        for one in found
+    )
+
+
+@settings(max_examples=600, deadline=None)
+@given(situations())
+def test_the_search_finds_what_trying_everything_finds(
+    situation: tuple[Ask, list[Provider], list[Provider]],
+) -> None:
+    found = canonical(arrangements(*situation))
+    assert found == canonical(all_arrangements(*situation))
+    assert len(set(found)) == len(found)
+
+
+@settings(max_examples=200, deadline=None)
+@given(situations())
+def test_without_nesting_at_most_one_provider_of_the_tree_is_used(
+    situation: tuple[Ask, list[Provider], list[Provider]],
+) -> None:
+    ask, tree, sharing = situation
+    mine = {provider.uuid for provider in tree}
+
+    def flat(one: Arrangement) -> bool:
+        used = {uuid for uuids in one.mappings.values() for uuid in uuids}
+        return len(used & mine) <= 1
+
+    expected = [one for one in all_arrangements(ask, tree, sharing) if flat(one)]
+    assert canonical(arrangements(ask, tree, sharing, nested=False)) == canonical(expected)
+
+
+def pool(count: int, capacity: int = 1) -> list[Provider]:
+    root = Provider("root", None, "root", {})
+    return [root, *(Provider(f"p{n}", "root", "root", {"FPGA": Stock(capacity, 0)}) for n in range(count))]
+
+
+def fpgas(count: int, *, isolate: bool = False) -> Ask:
+    return Ask(groups={f"_{n}": Group(resources={"FPGA": 1}) for n in range(count)}, isolate=isolate)
+
+
+def test_more_groups_than_providers_is_seen_at_once() -> None:
+    started = time.perf_counter()
+    assert list(arrangements(fpgas(12, isolate=True), pool(11, 8))) == []
+    assert list(arrangements(fpgas(12), pool(11))) == []
+    assert time.perf_counter() - started < 1
+
+
+def test_arrangements_come_one_by_one() -> None:
+    found = list(islice(arrangements(fpgas(12, isolate=True), pool(30)), 5))
+    assert len(canonical(found)) == 5
+
+
+def test_an_unnumbered_group_without_resources_asks_its_traits_of_the_root() -> None:
+    root = Provider("root", None, "root", {}, frozenset({"FAST"}))
+    child = Provider("child", "root", "root", {"VGPU": Stock(1, 0)}, frozenset({"SAFE"}))
+    gpu = Group(resources={"VGPU": 1})
+    fast, safe = (Group(required=(frozenset({trait}),)) for trait in ("FAST", "SAFE"))
+    [found] = arrangements(Ask(groups={"": fast, "_G": gpu}), [root, child])
+    assert found == Arrangement("root", {"child": {"VGPU": 1}}, {"_G": ["child"]})
+    assert list(arrangements(Ask(groups={"": safe, "_G": gpu}), [root, child])) == []
