@@ -12,6 +12,8 @@ from kilonova import clock
 from kilonova.placement.changes import NEXT, facts_changed
 from kilonova.store import Row, Transaction
 
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 
 
@@ -147,7 +149,7 @@ async def _write_inventories(tx: Transaction, changes: list[tuple[_Known, Provid
     ]
     drop = [(known.id, name) for known, _, desired in changes for name in known.inventory.keys() - desired.keys()]
     if put:
-        await _ensure(tx, "resource_classes", {row[1] for row in put})
+        await ensure(tx, "resource_classes", {row[1] for row in put})
         await tx.execute_many(_PUT_INVENTORY, put)
     if drop:
         await tx.execute_many("DELETE FROM inventories WHERE provider_id = $1 AND resource_class = $2", drop)
@@ -157,7 +159,7 @@ async def _write_traits(tx: Transaction, changes: list[tuple[_Known, ProviderFac
     put = [(known.id, trait) for known, host, _ in changes for trait in sorted(set(host.traits) - known.traits)]
     drop = [(known.id, trait) for known, host, _ in changes for trait in known.traits - set(host.traits)]
     if put:
-        await _ensure(tx, "traits", {trait for _, trait in put})
+        await ensure(tx, "traits", {trait for _, trait in put})
         await tx.execute_many(
             "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2) ON CONFLICT DO NOTHING", put
         )
@@ -165,7 +167,7 @@ async def _write_traits(tx: Transaction, changes: list[tuple[_Known, ProviderFac
         await tx.execute_many("DELETE FROM provider_traits WHERE provider_id = $1 AND trait = $2", drop)
 
 
-async def _ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
+async def ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
     """Have a row for every class or trait that a host names."""
     wanted = sorted(names)
     there = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", wanted)}
@@ -179,6 +181,20 @@ async def _ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
             f"INSERT INTO {table} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING",
             [(name, now) for name in missing],
         )
+
+
+async def drop_unshared(tx: Transaction, aggregates: Sequence[str]) -> None:
+    """Reported sharing providers of these aggregates go once nobody else is in them; those in use are closed."""
+    if not aggregates:
+        return
+    rows = await tx.fetch(_UNSHARED, list(aggregates), SHARES)
+    ids = [row["id"] for row in rows]
+    used = {row["provider_id"] for row in await tx.fetch(_IN_USE, ids)}
+    await tx.execute("DELETE FROM resource_providers WHERE id = ANY($1)", [id for id in ids if id not in used])
+    closed = sorted(used)
+    if closed:
+        await tx.execute("UPDATE inventories SET reserved = total WHERE provider_id = ANY($1)", closed)
+        await facts_changed(tx, closed)
 
 
 def _amounts(inventory: InventoryLike) -> Amounts:
@@ -201,6 +217,16 @@ INSERT INTO resource_providers (uuid, name, generation, change, facts, created_a
 VALUES ($1, $2, 0, {NEXT}, {NEXT}, $3, $3) ON CONFLICT (uuid) DO NOTHING
 """
 _IN_USE = "SELECT DISTINCT provider_id, resource_class FROM allocations WHERE provider_id = ANY($1)"
+_UNSHARED = """
+SELECT id FROM resource_providers
+WHERE reported
+  AND id IN (SELECT t.provider_id FROM provider_traits t JOIN provider_aggregates a ON a.provider_id = t.provider_id
+        WHERE t.trait = $2 AND a.reported AND a.aggregate_uuid = ANY($1))
+  AND NOT EXISTS (SELECT 1 FROM provider_aggregates mine
+        JOIN provider_aggregates other ON other.aggregate_uuid = mine.aggregate_uuid
+        WHERE mine.provider_id = resource_providers.id AND other.provider_id <> mine.provider_id)
+ORDER BY id FOR UPDATE
+"""
 _PUT_INVENTORY = """
 INSERT INTO inventories
     (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size, allocation_ratio)
