@@ -36,7 +36,7 @@ OWN = [
     ("os_compute_api:servers:create", ADMINS | {"manager", "member"}),
     ("os_compute_api:servers:create:forced_host", ADMINS),
     ("os_compute_api:servers:create:requested_destination", ADMINS | {"manager"}),
-    ("os_compute_api:servers:create:requested_destination:by_name", ADMINS),
+    ("compute:servers:create:requested_destination", ADMINS),
     ("os_compute_api:servers:detail:get_all_tenants", ADMINS),
     ("os_compute_api:os-shelve:unshelve", ADMINS | {"manager", "member"}),
     ("os_compute_api:os-shelve:unshelve_to_host", ADMINS),

@@ -35,11 +35,6 @@ SERVERS = rules(
         MANAGER_OR_ADMIN,
         "Create a server on a named hypervisor, through the scheduler.",
     ),
-    (
-        "create:requested_destination:by_name",
-        ADMIN,
-        "In addition, name it by host or hypervisor_hostname, which may be any in the cloud.",
-    ),
     ("create:attach_volume", MEMBER_OR_ADMIN, "Create a server with volumes."),
     ("create:attach_network", MEMBER_OR_ADMIN, "Create a server with networks."),
     ("create:trusted_certs", MEMBER_OR_ADMIN, "Create a server with trusted image certificates."),
@@ -65,6 +60,11 @@ SERVERS = rules(
 )
 
 UNPREFIXED = (
+    Rule(
+        "compute:servers:create:requested_destination",
+        ADMIN,
+        "Create a server on a host or hypervisor_hostname, which may be any in the cloud, through the scheduler.",
+    ),
     Rule("compute:servers:resize:cross_cell", NOBODY, "Resize a server across cells."),
     Rule("compute:server:topology:index", READER_OR_ADMIN, "Show a server's NUMA topology."),
     Rule("compute:server:topology:host:index", ADMIN, "See host information in that topology."),

@@ -22,6 +22,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     attempts: int = 10
     """How often `place` proposes again after losing all candidates to others."""
     default_zone: str = "nova"
+    """The zone of hosts that no aggregate puts into one."""
+    default_schedule_zone: str = ""
+    """The zone of servers for which none is asked; empty: any."""
     refresh_every: float = 0.005
     """Plans closer together than this share one look at the database."""
     liveness_every: float = 1.0

@@ -33,6 +33,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     hypervisor_hostname: str | None = None
     hypervisor_uuid: str | None = None
+    forced: bool = False
+    """Whether the named host is taken past the filters that judge it: only zone, traits and room still count."""
     excluded_hosts: frozenset[str] = frozenset()
     same_hosts: frozenset[str] | None = None
     """Where the servers of the hint `same_host` are; None without the hint."""

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import msgspec
 import orjson
+from msgspec import convert, structs
 
 from kilonova import clock
 from kilonova.compute.operations import ports
 from kilonova.compute.operations.common import ask, command, guest_of, server_of
-from kilonova.compute.servers import model, states
+from kilonova.compute.servers import model, placing, states
+from kilonova.compute.servers.placing import Destination
 from kilonova.hosts.messages import Destroy, Spawn
 from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
 from kilonova.placement.claims import Consumer, release
-from kilonova.scheduler import Candidate, Request, claim_first
+from kilonova.scheduler import Candidate, attempts, claim_first
 from kilonova.store import Transaction
 
 
 class Boot(Operation):
-    """`params`: `networks` (one entry per interface), `security_groups` (names), `destination` (host or null)."""
+    """`params`: `networks` (one entry per interface), `security_groups` (names), `destination` (or null for any)."""
 
     kind = "boot"
     action = "create"
@@ -57,25 +58,37 @@ class Boot(Operation):
     async def failed(self, tx: Transaction, error: Failed) -> None:
         # A boot is cancelled only by a delete, which comes next and takes the server as it is.
         if not isinstance(error, Cancelled):
-            await model.fail(tx, str(self.server_id), str(error), error.fault)
+            fault = error.fault or {}
+            if fault.get("diagnosis"):
+                await attempts.record(
+                    tx,
+                    server_id=str(self.server_id),
+                    operation_id=self.id,
+                    kind=self.kind,
+                    diagnosis=fault["diagnosis"],
+                    host=None,
+                    lost=self.note.get("losses", 0),
+                )
+            await model.fail(tx, str(self.server_id), str(error), fault.get("details"))
 
 
 async def choose(op: Operation) -> dict[str, Any]:
     server = await server_of(op)
     tried = op.note.get("tried", {})
-    plan = await op.services.scheduler.plan(
-        Request(
-            resources=model.resources(orjson.loads(server["flavor"])),
-            project_id=server["project_id"],
-            zone=server["pinned_zone"],
-            host=op.params["destination"],
-            excluded_hosts=frozenset(tried),
-        ),
-        lost=op.note.get("lost", ()),
+    destination = convert(op.params["destination"] or {}, Destination)
+    request = await placing.request_for(
+        op.db,
+        server,
+        host=destination.host,
+        hypervisor_hostname=destination.hypervisor_hostname,
+        forced=destination.forced,
+        excluded=frozenset(tried),
     )
+    plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
+    diagnosis = attempts.pack(plan.diagnosis)
     if not plan.candidates:
-        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_by_host(tried))
-    return {"candidates": [list(msgspec.structs.astuple(candidate)) for candidate in plan.candidates]}
+        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_fault(tried, diagnosis))
+    return {"candidates": [structs.astuple(candidate) for candidate in plan.candidates], "diagnosis": diagnosis}
 
 
 def _no_host(sentence: str, tried: dict[str, str]) -> str:
@@ -87,20 +100,35 @@ def _reasons(tried: dict[str, str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in Counter(tried.values()).items())
 
 
-def _by_host(tried: dict[str, str]) -> str | None:
-    return "; ".join(f"{host}: {reason}" for host, reason in tried.items()) or None
+def _fault(tried: dict[str, str], diagnosis: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a failure keeps for administrators: which hosts could not build the server, and who was not even asked."""
+    details = "; ".join(f"{host}: {reason}" for host, reason in tried.items()) or None
+    return {"details": details, "diagnosis": diagnosis}
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     """The first candidate that has room gets the server; the plan may be older than other claims."""
     server = await server_of(op, tx)
+    chosen = op.results["choose host"]
+    candidates = [Candidate(*fields) for fields in chosen["candidates"]]
+    accepts = await placing.group_policy(tx, server)
     consumer = Consumer(server["id"], server["project_id"], server["user_id"])
-    candidates = [Candidate(*fields) for fields in op.results["choose host"]["candidates"]]
-    taken = await claim_first(tx, candidates, consumer)
+    taken = await claim_first(tx, candidates, consumer, accepts=accepts)
     if taken is None:
-        lost = [candidate.uuid for candidate in candidates]
-        raise GoBack("choose host", note={"lost": lost}, reason="other claims were faster on every proposed host")
+        note = {"lost": [candidate.uuid for candidate in candidates], "losses": op.note.get("losses", 0) + 1}
+        raise GoBack("choose host", note=note, reason="other claims were faster on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
+    await attempts.record(
+        tx,
+        server_id=server["id"],
+        operation_id=op.id,
+        kind=op.kind,
+        diagnosis=chosen["diagnosis"],
+        host=taken.host,
+        lost=op.note.get("losses", 0),
+    )
+    # Nobody needs the rest of the plan any more; whoever comes back here makes a new one.
+    del op.results["choose host"]
     op.host = taken.host
     return {"host": taken.host}
 
@@ -132,7 +160,7 @@ async def spawn(op: Operation) -> None:
         tried = {**op.note.get("tried", {}), host: error.message}
         if len(tried) >= op.services.config.operations.boot_hosts:
             message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
-            raise Failed(message, fault=_by_host(tried)) from error
+            raise Failed(message, fault=_fault(tried)) from error
         raise GoBack("choose host", note={"tried": tried}, reason=f"{host}: {error.message}") from error
 
 

@@ -6,74 +6,131 @@ import re
 import secrets
 import string
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from kilonova.compute.flavors import model as flavors
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import Boot
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.schemas import address, is_true
-from kilonova.compute.servers import model, networks, states
-from kilonova.compute.zones import model as zones
+from kilonova.compute.server_groups import model as groups
+from kilonova.compute.servers import destinations, model, networks, states
+from kilonova.compute.servers.placing import Destination, group_of
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.ids import new_id
 from kilonova.operations import begin
-from kilonova.store import Row
+from kilonova.scheduler.specs import needs
+from kilonova.store import Reader, Row, Transaction
 
-FORCED_HOST = "os_compute_api:servers:create:forced_host"
 ZERO_DISK = "os_compute_api:servers:create:zero_disk_flavor"
 # One transaction writes them all, and others wait for it.
 MOST_AT_ONCE = 1000
 _ALPHABET = string.ascii_letters + string.digits
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Servers that nothing speaks against but perhaps the quota. Nothing of them is written yet."""
+
+    common: Row
+    least: int
+    most: int
+    each: dict[str, int]
+    """What one of them takes of the quota."""
+    params: dict[str, Any]
+    """Of the operations that will boot them."""
+    destination: Destination
+    group_id: str | None
+    password: str
+    security_groups: list[str]
+
+
+@dataclass(frozen=True)
 class Created:
     """What the answer to a create needs."""
 
-    def __init__(self, servers: list[Row], reservation_id: str, password: str, groups: list[str]) -> None:
-        self.servers = servers
-        self.reservation_id = reservation_id
-        self.password = password
-        self.groups = groups
+    servers: list[Row]
+    reservation_id: str
+    password: str
+    groups: list[str]
 
 
 async def create(ctx: Context) -> Created:
+    prepared = await prepare(ctx)
+    async with ctx.db.transaction() as tx:
+        servers = await rows(ctx, tx, prepared)
+        for server in servers:
+            await model.insert(tx, server)
+        if prepared.group_id is not None:
+            await groups.join(tx, prepared.group_id, [server["id"] for server in servers])
+        for server in servers:
+            await begin(
+                tx,
+                Boot,
+                params=prepared.params,
+                server_id=server["id"],
+                project_id=server["project_id"],
+                user_id=server["user_id"],
+                request_id=ctx.request_id,
+            )
+    return Created(servers, prepared.common["reservation_id"], prepared.password, prepared.security_groups)
+
+
+async def prepare(ctx: Context) -> Prepared:
+    """Refuse what can be refused, without writing anything."""
     body = ctx.body["server"]
     if ctx.token.project_id is None:
         raise Forbidden("A server belongs to a project, and this token is of none.")
     least, most = _count(body)
     flavor = await _flavor(ctx, str(body["flavorRef"]))
     image = await _image(ctx, _image_id(body), flavor)
+    _check_needs(flavor, image)
     key = await _key(ctx, body.get("key_name"))
-    pin, destination = await _zone(ctx, body.get("availability_zone"))
+    pin, destination = await destinations.asked(ctx, body)
     nics = await networks.requested(ctx, body["networks"])
     if most > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
-    groups = await _security_groups(ctx, body.get("security_groups", []))
+    security_groups = await _security_groups(ctx, body.get("security_groups", []))
     await _check_metadata(ctx, body.get("metadata", {}))
-    password = body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12))
-    reservation_id = "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8))
-    common = {**_record(ctx, flavor, image, key), "pinned_zone": pin, "reservation_id": reservation_id}
-    params = {"networks": nics, "security_groups": groups, "destination": destination}
-    each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
-    async with ctx.db.transaction() as tx:
-        count = await quotas.fit(tx, ctx.token.project_id, ctx.services.config, each, least, most)
-        servers = [{**common, **_own(ctx, body, place, count)} for place in range(count)]
-        for server in servers:
-            await model.insert(tx, server)
-            await begin(
-                tx,
-                Boot,
-                params=params,
-                server_id=server["id"],
-                project_id=server["project_id"],
-                user_id=server["user_id"],
-                request_id=ctx.request_id,
-            )
-    return Created(servers, reservation_id, password, groups)
+    common = _record(ctx, flavor, image, key)
+    common["pinned_zone"] = pin
+    return Prepared(
+        common=common,
+        least=least,
+        most=most,
+        each={"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]},
+        params={"networks": nics, "security_groups": security_groups, "destination": to_builtins(destination)},
+        destination=destination,
+        group_id=await _group(ctx, ctx.db, group_of(_hints(ctx))),
+        password=body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12)),
+        security_groups=security_groups,
+    )
+
+
+async def rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
+    """As many servers as the quota and their group have room for. Others of the project wait until `tx` ends."""
+    project_id = prepared.common["project_id"]
+    config, least = ctx.services.config, prepared.least
+    count = await quotas.fit(tx, project_id, config, prepared.each, least, prepared.most)
+    if prepared.group_id is not None:
+        await groups.hold(tx, prepared.group_id)
+        await _group(ctx, tx, prepared.group_id)
+        count = await groups.room(tx, prepared.group_id, project_id, config, least, count)
+    body = ctx.body["server"]
+    return [{**prepared.common, **_own(ctx, body, place, count)} for place in range(count)]
+
+
+async def _group(ctx: Context, reader: Reader, group_id: str | None) -> str | None:
+    if group_id is not None:
+        group = await groups.get(reader, group_id)
+        if group is None or group["project_id"] != ctx.token.project_id:
+            raise BadRequest(f"Instance group {group_id} could not be found.")
+    return group_id
 
 
 def _count(body: dict[str, Any]) -> tuple[int, int]:
@@ -92,8 +149,8 @@ def _count(body: dict[str, Any]) -> tuple[int, int]:
 def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -> Row:
     """What the servers of one request have in common; flavor, image and key are kept as they are now."""
     body = ctx.body["server"]
-    hints = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
     return {
+        "reservation_id": "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8)),
         "project_id": ctx.token.project_id,
         "user_id": ctx.token.user_id,
         "vm_state": states.BUILDING,
@@ -109,7 +166,7 @@ def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -
         "user_data": body.get("user_data"),
         "metadata": orjson.dumps(body.get("metadata", {})).decode(),
         "nics": "[]",
-        "scheduler_hints": orjson.dumps(hints).decode(),
+        "scheduler_hints": orjson.dumps(_hints(ctx)).decode(),
         "config_drive": is_true(body.get("config_drive", False)),
         "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": address(body.get("accessIPv4")),
@@ -120,6 +177,11 @@ def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -
         "created_at": ctx.now,
         "updated_at": ctx.now,
     }
+
+
+def _hints(ctx: Context) -> dict[str, Any]:
+    hints: dict[str, Any] = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
+    return hints
 
 
 def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str, Any]:
@@ -201,6 +263,14 @@ def _image_properties(image: dict[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in image.items() if key not in _IMAGE_FACTS and value is not None}
 
 
+def _check_needs(flavor: Row, image: dict[str, Any]) -> None:
+    """What flavor and image ask of a host must make sense before any host is asked."""
+    try:
+        needs(_flavor_copy(flavor), _image_properties(image))
+    except ValueError as error:
+        raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
+
+
 async def _key(ctx: Context, name: str | None) -> Row | None:
     if name is None:
         return None
@@ -208,22 +278,6 @@ async def _key(ctx: Context, name: str | None) -> Row | None:
     if key is None:
         raise BadRequest("Invalid key_name provided.")
     return key
-
-
-async def _zone(ctx: Context, asked: str | None) -> tuple[str | None, str | None]:
-    """The pin, and the host of the `zone:host` form, which only some may use."""
-    if asked is None:
-        return None, None
-    zone, _, rest = asked.partition(":")
-    host = rest.partition(":")[0]
-    if ":" in asked:
-        ctx.authorize(FORCED_HOST)
-    if host and not await ctx.db.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host):
-        raise BadRequest(f"Compute host {host} could not be found.")
-    known = await zones.zones(ctx.db, ctx.services.config.scheduler.default_zone)
-    if zone and zone not in known:
-        raise BadRequest("The requested availability zone is not available")
-    return zone or None, host or None
 
 
 async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[str]:

@@ -77,17 +77,6 @@ def _status_of(service: Row, ctx: Context) -> str:
     return "MAINTENANCE" if service["disabled"] else "UP"
 
 
-def resources(flavor: Row) -> dict[str, int]:
-    """What a server of this flavor takes from a host."""
-    swap_gb = -(-flavor["swap"] // 1024)
-    amounts = {
-        "VCPU": flavor["vcpus"],
-        "MEMORY_MB": flavor["ram"],
-        "DISK_GB": flavor["disk"] + flavor["ephemeral"] + swap_gb,
-    }
-    return {name: amount for name, amount in amounts.items() if amount}
-
-
 # Writes of operations
 
 COLUMNS = (

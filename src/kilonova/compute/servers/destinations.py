@@ -1,0 +1,57 @@
+"""Where a new server is asked to go: a zone, a host of a zone, or a host or hypervisor by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.servers.placing import ANYWHERE, Destination
+from kilonova.compute.zones import model as zones
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest
+
+FORCED_HOST = "os_compute_api:servers:create:forced_host"
+BY_NAME = "compute:servers:create:requested_destination"
+
+
+async def asked(ctx: Context, body: dict[str, Any]) -> tuple[str | None, Destination]:
+    """The pin, and the destination. Both are checked here as far as names go; the scheduler looks at the rest."""
+    pin, destination = await _zone(ctx, body.get("availability_zone"))
+    host, node = body.get("host"), body.get("hypervisor_hostname")
+    if host is None and node is None:
+        return pin, destination
+    ctx.authorize(BY_NAME)
+    if destination.forced:
+        raise BadRequest("The zone:host:node form of availability_zone goes with neither host nor hypervisor_hostname.")
+    await _check(ctx, host, node)
+    return pin, Destination(host=host, hypervisor_hostname=node)
+
+
+async def _zone(ctx: Context, text: str | None) -> tuple[str | None, Destination]:
+    """The form `zone:host:node`, of which any part may be empty, is for those who may force a host."""
+    config = ctx.services.config.scheduler
+    if text is None:
+        return config.default_schedule_zone or None, ANYWHERE
+    zone, *names = text.split(":")
+    if names:
+        ctx.authorize(FORCED_HOST)
+    if len(names) > 2:
+        raise BadRequest(f"Invalid input received: Unable to parse availability_zone {text}")
+    host, node = ([name or None for name in names] + [None, None])[:2]
+    if host or node:
+        await _check(ctx, host, node)
+    if zone and zone not in await zones.zones(ctx.db, config.default_zone):
+        raise BadRequest("The requested availability zone is not available")
+    forced = bool(host or node)
+    return zone or None, Destination(host=host, hypervisor_hostname=node, forced=forced)
+
+
+async def _check(ctx: Context, host: str | None, node: str | None) -> None:
+    found = await ctx.db.fetch_one(
+        "SELECT 1 AS one FROM hypervisors WHERE (CAST($1 AS TEXT) IS NULL OR host = $1)"
+        " AND (CAST($2 AS TEXT) IS NULL OR hypervisor_hostname = $2)",
+        host,
+        node,
+    )
+    if found is None:
+        name = "/".join(name for name in (host, node) if name)
+        raise BadRequest(f"Compute host {name} could not be found.")

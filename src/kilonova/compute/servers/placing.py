@@ -1,0 +1,94 @@
+"""What a server asks of the scheduler: from its own row, its hints, and where others are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
+
+from kilonova.compute.server_groups import model as groups
+from kilonova.scheduler import Candidate, Request
+from kilonova.scheduler.request import GroupRule
+from kilonova.scheduler.specs import needs
+from kilonova.store import Reader, Row, Transaction
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """Where somebody wants the server. A forced destination is taken without asking most of the filters."""
+
+    host: str | None = None
+    hypervisor_hostname: str | None = None
+    forced: bool = False
+
+
+ANYWHERE = Destination()
+
+
+async def request_for(
+    reader: Reader,
+    server: Row,
+    *,
+    host: str | None = None,
+    hypervisor_hostname: str | None = None,
+    forced: bool = False,
+    excluded: frozenset[str] = frozenset(),
+    count: int = 1,
+) -> Request:
+    """The row need not be in the database yet: a plan can be made for a server that may never be."""
+    hints = orjson.loads(server["scheduler_hints"])
+    same = hints.get("same_host")
+    return Request(
+        **needs(orjson.loads(server["flavor"]), orjson.loads(server["image_properties"])),
+        zone=server["pinned_zone"],
+        host=host,
+        hypervisor_hostname=hypervisor_hostname,
+        forced=forced,
+        excluded_hosts=excluded,
+        same_hosts=None if same is None else await _hosts(reader, same),
+        different_hosts=await _hosts(reader, hints.get("different_host", ())),
+        group=await group_rule(reader, server),
+        project_id=server["project_id"],
+        image_id=server["image_id"],
+        hints=hints,
+        count=count,
+    )
+
+
+async def group_rule(reader: Reader, server: Row) -> GroupRule | None:
+    """The rule of the server's group as it stands now. A group that was deleted rules no longer."""
+    group_id = group_of(orjson.loads(server["scheduler_hints"]))
+    return None if group_id is None else await groups.rule_of(reader, group_id, server["id"])
+
+
+async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bool] | None:
+    """Which candidates the server's group lets it have. None: no group, or one that only wishes.
+
+    Until `tx` ends no other member is placed, so what is true now stays true for the claim.
+    """
+    group_id = group_of(orjson.loads(server["scheduler_hints"]))
+    if group_id is None:
+        return None
+    await groups.hold(tx, group_id)
+    rule = await groups.rule_of(tx, group_id, server["id"])
+    if rule is None or rule.policy in groups.SOFT:
+        return None
+    return lambda candidate: groups.accepts(rule, candidate.host)
+
+
+def group_of(hints: dict[str, Any]) -> str | None:
+    """The id of the group that the hints name; the API also takes it as a list of one."""
+    named = hints.get("group")
+    if isinstance(named, list):
+        named = named[0] if named else None
+    return named
+
+
+async def _hosts(reader: Reader, servers: str | list[str]) -> frozenset[str]:
+    """Where these servers are. One that is gone, or nowhere yet, is no reason to go or not to go anywhere."""
+    if not servers:
+        return frozenset()
+    wanted = [servers] if isinstance(servers, str) else servers
+    sql = "SELECT DISTINCT host FROM servers WHERE id = ANY($1) AND NOT deleted AND host IS NOT NULL"
+    return frozenset(row["host"] for row in await reader.fetch(sql, wanted))
