@@ -14,6 +14,8 @@ from kilonova import clock
 from kilonova.hosts.heartbeat import DOWN_TIME
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.config import SchedulerConfig
+from kilonova.scheduler.loads import OPERATIONS, SERVERS, count_operations, count_servers
+from kilonova.scheduler.machines import Machine
 from kilonova.scheduler.snapshot import HostFacts, Hosts, Marks
 from kilonova.store import Database, Row
 
@@ -60,15 +62,24 @@ class Tail:
 
 
 class Feed:
-    def __init__(self, db: Database, config: SchedulerConfig, down_time: float = DOWN_TIME) -> None:
+    def __init__(
+        self,
+        db: Database,
+        config: SchedulerConfig,
+        down_time: float = DOWN_TIME,
+        reads: frozenset[str] = frozenset(),
+    ) -> None:
         self._db = db
         self._config = config
         self._down_time = down_time
-        self.hosts = Hosts(config.default_zone)
+        self._reads = reads
+        self.hosts = Hosts(config.default_zone, config)
         self._tail = Tail(0.0 if db.dialect == "sqlite" else config.overlap)
         self._strangers: dict[int, int] = {}  # providers that are no hosts, and their change when that was found
         self._doubted: set[int] = set()
         self._trait_sets: dict[str | None, frozenset[str]] = {None: frozenset()}
+        self._aggregate_sets: dict[str, frozenset[int]] = {}
+        self._looks = 0
         self._liveness_due = 0.0
 
     async def reload(self) -> None:
@@ -130,6 +141,8 @@ class Feed:
         self._liveness_due = now + self._config.liveness_every
         rows = await self._db.fetch(_SILENT, now - self._down_time)
         self.hosts.set_silent([row["id"] for row in rows])
+        if OPERATIONS in self._reads:
+            self.hosts.loads.operations = await count_operations(self._db)
 
     # `change` is always read first: what is read after it is as new or newer, never older.
 
@@ -137,13 +150,16 @@ class Feed:
         used = await self._used(list(marks))
         for provider_id, mark in marks.items():
             self.hosts.use(provider_id, used.get(provider_id, {}), mark)
+        if SERVERS in self._reads:
+            await self._count_servers(self.hosts.names_of(marks))
 
     async def _read(self, ids: list[int]) -> None:
         rows = await self._db.fetch(_HOSTS, ids)
         inventories = await self._inventories(ids)
         used = await self._used(ids)
         traits = await self._traits(ids)
-        zones = await self._zones([row["host"] for row in rows if row["host"] is not None])
+        names = [row["host"] for row in rows if row["host"] is not None]
+        aggregates = await self._aggregates(names)
         gone = set(ids)
         for row in rows:
             provider_id = row["id"]
@@ -158,7 +174,7 @@ class Feed:
                     service_id=row["service_id"],
                     host=row["host"],
                     hypervisor_hostname=row["hypervisor_hostname"],
-                    zone=zones.get(row["host"], self._config.default_zone),
+                    zone=self._zone(aggregates.get(row["host"], frozenset())),
                     disabled=row["disabled"],
                     disabled_reason=row["disabled_reason"],
                     forced_down=row["forced_down"],
@@ -166,10 +182,15 @@ class Feed:
                     used=used.get(provider_id, {}),
                     traits=traits.get(provider_id, frozenset()),
                     marks=Marks(row["change"], row["facts"], row["generation"]),
+                    aggregates=aggregates.get(row["host"], frozenset()),
+                    machine=Machine(row["hypervisor_type"], row["hypervisor_version"], row["cpu_info"]),
+                    address=row["host_ip"],
                 )
             )
         for provider_id in gone:
             self.hosts.drop(provider_id)
+        if SERVERS in self._reads:
+            await self._count_servers(names)
 
     async def _inventories(self, ids: list[int]) -> dict[int, dict[str, Amounts]]:
         found: dict[int, dict[str, Amounts]] = {}
@@ -195,8 +216,33 @@ class Feed:
             found[row["provider_id"]] = traits
         return found
 
-    async def _zones(self, hosts: list[str]) -> dict[str, str]:
-        return {row["host"]: row["value"] for row in await self._db.fetch(_ZONES, hosts)}
+    async def _aggregates(self, hosts: list[str]) -> dict[str, frozenset[int]]:
+        """The aggregates of these hosts; what is said of the aggregates goes into the snapshot at once."""
+        self._looks += 1
+        look = self._looks
+        found: dict[str, frozenset[int]] = {}
+        for row in await self._db.fetch(_AGGREGATES, hosts):
+            text = row["aggregates"]
+            numbers = self._aggregate_sets.get(text)
+            if numbers is None:
+                numbers = self._aggregate_sets[text] = frozenset(map(int, text.split(",")))
+            found[row["host"]] = numbers
+        metadata: dict[int, dict[str, str]] = {number: {} for number in frozenset().union(*found.values())}
+        if metadata:
+            for row in await self._db.fetch(_METADATA, sorted(metadata)):
+                metadata[row["aggregate_id"]][row["key"]] = row["value"]
+            self.hosts.aggregates.describe(look, metadata)
+        return found
+
+    def _zone(self, aggregates: frozenset[int]) -> str:
+        for number in sorted(aggregates):
+            zone = self.hosts.aggregates.metadata(number).get("availability_zone")
+            if zone is not None:
+                return zone
+        return self._config.default_zone
+
+    async def _count_servers(self, hosts: list[str]) -> None:
+        self.hosts.set_servers(await count_servers(self._db, hosts), hosts)
 
 
 _PAGE = """
@@ -206,6 +252,7 @@ WHERE p.id > $1 ORDER BY p.id LIMIT $2
 _CHANGED = "SELECT id, change, facts, generation FROM resource_providers WHERE change > $1"
 _HOSTS = """
 SELECT p.id, p.uuid, p.change, p.facts, p.generation, h.host, h.hypervisor_hostname,
+       h.hypervisor_type, h.hypervisor_version, h.host_ip, h.cpu_info,
        s.id AS service_id, s.disabled, s.disabled_reason, s.forced_down
 FROM resource_providers p
 LEFT JOIN hypervisors h ON h.uuid = p.uuid
@@ -224,8 +271,9 @@ _TRAITS = """
 SELECT provider_id, string_agg(trait, ',' ORDER BY trait) AS traits
 FROM provider_traits WHERE provider_id = ANY($1) GROUP BY provider_id
 """
-_ZONES = """
-SELECT ah.host, m.value FROM aggregate_hosts ah JOIN aggregate_metadata m ON m.aggregate_id = ah.aggregate_id
-WHERE m.key = 'availability_zone' AND ah.host = ANY($1)
+_AGGREGATES = """
+SELECT host, string_agg(CAST(aggregate_id AS TEXT), ',' ORDER BY aggregate_id) AS aggregates
+FROM aggregate_hosts WHERE host = ANY($1) GROUP BY host
 """
+_METADATA = "SELECT aggregate_id, key, value FROM aggregate_metadata WHERE aggregate_id = ANY($1)"
 _SILENT = "SELECT id FROM services WHERE program = 'nova-compute' AND last_seen_at < $1"

@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kilonova.placement.providers import Amounts
+from kilonova.scheduler.aggregates import Aggregates
+from kilonova.scheduler.config import SchedulerConfig
+from kilonova.scheduler.loads import Loads
+from kilonova.scheduler.machines import Machine, Machines
 from kilonova.scheduler.stock import Foresight, Integers, Stock, longer
 
 Mask = npt.NDArray[np.bool_]
@@ -44,6 +48,9 @@ class HostFacts(msgspec.Struct):
     used: Mapping[str, int]
     traits: frozenset[str]
     marks: Marks
+    aggregates: frozenset[int] = frozenset()
+    machine: Machine = Machine()
+    address: str = ""
 
 
 class Host(NamedTuple):
@@ -73,6 +80,19 @@ class Host(NamedTuple):
         return self.hosts.trait_sets[self.row]
 
     @property
+    def machine(self) -> Machine:
+        return self.hosts.machines.of(self.row)
+
+    @property
+    def address(self) -> str:
+        return self.hosts.machines.addresses[self.row]
+
+    @property
+    def aggregates(self) -> list[Mapping[str, str]]:
+        """The metadata of its aggregates."""
+        return self.hosts.aggregates.of(self.row)
+
+    @property
     def disabled_reason(self) -> str | None:
         return self.hosts.disabled_reasons[self.row]
 
@@ -80,10 +100,12 @@ class Host(NamedTuple):
 class Hosts:
     """The columns. Filters and weighers read them, the feed writes them. Only rows in `everywhere` are hosts."""
 
-    def __init__(self, default_zone: str = "nova") -> None:
+    def __init__(self, default_zone: str = "nova", settings: SchedulerConfig | None = None) -> None:
+        self.settings = settings or SchedulerConfig()
         self.everywhere: Mask = np.zeros(_STEP, np.bool_)
         self.enabled: Mask = np.zeros(_STEP, np.bool_)
         self.up: Mask = np.zeros(_STEP, np.bool_)
+        self.forced_down: Mask = np.zeros(_STEP, np.bool_)
         self.zone: Integers = np.zeros(_STEP, np.int64)
         self.zone_names = [default_zone]
         self.names: list[str] = []
@@ -94,7 +116,6 @@ class Hosts:
         self._providers: list[int] = []
         self._marks: list[Marks] = []
         self._services: list[int] = []
-        self._forced_down: list[bool] = []
         self._zone_ids = {default_zone: 0}
         self._stocks: dict[str, Stock] = {}
         self._traits: dict[str, Mask] = {}
@@ -105,6 +126,9 @@ class Hosts:
         self._vacant: list[int] = []
         self._silent: frozenset[int] = frozenset()
         self.foresight = Foresight(self._stocks)
+        self.aggregates = Aggregates(_STEP)
+        self.machines = Machines(_STEP)
+        self.loads = Loads(_STEP)
 
     # What filters and weighers read
 
@@ -165,6 +189,10 @@ class Hosts:
     def row_of(self, uuid: str) -> int | None:
         return self._rows_by_uuid.get(uuid)
 
+    def names_of(self, providers: Iterable[int]) -> list[str]:
+        rows = map(self._rows.get, providers)
+        return [self.names[row] for row in rows if row is not None]
+
     def provider_of(self, uuid: str) -> int | None:
         row = self._rows_by_uuid.get(uuid)
         return None if row is None else self._providers[row]
@@ -181,7 +209,9 @@ class Hosts:
         self.zone[row] = self._zone(host.zone)
         self.enabled[row] = not host.disabled
         self.disabled_reasons[row] = host.disabled_reason
-        self._forced_down[row] = host.forced_down
+        self.forced_down[row] = host.forced_down
+        self.aggregates.assign(row, host.aggregates)
+        self.machines.put(row, host.machine, host.address)
         self.up[row] = not host.forced_down and host.service_id not in self._silent
         for name in host.inventory:
             if name not in self._stocks:
@@ -203,17 +233,25 @@ class Hosts:
         self.foresight.drop(row)
         self._unlink(row)
         self._set_traits(row, frozenset())
+        self.aggregates.assign(row, frozenset())
+        self.loads.servers[row] = 0
         self.hypervisor_hostnames[row] = ""
         self._marks[row] = _UNREAD
         self.everywhere[row] = False
         self._vacant.append(row)
+
+    def set_servers(self, counts: Mapping[tuple[str, str], int], hosts: Iterable[str]) -> None:
+        """Say how many servers each hypervisor of these hosts has."""
+        for host in hosts:
+            for row in self._rows_by_host.get(host, ()):
+                self.loads.servers[row] = counts.get((host, self.hypervisor_hostnames[row]), 0)
 
     def set_silent(self, services: Collection[int]) -> None:
         """Say which services were not heard of for too long."""
         silent = frozenset(services)
         for service in silent ^ self._silent:
             for row in self._rows_by_service.get(service, ()):
-                self.up[row] = not self._forced_down[row] and service not in silent
+                self.up[row] = not self.forced_down[row] and service not in silent
         self._silent = silent
 
     def _new_row(self, provider_id: int) -> int:
@@ -239,14 +277,17 @@ class Hosts:
             (self._providers, 0),
             (self._marks, _UNREAD),
             (self._services, 0),
-            (self._forced_down, False),
         ]
 
     def _grow(self, by: int) -> None:
         self.everywhere = longer(self.everywhere, by)
         self.enabled = longer(self.enabled, by)
         self.up = longer(self.up, by)
+        self.forced_down = longer(self.forced_down, by)
         self.zone = longer(self.zone, by)
+        self.aggregates.grow(by)
+        self.machines.grow(by)
+        self.loads.grow(by)
         for stock in self._stocks.values():
             stock.grow(by)
         for name, column in self._traits.items():

@@ -1,0 +1,60 @@
+"""How busy hosts are: servers they have, operations that run there, builds that failed lately.
+
+The first two are read only if a configured filter or weigher says so in its `reads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from kilonova.scheduler.stock import Integers, longer
+from kilonova.store import Database
+
+SERVERS, OPERATIONS = "servers", "operations"
+
+
+class Loads:
+    def __init__(self, size: int) -> None:
+        self.servers: Integers = np.zeros(size, np.int64)
+        self.operations: Mapping[str, int] = {}
+        """By host; most hosts are idle and not in it."""
+        self.failures: dict[str, int] = {}
+        """Builds that failed in a row, by host, as this process remembers them."""
+
+    def grow(self, by: int) -> None:
+        self.servers = longer(self.servers, by)
+
+    def built(self, host: str, succeeded: bool) -> None:
+        if succeeded:
+            self.failures.pop(host, None)
+        else:
+            self.failures[host] = self.failures.get(host, 0) + 1
+
+
+async def count_servers(db: Database, hosts: Iterable[str]) -> dict[tuple[str, str], int]:
+    """Servers by host and hypervisor."""
+    rows = await db.fetch(_SERVERS, sorted(set(hosts)))
+    return {(row["host"], row["hypervisor_hostname"]): row["servers"] for row in rows}
+
+
+async def count_operations(db: Database) -> dict[str, int]:
+    """Operations that have begun and not ended, by host; those of idle hosts are none."""
+    return {row["host"]: row["operations"] for row in await db.fetch(_OPERATIONS)}
+
+
+def wanted(reads: Sequence[str]) -> frozenset[str]:
+    unknown = set(reads) - {SERVERS, OPERATIONS}
+    if unknown:
+        raise ValueError(f"nothing can be read of hosts under the names {', '.join(sorted(unknown))}")
+    return frozenset(reads)
+
+
+_SERVERS = """
+SELECT host, hypervisor_hostname, COUNT(*) AS servers FROM servers
+WHERE NOT deleted AND host = ANY($1) GROUP BY host, hypervisor_hostname
+"""
+_OPERATIONS = """
+SELECT host, COUNT(*) AS operations FROM operations WHERE finished_at IS NULL AND host IS NOT NULL GROUP BY host
+"""
