@@ -14,6 +14,7 @@ NOUNS = (
     "documents",
     "flavors",
     "keypairs",
+    "aggregates",
     "zones",
     "services",
     "hypervisors",
@@ -22,6 +23,7 @@ NOUNS = (
     "gone",
     "servers",
     "actions",
+    "placements",
 )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from kilonova import clock
+from kilonova.compute.aggregates import model as aggregates
 from kilonova.hosts.registry import COMPUTE
 from kilonova.ids import new_id
-from kilonova.placement.changes import hosts_changed
 from kilonova.store import Reader, Row, Transaction
 
-KEY = "availability_zone"
+KEY = aggregates.ZONE
 DEFAULT = "nova"
 INTERNAL = "internal"
 
@@ -62,27 +61,21 @@ async def services(
 
 async def create_zone(tx: Transaction, name: str, hosts: Sequence[str]) -> None:
     """Have a zone of this name with (at least) these hosts. A host that has a zone already stays there."""
-    await tx.hold("aggregates")
-    aggregate_id = await _aggregate(tx, name)
+    await tx.hold(aggregates.LOCK)
+    aggregate = await _aggregate(tx, name)
     zoned = {row["host"] for row in await tx.fetch(f"{_ZONED} WHERE h.host = ANY($1) GROUP BY h.host", list(hosts))}
-    joining = [host for host in hosts if host not in zoned]
-    if joining:
-        await tx.execute_many(
-            "INSERT INTO aggregate_hosts (aggregate_id, host) VALUES ($1, $2)",
-            [(aggregate_id, host) for host in joining],
-        )
-        await hosts_changed(tx, joining)
+    await aggregates.join(tx, aggregate, [host for host in hosts if host not in zoned])
 
 
-async def _aggregate(tx: Transaction, zone: str) -> int:
+async def _aggregate(tx: Transaction, zone: str) -> Row:
     """The aggregate that makes the zone."""
-    found: int | None = await tx.fetch_value(
+    number = await tx.fetch_value(
         "SELECT MIN(aggregate_id) FROM aggregate_metadata WHERE key = $1 AND value = $2", KEY, zone
     )
-    if found is not None:
+    if number is not None:
+        found = await aggregates.get(tx, number)
+        assert found is not None
         return found
-    made: int = await tx.fetch_value(
-        "INSERT INTO aggregates (uuid, name, created_at) VALUES ($1, $2, $3) RETURNING id", new_id(), zone, clock.now()
-    )
-    await tx.execute("INSERT INTO aggregate_metadata (aggregate_id, key, value) VALUES ($1, $2, $3)", made, KEY, zone)
-    return made
+    # The name may be that of an aggregate which is no zone.
+    name = f"{zone} {new_id()[:8]}" if await aggregates.taken(tx, zone) else zone
+    return await aggregates.create(tx, name, {KEY: zone})

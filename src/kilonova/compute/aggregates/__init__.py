@@ -1,0 +1,1 @@
+"""Aggregates: hosts that have something in common, and what operators say of them."""

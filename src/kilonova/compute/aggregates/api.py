@@ -1,0 +1,230 @@
+"""Routes of aggregates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.compute.aggregates import model, schemas, views, zoning
+from kilonova.compute.api import api
+from kilonova.compute.zones.model import INTERNAL
+from kilonova.hosts.registry import COMPUTE
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.placement import mirror
+from kilonova.store import Row, Transaction
+
+__all__ = ["views"]
+
+RULE = "os_compute_api:os-aggregates:"
+ONE = "/os-aggregates/{aggregate_id}"
+ACTION = f"{ONE}/action"
+SHOWS = ("aggregate", "aggregate", False)
+_NUMBER = re.compile(r"-?[0-9]+")
+
+
+@api.route("GET", "/os-aggregates", policy=RULE + "index", query={}, shows=("aggregates", "aggregate", True))
+async def index(ctx: Context) -> Answer:
+    """List aggregates."""
+    rows = await model.listed(ctx.db)
+    return Answer({"aggregates": [ctx.render("aggregate", row) for row in rows]})
+
+
+@api.route("GET", ONE, policy=RULE + "show", query={}, shows=SHOWS)
+async def show(ctx: Context, aggregate_id: str) -> Answer:
+    """Show an aggregate."""
+    row = await model.get(ctx.db, _number(aggregate_id))
+    return _shown(ctx, row, aggregate_id)
+
+
+@api.route(
+    "POST",
+    "/os-aggregates",
+    policy=RULE + "create",
+    body=schemas.CREATE,
+    query={},
+    shows=("aggregate", "new aggregate", False),
+)
+async def create(ctx: Context) -> Answer:
+    """Create an aggregate, which with a zone is an availability zone."""
+    name, zone = ctx.body["aggregate"]["name"], ctx.body["aggregate"].get("availability_zone")
+    _check_zone(zone)
+    async with ctx.db.transaction() as tx:
+        await tx.hold(model.LOCK)
+        await _check_name(tx, name)
+        row = await model.create(tx, name, {} if zone is None else {model.ZONE: zone})
+    return Answer({"aggregate": ctx.render("new aggregate", row)})
+
+
+@api.route("PUT", ONE, policy=RULE + "update", body=schemas.UPDATE, query={}, shows=SHOWS)
+async def update(ctx: Context, aggregate_id: str) -> Answer:
+    """Change an aggregate's name or zone."""
+    body = ctx.body["aggregate"]
+    async with ctx.db.transaction() as tx:
+        row = await _locked(tx, aggregate_id)
+        if "name" in body and body["name"].strip() != row["name"]:
+            await _check_name(tx, body["name"].strip())
+            await model.rename(tx, row, body["name"].strip())
+        if model.ZONE in body:
+            await _set_metadata(ctx, tx, row, {model.ZONE: body[model.ZONE]}, "update")
+        await model.touch(tx, row)
+        row = await _locked(tx, aggregate_id)
+    return _shown(ctx, row, aggregate_id)
+
+
+@api.route("DELETE", ONE, policy=RULE + "delete", query={})
+async def delete(ctx: Context, aggregate_id: str) -> None:
+    """Delete an aggregate that has no hosts."""
+    async with ctx.db.transaction() as tx:
+        row = await _locked(tx, aggregate_id)
+        if row["hosts"]:
+            raise BadRequest(_refusal("delete", row, "it still has hosts"))
+        await model.delete(tx, row)
+
+
+@api.action("add_host", ACTION, policy=RULE + "add_host", body=schemas.MEMBER, query={}, shows=SHOWS)
+async def add_host(ctx: Context, aggregate_id: str) -> Answer:
+    """Add a host to an aggregate."""
+    host = ctx.body["add_host"]["host"]
+    async with ctx.db.transaction() as tx:
+        row = await _locked(tx, aggregate_id)
+        await _check_host(tx, host)
+        if host in row["hosts"]:
+            raise Conflict(f"Aggregate {row['id']} already has host {host}.")
+        try:
+            zones = await zoning.before(tx, [host])
+            await model.join(tx, row, [host])
+            await zoning.check(tx, zones, _default_zone(ctx))
+        except zoning.Refused as reason:
+            raise Conflict(_refusal("add_host to", row, reason)) from None
+        row = await _locked(tx, aggregate_id)
+    return _shown(ctx, row, aggregate_id)
+
+
+@api.action("remove_host", ACTION, policy=RULE + "remove_host", body=schemas.MEMBER, query={}, shows=SHOWS)
+async def remove_host(ctx: Context, aggregate_id: str) -> Answer:
+    """Remove a host from an aggregate."""
+    host = ctx.body["remove_host"]["host"]
+    async with ctx.db.transaction() as tx:
+        row = await _locked(tx, aggregate_id)
+        if host not in row["hosts"]:
+            await _check_host(tx, host)
+            raise NotFound(f"Aggregate {row['id']} has no host {host}.")
+        try:
+            zones = await zoning.before(tx, [host])
+            await model.leave(tx, row, [host])
+            await zoning.check(tx, zones, _default_zone(ctx))
+        except zoning.Refused as reason:
+            raise Conflict(_refusal("remove_host from", row, reason)) from None
+        row = await _locked(tx, aggregate_id)
+    return _shown(ctx, row, aggregate_id)
+
+
+@api.action("set_metadata", ACTION, policy=RULE + "set_metadata", body=schemas.SET_METADATA, query={}, shows=SHOWS)
+async def set_metadata(ctx: Context, aggregate_id: str) -> Answer:
+    """Merge keys into an aggregate's metadata; a key with null goes."""
+    values = ctx.body["set_metadata"]["metadata"]
+    _check_ratios(values)
+    async with ctx.db.transaction() as tx:
+        row = await _locked(tx, aggregate_id)
+        await _set_metadata(ctx, tx, row, values, "set_metadata of")
+        await model.touch(tx, row)
+        row = await _locked(tx, aggregate_id)
+    return _shown(ctx, row, aggregate_id)
+
+
+@api.route("POST", f"{ONE}/images", policy="compute:aggregates:images", body=schemas.IMAGES, query={}, status=202)
+async def cache_images(ctx: Context, aggregate_id: str) -> None:
+    """Ask the hosts of an aggregate to have images at hand. It is advice: hosts fetch an image when they need it."""
+    images = [entry["id"] for entry in ctx.body["cache"]]
+    if len(set(images)) != len(images):
+        raise BadRequest("Invalid input for field/attribute cache: an image is named twice.")
+    if await model.get(ctx.db, _number(aggregate_id)) is None:
+        raise _missing(aggregate_id)
+    for image in images:
+        found = await ctx.services.image.show(image, ctx.auth_token)
+        if found is None:
+            raise BadRequest(f"Image {image} could not be found.")
+        if found.get("status") != "active":
+            raise BadRequest(f"Image {image} is not active.")
+
+
+async def _set_metadata(ctx: Context, tx: Transaction, row: Row, values: Mapping[str, str | None], action: str) -> None:
+    if model.ZONE not in values:
+        await model.set_metadata(tx, row, values)
+        return
+    _check_zone(values[model.ZONE])
+    try:
+        zones = await zoning.before(tx, row["hosts"])
+        await model.set_metadata(tx, row, values)
+        await zoning.check(tx, zones, _default_zone(ctx))
+    except zoning.Refused as reason:
+        raise BadRequest(_refusal(action, row, reason)) from None
+
+
+async def _locked(tx: Transaction, aggregate_id: str) -> Row:
+    await tx.hold(model.LOCK)
+    row = await model.get(tx, _number(aggregate_id))
+    if row is None:
+        raise _missing(aggregate_id)
+    return row
+
+
+async def _check_name(tx: Transaction, name: str) -> None:
+    if await model.taken(tx, name):
+        raise Conflict(f"Aggregate {name} already exists.")
+
+
+async def _check_host(tx: Transaction, host: str) -> None:
+    sql = "SELECT id FROM services WHERE host = $1 AND program = $2"
+    if await tx.fetch_value(sql, host, COMPUTE) is None:
+        raise NotFound(f"Compute host {host} could not be found.")
+
+
+def _check_zone(zone: str | None) -> None:
+    """Members do not see the zone of the services that run no servers."""
+    if zone == INTERNAL:
+        raise BadRequest(
+            f"Invalid input for field/attribute availability_zone: {INTERNAL} is the zone of internal services."
+        )
+
+
+def _check_ratios(metadata: Mapping[str, str | None]) -> None:
+    for key in mirror.RATIOS.keys() & metadata.keys():
+        value = metadata[key]
+        if value is not None and not _is_ratio(value):
+            raise BadRequest(f"Invalid input for field/attribute metadata.{key}: {value!r} is no number above 0.")
+
+
+def _is_ratio(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def _number(aggregate_id: str) -> int:
+    if not aggregate_id.isascii() or not _NUMBER.fullmatch(aggregate_id):
+        raise BadRequest(f"Invalid aggregate id {aggregate_id[:80]!r}: aggregates are named by number.")
+    # Nobody has a number with more digits, and the databases would not take it.
+    return int(aggregate_id) if len(aggregate_id) < 10 else -1
+
+
+def _missing(aggregate_id: str) -> NotFound:
+    return NotFound(f"Aggregate {aggregate_id[:80]} could not be found.")
+
+
+def _refusal(action: str, row: Row, reason: Any) -> str:
+    return f"Cannot {action} aggregate {row['id']}. Reason: {reason}."
+
+
+def _shown(ctx: Context, row: Row | None, aggregate_id: str) -> Answer:
+    if row is None:
+        raise _missing(aggregate_id)
+    return Answer({"aggregate": ctx.render("aggregate", row)})
+
+
+def _default_zone(ctx: Context) -> str:
+    return ctx.services.config.scheduler.default_zone
