@@ -1,0 +1,97 @@
+"""Why a tree yields nothing is said shortly, and only when it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from kilonova.placement.candidates.model import Ask, Group, Provider, Stock
+from kilonova.placement.candidates.search import arrangements
+from kilonova.placement.candidates.shortcoming import shortcoming
+
+from .test_search import situations
+
+
+def provider(uuid: str, parent: str | None = "host", traits: str = "", **stocks: Stock | int) -> Provider:
+    held = {name: Stock(stock, 0) if isinstance(stock, int) else stock for name, stock in stocks.items()}
+    return Provider(uuid, parent, "host", held, frozenset(traits.split()), frozenset({f"agg-{uuid}"}))
+
+
+TREE = [
+    provider("host", None, "FAST", VCPU=8, MEMORY_MB=4096),
+    provider("gpu0", "host", "DXVA", VGPU=2),
+    provider("gpu1", "host", VGPU=Stock(5, 3), FPGA=1),
+    provider("nic", "host", "SRIOV"),
+    provider("pf", "nic", "PHYSNET0", VF=4),
+]
+
+
+def group(required: str = "", **fields: Any) -> Group:
+    resources = {name: amount for name, amount in fields.items() if name.isupper()}
+    others = {name: value for name, value in fields.items() if not name.isupper()}
+    traits = tuple(frozenset(word.split("|")) for word in required.split())
+    return Group(resources=resources, required=traits, **others)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (Ask(groups={"": group(VCPU=1)}), ""),
+        (Ask(groups={"": group(VCPU=9)}), "no provider of the tree has 9 VCPU (at most 8)"),
+        (Ask(groups={"": group(DISK_GB=1)}), "no provider of the tree has 1 DISK_GB"),
+        (
+            Ask(groups={"": group(VCPU=1), "1": group(VGPU=3)}),
+            "no provider of the tree has 3 VGPU (at most 2) for group 1",
+        ),
+        (Ask(groups={"1": group(VGPU=2, VF=1)}), "no single provider has 2 VGPU and 1 VF for group 1"),
+        (Ask(groups={"1": group("DXVA", FPGA=1)}), "no provider with 1 FPGA has DXVA for group 1"),
+        (
+            Ask(groups={"1": group("DXVA|CUDA FAST", VGPU=1)}),
+            "no provider with 1 VGPU has CUDA or DXVA and FAST for group 1",
+        ),
+        (Ask(groups={"": group(VCPU=1, forbidden=frozenset({"FAST"}))}), "no provider with 1 VCPU is without FAST"),
+        (
+            Ask(groups={"1": group(VGPU=1, member_of=(frozenset({"agg-host"}),))}),
+            "no provider with 1 VGPU is in the right aggregates for group 1",
+        ),
+        (Ask(groups={"": group(VCPU=1, in_tree="other")}), "no provider with 1 VCPU is in the tree of other"),
+        (Ask(groups={"": group("SLOW", VCPU=1)}), "no provider that could be used has SLOW"),
+        (Ask(groups={"": group(VCPU=1)}, root_required=frozenset({"SLOW"})), "the root provider lacks SLOW"),
+        (
+            Ask(groups={"": group(VCPU=1)}, root_forbidden=frozenset({"FAST"})),
+            "the root provider has the forbidden FAST",
+        ),
+        (
+            Ask(groups={"1": group(FPGA=1), "2": group(FPGA=1)}),
+            "all groups together need 2 FPGA, more than there is",
+        ),
+        (
+            Ask(groups={"1": group(VF=1), "2": group(VF=1)}, isolate=True),
+            "groups 1 and 2 find no two different providers",
+        ),
+        (
+            Ask(groups={"1": group(VF=1), "2": group("DXVA")}, same_subtree=(frozenset({"1", "2"}),)),
+            "groups 1 and 2 find no common subtree",
+        ),
+        (
+            Ask(groups={"1": group("DXVA", VGPU=1), "2": group(VGPU=2), "3": group(VGPU=1, FPGA=1)}),
+            "each group finds a provider, but not all of them at once",
+        ),
+        (Ask(groups={"": group("SLOW"), "1": group(VF=1)}), "the root provider lacks SLOW"),
+    ],
+)
+def test_what_is_missing(ask: Ask, said: str) -> None:
+    assert shortcoming(ask, TREE) == said
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations())
+def test_something_is_said_exactly_if_there_is_nothing(
+    situation: tuple[Ask, list[Provider], list[Provider]],
+) -> None:
+    said = shortcoming(*situation)
+    assert (said == "") == (next(arrangements(*situation), None) is not None)
+    assert said == shortcoming(*situation)
+    assert len(said) < 120
