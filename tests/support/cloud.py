@@ -41,6 +41,7 @@ def token(name: str, role: str, project_id: str | None, *, system: bool = False)
         user_domain_id="default",
         user_domain_name="Default",
         project_id=project_id,
+        project_name=name if project_id == ADMIN else project_id,
         system=system,
         roles=frozenset(_IMPLIED[role]),
     )

@@ -235,6 +235,7 @@ _CREDENTIALS: dict[str, Callable[[Token], str | None]] = {
     "user_id": lambda token: token.user_id,
     "user_domain_id": lambda token: token.user_domain_id,
     "project_id": lambda token: token.project_id,
+    "project_name": lambda token: token.project_name,
     "tenant_id": lambda token: token.project_id,
     "project_domain_id": lambda token: token.project_domain_id,
     "domain_id": lambda token: token.domain_id,

@@ -5,17 +5,21 @@ from __future__ import annotations
 from kilonova.policy.base import (
     ADMIN,
     ANY,
+    CLOUD_ADMIN,
     MANAGER_OR_ADMIN,
     MEMBER_OR_ADMIN,
     NOBODY,
     OWNER_OR_ADMIN,
+    PROJECT,
     PROJECT_MANAGER,
     READER_OR_ADMIN,
     SERVICE_OR_ADMIN,
+    SYSTEM_ADMIN,
     SYSTEM_READER,
     Rule,
     rules,
 )
+from kilonova.policy.checks import Same
 
 SERVERS = rules(
     "os_compute_api:servers:",
@@ -262,4 +266,23 @@ PROXIES = rules(
     ("os-volumes:snapshots:delete", MEMBER_OR_ADMIN, "Delete a volume snapshot."),
 )
 
-RULES = (*SERVERS, *UNPREFIXED, *ACTIONS, *SUBRESOURCES, *FLAVORS, *ACCOUNTS, *OPERATORS, *PROXIES)
+# What we add beyond the public API. An administrator whose token is scoped to an ordinary project looks after that
+# project, as long as it is the project's own server that is looked at.
+KILONOVA = (
+    Rule(
+        "kilonova:cloud_admin",
+        SYSTEM_ADMIN | (ADMIN & ~PROJECT) | (ADMIN & Same("project_name", "admin")),
+        "Who looks after the whole cloud: administrators with a system scope, of another project than the target's, "
+        "or of the project admin.",
+    ),
+    Rule("kilonova:servers:placement", READER_OR_ADMIN, "See why a server is where it is: reasons with counts."),
+    Rule(
+        "kilonova:servers:placement:own_hosts",
+        PROJECT_MANAGER,
+        "In addition, see the hypervisors assigned to the own project, with what was needed and what was there.",
+    ),
+    Rule("kilonova:servers:placement:all_hosts", CLOUD_ADMIN, "See every host in that, with its weights."),
+    Rule("kilonova:fit", CLOUD_ADMIN, "Ask how many more servers of a flavor would fit, and where."),
+)
+
+RULES = (*KILONOVA, *SERVERS, *UNPREFIXED, *ACTIONS, *SUBRESOURCES, *FLAVORS, *ACCOUNTS, *OPERATORS, *PROXIES)

@@ -27,7 +27,7 @@ RULE = "os_compute_api:os-instance-actions:"
 )
 async def index(ctx: Context, server_id: str) -> Answer:
     """List what was done to a server, newest first."""
-    await _server(ctx, server_id, RULE + "list")
+    await server_or_deleted(ctx, server_id, RULE + "list")
     since, before = _moment(ctx, "changes-since"), _moment(ctx, "changes-before")
     if since is not None and before is not None and before < since:
         raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
@@ -59,7 +59,7 @@ async def index(ctx: Context, server_id: str) -> Answer:
 )
 async def show(ctx: Context, server_id: str, request_id: str) -> Answer:
     """Show an action with its events."""
-    row = await _server(ctx, server_id, RULE + "show")
+    row = await server_or_deleted(ctx, server_id, RULE + "show")
     action = await operations.action_of(ctx.db, server_id, request_id)
     if action is None:
         raise NotFound(f"Action for request_id {request_id} on instance {server_id} not found")
@@ -69,7 +69,7 @@ async def show(ctx: Context, server_id: str, request_id: str) -> Answer:
     return Answer({"instanceAction": shown})
 
 
-async def _server(ctx: Context, server_id: str, rule: str) -> Row:
+async def server_or_deleted(ctx: Context, server_id: str, rule: str) -> Row:
     """Also a deleted one, where the version shows its actions."""
     row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id)
     if row is None or not ctx.may(model.SHOW, model.target(row)):
