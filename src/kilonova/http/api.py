@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.http.context import Answer
-from kilonova.http.errors import BadRequest, HttpError, NotAcceptable
+from kilonova.http.context import Answer, Context
+from kilonova.http.errors import BadRequest, HttpError, VersionNotAcceptable
 from kilonova.http.router import Router
 from kilonova.http.schema import Schema, Validator
 from kilonova.http.versions import (
@@ -21,9 +21,11 @@ from kilonova.http.versions import (
     ViewField,
 )
 from kilonova.http.views import View
+from kilonova.http.words import WORDS, Words
 
 Handler = Callable[..., Awaitable[Answer | None]]
 Fault = Callable[[HttpError, str], Any]
+VersionedFault = Callable[[HttpError, Context], Any]
 _VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
 
 
@@ -62,6 +64,8 @@ class Route:
     """One method and path (or one action of it) in its newest form.
 
     `shows` is for the documents: the key of the answer, the view below it, and whether it is a list.
+    `subject` raises if what the path names is not there. It is asked only where the body is wrong, for APIs whose
+    callers are told of the missing thing first. `status_below` answers who asks for it before its first version.
     """
 
     method: str
@@ -76,6 +80,8 @@ class Route:
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
     action: str | None = None
+    subject: Handler | None = None
+    status_below: int = 404
     table: list[Form | None] = field(default_factory=list)
 
     @property
@@ -95,7 +101,11 @@ class Actions:
 
 
 class Api:
-    """`prefix` is where it is mounted; `roots` are path segments like `v2.1` that its routes stand below."""
+    """`prefix` is where it is mounted; `roots` are path segments like `v2.1` that its routes stand below.
+
+    `strict` is for APIs that judge a request in this order: does it take JSON (406), may the caller do this (403),
+    is the body said to be JSON (415), is it right (400). Their paths are known (405) at every version.
+    """
 
     def __init__(
         self,
@@ -112,10 +122,19 @@ class Api:
         request_id_header: str | None = None,
         project_in_path: bool = False,
         body_limit: int | None = None,
+        versioned_errors: VersionedFault | None = None,
+        version_header: str = "OpenStack-API-Version",
+        version_pattern: re.Pattern[str] = _VERSION,
+        strict: bool = False,
+        words: Words = WORDS,
     ) -> None:
         self.name = name
         self.prefix = prefix
         self.errors = errors
+        self.versioned_errors = versioned_errors
+        self.version_header, self.version_pattern = version_header, version_pattern
+        self.strict = strict
+        self.words = words
         self.major, self.low, self.high = major, low, high
         self.roots, self.frozen_roots = tuple(roots), tuple(frozen_roots)
         self.legacy_header = legacy_header
@@ -234,6 +253,8 @@ class Api:
                 touching = [change for change in version.changes if change.target == declared.key]
                 for change in touching:
                     change.undo(draft)
+                    if isinstance(change, Existence):
+                        declared.status_below = change.status_below
                 if touching:
                     form = None
         declared.table = table[::-1]
@@ -269,18 +290,14 @@ class Api:
             return self.low
         if asked == "latest":
             return self.high
-        numbers = _VERSION.fullmatch(asked)
+        numbers = self.version_pattern.fullmatch(asked)
         if numbers is None:
-            raise BadRequest(
-                f"API Version String {asked[:40]!r} is of invalid format. It must be of format MajorNum.MinorNum."
-            )
+            raise BadRequest(self.words.version_malformed(asked[:40]))
         # Nine digits are enough to be out of range, and endless ones are more than `int` takes.
         major, minor = int(numbers[1][:9]), int(numbers[2][:9])
         if major != self.major or not self.low <= minor <= self.high:
-            raise NotAcceptable(
-                f"Version {asked[:40]} is not supported by the API. "
-                f"Minimum is {self.major}.{self.low} and maximum is {self.major}.{self.high}."
-            )
+            lowest, highest = f"{self.major}.{self.low}", f"{self.major}.{self.high}"
+            raise VersionNotAcceptable(self.words.version_unknown(asked[:40], lowest, highest))
         return minor
 
     def _asked(self, headers: Mapping[str, str]) -> str | None:
@@ -294,7 +311,7 @@ class Api:
         if not self.major:
             return {}
         number = f"{self.major}.{minor}"
-        headers = {"OpenStack-API-Version": f"{self.name} {number}", "Vary": "OpenStack-API-Version"}
+        headers = {self.version_header: f"{self.name} {number}", "Vary": self.version_header}
         if self.legacy_header:
             headers[self.legacy_header] = number
             headers["Vary"] += f", {self.legacy_header}"

@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -21,6 +22,7 @@ from kilonova.http.errors import (
     BadRequest,
     HttpError,
     MethodNotAllowed,
+    NotAcceptable,
     NotFound,
     TooLarge,
     Unauthorized,
@@ -28,6 +30,7 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.schema import pruned
+from kilonova.http.words import QUERY, Words
 from kilonova.telemetry import context
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ Plain = Callable[[], Awaitable[Answer]]
 Wire = tuple[list[tuple[bytes, bytes]], bytes]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
-_JSON_TYPES = ("application/json", "application/vnd.openstack.compute+json")
+JSON, HTML = "application/json", "text/html"
+_JSON_TYPES = (JSON, "application/vnd.openstack.compute+json")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _LONGEST = 1000
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
@@ -48,11 +52,20 @@ _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the req
 class App:
     """`plain` are unversioned pages for machines (health, metrics), by path."""
 
+    root: Api | None = None
+
     def __init__(self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None) -> None:
         self.services = services
         self.apis = {api.prefix.strip("/"): api for api in apis}
         services.mounts = frozenset(self.apis)
         self.plain = dict(plain or {})
+
+    @classmethod
+    def at_root(cls, services: Services, api: Api) -> App:
+        """One of the process's APIs, at the root of an address of its own."""
+        app = cls.__new__(cls)
+        app.services, app.apis, app.plain, app.root = services, {}, {}, api
+        return app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -124,14 +137,18 @@ class _Request:
         if plain is not None:
             self.path = "/" + "/".join(segments)
             return await plain()
-        api = self.api = self.app.apis.get(segments[0]) if segments else None
+        api = self.api = self.app.root or (self.app.apis.get(segments[0]) if segments else None)
         if api is None:
             raise NotFound("The resource could not be found.")
         ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
         ctx.receive = self.receive
+        if self.app.root is not None:
+            ctx.mount = ""
+        else:
+            segments = segments[1:]
         if not _storable(segments):
-            raise NotFound("The resource could not be found.")
-        return await self.dispatch(api, ctx, segments[1:], query)
+            raise NotFound(api.words.not_found)
+        return await self.dispatch(api, ctx, segments, query)
 
     async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Answer:
         document = api.documents.match(segments)
@@ -154,7 +171,7 @@ class _Request:
         if self.versioned:
             ctx.minor = api.negotiate(self.headers)
         if found is None:
-            raise NotFound("The resource could not be found.")
+            raise NotFound(api.words.not_found)
         if project_id is not None:
             self.check_project(ctx, project_id)
         ctx.params = found[1]
@@ -162,7 +179,7 @@ class _Request:
 
     async def astray(self, api: Api, ctx: Context) -> Answer:
         if api.fallback is None:
-            raise NotFound("The resource could not be found.")
+            raise NotFound(api.words.not_found)
         return await api.fallback(ctx) or Answer()
 
     async def authenticate(self, ctx: Context, route: Route | Actions | None) -> None:
@@ -185,14 +202,12 @@ class _Request:
 
     def choose(self, ctx: Context, methods: Mapping[str, Any]) -> Any:
         chosen = methods.get(self.method)
-        if chosen is None:
-            allowed = ", ".join(sorted(method for method, known in methods.items() if _exists(known, ctx)))
-            if not allowed:
-                raise NotFound("The resource could not be found.")
-            raise MethodNotAllowed(
-                f"The method {self.method} is not allowed here; allowed: {allowed}.",
-                headers={"Allow": allowed},
-            )
+        if chosen is None or (isinstance(chosen, Route) and chosen.status_below == 405 and not _exists(chosen, ctx)):
+            known = [method for method, route in methods.items() if _exists(route, ctx)]
+            if not known and not ctx.api.strict:
+                raise NotFound(ctx.api.words.not_found)
+            allowed = ", ".join(sorted(known or methods))
+            raise MethodNotAllowed(ctx.api.words.method(self.method, allowed), headers={"Allow": allowed})
         return chosen
 
     async def run(self, ctx: Context, chosen: Route | Actions, query: bytes) -> Answer:
@@ -206,30 +221,41 @@ class _Request:
         self.path = route.path + (f"#{route.action}" if route.action else "")
         form = route.table[ctx.minor - ctx.api.low]
         if form is None:
-            raise NotFound("The resource could not be found.")
+            raise NotFound(ctx.api.words.not_found)
         ctx.route, ctx.form = route, form
-        ctx.query = _query(form, query, self.versioned)
+        if ctx.api.strict and not route.public:
+            self.check_accept()
+            if route.policy is not None:
+                ctx.authorize(route.policy)
+        ctx.query = _query(form, query, self.versioned, ctx.api.words)
         if form.body is not None and not route.stream:
-            if body is None:
-                body = await self.read_json()
-            if not self.versioned:
-                body = pruned(body, form.body.schema)
-            form.body.check(body)
+            try:
+                if body is None:
+                    body = await self.read_json()
+                if not self.versioned:
+                    body = pruned(body, form.body.schema)
+                form.body.check(body, words=ctx.api.words)
+            except BadRequest:
+                if route.subject is not None:
+                    await route.subject(ctx, **ctx.params)
+                raise
             for upgrade in form.upgrades:
                 body = upgrade(body)
             ctx.body = body
-        if route.policy is not None:
+        if route.policy is not None and not ctx.api.strict:
             ctx.authorize(route.policy)
         answer = await route.handler(ctx, **ctx.params) or Answer()
         if answer.status is None:
             answer.status = form.status
         return answer
 
+    def check_accept(self) -> None:
+        if not takes(self.headers.get("accept"), JSON):
+            raise NotAcceptable("Only application/json is provided")
+
     async def read_json(self) -> Any:
-        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if kind not in _JSON_TYPES:
-            raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: application/json is expected.")
         assert self.api is not None
+        self.check_content_type(self.api)
         limit = self.api.body_limit or self.app.services.config.api.body_limit
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:18]) > limit:
@@ -237,12 +263,32 @@ class _Request:
         raw = await _read(self.receive, limit)
         if not raw:
             raise BadRequest("The request body is empty: a JSON object is expected.")
-        return parse_json(raw)
+        try:
+            return parse_json(raw)
+        except BadRequest as error:
+            error.message = self.api.words.malformed(error.message)
+            raise
+
+    def check_content_type(self, api: Api) -> None:
+        given = self.headers.get("content-type")
+        if given is None:
+            if not api.strict:
+                return
+            if self.headers.get("content-length", "0") != "0":
+                raise BadRequest("content-type header required when content-length > 0")
+        kind = given and given.partition(";")[0].strip().lower()
+        if kind not in ((JSON,) if api.strict else _JSON_TYPES):
+            raise UnsupportedMediaType(api.words.media_type(kind and kind[:80]))
 
     def fault(self, error: HttpError) -> Answer:
-        write = self.api.errors if self.api is not None else _plain_fault
         if len(error.message) > _LONGEST:
             error.message = error.message[:_LONGEST] + "…"  # a name as long as the request's line may be
+        if self.api is not None and self.api.versioned_errors is not None and self.ctx is not None:
+            accept = self.headers.get("accept")
+            if not takes(accept, JSON):
+                return _page_of(error, HTML if takes(accept, HTML) else "text/plain")
+            return Answer(self.api.versioned_errors(error, self.ctx), error.status, error.headers)
+        write = self.api.errors if self.api is not None else _plain_fault
         return Answer(write(error, self.request_id), error.status, error.headers)
 
     def answer_headers(self) -> dict[str, str]:
@@ -263,6 +309,22 @@ class _Request:
     def project_id(self) -> str | None:
         token = getattr(self.ctx, "token", None)
         return token.project_id if token is not None else None
+
+
+def takes(accept: str | None, kind: str) -> bool:
+    """Whether a caller takes answers of a media type; who says nothing takes all."""
+    if not accept:
+        return True
+    family = kind.partition("/")[0]
+    return any(entry.partition(";")[0].strip().lower() in (kind, f"{family}/*", "*/*") for entry in accept.split(","))
+
+
+def _page_of(error: HttpError, kind: str) -> Answer:
+    """An error for who takes no JSON."""
+    text = f"{error.status} {error.title}\n\n{error.message}\n"
+    if kind == HTML:
+        text = f"<html><title>{error.status} {error.title}</title><body><p>{escape(error.message)}</p></body></html>"
+    return Answer(text.encode(), error.status, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
 
 
 def _plain_fault(error: HttpError, request_id: str) -> Any:
@@ -290,7 +352,7 @@ def _storable(segments: list[str]) -> bool:
     return not any("\x00" in segment or "\ufffd" in segment for segment in segments)
 
 
-def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:
+def _query(form: Form, raw: bytes, versioned: bool, words: Words) -> dict[str, list[str]]:
     if not raw:
         return {}
     try:
@@ -304,9 +366,9 @@ def _query(form: Form, raw: bytes, versioned: bool) -> dict[str, list[str]]:
             check_text(value, f"query key {key}")
             values.setdefault(key, []).append(value)
         elif form.query_closed and versioned:
-            raise BadRequest(f"Invalid input for query parameters: the key {key[:80]!r} is not known.")
+            raise BadRequest(words.query_key(key[:80]))
     if values:
-        form.query.check(values, "query parameters")
+        form.query.check(values, QUERY, words)
     return values
 
 

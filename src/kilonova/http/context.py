@@ -51,6 +51,7 @@ class Context:
         "form",
         "headers",
         "minor",
+        "mount",
         "now",
         "params",
         "path_prefix",
@@ -71,6 +72,8 @@ class Context:
         self.request_id = request_id
         self.now = clock.now()
         self.minor = api.low
+        # Where the API stands below the address that the caller used.
+        self.mount = api.prefix
         self.route: Route
         self.form: Form
         self.params: dict[str, str] = {}
@@ -136,7 +139,7 @@ class Context:
         if self._base_url is None:
             scheme = self.headers.get("x-forwarded-proto", "http")
             host = self.headers.get("x-forwarded-host") or self.headers.get("host", "localhost")
-            self._base_url = f"{scheme}://{host}{self.api.prefix}"
+            self._base_url = f"{scheme}://{host}{self.mount}"
         return self._base_url
 
     def url(self, path: str) -> str:

@@ -52,6 +52,10 @@ class NotAcceptable(HttpError):
     status, title = 406, "Not Acceptable"
 
 
+class VersionNotAcceptable(NotAcceptable):
+    """No such microversion."""
+
+
 class RequestTimeout(HttpError):
     status, title = 408, "Request Timeout"
 

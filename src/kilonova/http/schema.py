@@ -6,11 +6,12 @@ import base64
 import binascii
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from kilonova import clock
 from kilonova.http.errors import BadRequest
+from kilonova.http.words import BODY, WORDS, Words, Wrong
 from kilonova.ids import is_uuid
 
 Schema = dict[str, Any]
@@ -54,24 +55,16 @@ class Validator:
         self.schema = schema
         self._fast: Any = None
 
-    def check(self, value: Any, what: str = "request body") -> None:
+    def check(self, value: Any, what: str = BODY, words: Words = WORDS) -> None:
         if self._fast is None:
             import jsonschema_rs
 
             self._fast = jsonschema_rs.validator_for(self.schema, formats=FORMATS, validate_formats=True)
         if not self._fast.is_valid(value):
-            raise BadRequest(self._message(value, what))
+            # Long lists are looked at only at their start: they would take seconds.
+            raise BadRequest(words.invalid(what, self._best(_shortened(value, [_ITEMS])) or self._first(value)))
 
-    def _message(self, value: Any, what: str) -> str:
-        """Words for what is wrong. Long lists are looked at only at their start: they would take seconds."""
-        path, message = self._best(_shortened(value, [_ITEMS])) or self._first(value)
-        message = message if len(message) <= 500 else message[:500] + "…"
-        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
-        if not place:
-            return f"Invalid input in the {what}: {message}"
-        return f"Invalid input for field/attribute {place[:200]}: {message}"
-
-    def _best(self, value: Any) -> tuple[Iterable[str | int], str] | None:
+    def _best(self, value: Any) -> Wrong | None:
         import jsonschema
         from jsonschema.exceptions import best_match
 
@@ -79,15 +72,17 @@ class Validator:
         for name, function in FORMATS.items():
             checker.checks(name)(function)
         error = best_match(jsonschema.Draft202012Validator(self.schema, format_checker=checker).iter_errors(value))
-        return (error.absolute_path, error.message) if error is not None else None
+        if error is None:
+            return None
+        return Wrong(error.absolute_path, error.message, error.validator, list(error.absolute_schema_path)[:-1])
 
-    def _first(self, value: Any) -> tuple[Iterable[str | int], str]:
+    def _first(self, value: Any) -> Wrong:
         import jsonschema_rs
 
         try:
             self._fast.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return error.instance_path, error.message
+            return Wrong(error.instance_path, error.message)
         raise AssertionError("refused and accepted")
 
 

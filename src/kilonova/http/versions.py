@@ -48,7 +48,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Existence(Change):
+    """`status_below` is what a caller of an older version is told where the path itself was known before."""
+
     exists_below: bool
+    status_below: int = 404
 
     def undo(self, draft: Draft) -> None:
         draft.exists = self.exists_below
@@ -159,15 +162,18 @@ class route:
     def __init__(self, method: str, path: str) -> None:
         self.target = f"{method} {path}"
 
-    def begins(self) -> Change:
-        return Existence(self.target, f"`{self.target}` begins", exists_below=False)
+    def begins(self, *, status_below: int = 404) -> Change:
+        return Existence(self.target, f"`{self.target}` begins", exists_below=False, status_below=status_below)
 
     def ends(self) -> Change:
         return Existence(self.target, f"`{self.target}` ends", exists_below=True)
 
 
 class request:
-    """The body of a route, or (by `action`) of an action; paths are dotted, `[]` steps into a list."""
+    """The body of a route, or (by `action`) of an action; paths are dotted.
+
+    `[]` after a key steps into its list, `{}` as a key into the members of an object with keys of the users' own.
+    """
 
     def __init__(self, target: str, name: str | None = None) -> None:
         self.target = target
@@ -277,6 +283,9 @@ def _parent(schema: Schema, path: str) -> tuple[Schema, str]:
     """The object schema that holds the last key of a dotted path."""
     *steps, key = path.split(".")
     for step in steps:
+        if step == "{}":
+            (schema,) = schema["patternProperties"].values()
+            continue
         inside = step.endswith("[]")
         schema = schema["properties"][step.removesuffix("[]")]
         if inside:

@@ -21,6 +21,8 @@ _FACTS = f"""
 UPDATE resource_providers SET generation = generation + 1, change = {NEXT}, facts = {NEXT}, updated_at = $2
 WHERE id = ANY($1)
 """
+_FREED = f"UPDATE resource_providers SET change = {NEXT} WHERE id = ANY($1)"
+_SILENT_FACTS = _FACTS.replace("generation = generation + 1, ", "")
 _HOSTS = f"UPDATE resource_providers SET change = {NEXT}, facts = {NEXT} WHERE id = ANY($1)"
 _LOCK_HOSTS = """
 SELECT id FROM resource_providers
@@ -34,9 +36,17 @@ async def allocations_changed(tx: Transaction, provider_ids: Sequence[int]) -> N
     await tx.execute(_USED, provider_ids, clock.now())
 
 
-async def facts_changed(tx: Transaction, provider_ids: Sequence[int]) -> None:
-    """The providers' name, inventory, traits or aggregates changed. Their rows must be locked by `tx`."""
-    await tx.execute(_FACTS, provider_ids, clock.now())
+async def allocations_gone(tx: Transaction, provider_ids: Sequence[int]) -> None:
+    """Less is used of the providers, at the wish of a client of the API: for those no generation moves."""
+    await tx.execute(_FREED, provider_ids)
+
+
+async def facts_changed(tx: Transaction, provider_ids: Sequence[int], *, generation: bool = True) -> None:
+    """The providers' name, place, inventory, traits or aggregates changed. Their rows must be locked by `tx`.
+
+    Without `generation` clients of the API that read the provider before can still write to it.
+    """
+    await tx.execute(_FACTS if generation else _SILENT_FACTS, provider_ids, clock.now())
 
 
 async def hosts_changed(tx: Transaction, hosts: Sequence[str]) -> None:

@@ -1,0 +1,42 @@
+"""The standard classes and traits, which exist without a row, and those that operators made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from kilonova.store import Reader
+
+CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
+
+
+@cache
+def standard_classes() -> tuple[str, ...]:
+    import os_resource_classes
+
+    return tuple(os_resource_classes.STANDARDS)
+
+
+@cache
+def standard_traits() -> frozenset[str]:
+    import os_traits
+
+    return frozenset(os_traits.get_traits())
+
+
+async def unknown_classes(reader: Reader, names: Iterable[str]) -> list[str]:
+    """Those of the names that are no class, in order."""
+    return await _unknown(reader, "resource_classes", set(names).difference(standard_classes()))
+
+
+async def unknown_traits(reader: Reader, names: Iterable[str]) -> list[str]:
+    """Those of the names that are no trait, in order."""
+    return await _unknown(reader, "traits", set(names) - standard_traits())
+
+
+async def _unknown(reader: Reader, table: str, custom: set[str]) -> list[str]:
+    if not custom:
+        return []
+    rows = await reader.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", sorted(custom))
+    return sorted(custom - {row["name"] for row in rows})

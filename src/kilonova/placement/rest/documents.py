@@ -1,0 +1,19 @@
+"""The version document."""
+
+from __future__ import annotations
+
+from kilonova.http import Answer, Context
+from kilonova.placement.api import HIGH, LOW, api, dated
+
+
+@api.route("GET", "/", public=True, query={"*": {}})
+async def versions(ctx: Context) -> Answer:
+    """Show the version of the API and its range of microversions."""
+    version = {
+        "id": f"v{api.major}.0",
+        "status": "CURRENT",
+        "min_version": f"{api.major}.{LOW}",
+        "max_version": f"{api.major}.{HIGH}",
+        "links": [{"rel": "self", "href": ctx.mount}],
+    }
+    return dated(ctx, {"versions": [version]})

@@ -1,0 +1,5 @@
+"""Providers can be listed by the aggregates they belong to."""
+
+from kilonova.http.versions import Microversion, query
+
+version = Microversion("1.3", __doc__, [query("GET /resource_providers").gains("member_of")])

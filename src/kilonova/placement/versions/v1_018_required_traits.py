@@ -1,0 +1,5 @@
+"""Providers can be listed by the traits they have."""
+
+from kilonova.http.versions import Microversion, query
+
+version = Microversion("1.18", __doc__, [query("GET /resource_providers").gains("required")])
