@@ -20,6 +20,7 @@ NOUNS = (
     "hypervisors",
     "quotas",
     "limits",
+    "server_groups",
     "gone",
     "servers",
     "actions",

@@ -180,8 +180,14 @@ def _event(step: Row) -> Event:
         result="Success" if step["outcome"] == DONE else "Error",
         host=step["host"],
         details=error.get("message"),
-        traceback=error.get("internal"),
+        traceback=error.get("internal") or _fault(error.get("fault")),
     )
+
+
+def _fault(fault: Any) -> str | None:
+    """What a failure that was foreseen keeps for administrators."""
+    details = fault.get("details") if isinstance(fault, dict) else fault
+    return details if isinstance(details, str) else None
 
 
 def _name(step: str, phase: str) -> str:

@@ -97,6 +97,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
         verb = "fits" if self.left == 1 else "fit"
         return f"{self.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
 
+    def account(self) -> str:
+        """For administrators, a line for each rejected host that is described: `h1: lack 2 VCPU: 1 VCPU free of 8`."""
+        lines = [f"{one.host}: {one.text} (needed {one.need}): {one.have}" for one in self.rejections]
+        more = sum(result.rejected for result in self.filters) - len(lines)
+        return "\n".join([*lines, f"and {more} more"] if lines and more > 0 else lines)
+
 
 def asked_of(request: Request) -> dict[str, Any]:
     """What a diagnosis says about the request: only what was given."""

@@ -87,7 +87,8 @@ async def choose(op: Operation) -> dict[str, Any]:
     plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
     diagnosis = attempts.pack(plan.diagnosis)
     if not plan.candidates:
-        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_fault(tried, diagnosis))
+        fault = _fault(tried, plan.diagnosis.account(), diagnosis)
+        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=fault)
     return {"candidates": [structs.astuple(candidate) for candidate in plan.candidates], "diagnosis": diagnosis}
 
 
@@ -100,10 +101,10 @@ def _reasons(tried: dict[str, str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in Counter(tried.values()).items())
 
 
-def _fault(tried: dict[str, str], diagnosis: dict[str, Any] | None = None) -> dict[str, Any]:
+def _fault(tried: dict[str, str], account: str = "", diagnosis: dict[str, Any] | None = None) -> dict[str, Any]:
     """What a failure keeps for administrators: which hosts could not build the server, and who was not even asked."""
-    details = "; ".join(f"{host}: {reason}" for host, reason in tried.items()) or None
-    return {"details": details, "diagnosis": diagnosis}
+    lines = [*(f"{host}: {reason}" for host, reason in tried.items()), account]
+    return {"details": "\n".join(filter(None, lines)) or None, "diagnosis": diagnosis}
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:

@@ -1,0 +1,69 @@
+"""What a caller may see of hosts in a diagnosis.
+
+Whoever may see the server sees reasons with counts. A manager or administrator of the server's project also sees the
+project's own hosts: the hypervisors of hosts in an aggregate whose metadata `filter_tenant_id…` names the project,
+that is those which `GET /os-hypervisors` lists for the same caller from 2.105 on; and as there by uuid, without names.
+A host that the project merely has servers on is shared with others, and none of the project's business. Who looks
+after the whole cloud sees every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from kilonova.http import Context
+from kilonova.store import Reader
+
+RULE = "kilonova:servers:placement"
+OWN_HOSTS = f"{RULE}:own_hosts"
+ALL_HOSTS = f"{RULE}:all_hosts"
+
+Names = tuple[str, str]
+
+
+class Sight(msgspec.Struct, frozen=True):
+    sees: Literal["reasons", "own hosts", "all hosts"] = "reasons"
+    own: Mapping[Names, str] = {}
+    """The uuids of the hypervisors that somebody sees without their names."""
+
+    @property
+    def everything(self) -> bool:
+        return self.sees == "all hosts"
+
+    def shown(self, host: str, hypervisor_hostname: str) -> dict[str, str] | None:
+        """How a hypervisor is called for the caller; None if it is not shown at all."""
+        if self.everything:
+            return {"host": host, "hypervisor_hostname": hypervisor_hostname}
+        uuid = self.own.get((host, hypervisor_hostname))
+        return None if uuid is None else {"hypervisor_uuid": uuid}
+
+
+async def sight(ctx: Context, target: dict[str, Any]) -> Sight:
+    """Of the caller, on the servers of the target's project."""
+    if ctx.may(ALL_HOSTS, target):
+        return Sight("all hosts")
+    if ctx.may(OWN_HOSTS, target):
+        return Sight("own hosts", await assigned(ctx.db, target["project_id"]))
+    return Sight()
+
+
+async def assigned(reader: Reader, project_id: str) -> dict[Names, str]:
+    """The hypervisors that are reserved for the project, perhaps together with others, and their uuids."""
+    rows = await reader.fetch(_ASSIGNED, f"%{project_id}%")
+    mine = (row for row in rows if project_id in _projects(row["value"]))
+    return {(row["host"], row["hypervisor_hostname"]): row["uuid"] for row in mine}
+
+
+def _projects(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",")]
+
+
+_ASSIGNED = """
+SELECT DISTINCT h.uuid, h.host, h.hypervisor_hostname, m.value FROM aggregate_metadata m
+JOIN aggregate_hosts ah ON ah.aggregate_id = m.aggregate_id
+JOIN hypervisors h ON h.host = ah.host
+WHERE m.key LIKE 'filter!_tenant!_id%' ESCAPE '!' AND m.value LIKE $1
+"""

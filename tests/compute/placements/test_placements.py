@@ -1,0 +1,169 @@
+"""Why a server is where it is, or nowhere: three views of the same attempt."""
+
+from __future__ import annotations
+
+import orjson
+
+from tests.compute.placements.support import assign, attempts, refused
+from tests.support import run
+from tests.support.cloud import DEMO, OTHER, fault
+from tests.support.proves import proves
+from tests.support.whole import Whole, whole
+
+ROUTE = "GET /servers/{server_id}/kilonova-placement"
+NOBODY = "11111111-1111-1111-1111-111111111111"
+REASONS = "No valid host was found: 3 hosts: 3 lack 16384 MB memory"
+
+
+@proves(ROUTE)
+def test_a_member_sees_reasons_with_counts_and_no_host(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            server = await refused(c)
+            (attempt,) = await attempts(c, server["id"])
+            assert attempt["message"] == REASONS
+            assert (attempt["kind"], attempt["placed"], attempt["hosts"], attempt["left"]) == ("boot", False, 3, 0)
+            assert attempt["asked"]["resources"]["DISK_GB"] == 160
+            costly = [result for result in attempt["filters"] if result["rejected"]]
+            assert costly == [
+                {
+                    "filter": "capacity",
+                    "rejected": 3,
+                    "left": 0,
+                    "reasons": [{"text": "lack 16384 MB memory", "hosts": 3}],
+                }
+            ]
+            assert not {"host", "rejections", "candidates"} & attempt.keys()
+            _names_no_host(c, attempt)
+
+    run(scenario())
+
+
+def _names_no_host(c: Whole, shown: object) -> None:
+    text = orjson.dumps(shown).decode()
+    assert not [host for host in c.hosts.names if host in text]
+
+
+@proves(ROUTE)
+def test_an_administrator_sees_every_host_with_need_and_have(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            server = await refused(c)
+            for administrator in ("admin", "system"):
+                (attempt,) = await attempts(c, server["id"], as_=administrator)
+                assert {one["host"] for one in attempt["rejections"]} == set(c.hosts.names)
+                one = attempt["rejections"][0]
+                assert (one["filter"], one["reason"]) == ("capacity", "lack 16384 MB memory")
+                assert (one["need"], one["have"]) == ("16384 MB memory", "15872 MB memory free of 15872 MB memory")
+                assert one["free"]["DISK_GB"] == {"free": 100, "of": 100}
+                assert attempt["host"] is None
+
+    run(scenario())
+
+
+@proves(ROUTE)
+def test_managers_of_the_project_see_the_hosts_assigned_to_it_by_uuid(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            first, second, third = c.hosts.names
+            await assign(c.db, [first], "filter_tenant_id", DEMO)
+            await assign(c.db, [second], "filter_tenant_id_more", f"{OTHER}, {DEMO}")
+            await assign(c.db, [third], "filter_tenant_id", f"{OTHER},{DEMO}0")
+            sql = "SELECT uuid FROM hypervisors WHERE host = ANY($1)"
+            own = {row["uuid"] for row in await c.db.fetch(sql, [first, second])}
+            server = await refused(c)
+            for role in ("manager", "project-admin"):
+                (attempt,) = await attempts(c, server["id"], as_=role)
+                assert attempt["message"].startswith("No valid host was found: 3 hosts: ")
+                assert {one["hypervisor_uuid"] for one in attempt["rejections"]} == own
+                assert {one["need"] for one in attempt["rejections"]} == {"16384 MB memory"}
+                _names_no_host(c, attempt)
+            for role in ("member", "reader"):
+                (attempt,) = await attempts(c, server["id"], as_=role)
+                assert "rejections" not in attempt
+
+    run(scenario())
+
+
+def test_a_manager_without_own_hosts_sees_none(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            (attempt,) = await attempts(c, (await refused(c))["id"], as_="manager")
+            assert (attempt["rejections"], attempt["candidates"]) == ([], [])
+
+    run(scenario())
+
+
+@proves(ROUTE)
+def test_a_success_tells_who_was_left_and_with_what_weight(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, zones=("az1", "az2")) as c:
+            server = await c.active(availability_zone="az1")
+            (attempt,) = await attempts(c, server["id"], as_="admin")
+            assert attempt["host"] == server["OS-EXT-SRV-ATTR:host"]
+            assert attempt["message"] == "2 of 3 hosts fit: 1 not in zone az1"
+            assert attempt["asked"]["zone"] == "az1"
+            assert attempt["host"] in {one["host"] for one in attempt["candidates"]}
+            assert len(attempt["candidates"]) == 2
+            best = attempt["candidates"][0]
+            assert best["weights"].keys() >= {"ram", "cpu", "disk"}
+            assert best["free"]["VCPU"]["of"] >= best["free"]["VCPU"]["free"] > 0
+            (attempt,) = await attempts(c, server["id"])
+            assert attempt["placed"]
+            _names_no_host(c, attempt)
+
+    run(scenario())
+
+
+def test_the_fault_and_the_event_say_it_too(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            server = await refused(c)
+            for role in ("member", "admin"):
+                shown = (await c.show(server["id"], as_=role))["fault"]
+                assert (shown["code"], shown["message"]) == (500, REASONS)
+                assert ("details" in shown) == (role == "admin")
+            path = f"/servers/{server['id']}/os-instance-actions"
+            (action,) = (await c.get(path)).json()["instanceActions"]
+            assert action["message"] == "Error"
+            path = f"{path}/{action['request_id']}"
+            events = (await c.get(path, as_="admin", version="2.84")).json()["instanceAction"]["events"]
+            (failed,) = [event for event in events if event["result"] == "Error"]
+            assert failed["details"] == REASONS
+            assert f"{c.hosts.names[0]}: lack 16384 MB memory (needed 16384 MB memory): 15872 MB" in failed["traceback"]
+            for version in ("2.51", "2.84"):
+                events = (await c.get(path, version=version)).json()["instanceAction"]["events"]
+                assert not {"traceback", "details"} & {key for event in events for key in event}
+
+    run(scenario())
+
+
+@proves(ROUTE)
+def test_attempts_outlive_their_server_as_its_actions_do(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            server = await c.active()
+            assert (await c.delete(f"/servers/{server['id']}")).status == 204
+            await c.gone(server["id"])
+            assert len(await attempts(c, server["id"], version="2.21")) == 1
+            answer = await c.get(f"/servers/{server['id']}/kilonova-placement", version="2.20")
+            assert answer.status == 404
+
+    run(scenario())
+
+
+@proves(ROUTE)
+def test_who_may_not_see_the_server_sees_no_attempts(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            server = await c.active()
+            for server_id, role in ((server["id"], "other"), (NOBODY, "member"), (NOBODY, "admin"), ("x", "admin")):
+                answer = await c.get(f"/servers/{server_id}/kilonova-placement", as_=role)
+                assert fault(answer) == (404, "itemNotFound", f"Instance {server_id} could not be found.")
+            answer = await c.get(f"/servers/{server['id']}/kilonova-placement", as_=None)
+            assert answer.status == 401
+            assert len(await attempts(c, server["id"], as_="reader")) == 1
+            answer = await c.get(f"/servers/{server['id']}/kilonova-placement?limit=0")
+            assert answer.json() == {"sees": "reasons", "attempts": []}
+
+    run(scenario())
