@@ -7,6 +7,7 @@ import orjson
 from kilonova import clock
 from kilonova.compute.operations import ports
 from kilonova.compute.operations.common import command, server_of
+from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Destroy
 from kilonova.operations import Failed, Operation, Step
@@ -45,6 +46,7 @@ async def drop_ports(op: Operation) -> None:
 
 async def settle(op: Operation, tx: Transaction) -> None:
     await release(tx, str(op.server_id))
+    await groups.leave(tx, str(op.server_id))
     now = clock.now()
     await tx.execute(
         "UPDATE servers SET vm_state = $2, power_state = $3, deleted = TRUE, nics = '[]', terminated_at = $4,"

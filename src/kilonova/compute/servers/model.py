@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from kilonova import clock
+from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import states
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
@@ -51,6 +52,7 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
     hosts = {row["host"] for row in rows if row["host"]}
     zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
     host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
+    group_of = await groups.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "server_groups") else {}
     for row in rows:
         for name in _DOCUMENTS:
             row[name] = orjson.loads(row[name])
@@ -60,6 +62,7 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["progress"] = operation.progress if operation else 0
         row["status"] = states.status(row["vm_state"], row["task_state"])
         row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
+        row["server_groups"] = [group_of[row["id"]]] if row["id"] in group_of else []
         row["host_status"] = host_status.get(row["host"], "")
     return rows
 

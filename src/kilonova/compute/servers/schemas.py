@@ -24,6 +24,7 @@ HOSTNAME: Schema = {
     "pattern": r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*\.?$",
 }
 HOST_LABEL: Schema = {**HOSTNAME, "maxLength": 63, "pattern": r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$"}
+HOST: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*$"}
 DEVICE_TAG: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
 ACCESS_V4: Schema = {"type": "string", "format": "ipv4"}
 ACCESS_V6: Schema = {"type": "string", "format": "ipv6"}
@@ -60,7 +61,23 @@ BLOCK_DEVICES: Schema = {
     ),
 }
 
-HINTS: Schema = {"type": "object", "additionalProperties": True}
+ONE_UUID: Schema = {"type": "array", "items": UUID, "minItems": 1, "maxItems": 1}
+UUIDS: Schema = {"oneOf": [UUID, {"type": "array", "items": UUID}]}
+# Open: a filter of one's own may read hints of its own.
+HINTS: Schema = {
+    "type": "object",
+    "properties": {
+        "group": {"oneOf": [UUID, ONE_UUID]},
+        "same_host": UUIDS,
+        "different_host": UUIDS,
+        "query": {"type": ["string", "object"]},
+        "target_cell": NAME,
+        "different_cell": {"oneOf": [STRING, {"type": "array", "items": STRING}]},
+        "build_near_host_ip": {"type": "string", "format": "ip"},
+        "cidr": {"type": "string", "pattern": "^/[0-9a-f.:]+$"},
+    },
+    "additionalProperties": True,
+}
 
 CREATE: Schema = closed(
     {
@@ -80,6 +97,8 @@ CREATE: Schema = closed(
                 "metadata": METADATA,
                 "user_data": {"type": ["string", "null"], "format": "base64", "maxLength": 65535},
                 "availability_zone": NAME,
+                "host": HOST,
+                "hypervisor_hostname": HOST,
                 "block_device_mapping_v2": BLOCK_DEVICES,
                 "config_drive": BOOLEAN,
                 "adminPass": STRING,

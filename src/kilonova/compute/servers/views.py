@@ -177,7 +177,7 @@ FIELDS = {
     "locked_reason": col("locked_reason", NULLABLE),
     "tags": Field(lambda row, ctx: [], LIST_OF_TEXT),
     "trusted_image_certificates": Field(lambda row, ctx: None, {"type": ["array", "null"]}),
-    "server_groups": Field(lambda row, ctx: [], LIST_OF_TEXT),
+    "server_groups": col("server_groups", LIST_OF_TEXT),
     "pinned_availability_zone": col("pinned_zone", NULLABLE),
     "scheduler_hints": col("scheduler_hints", OBJECT),
     "security_groups": Field(security_groups, {"type": "array"}, optional=True),

@@ -18,6 +18,7 @@ CLOSED = (
     "GET /os-quota-sets/{project_id}/detail",
     "PUT /os-quota-sets/{project_id}",
     "DELETE /os-quota-sets/{project_id}",
+    "GET /os-server-groups",
     "GET /os-services",
     "GET /servers",
     "GET /servers/detail",

@@ -1,0 +1,30 @@
+"""A server group has one `policy`, which may have `rules`; `policies` and `metadata` end."""
+
+from typing import Any
+
+from kilonova.compute.server_groups.model import SOFT
+from kilonova.compute.server_groups.schemas import HARD, policies
+from kilonova.compute.server_groups.views import policies as shown_policies
+from kilonova.http.versions import Microversion, request, view
+
+
+def one_policy(body: dict[str, Any]) -> dict[str, Any]:
+    group = body["server_group"]
+    group["policy"] = group.pop("policies")[0]
+    return body
+
+
+version = Microversion(
+    "2.64",
+    __doc__,
+    [
+        request("POST /os-server-groups").gains("server_group.policy"),
+        request("POST /os-server-groups").gains("server_group.rules"),
+        request("POST /os-server-groups").loses(
+            "server_group.policies", schema=policies(*HARD, *SOFT), required=True, upgrade=one_policy
+        ),
+        view("server group").gains("policy", "rules"),
+        view("server group").loses("policies", value=shown_policies, schema={"type": "array"}),
+        view("server group").loses("metadata", value=lambda row, ctx: {}, schema={"type": "object"}),
+    ],
+)
