@@ -15,6 +15,8 @@ from kilonova.store import Database, Row, Transaction
 COMPUTE = "nova-compute"
 CONDUCTOR = "nova-conductor"
 SCHEDULER = "nova-scheduler"
+# Held by whoever makes or deletes services and hypervisors.
+LOCK = "registry of hosts"
 
 
 class Service(NamedTuple):
@@ -39,7 +41,7 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     if process_host is not None:
         wanted += [_Wanted(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
     async with db.transaction() as tx:
-        await tx.hold("registry of hosts")
+        await tx.hold(LOCK)
         services = await _services(tx, wanted)
         numbers = {service.host: service.id for service in services if service.program == COMPUTE}
         uuids = await _hypervisors(tx, hosts, numbers)
