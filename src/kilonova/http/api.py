@@ -32,7 +32,7 @@ _VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
 class Form:
     """What one route accepts and answers in one span of versions."""
 
-    __slots__ = ("body", "query", "query_closed", "query_keys", "query_open", "status", "upgrades")
+    __slots__ = ("body", "query", "query_closed", "query_keys", "query_open", "query_patterns", "status", "upgrades")
 
     def __init__(self, draft: Draft) -> None:
         self.body = Validator(draft.body) if draft.body is not None else None
@@ -40,12 +40,20 @@ class Form:
         # The key "*" stands for every other key: APIs that filter by properties of the users' own naming.
         other = self.query_keys.pop("*", None)
         self.query_open = other is not None
+        # Keys that are regular expressions stand for all the keys they match.
+        likenesses = {key: self.query_keys.pop(key) for key in list(self.query_keys) if key.startswith("^")}
+        self.query_patterns = tuple(re.compile(key) for key in sorted(likenesses))
         self.query_closed = draft.query_closed
         known = {key: _values(schema) for key, schema in self.query_keys.items()}
+        alike = {key: _values(schema) for key, schema in likenesses.items()}
         unknown = {"additionalProperties": _values(other)} if other is not None else {}
-        self.query = Validator({"type": "object", "properties": known, **unknown})
+        self.query = Validator({"type": "object", "properties": known, "patternProperties": alike, **unknown})
         self.status = draft.status
         self.upgrades: tuple[Upgrade, ...] = draft.upgrades
+
+    def takes(self, key: str) -> bool:
+        """Whether the query may have this key."""
+        return key in self.query_keys or self.query_open or any(like.fullmatch(key) for like in self.query_patterns)
 
 
 def multi(schema: Schema) -> Schema:

@@ -361,12 +361,12 @@ def _query(form: Form, raw: bytes, versioned: bool, words: Words) -> dict[str, l
         raise BadRequest("The query string is not valid percent-encoded UTF-8.") from None
     values: dict[str, list[str]] = {}
     for key, value in pairs:
-        if key in form.query_keys or form.query_open:
+        if form.takes(key):
             check_text(key, "a query key")
             check_text(value, f"query key {key}")
             values.setdefault(key, []).append(value)
         elif form.query_closed and versioned:
-            raise BadRequest(words.query_key(key[:80]))
+            raise BadRequest(words.query_key(key[:80], [like.pattern for like in form.query_patterns]))
     if values:
         form.query.check(values, QUERY, words)
     return values

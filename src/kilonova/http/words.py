@@ -37,7 +37,8 @@ class Words:
         """The body is no JSON, or JSON that cannot be kept."""
         return detail
 
-    def query_key(self, key: str) -> str:
+    def query_key(self, key: str, patterns: Sequence[str]) -> str:
+        """A key that the route does not know; `patterns` are those of which one would have been fine too."""
         return f"Invalid input for query parameters: the key {key!r} is not known."
 
     def invalid(self, what: str, wrong: Wrong) -> str:

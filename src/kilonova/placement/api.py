@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from typing import Any
 
@@ -32,7 +32,10 @@ class PlacementWords(Words):
     def malformed(self, detail: str) -> str:
         return f"Malformed JSON: {detail}"
 
-    def query_key(self, key: str) -> str:
+    def query_key(self, key: str, patterns: Sequence[str]) -> str:
+        if patterns:
+            regexes = ", ".join(repr(pattern) for pattern in patterns)
+            return f"Invalid query string parameters: {key!r} does not match any of the regexes: {regexes}"
         return f"Invalid query string parameters: Additional properties are not allowed ({key!r} was unexpected)"
 
     def invalid(self, what: str, wrong: Wrong) -> str:
