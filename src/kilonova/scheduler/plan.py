@@ -21,6 +21,7 @@ from kilonova.scheduler.explain import (
 )
 from kilonova.scheduler.filters import Filter, Reason
 from kilonova.scheduler.filters import load as load_filters
+from kilonova.scheduler.loads import wanted
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.snapshot import Hosts, Mask
 from kilonova.scheduler.stock import Integers, Numbers
@@ -43,6 +44,7 @@ class Planner:
     def __init__(self, config: SchedulerConfig) -> None:
         self._filters = load_filters(config.filters)
         self._weighers = load_weighers(config.weights)
+        self.reads = wanted(*(part.reads for part in (*self._filters, *self._weighers)))
         self._alternates = config.alternates
         self._shown = config.shown_hosts
         self._jitter = config.jitter
@@ -81,6 +83,8 @@ class Planner:
         results: list[FilterResult] = []
         rejected: list[_Rejected] = []
         for check in self._filters:
+            if request.forced and not check.even_if_forced:
+                continue
             passed = check.passes(request, hosts)
             if passed is hosts.everywhere or not left:
                 results.append(FilterResult(check.name, 0, left))
@@ -102,9 +106,11 @@ class Planner:
         parts: dict[str, Numbers] = {}
         for weigher in self._weighers:
             values = weigher.weigh(request, hosts, rows)
+            if values is None:
+                continue
             low, high = values.min(), values.max()
             if high > low:
-                values = (values - low) * (weigher.multiplier / (high - low))
+                values = (values - low) * (weigher.multipliers(hosts, rows) / (high - low))
                 totals = totals + values
             else:
                 values = np.zeros(len(rows))
