@@ -58,6 +58,26 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
     url: str = ""
 
 
+class Placement(msgspec.Struct, forbid_unknown_fields=True):
+    """The Placement API. With `port` it also stands at the root of a port of its own (0: any free one).
+
+    Consumers that callers of old versions make, which name no project and no user, get those named here.
+    """
+
+    port: int | None = None
+    incomplete_project_id: str = "00000000-0000-0000-0000-000000000000"
+    incomplete_user_id: str = "00000000-0000-0000-0000-000000000000"
+
+
+class Cors(msgspec.Struct, forbid_unknown_fields=True):
+    """Origins (`https://dashboard.example`, or `*`) whose pages may call the APIs from a browser."""
+
+    allowed_origin: list[str] = []
+    allow_headers: list[str] = msgspec.field(
+        default_factory=lambda: ["Content-Type", "X-Auth-Token", "X-Subject-Token", "OpenStack-API-Version"]
+    )
+
+
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
     """The durable engine: how long a lease lasts, how many operations a worker has, how many hosts a boot tries."""
 
@@ -115,6 +135,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     identity: Identity = msgspec.field(default_factory=Identity)
     image: Image = msgspec.field(default_factory=Image)
     network: Network = msgspec.field(default_factory=Network)
+    placement: Placement = msgspec.field(default_factory=Placement)
+    cors: Cors = msgspec.field(default_factory=Cors)
     operations: Operations = msgspec.field(default_factory=Operations)
     hosts: Hosts = msgspec.field(default_factory=Hosts)
     sim: Sim = msgspec.field(default_factory=Sim)
@@ -147,6 +169,8 @@ def load(
         raise ConfigError(f"Configuration: {error}") from None
 
 
+# Settings that the environment and flags give as words with commas between them.
+_LISTS = frozenset({"zones", "filters", "token_keys", "allowed_origin", "allow_headers"})
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 
@@ -166,6 +190,6 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):
             raise ConfigError(f"Configuration: {part} is a section, not a value")
-    if isinstance(value, str) and path[-1] in ("zones", "filters", "token_keys"):
+    if isinstance(value, str) and path[-1] in _LISTS:
         value = [item.strip() for item in value.split(",") if item.strip()]
     values[path[-1]] = value

@@ -32,6 +32,7 @@ SERVICE_USER = "kilonova"
 ENDPOINTS = {
     "identity": "/identity/v3",
     "compute": "/compute/v2.1",
+    "placement": "/placement",
     "image": "/image/v2",
     "network": "/network/v2.0",
 }
@@ -89,6 +90,7 @@ class Process:
         self.hosts: EmbeddedHosts | None = None
         self.ready = False
         self._server: Server | None = None
+        self._placement_server: Server | None = None
         self._worker: Worker | None = None
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -224,17 +226,35 @@ class Process:
         self._in_background(stack, heartbeat.run())
 
     async def _listen(self, bound: socket.socket) -> None:
+        from kilonova.http.cors import with_cors
         from kilonova.http.server import Server, url_of
 
-        server = Server(self.app, bound)
+        server = Server(with_cors(self.app, self.config.cors), bound)
         await server.start()
         self._server = server
         base = self.config.public_url.rstrip("/") or url_of(bound)
         urls = {name: base + path for name, path in ENDPOINTS.items()}
+        if self.config.placement.port is not None:
+            urls["placement-root"] = await self._listen_for_placement()
         self.endpoints = {"auth_url": urls["identity"], **urls}
         clouds = {name: {**auth, "password": self.passwords[auth["username"]]} for name, auth in CLOUDS.items()}
         self.clouds = datadir.write_clouds(self.directory, urls["identity"], self.config.identity.region, clouds)
         datadir.write_endpoints(self.directory, self.endpoints)
+
+    async def _listen_for_placement(self) -> str:
+        """Placement at the root of a port of its own, beside its mount: many tools expect it so."""
+        from kilonova.http import App
+        from kilonova.http.cors import with_cors
+        from kilonova.http.server import CannotListen, Server, bind, url_of
+
+        try:
+            bound = bind(self.config.host, self.config.placement.port or 0)
+        except CannotListen as error:
+            raise CannotStart(f"placement.port: {error}") from None
+        app = App.at_root(self.services, self.app.apis["placement"])
+        self._placement_server = Server(with_cors(app, self.config.cors), bound)
+        await self._placement_server.start()
+        return url_of(bound)
 
     async def _start_worker(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
@@ -272,8 +292,9 @@ class Process:
         """Take nothing new, and end what is under way, requests and operations at the same time."""
         self.ready = False
         stopping: list[Coroutine[Any, Any, None]] = []
-        if self._server is not None:
-            stopping.append(self._server.stop())
+        for server in (self._server, self._placement_server):
+            if server is not None:
+                stopping.append(server.stop())
         if self._worker is not None:
             stopping.append(self._worker.stop(STEP_GRACE))
         await asyncio.gather(*stopping)
@@ -309,6 +330,8 @@ def check(config: Config, roles: Roles) -> None:
         )
     if not 0 <= config.port <= 65535:
         raise CannotStart(f"port: {config.port} is not between 0 and 65535")
+    if not 0 <= (config.placement.port or 0) <= 65535:
+        raise CannotStart(f"placement.port: {config.placement.port} is not between 0 and 65535")
     if config.sim.hosts < 0:
         raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
     for name, value in (
@@ -325,5 +348,6 @@ def _apis() -> list[Api]:
     from kilonova.identity.api import api as identity
     from kilonova.image.routes import api as image
     from kilonova.network.routes import api as network
+    from kilonova.placement.build import build as placement
 
-    return [identity, compute.build(), image, network]
+    return [identity, compute.build(), placement(), image, network]

@@ -11,7 +11,15 @@ from kilonova.cli import options
 
 
 @click.command()
-@options.together(options.data, options.host, options.port, options.database, options.policy, options.file)
+@options.together(
+    options.data,
+    options.host,
+    options.port,
+    options.placement_port,
+    options.database,
+    options.policy,
+    options.file,
+)
 def api(file: Path | None, **flags: Any) -> None:
     """Run the APIs alone, as many as you like. Workers on the same PostgreSQL carry out what they accept."""
     from kilonova.cli.serve import serve

@@ -26,6 +26,13 @@ file = click.option(
 )
 host = click.option("--host", metavar="ADDR", help="The address to listen on.  [default: 127.0.0.1]")
 port = click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="0 picks a free one.  [default: 8774]")
+placement_port = click.option(
+    "--placement-port",
+    "placement__port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="A port with the Placement API at its root, beside /placement; 0 picks a free one.",
+)
 hosts = click.option(
     "--hosts", metavar="N", type=click.IntRange(0, 100_000), help="How many simulated hosts.  [default: 3]"
 )

@@ -15,6 +15,7 @@ from kilonova.cli import options
     options.data,
     options.host,
     options.port,
+    options.placement_port,
     options.hosts,
     options.zones,
     options.driver,
