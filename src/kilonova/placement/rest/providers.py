@@ -8,6 +8,7 @@ from kilonova.http.errors import BadRequest, Conflict
 from kilonova.ids import new_id
 from kilonova.placement import errors
 from kilonova.placement.api import api, dated, path
+from kilonova.placement.candidates.listing import provider_filter
 from kilonova.placement.changes import NEXT, facts_changed
 from kilonova.placement.rest.common import PROVIDER, UUID, Schema, canonical, closed, find, lock
 from kilonova.store import Reader, Row, Transaction
@@ -77,12 +78,7 @@ api.view(
 )
 async def index(ctx: Context) -> Answer:
     """List resource providers, all or those that fit."""
-    where, arguments = "TRUE", []
-    for key in ("name", "uuid"):
-        value = ctx.query_one(key)
-        if value is not None:
-            arguments.append(canonical(value) if key == "uuid" else value)
-            where += f" AND p.{key} = ${len(arguments)}"
+    where, arguments = await provider_filter(ctx)
     rows = await ctx.db.fetch(f"{_SHOWN} WHERE {where} ORDER BY p.id", *arguments)
     shown = [ctx.render("provider", row) for row in rows]
     return dated(ctx, {"resource_providers": shown}, max((row["updated_at"] for row in rows), default=None))
