@@ -54,21 +54,44 @@ async def add_server(db: Database, identity: str = SERVER, **values: Any) -> Non
             "host": "sim-001",
             "hypervisor_hostname": "sim-001",
             "nics": orjson.dumps(nics).decode(),
+            "flavor": flavor(),
             **values,
         },
     )
 
 
-async def allocate(db: Database, consumer: str = SERVER, provider: int = 1, kind: str | None = "INSTANCE") -> None:
+def flavor(vcpus: int = 1, **specs: str) -> str:
+    sizes = {"vcpus": vcpus, "ram": 0, "disk": 0, "ephemeral": 0, "swap": 0, "extra_specs": specs}
+    return orjson.dumps(sizes).decode()
+
+
+async def allocate(
+    db: Database, consumer: str = SERVER, provider: int = 1, kind: str | None = "INSTANCE", used: int = 1
+) -> None:
     await insert(db, "consumers", uuid=consumer, type=kind)
-    await insert(db, "allocations", consumer_uuid=consumer, provider_id=provider, resource_class="VCPU", used=1)
+    await hold(db, consumer, provider, "VCPU", used)
+
+
+async def hold(db: Database, consumer: str, provider: int, resource_class: str, used: int = 1) -> None:
+    values = {"consumer_uuid": consumer, "provider_id": provider, "resource_class": resource_class, "used": used}
+    await insert(db, "allocations", **values)
+
+
+async def add_provider(db: Database, number: int, name: str, resource_class: str = "VCPU", **values: Any) -> None:
+    await insert(db, "resource_providers", **{"id": number, "uuid": f"host-{number}", "name": name, **values})
+    amounts = {"total": 8, "max_unit": 8, "step_size": 1, "allocation_ratio": 1.0}
+    await insert(db, "inventories", provider_id=number, resource_class=resource_class, **amounts)
 
 
 async def add_hosts(db: Database) -> None:
-    await insert(db, "resource_classes", name="VCPU")
+    for name in ("VCPU", "DISK_GB"):
+        await insert(db, "resource_classes", name=name)
     for number in (1, 2):
-        await insert(db, "resource_providers", id=number, uuid=f"host-{number}", name=f"sim-00{number}")
-        await insert(db, "inventories", provider_id=number, resource_class="VCPU", total=8, max_unit=8, step_size=1)
+        name = f"sim-00{number}"
+        await add_provider(db, number, name, change=5, facts=1)
+        await insert(db, "services", id=number, uuid=f"service-{number}", host=name, program="nova-compute")
+        names = {"host": name, "hypervisor_hostname": name}
+        await insert(db, "hypervisors", uuid=f"host-{number}", service_id=number, **names)
 
 
 async def add_port(db: Database, identity: str = PORT, device: str = SERVER) -> None:
@@ -163,6 +186,164 @@ def test_allocations(database: Opener) -> None:
         ("allocation on the wrong host", "moved"),
         ("server without allocation", OTHER),
     ]
+
+
+def test_a_server_holds_what_it_needs_summed_over_nested_and_sharing_providers(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await add_provider(db, 3, "cell", parent_id=1, root_id=1)
+        await add_provider(db, 4, "pool", "DISK_GB")
+        await insert(db, "traits", name="MISC_SHARES_VIA_AGGREGATE")
+        await insert(db, "provider_traits", provider_id=4, trait="MISC_SHARES_VIA_AGGREGATE")
+        specs = {"resources1:VCPU": "2", "resources:DISK_GB": "3"}
+        await add_server(db, OTHER, flavor=flavor(1, **specs))
+        await allocate(db, OTHER)
+        await hold(db, OTHER, 3, "VCPU", 2)
+        await hold(db, OTHER, 4, "DISK_GB", 3)
+
+    assert findings(database, prepare, guest(identity=OTHER)) == []
+
+
+@pytest.mark.parametrize(
+    "values, found",
+    [
+        ({"flavor": flavor(2)}, "allocation differs from needs"),
+        ({"flavor": flavor(1, **{"resources:DISK_GB": "1"})}, "allocation differs from needs"),
+        ({"flavor": flavor(1, **{"resources:DISK_GB": "much"})}, "server's needs cannot be read"),
+    ],
+)
+def test_a_server_that_holds_something_else_than_it_needs(database: Opener, values: dict[str, Any], found: str) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await add_server(db, OTHER, **values)
+        await allocate(db, OTHER)
+
+    assert findings(database, prepare, guest(identity=OTHER)) == [(found, OTHER)]
+
+
+def test_allocations_on_a_provider_of_no_host_are_on_the_wrong_one(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await add_provider(db, 3, "elsewhere")
+        await add_server(db, OTHER)
+        await allocate(db, OTHER, provider=3)
+
+    assert findings(database, prepare, guest(identity=OTHER)) == [("allocation on the wrong host", OTHER)]
+
+
+def test_a_consumer_that_holds_nothing(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await insert(db, "consumers", uuid="nobody", type="CUSTOM")
+
+    assert findings(database, prepare) == [("consumer without allocations", "nobody")]
+
+
+@pytest.mark.parametrize("facts, found", [(1, "provider over capacity"), (5, "capacity lowered below use")])
+def test_a_provider_over_capacity(database: Opener, facts: int, found: str) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await change(db, "UPDATE resource_providers SET facts = $1", facts)
+        await allocate(db, "accelerator", kind="CUSTOM", used=7)
+        assert await examine(db) == []
+        await change(db, "UPDATE inventories SET reserved = 1 WHERE provider_id = 1")
+
+    assert findings(database, prepare, guest()) == [(found, "host-1")]
+
+
+def test_an_allocation_without_inventory(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await unlinked(db, "DELETE FROM inventories WHERE provider_id = 1")
+
+    assert findings(database, prepare, guest()) == [("allocation without inventory", SERVER)]
+
+
+async def change(db: Database, sql: str, *args: Any) -> None:
+    async with db.transaction() as tx:
+        await tx.execute(sql, *args)
+
+
+async def unlinked(db: Database, sql: str) -> None:
+    """Break what the database itself would not let be broken."""
+    if db.dialect == "postgresql":
+        async with db.transaction() as tx:
+            await tx.execute("SET LOCAL session_replication_role = replica")
+            await tx.execute(sql)
+    else:
+        import apsw
+
+        path = (await db.fetch_one("SELECT file FROM pragma_database_list"))["file"]  # type: ignore[index]
+        connection = apsw.Connection(path)
+        connection.execute(sql)
+        connection.close()
+
+
+async def add_aggregate(db: Database, *hosts: str) -> None:
+    await insert(db, "aggregates", id=1, uuid="rack-1", name="rack")
+    for host in hosts:
+        await insert(db, "aggregate_hosts", aggregate_id=1, host=host)
+
+
+def test_aggregates_that_placement_has_too(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await add_aggregate(db, "sim-001", "no host any more")
+        await insert(db, "provider_aggregates", provider_id=1, aggregate_uuid="rack-1")
+        await insert(db, "provider_aggregates", provider_id=2, aggregate_uuid="an aggregate of placement's own")
+        await insert(db, "provider_aggregates", provider_id=2, aggregate_uuid="rack-1", reported=True)
+
+    assert findings(database, prepare) == []
+
+
+def test_aggregates_that_differ(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await add_aggregate(db, "sim-001")
+        await insert(db, "provider_aggregates", provider_id=2, aggregate_uuid="rack-1")
+
+    assert findings(database, prepare) == [("aggregate not mirrored", "rack-1")] * 2
+
+
+def test_disabled_services(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await insert(db, "traits", name="COMPUTE_STATUS_DISABLED")
+        await insert(db, "provider_traits", provider_id=2, trait="COMPUTE_STATUS_DISABLED")
+        await change(db, "UPDATE services SET disabled = TRUE WHERE id = 2")
+        assert await examine(db) == []
+        await change(db, "UPDATE services SET disabled = NOT disabled")
+
+    assert findings(database, prepare) == [
+        ("disabled service not mirrored", "host-1"),
+        ("disabled service not mirrored", "host-2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "policy, most, hosts, broken",
+    [
+        ("affinity", None, ("sim-001", "sim-001"), False),
+        ("affinity", None, ("sim-001", "sim-002"), True),
+        ("soft-affinity", None, ("sim-001", "sim-002"), False),
+        ("anti-affinity", None, ("sim-001", "sim-002"), False),
+        ("anti-affinity", None, ("sim-001", "sim-001"), True),
+        ("anti-affinity", 2, ("sim-001", "sim-001"), False),
+        ("anti-affinity", 2, ("sim-001", "sim-001", "sim-001"), True),
+        ("soft-anti-affinity", None, ("sim-001", "sim-001"), False),
+    ],
+)
+def test_server_groups(database: Opener, policy: str, most: int | None, hosts: tuple[str, ...], broken: bool) -> None:
+    async def prepare(db: Database) -> None:
+        await add_hosts(db)
+        await insert(db, "server_groups", id="group-1", policy=policy, max_server_per_host=most)
+        for number, host in enumerate(hosts):
+            name = f"member-{number}"
+            await add_server(db, name, host=host, hypervisor_hostname=host)
+            await allocate(db, name, provider=int(host[-1]))
+            await insert(db, "server_group_members", server_id=name, group_id="group-1")
+
+    guests = [guest(host, f"member-{number}") for number, host in enumerate(hosts)]
+    assert findings(database, prepare, *guests) == [("server group policy broken", "group-1")] * broken
 
 
 def test_ports(database: Opener) -> None:
