@@ -119,6 +119,7 @@ class Process:
         await opening
         self._load_policy()
         self._make_clients()
+        self._make_scheduler(stack)
         await self._seed()
         if self.roles.worker:
             await self._start_hosts(stack)
@@ -192,6 +193,14 @@ class Process:
         services.image = ImageClient(InProcess(self.app, "/image"))
         services.network = NetworkClient(InProcess(self.app, "/network"))
 
+    def _make_scheduler(self, stack: AsyncExitStack) -> None:
+        """Also where nothing is scheduled, for plans that are only tried. It reads no hosts before it is asked."""
+        from kilonova.scheduler import Scheduler
+
+        services, config = self.services, self.config
+        services.scheduler = Scheduler(services.db, config.scheduler, down_time=config.hosts.down_seconds)
+        stack.push_async_callback(services.scheduler.close)
+
     async def _seed(self) -> None:
         from kilonova.seeds import seed
 
@@ -260,11 +269,8 @@ class Process:
         import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
-        from kilonova.scheduler import Scheduler
 
         services, settings = self.services, self.config.operations
-        services.scheduler = Scheduler(services.db, self.config.scheduler, down_time=self.config.hosts.down_seconds)
-        stack.push_async_callback(services.scheduler.close)
         if self.roles.whole and (left := await free_all(services.db)):
             log.info("going on with operations that an earlier process left", extra={"operations": left})
         self._worker = Worker(
