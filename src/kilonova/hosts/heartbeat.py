@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kilonova import clock
 from kilonova.hosts.messages import HostFacts
-from kilonova.hosts.registry import COMPUTE, Service, register
+from kilonova.hosts.registry import COMPUTE, CONDUCTOR, SCHEDULER, Service, register
 from kilonova.store import Database, Row, StoreError
 
 log = logging.getLogger(__name__)
@@ -62,11 +62,14 @@ class Heartbeat:
         await self._register(silent)
         alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in silent]
         async with self._db.transaction() as tx:
-            return await tx.execute(
+            reported = await tx.execute(
                 "UPDATE services SET last_seen_at = $1, report_count = report_count + 1 WHERE id = ANY($2)",
                 clock.now(),
                 alive,
             )
+        if reported < len(alive):
+            await self._forget_deleted()
+        return reported
 
     async def run(self) -> None:
         """Reports until cancelled."""
@@ -82,7 +85,14 @@ class Heartbeat:
         if self._hosts is not None:
             awaited = [h for h in self._hosts.names if (h, COMPUTE) not in self._services and h not in silent]
             newcomers = await self._hosts.facts(awaited) if awaited else []
-        process_host = self._process_host if not self._services else None
+        known = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
+        process_host = None if known else self._process_host
         if newcomers or process_host is not None:
             services = await register(self._db, newcomers, process_host=process_host)
             self._services |= {(service.host, service.program): service for service in services}
+
+    async def _forget_deleted(self) -> None:
+        """An operator deleted services that are alive: the next beat registers them again."""
+        numbers = [service.id for service in self._services.values()]
+        left = {row["id"] for row in await self._db.fetch("SELECT id FROM services WHERE id = ANY($1)", numbers)}
+        self._services = {key: service for key, service in self._services.items() if service.id in left}
