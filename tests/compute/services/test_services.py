@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from kilonova.compute.zones import model as zones
+from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.placement.claims import Consumer, claim
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
 from tests.support.proves import proves
+from tests.support.whole import whole
 
 
 async def services(c: Cloud, query: str = "", version: str = "latest") -> dict[str, dict[str, Any]]:
@@ -174,7 +177,14 @@ def test_changed_by_verbs_below_2_53(database_url: str) -> None:
 
             assert await status("enable", {**named, "host": "host9"}) == 404
             assert await status("disable-log-reason", named) == 400
-            assert await status("disable", {**named, "disabled_reason": "dust"}) == 400
+            assert await status("force-down", named) == 400
+            # The verbs share one body: what is of no use to one is accepted all the same.
+            assert await status("disable", {**named, "disabled_reason": "dust"}) == 200
+            assert (await now())["disabled_reason"] is None
+            assert await status("enable", {**named, "forced_down": True}, "2.11") == 200
+            assert (await now())["forced_down"] is False
+            assert await status("enable", {**named, "forced_down": True}, "2.10") == 400
+            assert await status("enable", {**named, "colour": "red"}) == 400
             assert await status("explode", named) == 404
             assert await status("force-down", {**named, "forced_down": True}, "2.10") == 404
             for verb in ("enable", "disable", "disable-log-reason", "force-down"):
@@ -189,6 +199,8 @@ def test_deleted_with_all_that_hangs_on_it(database_url: str) -> None:
         async with cloud(database_url, hosts=2, process_host="ctl") as c:
             found = await services(c)
             path = f"/os-services/{found['host1/nova-compute']['id']}"
+            async with c.db.transaction() as tx:
+                await zones.create_zone(tx, "east", ["host1", "host2"])
             await put_server(c.db, "s1", host="host1")
             assert fault(await c.delete(path, as_="admin", version="2.53"))[:2] == (409, "conflictingRequest")
             async with c.db.transaction() as tx:
@@ -198,6 +210,8 @@ def test_deleted_with_all_that_hangs_on_it(database_url: str) -> None:
             assert "host1/nova-compute" not in await services(c)
             assert [row["host"] for row in await c.db.fetch("SELECT host FROM hypervisors")] == ["host2"]
             assert await c.db.fetch_value("SELECT COUNT(*) FROM resource_providers") == 1
+            assert await c.db.fetch("SELECT host FROM aggregate_hosts") == [{"host": "host2"}]
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM provider_aggregates") == 1
             assert (await c.delete(path, as_="admin", version="2.53")).status == 404
             number = (await services(c, version="2.1"))["ctl/nova-scheduler"]["id"]
             assert (await c.delete(f"/os-services/{number}", as_="admin", version="2.1")).status == 204
@@ -214,7 +228,63 @@ def test_a_host_that_still_holds_something_stays(database_url: str) -> None:
             uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors")
             async with c.db.transaction() as tx:
                 assert await claim(tx, Consumer("c1", "p", "u"), {uuid: {"VCPU": 1}})
-            assert (await c.delete(path, as_="admin", version="2.53")).status == 409
+            status, _, message = fault(await c.delete(path, as_="admin", version="2.53"))
+            assert status == 409
+            assert "still holds allocations of 1 consumers" in message
             assert "host1/nova-compute" in await services(c)
+
+    run(scenario())
+
+
+def test_who_is_disabled_is_marked_in_placement(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
+
+            async def marked() -> list[str]:
+                rows = await c.db.fetch(
+                    """
+                    SELECT h.host FROM provider_traits t JOIN resource_providers p ON p.id = t.provider_id
+                    JOIN hypervisors h ON h.uuid = p.uuid WHERE t.trait = 'COMPUTE_STATUS_DISABLED'
+                    """
+                )
+                return [row["host"] for row in rows]
+
+            async def put(body: dict[str, Any]) -> None:
+                assert (await c.put(path, body, as_="admin", version="2.53")).status == 200
+
+            await put({"status": "disabled"})
+            assert await marked() == ["host1"]
+            await put({"status": "disabled", "disabled_reason": "dust"})
+            await put({"forced_down": True})
+            assert await marked() == ["host1"]
+            await put({"status": "enabled"})
+            assert await marked() == []
+            named = {"host": "host2", "binary": "nova-compute"}
+            for verb, expected in (("disable", ["host2"]), ("enable", [])):
+                assert (await c.put(f"/os-services/{verb}", named, as_="admin")).status == 200
+                assert await marked() == expected
+
+    run(scenario())
+
+
+def test_who_is_alive_registers_again(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            heartbeat = Heartbeat(c.db, c.hosts, process_host="control")
+            assert await heartbeat.beat() == 4
+            before = await services(c)
+            for name in ("sim-001/nova-compute", "control/nova-conductor"):
+                path = f"/os-services/{before[name]['id']}"
+                assert (await c.delete(path, as_="admin", version="2.53")).status == 204
+            assert await heartbeat.beat() == 2
+            assert await heartbeat.beat() == 4
+            after = await services(c)
+            assert set(after) == set(before)
+            assert {name for name in after if after[name]["id"] != before[name]["id"]} == {
+                *("sim-001/nova-compute", "control/nova-conductor")
+            }
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM resource_providers") == 2
+            assert (await c.active())["status"] == "ACTIVE"
 
     run(scenario())

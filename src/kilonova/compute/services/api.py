@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import ids
+from kilonova.compute.aggregates import model as aggregates
 from kilonova.compute.api import api
 from kilonova.compute.schemas import is_true
 from kilonova.compute.services import model, schemas, views
 from kilonova.compute.zones import model as zones
+from kilonova.hosts import registry
 from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.placement.mirror import InUse
 from kilonova.store import Row, Transaction
 
 UPDATE = "os_compute_api:os-services:update"
@@ -57,12 +60,18 @@ async def update(ctx: Context, service_id: str) -> Answer:
 async def delete(ctx: Context, service_id: str) -> None:
     """Delete a compute service that has no servers."""
     async with ctx.db.transaction() as tx:
+        # Before the rows, as everybody does who registers hosts or changes aggregates.
+        await tx.hold(registry.LOCK)
+        await tx.hold(aggregates.LOCK)
         row = await _locked(ctx, tx, service_id)
-        if await model.in_use(tx, row):
+        if await model.has_servers(tx, row):
             raise Conflict(
                 "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
             )
-        await model.delete(tx, row)
+        try:
+            await model.delete(tx, row)
+        except InUse as reason:
+            raise Conflict(f"Unable to delete compute service {service_id}: {reason}.") from None
 
 
 @api.route("PUT", "/os-services/enable", policy=UPDATE, body=schemas.NAMED)

@@ -15,7 +15,13 @@ UPDATE = closed(
     }
 )
 
-_NAMED: dict[str, Schema] = {"host": HOST, "binary": {"type": "string", "minLength": 1, "maxLength": 255}}
+# The four verbs of old versions share one body, of which each reads what it needs.
+_NAMED: dict[str, Schema] = {
+    "host": HOST,
+    "binary": {"type": "string", "minLength": 1, "maxLength": 255},
+    "disabled_reason": REASON,
+    "forced_down": BOOLEAN,
+}
 NAMED = closed(_NAMED, ["host", "binary"])
-NAMED_WITH_REASON = closed({**_NAMED, "disabled_reason": REASON}, ["host", "binary", "disabled_reason"])
-NAMED_FORCED_DOWN = closed({**_NAMED, "forced_down": BOOLEAN}, ["host", "binary", "forced_down"])
+NAMED_WITH_REASON = closed(_NAMED, ["host", "binary", "disabled_reason"])
+NAMED_FORCED_DOWN = closed(_NAMED, ["host", "binary", "forced_down"])
