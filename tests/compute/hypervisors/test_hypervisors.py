@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from kilonova import clock
+from kilonova.compute.hypervisors import uptime
 from kilonova.placement.claims import Consumer, claim
+from kilonova.store import Transaction
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
 from tests.support.proves import proves
@@ -30,6 +34,48 @@ async def use(c: Cloud, host: str, consumer: str, **amounts: int) -> None:
     uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", host)
     async with c.db.transaction() as tx:
         assert await claim(tx, Consumer(consumer, "p", "u"), {uuid: amounts})
+
+
+async def nest(tx: Transaction, host: str, uuid: str, inventory: dict[str, int]) -> int:
+    """A provider below the host's own."""
+    root = await tx.fetch_value(
+        "SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = $1", host
+    )
+    return await provide(tx, uuid, inventory, root)
+
+
+async def share(tx: Transaction, uuid: str, inventory: dict[str, int], hosts: list[str]) -> None:
+    """A provider that these hosts share."""
+    made = await provide(tx, uuid, inventory, None)
+    await tx.execute("INSERT INTO traits (name, created_at, updated_at) VALUES ('MISC_SHARES_VIA_AGGREGATE', 1, 1)")
+    await tx.execute("INSERT INTO provider_traits (provider_id, trait) VALUES ($1, 'MISC_SHARES_VIA_AGGREGATE')", made)
+    members = await tx.fetch(
+        "SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = ANY($1)", hosts
+    )
+    await tx.execute_many(
+        "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) VALUES ($1, 'shared')",
+        [(made,), *((row["id"],) for row in members)],
+    )
+
+
+async def provide(tx: Transaction, uuid: str, inventory: dict[str, int], parent: int | None) -> int:
+    made: int = await tx.fetch_value(
+        """
+        INSERT INTO resource_providers (uuid, name, generation, parent_id, change, facts, created_at, updated_at)
+        VALUES ($1, $1, 0, $2, 1, 1, 1, 1) RETURNING id
+        """,
+        uuid,
+        parent,
+    )
+    await tx.execute("UPDATE resource_providers SET root_id = COALESCE(parent_id, id) WHERE id = $1", made)
+    await tx.execute_many(
+        """
+        INSERT INTO inventories (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size,
+            allocation_ratio) VALUES ($1, $2, $3, 0, 1, $3, 1, 1.0)
+        """,
+        [(made, resource_class, total) for resource_class, total in inventory.items()],
+    )
+    return made
 
 
 @proves("GET /os-hypervisors", "GET /os-hypervisors/detail", "GET /os-hypervisors/{hypervisor_id}")
@@ -225,8 +271,100 @@ def test_routes_that_end(sqlite_url: str) -> None:
             statistics = "/os-hypervisors/statistics"
             assert (await c.get(statistics, as_="admin", version="2.88")).status == 404
             uptime = f"/os-hypervisors/{found['id']}/uptime"
-            assert fault(await c.get(uptime, as_="admin", version="2.87"))[:2] == (501, "notImplemented")
             assert (await c.get(uptime, as_="admin", version="2.88")).status == 404
+
+    run(scenario())
+
+
+@proves("GET /os-hypervisors/{hypervisor_id}/uptime")
+def test_uptime_of_hosts_that_tell_it(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+
+            async def boot(ago: float | None) -> None:
+                moment = None if ago is None else clock.now() - ago
+                async with c.db.transaction() as tx:
+                    await tx.execute("UPDATE hypervisors SET booted_at = $1", moment)
+
+            async def asked(version: str = "2.87") -> Any:
+                (found,) = await listed(c, "", version)
+                return await c.get(f"/os-hypervisors/{found['id']}/uptime", as_="admin", version=version)
+
+            await boot(2 * 86400 + 3 * 3600 + 4 * 60 + 5)
+            for version in ("2.1", "2.53", "2.87"):
+                (found,) = await listed(c, "", version)
+                shown = (await asked(version)).json()["hypervisor"]
+                words = shown.pop("uptime")
+                assert shown == found
+                # What the stock client takes apart.
+                parts = re.fullmatch(r"\s*(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)", words)
+                assert parts is not None
+                assert parts[2] == "2 days,  3:04"
+            (detail,) = await listed(c, "/detail", "2.88")
+            assert detail["uptime"].partition(" up ")[2] == words.partition(" up ")[2]
+            one = await c.get(f"/os-hypervisors/{detail['id']}", as_="admin", version="2.88")
+            assert one.json()["hypervisor"]["uptime"] == detail["uptime"]
+            # A host that is down cannot be asked, and one that never said cannot tell.
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET forced_down = TRUE")
+            assert fault(await asked())[:2] == (400, "badRequest")
+            assert (await listed(c, "/detail", "2.88"))[0]["uptime"] is None
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET forced_down = FALSE")
+            await boot(None)
+            assert fault(await asked())[:2] == (501, "notImplemented")
+            assert (await listed(c, "/detail", "2.88"))[0]["uptime"] is None
+            for path, version, status in (("9", "2.52", 404), ("x", "2.52", 404), ("9", "2.53", 400)):
+                answer = await c.get(f"/os-hypervisors/{path}/uptime", as_="admin", version=version)
+                assert answer.status == status
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [
+        (0, "0 min"),
+        (59 * 60 + 59, "59 min"),
+        (3600, " 1:00"),
+        (86399, "23:59"),
+        (86400, "1 day, 0 min"),
+        (93 * 86400 + 18 * 3600 + 25 * 60, "93 days, 18:25"),
+        (-5, "0 min"),
+    ],
+)
+def test_spans_in_the_words_of_uptime(seconds: int, words: str) -> None:
+    now = 1.7e9
+    expected = f" 22:13:20 up {words},  0 users,  load average: 0.00, 0.00, 0.00"
+    assert uptime.words(now - seconds, now) == expected
+
+
+def test_statistics_leave_out_who_is_disabled(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=3) as c:
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET disabled = TRUE WHERE host = 'host1'")
+            totals = (await c.get("/os-hypervisors/statistics", as_="admin")).json()["hypervisor_statistics"]
+            assert (totals["count"], totals["vcpus"]) == (2, 16)
+
+    run(scenario())
+
+
+def test_amounts_of_a_whole_tree_and_of_a_shared_disk(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=2) as c:
+            await use(c, "host1", "c1", VCPU=2)
+            async with c.db.transaction() as tx:
+                await nest(tx, "host1", "cell", {"VCPU": 4, "DISK_GB": 50})
+                await tx.execute("DELETE FROM inventories WHERE resource_class = 'DISK_GB' AND total = 100")
+                await share(tx, "pool", {"DISK_GB": 5000}, ["host1", "host2"])
+                assert await claim(tx, Consumer("c2", "p", "u"), {"cell": {"VCPU": 1, "DISK_GB": 5}})
+                assert await claim(tx, Consumer("c3", "p", "u"), {"pool": {"DISK_GB": 70}})
+            one, two = await listed(c, "/detail", "2.87")
+            assert (one["vcpus"], one["vcpus_used"], one["local_gb"], one["local_gb_used"]) == (12, 3, 50, 5)
+            assert (two["vcpus"], two["vcpus_used"], two["local_gb"], two["free_disk_gb"]) == (8, 0, 5000, 4930)
+            totals = (await c.get("/os-hypervisors/statistics", as_="admin")).json()["hypervisor_statistics"]
+            assert (totals["vcpus"], totals["vcpus_used"], totals["local_gb"]) == (20, 3, 50)
 
     run(scenario())
 

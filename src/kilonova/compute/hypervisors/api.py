@@ -9,6 +9,7 @@ from kilonova.compute.api import api
 from kilonova.compute.hypervisors import model, schemas, views
 from kilonova.compute.schemas import is_true
 from kilonova.compute.services.api import BY_UUID
+from kilonova.compute.services.views import state
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound, NotSupported
 from kilonova.http.pagination import limit_of, marker_missing, next_link
@@ -61,8 +62,8 @@ async def show(ctx: Context, hypervisor_id: str) -> Answer:
 
 @api.route("GET", "/os-hypervisors/statistics", policy=RULE + "statistics")
 async def statistics(ctx: Context) -> Answer:
-    """Show totals over all hypervisors."""
-    rows = await model.page(ctx.db)
+    """Show totals over all enabled hypervisors."""
+    rows = [row for row in await model.page(ctx.db) if not row["disabled"]]
     await model.add_amounts(ctx.db, rows)
     return Answer({"hypervisor_statistics": model.totals(rows)})
 
@@ -70,8 +71,13 @@ async def statistics(ctx: Context) -> Answer:
 @api.route("GET", "/os-hypervisors/{hypervisor_id}/uptime", policy=RULE + "uptime")
 async def uptime(ctx: Context, hypervisor_id: str) -> Answer:
     """Show a hypervisor's uptime."""
-    await _one(ctx, hypervisor_id)
-    raise NotSupported("Hosts do not report their uptime.")
+    row = await _one(ctx, hypervisor_id)
+    if state(row, ctx) == "down":
+        raise BadRequest(f"Compute service of {row['host']} is unavailable at this time.")
+    shown = views.uptime(row, ctx)
+    if shown is None:
+        raise NotSupported(f"Host {row['host']} does not report its uptime.")
+    return Answer({"hypervisor": {**ctx.render("hypervisor summary", row), "uptime": shown}})
 
 
 @api.route(
@@ -124,6 +130,7 @@ async def _complete(ctx: Context, rows: list[Row], view: str) -> None:
         await model.add_servers(ctx.db, rows)
     if view == "hypervisor" and not ctx.behaves(NO_AMOUNTS):
         await model.add_amounts(ctx.db, rows)
+        await model.add_shared_disks(ctx.db, rows)
 
 
 def _column(ctx: Context) -> str:

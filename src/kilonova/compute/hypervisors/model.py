@@ -56,7 +56,7 @@ async def add_servers(reader: Reader, rows: list[Row]) -> None:
 
 
 async def add_amounts(reader: Reader, rows: list[Row]) -> None:
-    """Give each row what it has and uses, and its `cpu_info` as an object."""
+    """Give each row what its provider and those below it have and use, and its `cpu_info` as an object."""
     by_uuid = {row["uuid"]: row for row in rows}
     by_host = {row["host"]: row for row in rows}
     for row in rows:
@@ -69,10 +69,17 @@ async def add_amounts(reader: Reader, rows: list[Row]) -> None:
         by_host[found["host"]]["current_workload"] = found["number"]
 
 
+async def add_shared_disks(reader: Reader, rows: list[Row]) -> None:
+    """A host without a disk of its own shows the one that it shares with others."""
+    without = {row["uuid"]: row for row in rows if not row["local_gb"]}
+    for found in await reader.fetch(_SHARED_DISKS, list(without)) if without else []:
+        _fill(without[found["uuid"]], found)
+
+
 def _fill(row: Row, inventory: Row) -> None:
     total, used, free = _CLASSES[inventory["resource_class"]]
-    row[total] = inventory["total"]
-    row[used] = inventory["reserved"] + int(inventory["used"])
+    row[total] = int(inventory["total"])
+    row[used] = int(inventory["reserved"]) + int(inventory["used"])
     if free is not None:
         row[free] = row[total] - row[used]
     if free == "free_disk_gb":
@@ -83,13 +90,26 @@ def totals(rows: list[Row]) -> dict[str, int]:
     return {"count": len(rows), **{name: sum(row[name] for row in rows) for name in AMOUNTS}}
 
 
-_INVENTORIES = """
-SELECT p.uuid, i.resource_class, i.total, i.reserved, (
+_USED = """(
     SELECT COALESCE(SUM(a.used), 0) FROM allocations a
     WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class
-) AS used
-FROM inventories i JOIN resource_providers p ON p.id = i.provider_id
-WHERE p.uuid = ANY($1) AND i.resource_class = ANY($2)
+)"""
+_INVENTORIES = f"""
+SELECT r.uuid, i.resource_class, SUM(i.total) AS total, SUM(i.reserved) AS reserved, SUM({_USED}) AS used
+FROM resource_providers r JOIN resource_providers p ON p.root_id = r.id JOIN inventories i ON i.provider_id = p.id
+WHERE r.uuid = ANY($1) AND i.resource_class = ANY($2)
+GROUP BY r.uuid, i.resource_class
+"""
+_SHARED_DISKS = f"""
+SELECT r.uuid, i.resource_class, SUM(i.total) AS total, SUM(i.reserved) AS reserved, SUM({_USED}) AS used
+FROM resource_providers r JOIN inventories i ON i.provider_id IN (
+    SELECT shared.provider_id FROM provider_aggregates own
+    JOIN provider_aggregates shared ON shared.aggregate_uuid = own.aggregate_uuid
+    JOIN provider_traits t ON t.provider_id = shared.provider_id AND t.trait = 'MISC_SHARES_VIA_AGGREGATE'
+    WHERE own.provider_id = r.id
+)
+WHERE r.uuid = ANY($1) AND i.resource_class = 'DISK_GB'
+GROUP BY r.uuid, i.resource_class
 """
 _RUNNING = "SELECT host, COUNT(*) AS number FROM servers WHERE host = ANY($1) AND NOT deleted GROUP BY host"
 _WORKLOAD = """

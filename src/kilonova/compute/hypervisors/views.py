@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.api import api
+from kilonova.compute.hypervisors.uptime import words
 from kilonova.compute.services.views import state, status
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
@@ -35,6 +36,13 @@ def servers_if_any(row: Any, ctx: Context) -> Any:
     return servers(row, ctx) if row.get("servers") else OMIT
 
 
+def uptime(row: Any, ctx: Context) -> str | None:
+    """Of hosts that are up and say when they were booted."""
+    if row["booted_at"] is None or state(row, ctx) == "down":
+        return None
+    return words(row["booted_at"], ctx.now)
+
+
 SUMMARY = {
     "id": col("uuid", {"type": "string", "format": "uuid"}),
     "hypervisor_hostname": col("hypervisor_hostname", TEXT),
@@ -53,8 +61,7 @@ api.view(
             "host_ip": col("host_ip", TEXT),
             "hypervisor_type": col("hypervisor_type", TEXT),
             "hypervisor_version": col("hypervisor_version", {"type": "integer"}),
-            # Hosts do not report it.
-            "uptime": Field(lambda row, ctx: None, {"type": ["string", "null"]}),
+            "uptime": Field(uptime, {"type": ["string", "null"]}),
         },
     )
 )
