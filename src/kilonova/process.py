@@ -198,7 +198,10 @@ class Process:
         from kilonova.scheduler import Scheduler
 
         services, config = self.services, self.config
-        services.scheduler = Scheduler(services.db, config.scheduler, down_time=config.hosts.down_seconds)
+        try:
+            services.scheduler = Scheduler(services.db, config.scheduler, down_time=config.hosts.down_seconds)
+        except ValueError as error:
+            raise CannotStart(f"scheduler: {error}") from None
         stack.push_async_callback(services.scheduler.close)
 
     async def _seed(self) -> None:
