@@ -28,6 +28,8 @@ def test_new_providers_have_inventory_traits_and_are_their_own_root(database):
                 "max_unit": 8,
                 "step_size": 1,
                 "allocation_ratio": 4.0,
+                "own_ratio": 4.0,
+                "aggregate_ratio": None,
             }
             assert await db.fetch_value("SELECT trait FROM provider_traits") == "HW_CPU_X86_AVX2"
 

@@ -1,0 +1,217 @@
+"""What compute says about hosts stands in placement, in the same transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova import clock
+from kilonova.placement import Inventory, ProviderFacts, claim, mirror, release
+from kilonova.store import Database, Transaction
+from tests.placement.support import consumer, everything, marks, provider, write
+from tests.support import run
+
+AGGREGATE = "a0000000-0000-4000-8000-000000000001"
+
+
+async def put_host(db: Database, host: str = "cn", **more: Any) -> ProviderFacts:
+    """A host with a service, a hypervisor and a provider."""
+    facts = provider(f"{host}.example", VCPU=Inventory(8, allocation_ratio=4.0), MEMORY_MB=Inventory(1024), **more)
+    await write(db, facts)
+    async with db.transaction() as tx:
+        service = await tx.fetch_value(
+            "INSERT INTO services (uuid, host, program, disabled, forced_down, last_seen_at, report_count, version,"
+            " created_at) VALUES ($1, $2, 'nova-compute', FALSE, FALSE, 0, 0, 1, 0) RETURNING id",
+            f"service-{host}",
+            host,
+        )
+        await tx.execute(
+            "INSERT INTO hypervisors (uuid, service_id, host, hypervisor_hostname, hypervisor_type,"
+            " hypervisor_version, host_ip, cpu_info, created_at) VALUES ($1, $2, $3, $4, 'sim', 1, '', '{}', 0)",
+            facts.uuid,
+            service,
+            host,
+            facts.name,
+        )
+    return facts
+
+
+async def put_aggregate(tx: Transaction, name: str, hosts: list[str], uuid: str = "", **metadata: str) -> int:
+    number: int = await tx.fetch_value(
+        "INSERT INTO aggregates (uuid, name, created_at) VALUES ($1, $2, $3) RETURNING id",
+        uuid or f"uuid-of-{name}",
+        name,
+        clock.now(),
+    )
+    for host in hosts:
+        await tx.execute("INSERT INTO aggregate_hosts (aggregate_id, host) VALUES ($1, $2)", number, host)
+    for key, value in metadata.items():
+        await tx.execute(
+            "INSERT INTO aggregate_metadata (aggregate_id, key, value) VALUES ($1, $2, $3)", number, key, value
+        )
+    return number
+
+
+async def aggregates(db: Database) -> set[tuple[str, str]]:
+    rows = await db.fetch(
+        "SELECT p.name, a.aggregate_uuid FROM provider_aggregates a JOIN resource_providers p ON p.id = a.provider_id"
+    )
+    return {(row["name"], row["aggregate_uuid"]) for row in rows}
+
+
+async def ratios(db: Database) -> dict[tuple[str, str], float]:
+    rows = await db.fetch(
+        "SELECT p.name, i.resource_class, i.allocation_ratio FROM inventories i"
+        " JOIN resource_providers p ON p.id = i.provider_id"
+    )
+    return {(row["name"], row["resource_class"]): row["allocation_ratio"] for row in rows}
+
+
+async def disabled(db: Database) -> set[str]:
+    rows = await db.fetch(
+        "SELECT p.name FROM provider_traits t JOIN resource_providers p ON p.id = t.provider_id"
+        " WHERE t.trait = 'COMPUTE_STATUS_DISABLED'"
+    )
+    return {row["name"] for row in rows}
+
+
+def test_providers_are_in_the_aggregates_of_their_hosts(database):
+    async def scenario():
+        async with database() as db:
+            one, other = await put_host(db, "cn1"), await put_host(db, "cn2")
+            generation, change, _ = await marks(db, one.uuid)
+            for _ in range(2):
+                async with db.transaction() as tx:
+                    await mirror.aggregate_joined(tx, AGGREGATE, ["cn1", "cn2", "unknown"])
+            assert await aggregates(db) == {(one.name, AGGREGATE), (other.name, AGGREGATE)}
+            after = await marks(db, one.uuid)
+            assert after[0] == generation + 1, "the second time nothing of the provider changed"
+            assert after[1] == after[2] > change
+            async with db.transaction() as tx:
+                await mirror.aggregate_left(tx, AGGREGATE, ["cn1"])
+            assert await aggregates(db) == {(other.name, AGGREGATE)}
+            assert (await marks(db, one.uuid))[0] == generation + 2
+
+    run(scenario())
+
+
+def test_schedulers_hear_of_hosts_even_where_placement_knew(database):
+    """The zone of a host, say, depends on its aggregates."""
+
+    async def scenario():
+        async with database() as db:
+            facts = await put_host(db)
+            for change in (
+                lambda tx: mirror.aggregate_left(tx, AGGREGATE, ["cn"]),
+                lambda tx: mirror.service_disabled(tx, "cn", False),
+                lambda tx: mirror.ratios_changed(tx, ["cn"]),
+            ):
+                before = await marks(db, facts.uuid)
+                async with db.transaction() as tx:
+                    await change(tx)
+                after = await marks(db, facts.uuid)
+                assert after[0] == before[0]
+                assert after[2] > before[2]
+
+    run(scenario())
+
+
+def test_a_disabled_host_has_the_trait(database):
+    async def scenario():
+        async with database() as db:
+            facts, _ = await put_host(db, "cn1"), await put_host(db, "cn2")
+            for _ in range(2):
+                async with db.transaction() as tx:
+                    await mirror.service_disabled(tx, "cn1", True)
+                assert await disabled(db) == {facts.name}
+            await write(db, facts)
+            assert await disabled(db) == {facts.name}, "a host does not speak of it, so its word does not remove it"
+            async with db.transaction() as tx:
+                await mirror.service_disabled(tx, "cn1", False)
+            assert await disabled(db) == set()
+
+    run(scenario())
+
+
+def test_the_smallest_ratio_of_a_hosts_aggregates_counts_until_none_does(database):
+    async def scenario():
+        async with database() as db:
+            one, other = await put_host(db, "cn1"), await put_host(db, "cn2")
+            async with db.transaction() as tx:
+                await put_aggregate(tx, "loose", ["cn1", "cn2"], cpu_allocation_ratio="16.0", ram_allocation_ratio="x")
+                await put_aggregate(tx, "tight", ["cn1"], cpu_allocation_ratio="2", disk_allocation_ratio="3")
+                await mirror.ratios_changed(tx, ["cn1", "cn2"])
+            expected = {(one.name, "VCPU"): 2.0, (other.name, "VCPU"): 16.0}
+            memory = {(one.name, "MEMORY_MB"): 1.0, (other.name, "MEMORY_MB"): 1.0}
+            assert await ratios(db) == expected | memory
+            await write(db, one, other)
+            assert await ratios(db) == expected | memory
+            before = await everything(db)
+            async with db.transaction() as tx:
+                await mirror.ratios_changed(tx, ["unknown"])
+            assert await everything(db) == before
+            async with db.transaction() as tx:
+                await tx.execute("DELETE FROM aggregates")
+                await mirror.ratios_changed(tx, ["cn1", "cn2"])
+            assert await ratios(db) == {(one.name, "VCPU"): 4.0, (other.name, "VCPU"): 4.0} | memory
+
+    run(scenario())
+
+
+def test_an_operators_ratio_stays_where_aggregates_say_nothing(database):
+    async def scenario():
+        async with database() as db:
+            facts = await put_host(db)
+            async with db.transaction() as tx:
+                await tx.execute("UPDATE inventories SET allocation_ratio = 9 WHERE resource_class = 'VCPU'")
+                await put_aggregate(tx, "plain", ["cn"])
+                await mirror.ratios_changed(tx, ["cn"])
+            assert (await ratios(db))[facts.name, "VCPU"] == 9.0
+
+    run(scenario())
+
+
+def test_the_providers_of_a_deleted_host_go_unless_in_use(database):
+    async def scenario():
+        async with database() as db:
+            facts, other = await put_host(db, "cn1"), await put_host(db, "cn2")
+            async with db.transaction() as tx:
+                await tx.execute(
+                    "INSERT INTO resource_providers (uuid, name, generation, parent_id, root_id, change, facts,"
+                    " created_at, updated_at) SELECT 'child', 'child', 0, id, id, 0, 0, 0, 0"
+                    " FROM resource_providers WHERE uuid = $1",
+                    facts.uuid,
+                )
+            user = consumer()
+            async with db.transaction() as tx:
+                assert await claim(tx, user, {facts.uuid: {"VCPU": 1}})
+            before = await everything(db)
+            with pytest.raises(mirror.InUse, match="cn1 still holds allocations of 1 consumers"):
+                async with db.transaction() as tx:
+                    await mirror.host_deleted(tx, "cn1")
+            assert await everything(db) == before
+            async with db.transaction() as tx:
+                await release(tx, user.uuid)
+                await mirror.host_deleted(tx, "cn1")
+            assert await db.fetch("SELECT name FROM resource_providers") == [{"name": other.name}]
+
+    run(scenario())
+
+
+def test_hosts_that_register_get_what_was_said_of_them_before(database):
+    async def scenario():
+        async with database() as db:
+            facts = await put_host(db)
+            async with db.transaction() as tx:
+                await put_aggregate(tx, "zone", ["cn"], AGGREGATE)
+                await tx.execute("UPDATE services SET disabled = TRUE")
+                await mirror.hosts_registered(tx, ["cn"])
+            assert await aggregates(db) == {(facts.name, AGGREGATE)}
+            assert await disabled(db) == {facts.name}
+            before = await everything(db)
+            async with db.transaction() as tx:
+                await mirror.hosts_registered(tx, ["cn"])
+            assert await everything(db) == before
+
+    run(scenario())
