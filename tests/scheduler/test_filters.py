@@ -73,7 +73,7 @@ def test_who_passes(name: str, asked: dict[str, Any], expected: set[str]) -> Non
     "name, asked, row, text, need, have",
     [
         ("compute_up", {}, 1, "disabled", "an enabled compute service", "disabled: new disk"),
-        ("compute_up", {}, 3, "down", "a compute service that is up", "down"),
+        ("compute_up", {}, 3, "forced down", "a compute service that is up", "forced down by an administrator"),
         ("zone", {"zone": "az1"}, 1, "not in zone az1", "az1", "az2"),
         ("requested_destination", {"host": "h9"}, 0, "not the requested destination h9", "h9", "h1/node1/uuid-1"),
         ("excluded", {"excluded_hosts": frozenset({"h1"})}, 0, "excluded", "any but h1", "h1"),

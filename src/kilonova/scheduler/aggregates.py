@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+Numbers = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ class Aggregates:
         """Aggregates with this key in their metadata, and its value."""
         return self._keys().get(key, {})
 
-    def keys(self) -> Iterable[str]:
+    def said(self) -> Iterable[str]:
+        """Every key of which some aggregate has a value."""
         return self._keys()
 
     def union(self, aggregates: Iterable[int]) -> Mask:
@@ -61,6 +64,24 @@ class Aggregates:
             else:
                 mask[list(rows)] = True
         return mask
+
+    def numbers(self, key: str) -> Numbers | None:
+        """The number that each host's aggregates give under a key, the least if several do; NaN where none does.
+
+        None if no aggregate has the key. What is no number says nothing.
+        """
+        if key not in self._keys():
+            return None
+
+        def make() -> Numbers:
+            numbers = np.full(self._size, np.nan)
+            for aggregate, value in self.having(key).items():
+                with suppress(ValueError):
+                    rows = list(self._members[aggregate])
+                    numbers[rows] = np.fmin(numbers[rows], float(value))
+            return numbers
+
+        return self.keep(("numbers", key), make)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, worked out once until an aggregate changes."""

@@ -44,11 +44,14 @@ async def count_operations(db: Database) -> dict[str, int]:
     return {row["host"]: row["operations"] for row in await db.fetch(_OPERATIONS)}
 
 
-def wanted(reads: Sequence[str]) -> frozenset[str]:
-    unknown = set(reads) - {SERVERS, OPERATIONS}
-    if unknown:
-        raise ValueError(f"nothing can be read of hosts under the names {', '.join(sorted(unknown))}")
-    return frozenset(reads)
+def wanted(*reads: Sequence[str]) -> frozenset[str]:
+    """What filters and weighers together want to be read. Raises ValueError for what nobody can read."""
+    names = frozenset[str]().union(*reads)
+    if unknown := names - {SERVERS, OPERATIONS}:
+        raise ValueError(
+            f"a filter or weigher reads {', '.join(sorted(unknown))}; there are {SERVERS} and {OPERATIONS}"
+        )
+    return names
 
 
 _SERVERS = """

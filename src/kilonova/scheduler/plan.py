@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from kilonova.scheduler.arranging import Allocations, Arranger
 from kilonova.scheduler.candidates import Candidate, Plan
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.explain import (
@@ -27,13 +29,17 @@ from kilonova.scheduler.snapshot import Hosts, Mask
 from kilonova.scheduler.stock import Integers, Numbers
 from kilonova.scheduler.weighers import load as load_weighers
 
+ARRANGEMENT = "arrangement"
+"""Stands among the filters of a diagnosis for the search that follows them."""
 _FEW = 20
+# So many hosts are asked one by one why they cannot; on the others of a large cloud no time is spent.
+_EXPLAINED = 1000
 
 
 class _Rejected(NamedTuple):
     """The rows that one reason of one filter rejected."""
 
-    filter: Filter
+    filter: str
     reason: Reason
     rows: Mask
 
@@ -44,7 +50,7 @@ class Planner:
     def __init__(self, config: SchedulerConfig) -> None:
         self._filters = load_filters(config.filters)
         self._weighers = load_weighers(config.weights)
-        self.reads = wanted(*(part.reads for part in (*self._filters, *self._weighers)))
+        self.reads = wanted(*(one.reads for one in self._filters), *(one.reads for one in self._weighers))
         self._alternates = config.alternates
         self._shown = config.shown_hosts
         self._jitter = config.jitter
@@ -54,54 +60,43 @@ class Planner:
     def plan(self, request: Request, hosts: Hosts) -> Plan:
         mask, results, rejected = self._filter(request, hosts)
         rows = np.flatnonzero(mask)
-        if not len(rows):
-            shown = self._show(request, hosts, rejected)
-            return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
-        best, totals, parts = self._weigh(request, hosts, rows)
-        amounts = request.amounts
-        candidates = tuple(
-            Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], {hosts.uuids[row]: amounts})
-            for row in rows[best].tolist()
-        )
-        weights = tuple(
-            Weight(
-                candidate.host,
-                candidate.hypervisor_hostname,
-                float(totals[n]),
-                {name: float(part[n]) for name, part in parts.items()},
-                free,
-            )
-            for candidate, n, free in zip(
-                candidates, best.tolist(), free_of(hosts, rows[best], classes_of(request)), strict=True
-            )
-        )
-        return Plan(candidates, Diagnosis(len(hosts), results, weights=weights, asked=asked_of(request)))
+        if len(rows):
+            totals, parts = self._weigh(request, hosts, rows)
+            arranger = Arranger(request, hosts)
+            found, failed = _arrange(arranger, rows, totals, max(self._alternates, request.count))
+            if failed or not arranger.needless:
+                unarranged = self._unarranged(arranger, hosts, failed, explain_all=not found)
+                results += (_result(ARRANGEMENT, request, len(rows), unarranged),)
+                rejected += unarranged
+            if found:
+                return _plan(request, hosts, results, found, rows, totals, parts)
+        shown = self._show(request, hosts, rejected)
+        return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
 
     def _filter(self, request: Request, hosts: Hosts) -> tuple[Mask, tuple[FilterResult, ...], list[_Rejected]]:
+        """Who is left; what became of the hosts at each filter that had something to check; and who was rejected."""
         mask = hosts.everywhere
         left = len(hosts)
         results: list[FilterResult] = []
         rejected: list[_Rejected] = []
         for check in self._filters:
+            if not left:
+                break
             if request.forced and not check.even_if_forced:
                 continue
             passed = check.passes(request, hosts)
-            if passed is hosts.everywhere or not left:
-                results.append(FilterResult(check.name, 0, left))
+            if passed is hosts.everywhere:
                 continue
             survivors = mask & passed
             count = int(np.count_nonzero(survivors))
-            causes: tuple[Cause, ...] = ()
-            if count < left:
-                parts = _split(check, request, hosts, mask & ~passed)
-                rejected += parts
-                causes = tuple(Cause(part.reason.text(request), int(np.count_nonzero(part.rows))) for part in parts)
-            results.append(FilterResult(check.name, left - count, count, causes))
+            parts = _split(check, request, hosts, mask & ~passed) if count < left else []
+            rejected += parts
+            results.append(_result(check.name, request, left, parts))
             mask, left = survivors, count
         return mask, tuple(results), rejected
 
-    def _weigh(self, request: Request, hosts: Hosts, rows: Integers) -> tuple[Integers, Numbers, dict[str, Numbers]]:
-        """The positions in `rows` of the best, in order; everyone's total; and what the totals are made of."""
+    def _weigh(self, request: Request, hosts: Hosts, rows: Integers) -> tuple[Numbers, dict[str, Numbers]]:
+        """Everyone's total, and what the totals are made of."""
         totals = self._tie_break(len(rows))
         parts: dict[str, Numbers] = {}
         for weigher in self._weighers:
@@ -115,7 +110,7 @@ class Planner:
             else:
                 values = np.zeros(len(rows))
             parts[weigher.name] = values
-        return _highest(totals, max(self._alternates, request.count)), totals, parts
+        return totals, parts
 
     def _tie_break(self, number: int) -> Numbers:
         """Chance decides between equals. A random stretch of a fixed noise is as good as new noise, and free."""
@@ -123,6 +118,28 @@ class Planner:
             self._noise = self._chance.random(4 * number) * self._jitter
         start = int(self._chance.integers(len(self._noise) - number))
         return self._noise[start : start + number]
+
+    def _unarranged(self, arranger: Arranger, hosts: Hosts, failed: list[int], *, explain_all: bool) -> list[_Rejected]:
+        """The hosts that have enough of everything, but not together, by what is missing."""
+        explained = failed[: _EXPLAINED if explain_all else self._shown]
+        missing = {row: arranger.missing(row) for row in explained}
+        rows: dict[str, list[int]] = {}
+        for row in failed:
+            # Figures differ from host to host; what stands before them is the reason.
+            text = missing[row].partition(" (")[0] if row in missing else "what is asked for"
+            rows.setdefault(text, []).append(row)
+        need = arranger.words()
+        parts = []
+        for text, some in rows.items():
+            reason = Reason(
+                f"cannot arrange: {_plain(text)}",
+                need=lambda _: need,
+                have=lambda _, host: missing.get(host.row, ""),
+            )
+            mask = np.zeros(hosts.size, np.bool_)
+            mask[some] = True
+            parts.append(_Rejected(ARRANGEMENT, reason, mask))
+        return parts
 
     def _show(self, request: Request, hosts: Hosts, rejected: list[_Rejected]) -> tuple[Rejection, ...]:
         """Some hosts for every reason, so that a frequent one does not hide a rare one."""
@@ -134,6 +151,73 @@ class Planner:
             for row, free in zip(rows.tolist(), free_of(hosts, rows, classes), strict=True):
                 shown.append(_rejection(request, hosts, part, row, free))
         return tuple(shown)
+
+
+def _arrange(
+    arranger: Arranger, rows: Integers, totals: Numbers, number: int
+) -> tuple[list[tuple[int, Allocations]], list[int]]:
+    """The best hosts that really have it, as positions in `rows` with what to claim; and the better rows that do not."""
+    if arranger.needless:
+        return [(n, arranger.whole(int(rows[n]))) for n in _highest(totals, number).tolist()], []
+    found: list[tuple[int, Allocations]] = []
+    failed: list[int] = []
+    for n in _in_order(totals, number):
+        row = int(rows[n])
+        allocations = arranger.on(row)
+        if allocations is None:
+            failed.append(row)
+            continue
+        found.append((n, allocations))
+        if len(found) == number:
+            break
+    return found, failed
+
+
+def _in_order(totals: Numbers, number: int) -> Iterator[int]:
+    """Positions, highest first. Mostly the first `number` are enough, so the others are not sorted before."""
+    best = _highest(totals, number).tolist()
+    yield from best
+    if len(best) < len(totals):
+        seen = set(best)
+        yield from (n for n in np.argsort(-totals).tolist() if n not in seen)
+
+
+def _plan(
+    request: Request,
+    hosts: Hosts,
+    results: tuple[FilterResult, ...],
+    found: list[tuple[int, Allocations]],
+    rows: Integers,
+    totals: Numbers,
+    parts: dict[str, Numbers],
+) -> Plan:
+    best = rows[[n for n, _ in found]]
+    candidates = tuple(
+        Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations)
+        for row, (_, allocations) in zip(best.tolist(), found, strict=True)
+    )
+    weights = tuple(
+        Weight(
+            candidate.host,
+            candidate.hypervisor_hostname,
+            float(totals[n]),
+            {name: float(part[n]) for name, part in parts.items()},
+            free,
+        )
+        for candidate, (n, _), free in zip(candidates, found, free_of(hosts, best, classes_of(request)), strict=True)
+    )
+    return Plan(candidates, Diagnosis(len(hosts), results, weights=weights, asked=asked_of(request)))
+
+
+def _result(name: str, request: Request, before: int, parts: list[_Rejected]) -> FilterResult:
+    causes = tuple(Cause(part.reason.text(request), int(np.count_nonzero(part.rows))) for part in parts)
+    rejected = sum(cause.hosts for cause in causes)
+    return FilterResult(name, rejected, before - rejected, causes)
+
+
+def _plain(text: str) -> str:
+    """Text that is no pattern."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _highest(totals: Numbers, number: int) -> Integers:
@@ -158,7 +242,7 @@ def _split(check: Filter, request: Request, hosts: Hosts, rejected: Mask) -> lis
             rows = rejected & reason.applies(request, hosts)
             rejected = rejected & ~rows
         if rows.any():
-            parts.append(_Rejected(check, reason, rows))
+            parts.append(_Rejected(check.name, reason, rows))
     return parts
 
 
@@ -168,7 +252,7 @@ def _rejection(request: Request, hosts: Hosts, part: _Rejected, row: int, free: 
         host=host.name,
         hypervisor_hostname=host.hypervisor_hostname,
         hypervisor_uuid=host.uuid,
-        filter=part.filter.name,
+        filter=part.filter,
         text=part.reason.text(request),
         need=part.reason.need(request),
         have=part.reason.have(request, host),

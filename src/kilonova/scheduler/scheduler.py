@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kilonova.hosts.heartbeat import DOWN_TIME
 from kilonova.placement import Consumer
+from kilonova.scheduler import plugins
 from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.request import Request
@@ -38,9 +39,12 @@ class Scheduler:
     """
 
     def __init__(self, db: Database, config: SchedulerConfig | None = None, down_time: float = DOWN_TIME) -> None:
+        """Raises ValueError if a filter or weigher of the configuration is none."""
         self._db = db
         self._down_time = down_time
         self._config = config or SchedulerConfig()
+        plugins.check(plugins.FILTERS, self._config.filters)
+        plugins.check(plugins.WEIGHERS, self._config.weights)
         self._feed: Feed | None = None
         self._planner: Planner | None = None
         self._looking = asyncio.Lock()
@@ -95,6 +99,10 @@ class Scheduler:
             plan = await self.plan(request, lost=plan.uuids)
         raise Unavailable(f"other claims were faster {self._config.attempts} times")
 
+    def built(self, host: str, succeeded: bool) -> None:
+        """Remember whether a host could build a server, so that hosts which could not come last."""
+        self._parts()[0].hosts.loads.built(host, succeeded)
+
     async def close(self) -> None:
         if self._reloading is not None:
             self._reloading.cancel()
@@ -105,8 +113,8 @@ class Scheduler:
             from kilonova.scheduler.feed import Feed
             from kilonova.scheduler.plan import Planner
 
-            self._feed = Feed(self._db, self._config, self._down_time)
             self._planner = Planner(self._config)
+            self._feed = Feed(self._db, self._config, self._down_time, self._planner.reads)
         return self._feed, self._planner
 
     def _foresee(self, hosts: Hosts, plan: Plan, request: Request) -> None:

@@ -14,7 +14,7 @@ from kilonova.scheduler.aggregates import Aggregates
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.loads import Loads
 from kilonova.scheduler.machines import Machine, Machines
-from kilonova.scheduler.stock import Foresight, Integers, Stock, longer
+from kilonova.scheduler.stock import Foresight, Integers, Numbers, Stock, longer
 
 Mask = npt.NDArray[np.bool_]
 
@@ -162,6 +162,13 @@ class Hosts:
         for host in hosts:
             mask[list(self._rows_by_host.get(host, ()))] = True
         return mask
+
+    def spread(self, numbers: Mapping[str, int]) -> Numbers:
+        """A column of what few hosts have: a number by the host's name, zero for the others."""
+        column = np.zeros(self.size)
+        for host, number in numbers.items():
+            column[list(self._rows_by_host.get(host, ()))] = number
+        return column
 
     def called(self, hypervisor_hostname: str) -> Mask:
         mask = self._nowhere()

@@ -6,14 +6,17 @@
 
 `need` and `have` are worked out only for the hosts that a diagnosis shows. A filter that rejects for more than one
 cause gives `Reasons`; a host counts for the first that applies.
+
+Two more names are optional: `reads = ("servers", "operations")` asks for the counts of `hosts.loads`, and
+`even_if_forced = True` has the filter judge also the host that an administrator forces a server to.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kilonova.scheduler import plugins
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -61,6 +64,10 @@ class Filter(NamedTuple):
     name: str
     reason: Reason | Reasons
     passes: Callable[[Request, Hosts], Mask]
+    reads: tuple[str, ...] = ()
+    """What it reads of hosts that is read for nobody else; see `loads`."""
+    even_if_forced: bool = False
+    """Whether it also judges a host that an administrator insists on."""
 
 
 def load(names: Iterable[str]) -> tuple[Filter, ...]:
@@ -69,9 +76,14 @@ def load(names: Iterable[str]) -> tuple[Filter, ...]:
 
 
 def _load(name: str) -> Filter:
-    path = name if "." in name else f"{__name__}.{name}"
+    module = plugins.find(plugins.FILTERS, name)
     try:
-        module: Any = importlib.import_module(path)
-        return Filter(name.rpartition(".")[2], module.reason, module.passes)
-    except (ModuleNotFoundError, AttributeError) as trouble:
-        raise ValueError(f"there is no scheduler filter {name!r}: {trouble}") from trouble
+        return Filter(
+            name.rpartition(".")[2],
+            module.reason,
+            module.passes,
+            tuple(getattr(module, "reads", ())),
+            bool(getattr(module, "even_if_forced", False)),
+        )
+    except AttributeError as trouble:
+        raise ValueError(f"{name!r} is no scheduler filter: {trouble}") from trouble

@@ -37,6 +37,9 @@ def _have(resource_class: str, number: int, host: Host) -> str:
         return f"at least {amount(resource_class, stock.min_unit[row])} for one server"
     if number % stock.step_size[row]:
         return f"steps of {amount(resource_class, stock.step_size[row])}"
+    if stock.room[row] < stock.free[row]:
+        room, free = (amount(resource_class, max(0, number)) for number in (stock.room[row], stock.free[row]))
+        return f"at most {room} in one place, {free} altogether"
     return f"{amount(resource_class, max(0, stock.free[row]))} free of {amount(resource_class, stock.limit[row])}"
 
 
@@ -49,11 +52,13 @@ def _lack(resource_class: str, number: int) -> Reason:
     )
 
 
-reason = Reasons(lambda request: [_lack(name, number) for name, number in request.amounts.items()])
+reason = Reasons(lambda request: [_lack(name, number) for name, number in request.portions])
+
+even_if_forced = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     mask = hosts.everywhere
-    for name, number in request.amounts.items():
+    for name, number in request.portions:
         mask = mask & fits(name, number, hosts)
     return mask

@@ -16,6 +16,8 @@ reason = Reason(
     have=lambda _, host: host.name,
 )
 
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     return ~hosts.named(request.excluded_hosts) if request.excluded_hosts else hosts.everywhere

@@ -22,6 +22,8 @@ reason = Reason(
     have=lambda _, host: f"{host.name}/{host.hypervisor_hostname}/{host.uuid}",
 )
 
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     mask = hosts.everywhere

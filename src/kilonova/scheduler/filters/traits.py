@@ -11,13 +11,21 @@ if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Hosts, Mask
 
 
-def _lack(trait: str) -> Reason:
+def _lack(any_of: frozenset[str]) -> Reason:
     return Reason(
         "lack trait {need}",
-        need=lambda _: trait,
+        need=lambda _: " or ".join(sorted(any_of)),
         have=lambda _, host: "not this trait",
-        applies=lambda _, hosts: ~hosts.has_trait(trait),
+        applies=lambda _, hosts: ~_has(hosts, any_of),
     )
+
+
+def _has(hosts: Hosts, any_of: frozenset[str]) -> Mask:
+    first, *others = sorted(any_of)
+    mask = hosts.has_trait(first)
+    for trait in others:
+        mask = mask | hosts.has_trait(trait)
+    return mask
 
 
 def _bear(trait: str) -> Reason:
@@ -25,22 +33,24 @@ def _bear(trait: str) -> Reason:
         "have forbidden trait " + trait,
         need=lambda _: f"not {trait}",
         have=lambda _, host: trait,
-        applies=lambda _, hosts: hosts.has_trait(trait),
+        applies=lambda _, hosts: hosts.is_all(trait),
     )
 
 
 reason = Reasons(
     lambda request: [
-        *(_lack(trait) for trait in sorted(request.required_traits)),
+        *(_lack(any_of) for any_of in request.required_somewhere),
         *(_bear(trait) for trait in sorted(request.forbidden_traits)),
     ]
 )
 
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     mask = hosts.everywhere
-    for trait in request.required_traits:
-        mask = mask & hosts.has_trait(trait)
+    for any_of in request.required_somewhere:
+        mask = mask & _has(hosts, any_of)
     for trait in request.forbidden_traits:
-        mask = mask & ~hosts.has_trait(trait)
+        mask = mask & ~hosts.is_all(trait)
     return mask

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 reason = Reason("not in zone {need}", need=lambda request: request.zone, have=lambda _, host: host.zone)
 
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     return hosts.everywhere if request.zone is None else hosts.zone == hosts.zone_id(request.zone)

@@ -1,0 +1,56 @@
+"""Where aggregates name an image property, their hosts take only images with one of those values, or without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Host, Hosts, Mask
+
+
+def _fits(key: str, value: str, hosts: Hosts) -> Mask:
+    aggregates, settings = hosts.aggregates, hosts.settings
+    said = aggregates.having(key)
+    namespace = settings.aggregate_image_properties_isolation_namespace
+    if namespace and not key.startswith(namespace + settings.aggregate_image_properties_isolation_separator):
+        return hosts.everywhere
+    if not said:
+        return hosts.everywhere
+
+    def make() -> Mask:
+        right = [number for number, values in said.items() if value in _values(values)]
+        return ~aggregates.union(said) | aggregates.union(right)
+
+    return aggregates.keep(("image", key, value), make)
+
+
+def _values(text: str) -> list[str]:
+    return [value.strip() for value in text.split(",")]
+
+
+def _have(key: str, host: Host) -> str:
+    return ", ".join(f"{key}={metadata[key]}" for metadata in host.aggregates if key in metadata)
+
+
+def _other(key: str, value: str) -> Reason:
+    return Reason(
+        "reserved for images with another " + key,
+        need=lambda _: f"{key}={value}",
+        have=lambda _, host: _have(key, host),
+        applies=lambda _, hosts: ~_fits(key, value, hosts),
+    )
+
+
+reason = Reasons(lambda request: [_other(key, value) for key, value in request.image_properties.items()])
+
+
+def passes(request: Request, hosts: Hosts) -> Mask:
+    mask = hosts.everywhere
+    for key, value in request.image_properties.items():
+        fits = _fits(key, value, hosts)
+        if fits is not hosts.everywhere:
+            mask = mask & fits
+    return mask

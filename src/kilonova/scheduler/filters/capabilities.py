@@ -1,0 +1,58 @@
+"""Extra specs under `capabilities:` must be met by what a host is, such as `hypervisor_type` or `cpu_info:features`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.matching import satisfies
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Host, Hosts, Mask
+
+SCOPE = "capabilities"
+
+
+def _rules(request: Request) -> list[tuple[tuple[str, ...], str]]:
+    """The path to each fact and the rule for it."""
+    found = []
+    for spec, rule in request.extra_specs.items():
+        scope, *path = spec.split(":")
+        if scope == SCOPE and path:
+            found.append((tuple(path), rule))
+    return found
+
+
+def _fits(path: tuple[str, ...], rule: str, hosts: Hosts) -> Mask:
+    from kilonova.scheduler import facts
+
+    found = facts.where(hosts, path, lambda value: satisfies(value, rule))
+    return ~hosts.everywhere if found is None else found
+
+
+def _have(path: tuple[str, ...], host: Host) -> str:
+    from kilonova.scheduler import facts
+
+    return facts.at(host.hosts, host.row, path)
+
+
+def _lack(path: tuple[str, ...], rule: str) -> Reason:
+    return Reason(
+        "lack capability {need}",
+        need=lambda _: f"{':'.join(path)} {rule}",
+        have=lambda _, host: _have(path, host),
+        applies=lambda _, hosts: ~_fits(path, rule, hosts),
+    )
+
+
+reason = Reasons(lambda request: [_lack(*rule) for rule in _rules(request)])
+
+
+def passes(request: Request, hosts: Hosts) -> Mask:
+    mask = hosts.everywhere
+    for path, rule in _rules(request):
+        fits = _fits(path, rule, hosts)
+        if fits is not hosts.everywhere:
+            mask = mask & fits
+    return mask

@@ -1,0 +1,60 @@
+"""Hosts of aggregates with `filter_tenant_id` in their metadata, or `filter_tenant_id…`, take only those projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kilonova.scheduler.filters import Reason
+from kilonova.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Hosts, Mask
+
+KEY = "filter_tenant_id"
+
+# Whom a host is reserved for is nobody else's business, so only its own view of a host says it.
+reason = Reason(
+    "reserved for other projects",
+    need=lambda request: f"a host for project {request.project_id}",
+    have=lambda _, host: f"reserved for {', '.join(sorted(_projects(host.aggregates)))}",
+)
+
+
+def passes(request: Request, hosts: Hosts) -> Mask:
+    aggregates = hosts.aggregates
+    allowed = aggregates.keep(KEY, lambda: _by_project(hosts))
+    if not allowed:
+        return hosts.everywhere
+    project = request.project_id if request.project_id in allowed else None
+
+    def make() -> Mask:
+        reserved = {number for numbers in allowed.values() for number in numbers}
+        return ~aggregates.union(reserved) | aggregates.union(() if project is None else allowed[project])
+
+    return aggregates.keep((KEY, project), make)
+
+
+def _by_project(hosts: Hosts) -> dict[str, set[int]]:
+    """The aggregates that are reserved for each project."""
+    found: dict[str, set[int]] = {}
+    for key in hosts.aggregates.said():
+        if key.startswith(KEY):
+            for number, value in hosts.aggregates.having(key).items():
+                for project in _split(value):
+                    found.setdefault(project, set()).add(number)
+    return found
+
+
+def _projects(aggregates: Iterable[Mapping[str, str]]) -> set[str]:
+    return {
+        project
+        for metadata in aggregates
+        for key, value in metadata.items()
+        if key.startswith(KEY)
+        for project in _split(value)
+    }
+
+
+def _split(value: str) -> list[str]:
+    return [project.strip() for project in value.split(",")]
