@@ -224,7 +224,8 @@ class _Request:
             raise NotFound(ctx.api.words.not_found)
         ctx.route, ctx.form = route, form
         if ctx.api.strict and not route.public:
-            self.check_accept()
+            if self.method == "GET":
+                self.check_accept()
             if route.policy is not None:
                 ctx.authorize(route.policy)
         ctx.query = _query(form, query, self.versioned, ctx.api.words)
@@ -261,9 +262,9 @@ class _Request:
         if announced.isdecimal() and int(announced[:18]) > limit:
             raise _too_large(limit)
         raw = await _read(self.receive, limit)
-        if not raw:
-            raise BadRequest("The request body is empty: a JSON object is expected.")
         try:
+            if not raw:
+                raise BadRequest("The request body is empty: a JSON object is expected.")
             return parse_json(raw)
         except BadRequest as error:
             error.message = self.api.words.malformed(error.message)

@@ -67,13 +67,13 @@ class Body(Change):
     upgrade: Upgrade | None
 
     def undo(self, draft: Draft) -> None:
-        assert draft.body is not None, f"{self.target} has no body"
         if self.upgrade is not None:
             draft.upgrades = (self.upgrade, *draft.upgrades)
         path = ".".join(part for part in (draft.body_root, self.path) if part)
         if not path:
             draft.body = self.before
             return
+        assert draft.body is not None, f"{self.target} has no body"
         draft.body = copy.deepcopy(draft.body)
         parent, key = _parent(draft.body, path)
         if self.before is None:

@@ -11,6 +11,12 @@ from kilonova.http import Api
 NOUNS = (
     "rest.documents",
     "rest.providers",
+    "rest.inventories",
+    "rest.usages",
+    "rest.aggregates",
+    "rest.traits",
+    "rest.classes",
+    "candidates.api",
 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.errors import Conflict, NotFound
+from kilonova.store import Row
 
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
@@ -19,13 +20,10 @@ def no_provider(uuid: str, purpose: str = "") -> NotFound:
     return NotFound(f"No resource provider with uuid {uuid[:255]} found{purpose}")
 
 
-def generation_conflict(uuid: str) -> Conflict:
+def generation_conflict(provider: Row, given: int) -> Conflict:
     return Conflict(
-        f"Resource provider's generation already changed: resource provider generation conflict on {uuid}. "
-        "Please update the generation and try again.",
+        "Resource provider's generation already changed. Please update the generation and try again. "
+        f"(resource provider generation conflict on {provider['uuid']}: actual: {provider['generation']}, "
+        f"given: {given})",
         code=CONCURRENT_UPDATE,
     )
-
-
-def no_class(name: str) -> BadRequest:
-    return BadRequest(f"No such resource class {name}.")

@@ -8,6 +8,8 @@ from functools import cache
 
 from kilonova.store import Reader
 
+# A class or trait that may be there already.
+INSERT = "INSERT INTO {} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING"
 CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 
 
@@ -40,3 +42,9 @@ async def _unknown(reader: Reader, table: str, custom: set[str]) -> list[str]:
         return []
     rows = await reader.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", sorted(custom))
     return sorted(custom - {row["name"] for row in rows})
+
+
+def class_order(name: str) -> tuple[int, str]:
+    """Standard classes as their library has them, then the others by name."""
+    standard = standard_classes()
+    return (standard.index(name) if name in standard else len(standard), name)

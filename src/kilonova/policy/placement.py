@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kilonova.policy.base import READER_OR_ADMIN, SERVICE, SERVICE_OR_ADMIN, Rule, rules
+from kilonova.policy.base import PROJECT_READER, SERVICE, Rule, rules
+from kilonova.policy.base import SERVICE_OR_ADMIN as EVERYWHERE
+from kilonova.policy.checks import Same
+
+# Placement knows projects alone: a token for the system opens nothing.
+_PROJECT = ~Same("system_scope", "all")
+SERVICE_OR_ADMIN = EVERYWHERE & _PROJECT
 
 RULES: tuple[Rule, ...] = rules(
     "placement:",
@@ -24,7 +30,7 @@ RULES: tuple[Rule, ...] = rules(
     ("resource_providers:aggregates:list", SERVICE_OR_ADMIN, "List a provider's aggregates."),
     ("resource_providers:aggregates:update", SERVICE_OR_ADMIN, "Replace a provider's aggregates."),
     ("resource_providers:usages", SERVICE_OR_ADMIN, "Show what is used of a provider."),
-    ("usages", READER_OR_ADMIN | SERVICE, "Show what a project uses."),
+    ("usages", PROJECT_READER | SERVICE_OR_ADMIN, "Show what a project uses."),
     ("traits:list", SERVICE_OR_ADMIN, "List traits."),
     ("traits:show", SERVICE_OR_ADMIN, "Ask whether a trait exists."),
     ("traits:update", SERVICE_OR_ADMIN, "Create a trait."),
@@ -38,5 +44,5 @@ RULES: tuple[Rule, ...] = rules(
     ("allocations:update", SERVICE_OR_ADMIN, "Replace the allocations of a consumer."),
     ("allocations:delete", SERVICE_OR_ADMIN, "Delete the allocations of a consumer."),
     ("allocation_candidates:list", SERVICE_OR_ADMIN, "List allocation candidates."),
-    ("reshaper:reshape", SERVICE, "Move inventories and allocations between providers."),
+    ("reshaper:reshape", SERVICE & _PROJECT, "Move inventories and allocations between providers."),
 )

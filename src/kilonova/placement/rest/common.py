@@ -59,7 +59,7 @@ async def lock_at(tx: Transaction, uuid: str, generation: int | None) -> Row:
     """The provider, locked; 409 if it is no longer at the generation that the caller saw. None is any."""
     row = await lock(tx, uuid)
     if generation is not None and row["generation"] != generation:
-        raise errors.generation_conflict(row["uuid"])
+        raise errors.generation_conflict(row, generation)
     return row
 
 

@@ -1,0 +1,9 @@
+"""Allocation candidates can be asked for by traits, and show those of the providers."""
+
+from kilonova.http.versions import Microversion, query, view
+
+version = Microversion(
+    "1.17",
+    __doc__,
+    [query("GET /allocation_candidates").gains("required"), view("provider summary").gains("traits")],
+)

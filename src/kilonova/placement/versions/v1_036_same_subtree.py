@@ -1,0 +1,8 @@
+"""Groups can be asked to be met below one of their providers, and may then be without resources."""
+
+from kilonova.http.versions import Microversion, behaviour, query
+from kilonova.placement.candidates.query import RESOURCELESS
+
+version = Microversion(
+    "1.36", __doc__, [query("GET /allocation_candidates").gains("same_subtree"), behaviour(RESOURCELESS)]
+)
