@@ -28,7 +28,7 @@ def test_columns_grow_with_the_hosts() -> None:
 
 def test_a_departed_host_leaves_no_trace_and_its_place_is_used_again() -> None:
     hosts = snapshot(host(1, traits=frozenset({"CUSTOM_A"})), host(2))
-    hosts.foresight.add(0, {"VCPU": 4}, until=10)
+    hosts.foresee("uuid-1", {"uuid-1": {"VCPU": 4}}, until=10)
     hosts.drop(1)
     hosts.drop(99)
     assert (len(hosts), hosts.row_of("uuid-1"), hosts.marks(1)) == (1, None, None)
@@ -85,7 +85,7 @@ def test_silent_services_are_down_and_come_back() -> None:
 def test_a_proposal_counts_until_its_claim_shows() -> None:
     hosts = snapshot(host(1))
     for _ in range(2):
-        hosts.foresight.add(0, {"VCPU": 2, "CUSTOM_UNKNOWN": 1}, until=10)
+        hosts.foresee("uuid-1", {"uuid-1": {"VCPU": 2, "CUSTOM_UNKNOWN": 1}}, until=10)
     assert free(hosts, "uuid-1") == 4
     hosts.use(1, {"VCPU": 2}, Marks(2, 1, 2))
     assert free(hosts, "uuid-1") == 4
@@ -96,10 +96,10 @@ def test_a_proposal_counts_until_its_claim_shows() -> None:
 
 def test_a_proposal_that_comes_to_nothing_is_forgotten_in_time() -> None:
     hosts = snapshot(host(1), host(2))
-    hosts.foresight.add(0, {"VCPU": 1}, until=10)
-    hosts.foresight.add(1, {"VCPU": 1}, until=11)
-    hosts.foresight.add(0, {"VCPU": 2}, until=12)
-    hosts.foresight.settle(0, 1)
+    hosts.foresee("uuid-1", {"uuid-1": {"VCPU": 1}}, until=10)
+    hosts.foresee("uuid-2", {"uuid-2": {"VCPU": 1}}, until=11)
+    hosts.foresee("uuid-1", {"uuid-1": {"VCPU": 2}}, until=12)
+    hosts.foresight.settle(1, 1)
     hosts.foresight.expire(10)
     assert (free(hosts, "uuid-1"), free(hosts, "uuid-2")) == (6, 7)
     hosts.foresight.expire(11)
@@ -111,7 +111,7 @@ def test_a_proposal_that_comes_to_nothing_is_forgotten_in_time() -> None:
 
 def test_suspended_proposals_do_not_count() -> None:
     hosts = snapshot(host(1))
-    hosts.foresight.add(0, {"VCPU": 3}, until=10)
+    hosts.foresee("uuid-1", {"uuid-1": {"VCPU": 3}}, until=10)
     with hosts.foresight.suspended():
         assert free(hosts, "uuid-1") == 8
     assert free(hosts, "uuid-1") == 5

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 
 from kilonova import clock
 from kilonova.hosts.heartbeat import DOWN_TIME
+from kilonova.placement.candidates.search import SHARES
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.loads import OPERATIONS, SERVERS, count_operations, count_servers
 from kilonova.scheduler.machines import Machine
-from kilonova.scheduler.snapshot import HostFacts, Hosts, Marks
+from kilonova.scheduler.snapshot import HostFacts, Hosts
+from kilonova.scheduler.trees import Marks, MemberFacts
 from kilonova.store import Database, Row
 
 PAGE = 250
@@ -77,7 +79,7 @@ class Feed:
         self._tail = Tail(0.0 if db.dialect == "sqlite" else config.overlap)
         self._strangers: dict[int, int] = {}  # providers that are no hosts, and their change when that was found
         self._doubted: set[int] = set()
-        self._trait_sets: dict[str | None, frozenset[str]] = {None: frozenset()}
+        self._name_sets: dict[str, frozenset[str]] = {}
         self._aggregate_sets: dict[str, frozenset[int]] = {}
         self._looks = 0
         self._liveness_due = 0.0
@@ -85,14 +87,14 @@ class Feed:
     async def reload(self) -> None:
         """Read every host, page by page, so that others get their turn in between."""
         highest = int(await self._db.fetch_value("SELECT COALESCE(MAX(change), 0) FROM resource_providers"))
-        before = set(self.hosts.providers())
+        before = self.hosts.providers()
         self._strangers.clear()
-        last = 0
-        while ids := [row["id"] for row in await self._db.fetch(_PAGE, last, PAGE)]:
-            await self._read(ids)
-            before.difference_update(ids)
-            last = ids[-1]
-            await asyncio.sleep(0)
+        for page in (_SHARING, _PAGE):  # whoever shares comes first, so that every host finds its circle at once
+            last = 0
+            while ids := [row["id"] for row in await self._db.fetch(page, last, PAGE)]:
+                before -= await self._read(ids)
+                last = ids[-1]
+                await asyncio.sleep(0)
         for provider_id in before:
             self.hosts.drop(provider_id)
         await self._listen(clock.now())
@@ -115,9 +117,9 @@ class Feed:
             await self._listen(clock.now())
 
     def doubt(self, uuids: Iterable[str]) -> None:
-        """Have these hosts read anew, whether or not they seem to have changed."""
-        found = map(self.hosts.provider_of, uuids)
-        self._doubted.update(provider_id for provider_id in found if provider_id is not None)
+        """Have these hosts, and all that their room depends on, read anew, whether or not they seem to have changed."""
+        for uuid in uuids:
+            self._doubted |= self.hosts.concerning(uuid)
 
     def _sort(self, rows: list[Row]) -> tuple[dict[int, Marks], list[int]]:
         """Of the providers that changed, those of which only the use did, and those to be read wholly."""
@@ -153,20 +155,20 @@ class Feed:
         if SERVERS in self._reads:
             await self._count_servers(self.hosts.names_of(marks))
 
-    async def _read(self, ids: list[int]) -> None:
-        rows = await self._db.fetch(_HOSTS, ids)
-        inventories = await self._inventories(ids)
-        used = await self._used(ids)
-        traits = await self._traits(ids)
-        names = [row["host"] for row in rows if row["host"] is not None]
-        aggregates = await self._aggregates(names)
-        gone = set(ids)
-        for row in rows:
-            provider_id = row["id"]
-            if row["host"] is None:
-                self._strangers[provider_id] = row["change"]
-                continue
-            gone.discard(provider_id)
+    async def _read(self, ids: list[int]) -> set[int]:
+        """Read providers with the whole trees of the hosts that they belong to; everyone that was there."""
+        self._looks += 1
+        look = self._looks
+        rows = {row["id"]: row for row in await self._db.fetch(_HOSTS, ids)}
+        gone = set(ids) - rows.keys()
+        await self._climb(rows)
+        hosts = {provider_id: row for provider_id, row in rows.items() if row["host"] is not None}
+        below = await self._below(hosts)
+        facts = await self._facts(rows | {row["id"]: row for children in below.values() for row in children})
+        names = [row["host"] for row in hosts.values()]
+        aggregates = await self._aggregates(names, look)
+        for provider_id, row in hosts.items():
+            own = facts[provider_id]
             self.hosts.put(
                 HostFacts(
                     provider_id=provider_id,
@@ -178,19 +180,78 @@ class Feed:
                     disabled=row["disabled"],
                     disabled_reason=row["disabled_reason"],
                     forced_down=row["forced_down"],
-                    inventory=inventories.get(provider_id, {}),
-                    used=used.get(provider_id, {}),
-                    traits=traits.get(provider_id, frozenset()),
-                    marks=Marks(row["change"], row["facts"], row["generation"]),
+                    inventory=own.inventory,
+                    used=own.used,
+                    traits=own.traits,
+                    marks=own.marks,
                     aggregates=aggregates.get(row["host"], frozenset()),
                     machine=Machine(row["hypervisor_type"], row["hypervisor_version"], row["cpu_info"]),
                     address=row["host_ip"],
+                    provider_aggregates=own.aggregates,
+                    children=tuple(facts[child["id"]] for child in below.get(provider_id, ())),
+                    look=look,
                 )
             )
+        inside = hosts.keys() | {row["id"] for children in below.values() for row in children}
+        for provider_id in rows.keys() - inside:
+            self._put_other(facts[provider_id], look)
         for provider_id in gone:
             self.hosts.drop(provider_id)
         if SERVERS in self._reads:
             await self._count_servers(names)
+        return set(facts)
+
+    def _put_other(self, facts: MemberFacts, look: int) -> None:
+        """A provider that is no part of a host: it may share with hosts, or it is none of our business."""
+        if SHARES in facts.traits:
+            self.hosts.put_sharing(facts, look)
+        else:
+            self.hosts.drop(facts.provider_id)
+            self._strangers[facts.provider_id] = facts.marks.change
+
+    async def _climb(self, rows: dict[int, Row]) -> None:
+        """Add the hosts above those that are none themselves."""
+        while True:
+            parents = {row["parent_id"] for row in rows.values() if row["host"] is None} - rows.keys() - {None}
+            found = await self._db.fetch(_HOSTS, sorted(parents)) if parents else []
+            if not found:
+                return
+            rows |= {row["id"]: row for row in found}
+
+    async def _below(self, hosts: dict[int, Row]) -> dict[int, list[Row]]:
+        """All providers below each of the hosts."""
+        found: dict[int, list[Row]] = {}
+        above = {provider_id: provider_id for provider_id in hosts}
+        level = list(hosts)
+        while level:
+            rows = await self._db.fetch(_CHILDREN, level)
+            for row in rows:
+                host = above[row["id"]] = above[row["parent_id"]]
+                row["root_uuid"] = hosts[host]["uuid"]  # an operator may have put hosts below something else
+                found.setdefault(host, []).append(row)
+            level = [row["id"] for row in rows]
+        return found
+
+    async def _facts(self, rows: dict[int, Row]) -> dict[int, MemberFacts]:
+        ids = list(rows)
+        inventories = await self._inventories(ids)
+        used = await self._used(ids)
+        traits = await self._sets(_TRAITS, ids)
+        aggregates = await self._sets(_PROVIDER_AGGREGATES, ids)
+        return {
+            provider_id: MemberFacts(
+                provider_id,
+                row["uuid"],
+                row["parent_uuid"],
+                row["root_uuid"],
+                inventories.get(provider_id, {}),
+                used.get(provider_id, {}),
+                traits.get(provider_id, frozenset()),
+                aggregates.get(provider_id, frozenset()),
+                Marks(row["change"], row["facts"], row["generation"]),
+            )
+            for provider_id, row in rows.items()
+        }
 
     async def _inventories(self, ids: list[int]) -> dict[int, dict[str, Amounts]]:
         found: dict[int, dict[str, Amounts]] = {}
@@ -205,21 +266,19 @@ class Feed:
             found.setdefault(row["provider_id"], {})[row["resource_class"]] = row["used"]
         return found
 
-    async def _traits(self, ids: list[int]) -> dict[int, frozenset[str]]:
-        """Hosts of a kind have the same traits: one set for all of them."""
+    async def _sets(self, sql: str, ids: list[int]) -> dict[int, frozenset[str]]:
+        """Hosts of a kind have the same traits and aggregates: one set for all of them."""
         found: dict[int, frozenset[str]] = {}
-        for row in await self._db.fetch(_TRAITS, ids):
-            text = row["traits"]
-            traits = self._trait_sets.get(text)
-            if traits is None:
-                traits = self._trait_sets[text] = frozenset(text.split(","))
-            found[row["provider_id"]] = traits
+        for row in await self._db.fetch(sql, ids):
+            text = row["names"]
+            names = self._name_sets.get(text)
+            if names is None:
+                names = self._name_sets[text] = frozenset(text.split(","))
+            found[row["provider_id"]] = names
         return found
 
-    async def _aggregates(self, hosts: list[str]) -> dict[str, frozenset[int]]:
+    async def _aggregates(self, hosts: list[str], look: int) -> dict[str, frozenset[int]]:
         """The aggregates of these hosts; what is said of the aggregates goes into the snapshot at once."""
-        self._looks += 1
-        look = self._looks
         found: dict[str, frozenset[int]] = {}
         for row in await self._db.fetch(_AGGREGATES, hosts):
             text = row["aggregates"]
@@ -249,15 +308,29 @@ _PAGE = """
 SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid
 WHERE p.id > $1 ORDER BY p.id LIMIT $2
 """
+_SHARING = f"""
+SELECT provider_id AS id FROM provider_traits
+WHERE trait = '{SHARES}' AND provider_id > $1 ORDER BY provider_id LIMIT $2
+"""
 _CHANGED = "SELECT id, change, facts, generation FROM resource_providers WHERE change > $1"
 _HOSTS = """
-SELECT p.id, p.uuid, p.change, p.facts, p.generation, h.host, h.hypervisor_hostname,
+SELECT p.id, p.uuid, p.change, p.facts, p.generation, p.parent_id, parent.uuid AS parent_uuid,
+       root.uuid AS root_uuid, h.host, h.hypervisor_hostname,
        h.hypervisor_type, h.hypervisor_version, h.host_ip, h.cpu_info,
        s.id AS service_id, s.disabled, s.disabled_reason, s.forced_down
 FROM resource_providers p
+LEFT JOIN resource_providers parent ON parent.id = p.parent_id
+LEFT JOIN resource_providers root ON root.id = p.root_id
 LEFT JOIN hypervisors h ON h.uuid = p.uuid
 LEFT JOIN services s ON s.id = h.service_id
 WHERE p.id = ANY($1)
+"""
+_CHILDREN = """
+SELECT p.id, p.uuid, p.change, p.facts, p.generation, p.parent_id, parent.uuid AS parent_uuid
+FROM resource_providers p
+JOIN resource_providers parent ON parent.id = p.parent_id
+LEFT JOIN hypervisors h ON h.uuid = p.uuid
+WHERE p.parent_id = ANY($1) AND h.uuid IS NULL ORDER BY p.id
 """
 _INVENTORIES = """
 SELECT provider_id, resource_class, total, reserved, min_unit, max_unit, step_size, allocation_ratio
@@ -268,8 +341,12 @@ SELECT provider_id, resource_class, CAST(SUM(used) AS BIGINT) AS used
 FROM allocations WHERE provider_id = ANY($1) GROUP BY provider_id, resource_class
 """
 _TRAITS = """
-SELECT provider_id, string_agg(trait, ',' ORDER BY trait) AS traits
+SELECT provider_id, string_agg(trait, ',' ORDER BY trait) AS names
 FROM provider_traits WHERE provider_id = ANY($1) GROUP BY provider_id
+"""
+_PROVIDER_AGGREGATES = """
+SELECT provider_id, string_agg(aggregate_uuid, ',' ORDER BY aggregate_uuid) AS names
+FROM provider_aggregates WHERE provider_id = ANY($1) GROUP BY provider_id
 """
 _AGGREGATES = """
 SELECT host, string_agg(CAST(aggregate_id AS TEXT), ',' ORDER BY aggregate_id) AS aggregates

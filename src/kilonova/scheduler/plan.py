@@ -156,7 +156,7 @@ class Planner:
 def _arrange(
     arranger: Arranger, rows: Integers, totals: Numbers, number: int
 ) -> tuple[list[tuple[int, Allocations]], list[int]]:
-    """The best hosts that really have it, as positions in `rows` with what to claim; and the better rows that do not."""
+    """The best hosts that really have it, as positions in `rows` with what to claim; and better rows that do not."""
     if arranger.needless:
         return [(n, arranger.whole(int(rows[n]))) for n in _highest(totals, number).tolist()], []
     found: list[tuple[int, Allocations]] = []

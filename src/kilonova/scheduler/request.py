@@ -55,6 +55,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return {name: amount for name, amount in self.resources.items() if amount}
 
     @property
+    def portions(self) -> list[tuple[str, int]]:
+        """What some one provider has to give at once: each class, in each group that asks for it."""
+        groups = (self.amounts, *(group.resources for group in self.groups.values()))
+        return list(dict.fromkeys((name, amount) for group in groups for name, amount in group.items() if amount))
+
+    @property
+    def required_somewhere(self) -> list[frozenset[str]]:
+        """The traits that some provider or other must have; of each set one is enough."""
+        groups = (any_of for group in self.groups.values() for any_of in group.required)
+        return list(dict.fromkeys((*(frozenset((trait,)) for trait in sorted(self.required_traits)), *groups)))
+
+    @property
     def ask(self) -> Ask:
         """The same in the words of placement."""
         unnumbered = Group(

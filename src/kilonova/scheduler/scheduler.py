@@ -118,18 +118,14 @@ class Scheduler:
         return self._feed, self._planner
 
     def _foresee(self, hosts: Hosts, plan: Plan, request: Request) -> None:
-        amounts, until = request.amounts, time.monotonic() + self._config.foresight
+        until = time.monotonic() + self._config.foresight
         for candidate in plan.candidates[: request.count]:
-            row = hosts.row_of(candidate.uuid)
-            if row is not None:
-                hosts.foresight.add(row, amounts, until)
+            hosts.foresee(candidate.uuid, candidate.allocations, until)
 
     def _give_up(self, feed: Feed, lost: Sequence[str], request: Request) -> None:
         """Forget what the lost plan foresaw, and read its hosts anew."""
         for uuid in lost[: request.count]:
-            row = feed.hosts.row_of(uuid)
-            if row is not None:
-                feed.hosts.foresight.settle(row, 1)
+            feed.hosts.give_up(uuid)
         feed.doubt(lost)
 
     async def _look(self, not_before: float) -> None:

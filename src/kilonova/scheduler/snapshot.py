@@ -9,24 +9,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kilonova.placement.candidates import model
+from kilonova.placement.candidates.search import SHARES
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.aggregates import Aggregates
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.loads import Loads
 from kilonova.scheduler.machines import Machine, Machines
+from kilonova.scheduler.sharing import Pooled, Sharing
 from kilonova.scheduler.stock import Foresight, Integers, Numbers, Stock, longer
+from kilonova.scheduler.trees import Forest, Marks, MemberFacts, Tree
 
 Mask = npt.NDArray[np.bool_]
 
 _STEP = 256
-
-
-class Marks(NamedTuple):
-    """How new a host's columns are; see the columns of the same names in the database."""
-
-    change: int
-    facts: int
-    generation: int
 
 
 _UNREAD = Marks(-1, -1, -1)
@@ -51,6 +47,12 @@ class HostFacts(msgspec.Struct):
     aggregates: frozenset[int] = frozenset()
     machine: Machine = Machine()
     address: str = ""
+    provider_aggregates: frozenset[str] = frozenset()
+    """The aggregates of its own provider, over which others may share with it."""
+    children: tuple[MemberFacts, ...] = ()
+    """All providers below its own."""
+    look: int = 0
+    """Which look at the database this is from; a higher one is a later one."""
 
 
 class Host(NamedTuple):
@@ -125,7 +127,15 @@ class Hosts:
         self._rows_by_service: dict[int, set[int]] = {}
         self._vacant: list[int] = []
         self._silent: frozenset[int] = frozenset()
-        self.foresight = Foresight(self._stocks)
+        self.nested: Mask = np.zeros(_STEP, np.bool_)
+        """Hosts of which more than their own provider has to be looked at; their columns are those of a tree."""
+        self.provider_aggregates: list[frozenset[str]] = []
+        """The aggregates of any provider of the host."""
+        self.sharing = Sharing(_STEP)
+        self.forest = Forest()
+        self._partial: dict[str, Mask] = {}
+        self._pooled: dict[str, tuple[tuple[int, int], Pooled]] = {}
+        self.foresight = Foresight(self._foresee)
         self.aggregates = Aggregates(_STEP)
         self.machines = Machines(_STEP)
         self.loads = Loads(_STEP)
@@ -143,14 +153,77 @@ class Hosts:
     def at(self, row: int) -> Host:
         return Host(self, row)
 
-    def stock(self, resource_class: str) -> Stock:
-        """The columns of a class; all zero if no host has it."""
+    def stock(self, resource_class: str) -> Stock | Pooled:
+        """The columns of a class; all zero if no host has it.
+
+        Of a host that is several providers, or that others share with, `free` is the sum and `room` the most that any
+        one of them can give.
+        """
         found = self._stocks.get(resource_class)
-        return found if found is not None else Stock(self.size)
+        if found is None:
+            return Stock(self.size)
+        return self._with_shared(resource_class, found) if self.sharing else found
 
     def has_trait(self, trait: str) -> Mask:
+        """Where any provider of a host, or any that shares with it, has the trait."""
         found = self._traits.get(trait)
-        return found if found is not None else self._nowhere()
+        shared = self.sharing.bears(trait) if self.sharing else None
+        if found is None:
+            return self._nowhere() if shared is None else shared
+        return found if shared is None else found | shared
+
+    def is_all(self, trait: str) -> Mask:
+        """Where no provider is without the trait; a host that is one provider either has it or has it not."""
+        found = self._traits.get(trait)
+        if found is None:
+            return self._nowhere()
+        partial = self._partial.get(trait)
+        if partial is not None:
+            found = found & ~partial
+        return found & (self.sharing.circle == 0) if self.sharing else found
+
+    @property
+    def simple(self) -> bool:
+        """Whether every host is one provider, and nobody shares."""
+        return not self.forest.members
+
+    def is_plain(self, row: int) -> bool:
+        """Whether a host is one provider that nobody shares with, so that its columns say everything."""
+        return not self.nested[row] and not self.sharing.circle[row]
+
+    def reach(self, row: int, classes: Iterable[str]) -> tuple[list[model.Provider], list[model.Provider]]:
+        """The providers of a host, with what they have of these classes, and those that share with it."""
+        tree = self.forest.trees.get(self._providers[row])
+        own = [self._provider(row, classes)] if tree is None else tree.providers()
+        return own, [member.provider for member in self.sharing.of(row)]
+
+    def _with_shared(self, resource_class: str, own: Stock) -> Stock | Pooled:
+        key = (own.version, self.sharing.version)
+        known = self._pooled.get(resource_class)
+        if known is not None and known[0] == key:
+            return known[1]
+        offers = self.sharing.offer(resource_class)
+        if offers is None:
+            return own
+        pooled = Pooled(own, self.sharing.circle, offers)
+        self._pooled[resource_class] = key, pooled
+        return pooled
+
+    def _provider(self, row: int, classes: Iterable[str]) -> model.Provider:
+        """A host that is one provider, from its columns."""
+        uuid = self.uuids[row]
+        stocks = {
+            name: model.Stock(
+                float(stock.limit[row]),
+                int(stock.used[row] + stock.foreseen[row]),
+                int(stock.min_unit[row]),
+                int(stock.max_unit[row]),
+                int(stock.step_size[row]),
+            )
+            for name in classes
+            if (stock := self._stocks.get(name)) is not None
+        }
+        return model.Provider(uuid, None, uuid, stocks, self.trait_sets[row], self.provider_aggregates[row])
 
     def zone_id(self, name: str) -> int:
         """The number of a zone in the column; that of no host, if none was ever in it."""
@@ -186,10 +259,14 @@ class Hosts:
 
     # What the feed reads and writes
 
-    def providers(self) -> list[int]:
-        return list(self._rows)
+    def providers(self) -> set[int]:
+        """Everyone that is known: hosts, the providers below them, and those that share."""
+        return self._rows.keys() | self.forest.members.keys()
 
     def marks(self, provider_id: int) -> Marks | None:
+        member = self.forest.members.get(provider_id)
+        if member is not None:
+            return member.marks
         row = self._rows.get(provider_id)
         return None if row is None else self._marks[row]
 
@@ -197,12 +274,40 @@ class Hosts:
         return self._rows_by_uuid.get(uuid)
 
     def names_of(self, providers: Iterable[int]) -> list[str]:
-        rows = map(self._rows.get, providers)
-        return [self.names[row] for row in rows if row is not None]
+        """The hosts that these providers are, or are below."""
+        return [self.names[row] for row in {self._row(provider_id) for provider_id in providers} if row is not None]
+
+    def _row(self, provider_id: int) -> int | None:
+        member = self.forest.members.get(provider_id)
+        tree = None if member is None else member.tree
+        return self._rows.get(provider_id) if tree is None else tree.row
 
     def provider_of(self, uuid: str) -> int | None:
+        """The id of a provider that is a host, below one, or shares."""
         row = self._rows_by_uuid.get(uuid)
-        return None if row is None else self._providers[row]
+        return self.forest.id_of(uuid) if row is None else self._providers[row]
+
+    def concerning(self, uuid: str) -> set[int]:
+        """Every provider that a host's room depends on."""
+        row = self._rows_by_uuid.get(uuid)
+        if row is None:
+            return set()
+        tree = self.forest.trees.get(self._providers[row])
+        own = {self._providers[row]} if tree is None else set(tree.members)
+        return own.union(member.id for member in self.sharing.of(row))
+
+    def foresee(self, uuid: str, allocations: Mapping[str, Mapping[str, int]], until: float) -> None:
+        """A host was proposed: count what it would take as used, for a while."""
+        host = self.provider_of(uuid)
+        ids = {one: provider_id for one in allocations if (provider_id := self.provider_of(one)) is not None}
+        if host is not None:
+            self.foresight.add(host, {provider_id: allocations[one] for one, provider_id in ids.items()}, until)
+
+    def give_up(self, uuid: str) -> None:
+        """The host's oldest proposal came to nothing."""
+        host = self.provider_of(uuid)
+        if host is not None:
+            self.foresight.give_up(host, self.concerning(uuid))
 
     def put(self, host: HostFacts) -> None:
         """Add or replace a host. What was read before something newer is ignored."""
@@ -212,7 +317,6 @@ class Hosts:
         elif host.marks.change < self._marks[row].change:
             return
         self._set_identity(row, host)
-        self._set_traits(row, host.traits)
         self.zone[row] = self._zone(host.zone)
         self.enabled[row] = not host.disabled
         self.disabled_reasons[row] = host.disabled_reason
@@ -220,26 +324,56 @@ class Hosts:
         self.aggregates.assign(row, host.aggregates)
         self.machines.put(row, host.machine, host.address)
         self.up[row] = not host.forced_down and host.service_id not in self._silent
-        for name in host.inventory:
-            if name not in self._stocks:
-                self._stocks[name] = Stock(self.size)
+        if host.children or SHARES in host.traits:
+            self._set_tree(row, host)
+            return
+        if self.nested[row]:
+            self._fell(row)
+        self._set_traits(row, host.traits)
+        self._set_provider_aggregates(row, host.provider_aggregates)
+        self._have_stocks(host.inventory)
         for name, stock in self._stocks.items():
             stock.set_inventory(row, host.inventory.get(name))
         self._set_used(row, host.used, host.marks)
 
+    def put_sharing(self, facts: MemberFacts, look: int = 0) -> None:
+        """Add or replace a provider that shares and is not part of a host."""
+        member, claims = self.forest.put(facts, look)
+        if member.tree is not None:
+            tree, member.tree = member.tree, None
+            del tree.members[member.id]
+            self._summarise(tree)
+        self.foresight.settle(member.id, claims)
+        self._have_stocks(facts.inventory)
+        if self.sharing.put(member):
+            self._assign_all()
+
     def use(self, provider_id: int, used: Mapping[str, int], marks: Marks) -> None:
-        """Replace the used amounts of a host whose other facts are as they were."""
+        """Replace the used amounts of a provider whose other facts are as they were."""
+        member = self.forest.members.get(provider_id)
         row = self._rows.get(provider_id)
-        if row is not None and marks.change >= self._marks[row].change:
+        if member is not None:
+            claims = member.use(used, marks)
+            if row is not None:
+                self._marks[row] = member.marks
+            self.foresight.settle(provider_id, claims)
+            self._touch(provider_id)
+        elif row is not None and marks.change >= self._marks[row].change:
             self._set_used(row, used, marks)
 
     def drop(self, provider_id: int) -> None:
-        row = self._rows.pop(provider_id, None)
+        """Forget a host with all below it, or a provider below one or that shares."""
+        row = self._rows.get(provider_id)
         if row is None:
+            self._drop_member(provider_id)
             return
-        self.foresight.drop(row)
+        if self.nested[row]:
+            self._fell(row)
+        self.foresight.drop(provider_id)
+        del self._rows[provider_id]
         self._unlink(row)
         self._set_traits(row, frozenset())
+        self._set_provider_aggregates(row, frozenset())
         self.aggregates.assign(row, frozenset())
         self.loads.servers[row] = 0
         self.hypervisor_hostnames[row] = ""
@@ -284,6 +418,7 @@ class Hosts:
             (self._providers, 0),
             (self._marks, _UNREAD),
             (self._services, 0),
+            (self.provider_aggregates, frozenset()),
         ]
 
     def _grow(self, by: int) -> None:
@@ -295,6 +430,10 @@ class Hosts:
         self.aggregates.grow(by)
         self.machines.grow(by)
         self.loads.grow(by)
+        self.nested = longer(self.nested, by)
+        self.sharing.grow(by)
+        for name, column in self._partial.items():
+            self._partial[name] = longer(column, by)
         for stock in self._stocks.values():
             stock.grow(by)
         for name, column in self._traits.items():
@@ -332,9 +471,116 @@ class Hosts:
         before, self._marks[row] = self._marks[row], marks
         if before is not _UNREAD:
             # A claim moves the generation by one: so many of the proposals are most likely the claims now seen.
-            self.foresight.settle(row, marks.generation - before.generation)
+            self.foresight.settle(self._providers[row], marks.generation - before.generation)
         for name, stock in self._stocks.items():
             stock.set_used(row, used.get(name, 0))
+
+    def _have_stocks(self, classes: Iterable[str]) -> None:
+        for name in classes:
+            if name not in self._stocks:
+                self._stocks[name] = Stock(self.size)
+
+    # Hosts that are more than one provider, and those that share
+
+    def _set_tree(self, row: int, host: HostFacts) -> None:
+        tree = self.forest.trees.get(host.provider_id)
+        if tree is None:
+            self.foresight.drop(host.provider_id)  # it is counted elsewhere from now on
+            tree = self.forest.trees[host.provider_id] = Tree(row)
+            self.nested[row] = True
+        circles_changed = False
+        for facts in (_root_of(host), *host.children):
+            member, claims = self.forest.put(facts, host.look)
+            left = self.forest.join(tree, member)
+            if left is not None:
+                self._summarise(left)
+            self.foresight.settle(member.id, claims)
+            circles_changed |= self.sharing.put(member)
+        there = {host.provider_id, *(child.provider_id for child in host.children)}
+        for provider_id in [one for one, member in tree.members.items() if one not in there]:
+            if tree.members[provider_id].look <= host.look:
+                circles_changed |= self._forget(provider_id)
+        self._marks[row] = tree.members[host.provider_id].marks
+        self._summarise(tree)
+        if circles_changed:
+            self._assign_all()
+
+    def _fell(self, row: int) -> None:
+        """The host is not a tree any more."""
+        tree = self.forest.trees.pop(self._providers[row])
+        self.nested[row] = False
+        self._set_partial(row, self.trait_sets[row], frozenset())
+        circles = [self._forget(provider_id) for provider_id in list(tree.members)]
+        for stock in self._stocks.values():
+            stock.foreseen[row] = 0
+        if any(circles):
+            self._assign_all()
+
+    def _drop_member(self, provider_id: int) -> None:
+        member = self.forest.members.get(provider_id)
+        if member is None:
+            return
+        circles_changed = self._forget(provider_id)
+        if member.tree is not None:
+            self._summarise(member.tree)
+        if circles_changed:
+            self._assign_all()
+
+    def _forget(self, provider_id: int) -> bool:
+        """Whether circles have to be drawn anew."""
+        self.foresight.drop(provider_id)
+        self.forest.remove(provider_id)
+        return self.sharing.drop(provider_id)
+
+    def _summarise(self, tree: Tree) -> None:
+        """Write a tree's columns."""
+        traits = tree.traits
+        self._set_partial(tree.row, self.trait_sets[tree.row], frozenset())
+        self._set_traits(tree.row, traits)
+        self._set_partial(tree.row, frozenset(), traits - tree.common_traits)
+        self._set_provider_aggregates(tree.row, tree.aggregates, tree.members)
+        self._have_stocks(tree.classes)
+        for name, stock in self._stocks.items():
+            stock.set_summary(tree.row, tree.summary(name))
+
+    def _set_partial(self, row: int, before: frozenset[str], traits: frozenset[str]) -> None:
+        """Traits that some, but not all providers of a tree have."""
+        for trait in before & self._partial.keys():
+            self._partial[trait][row] = False
+        for trait in traits:
+            if trait not in self._partial:
+                self._partial[trait] = self._nowhere()
+            self._partial[trait][row] = True
+
+    def _set_provider_aggregates(self, row: int, aggregates: frozenset[str], own: Collection[int] = ()) -> None:
+        self.provider_aggregates[row] = aggregates
+        self.sharing.assign(row, aggregates, own)
+
+    def _assign_all(self) -> None:
+        for provider_id, row in self._rows.items():
+            tree = self.forest.trees.get(provider_id)
+            self.sharing.assign(row, self.provider_aggregates[row], () if tree is None else tree.members)
+
+    def _foresee(self, provider_id: int, amounts: Mapping[str, int], sign: int) -> None:
+        """What is proposed begins or ends to count."""
+        member = self.forest.members.get(provider_id)
+        if member is not None:
+            member.foresee(amounts, sign)
+            self._touch(provider_id)
+            return
+        row = self._rows[provider_id]
+        for name, amount in amounts.items():
+            if name in self._stocks:
+                self._stocks[name].foresee(row, sign * amount)
+
+    def _touch(self, provider_id: int) -> None:
+        """The room of a provider has changed, and so has that of whoever reaches it."""
+        member = self.forest.members[provider_id]
+        if member.tree is not None:
+            for name in member.facts.inventory:
+                self._stocks[name].set_summary(member.tree.row, member.tree.summary(name))
+        if provider_id in self.sharing:
+            self.sharing.touch()
 
     def _zone(self, name: str) -> int:
         number = self._zone_ids.get(name)
@@ -342,6 +588,20 @@ class Hosts:
             number = self._zone_ids[name] = len(self.zone_names)
             self.zone_names.append(name)
         return number
+
+
+def _root_of(host: HostFacts) -> MemberFacts:
+    return MemberFacts(
+        host.provider_id,
+        host.uuid,
+        None,
+        host.uuid,
+        host.inventory,
+        host.used,
+        host.traits,
+        host.provider_aggregates,
+        host.marks,
+    )
 
 
 def _remove(index: dict[Any, set[int]], key: Any, row: int) -> None:

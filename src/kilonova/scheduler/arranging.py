@@ -1,0 +1,83 @@
+"""What a request takes from which provider of a host: the exact answer, where columns only say what is necessary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import islice
+
+from kilonova.placement.candidates.model import Ask, Provider
+from kilonova.placement.candidates.search import arrangements
+from kilonova.placement.candidates.shortcoming import shortcoming
+from kilonova.scheduler.explain import classes_of
+from kilonova.scheduler.filters.capacity import amount
+from kilonova.scheduler.request import Request
+from kilonova.scheduler.snapshot import Hosts
+
+Allocations = dict[str, dict[str, int]]
+
+# How many arrangements of a host are compared.
+_COMPARED = 8
+
+
+class Arranger:
+    """One request on one host after the other."""
+
+    def __init__(self, request: Request, hosts: Hosts) -> None:
+        self._request = request
+        self._hosts = hosts
+        self._amounts = request.amounts
+        self._simple = not request.groups
+
+    @property
+    def needless(self) -> bool:
+        """Whether the columns decide for every host."""
+        return self._simple and self._hosts.simple
+
+    def on(self, row: int) -> Allocations | None:
+        """What to claim, if anything will do."""
+        if self._simple and self._hosts.is_plain(row):
+            return self.whole(row)
+        tree, sharing = self._hosts.reach(row, self._classes)
+        # Where little is left comes first, so that large rooms stay whole.
+        found = arrangements(self._ask, self._tightest_first(tree), self._tightest_first(sharing))
+        compared = list(islice(found, _COMPARED))
+        return min((one.allocations for one in compared), key=len, default=None)
+
+    def whole(self, row: int) -> Allocations:
+        """Everything from the host's own provider."""
+        return {self._hosts.uuids[row]: self._amounts}
+
+    def missing(self, row: int) -> str:
+        """Why nothing will do on this host."""
+        return shortcoming(self._ask, *self._hosts.reach(row, self._classes)) or "it would fit now"
+
+    def words(self) -> str:
+        """What was asked for: `2 VCPU, 512 MB memory, group 1: 1 VGPU`."""
+        groups = [
+            ("", self._amounts),
+            *((f"group {name}: ", one.resources) for name, one in self._request.groups.items()),
+        ]
+        return ", ".join(
+            prefix + ", ".join(amount(name, number) for name, number in resources.items())
+            for prefix, resources in groups
+        )
+
+    @cached_property
+    def _ask(self) -> Ask:
+        return self._request.ask
+
+    @cached_property
+    def _classes(self) -> list[str]:
+        return classes_of(self._request)
+
+    def _tightest_first(self, providers: list[Provider]) -> list[Provider]:
+        if len(providers) < 2:
+            return providers
+        return sorted(providers, key=lambda one: _left(one, self._classes))
+
+
+def _left(provider: Provider, classes: Iterable[str]) -> float:
+    """How much of each class is left, as parts of what there is, summed up."""
+    stocks = [stock for name in classes if (stock := provider.stocks.get(name)) is not None and stock.capacity > 0]
+    return sum((stock.capacity - stock.used) / stock.capacity for stock in stocks)
