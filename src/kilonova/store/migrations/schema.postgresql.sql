@@ -411,6 +411,14 @@ CREATE TABLE traits (
     CONSTRAINT pk_traits PRIMARY KEY (name)
 );
 
+CREATE TABLE user_quotas (
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    resource TEXT COLLATE "C" NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_user_quotas PRIMARY KEY (project_id, user_id, resource)
+);
+
 CREATE TABLE aggregate_hosts (
     aggregate_id BIGINT NOT NULL,
     host TEXT COLLATE "C" NOT NULL,

@@ -165,6 +165,16 @@ quotas = Table(
     Column("hard_limit", BigInteger, nullable=False),
 )
 
+# Limits of single users in a project, below those of the project.
+user_quotas = Table(
+    "user_quotas",
+    metadata,
+    Column("project_id", String(64), primary_key=True),
+    Column("user_id", String(64), primary_key=True),
+    Column("resource", String(64), primary_key=True),
+    Column("hard_limit", BigInteger, nullable=False),
+)
+
 # Defaults that an operator changed at run time; the class `default` stands before the configuration.
 quota_classes = Table(
     "quota_classes",

@@ -52,6 +52,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("server_id", name=op.f("pk_server_group_members")),
     )
     op.create_index("server_group_members_group", "server_group_members", ["group_id", "server_id"], unique=False)
+
+    op.create_table(
+        "user_quotas",
+        sa.Column("project_id", TEXT, nullable=False),
+        sa.Column("user_id", TEXT, nullable=False),
+        sa.Column("resource", TEXT, nullable=False),
+        sa.Column("hard_limit", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("project_id", "user_id", "resource", name=op.f("pk_user_quotas")),
+    )
     op.add_column("hypervisors", sa.Column("booted_at", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("own_ratio", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("aggregate_ratio", sa.Double(), nullable=True))
