@@ -79,12 +79,15 @@ class Cors(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
-    """The durable engine: how long a lease lasts, how many operations a worker has, how many hosts a boot tries."""
+    """The durable engine: how long a lease lasts, how many operations a worker has, how many hosts a boot tries,
+    and after how many seconds without any answer from a host a boot or delete goes on without it.
+    """
 
     lease_seconds: float = 15.0
     slots: int = 64
     sweep_seconds: float = 5.0
     boot_hosts: int = 3
+    host_seconds: float = 60.0
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 from msgspec import convert, structs
 
 from kilonova import clock
-from kilonova.compute.operations import ports
+from kilonova.compute.operations import ports, silence
 from kilonova.compute.operations.common import ask, command, guest_of, server_of
 from kilonova.compute.servers import model, placing, states
 from kilonova.compute.servers.placing import Destination
 from kilonova.hosts.messages import Destroy, Spawn
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable
 from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
 from kilonova.placement.claims import Consumer, release
 from kilonova.scheduler import Candidate, attempts, claim_first
@@ -153,20 +154,38 @@ async def drop_ports(op: Operation) -> None:
 async def spawn(op: Operation) -> None:
     host = op.results["claim"]["host"]
     guest = guest_of(await server_of(op), op.results["make ports"])
+    since = time.monotonic()
     try:
-        await ask(op, host, "spawn", Spawn(guest=guest))
+        await ask(op, host, "spawn", Spawn(guest=guest), timeout=op.services.config.operations.host_seconds)
+    except HostUnreachable as error:
+        if not await silence.is_silent(op, host, since):
+            raise
+        _next_host(op, host, silence.no_answer(op), error)
     except HostFailed as error:
         if error.passing:
             raise
-        tried = {**op.note.get("tried", {}), host: error.message}
-        if len(tried) >= op.services.config.operations.boot_hosts:
-            message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
-            raise Failed(message, fault=_fault(tried)) from error
-        raise GoBack("choose host", note={"tried": tried}, reason=f"{host}: {error.message}") from error
+        _next_host(op, host, error.message, error)
+
+
+def _next_host(op: Operation, host: str, reason: str, error: HostTrouble) -> NoReturn:
+    tried = {**op.note.get("tried", {}), host: reason}
+    if len(tried) >= op.services.config.operations.boot_hosts:
+        message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
+        raise Failed(message, fault=_fault(tried)) from error
+    raise GoBack("choose host", note={"tried": tried, "lost": []}, reason=f"{host}: {reason}") from error
 
 
 async def destroy(op: Operation) -> None:
-    await command(op, op.results["claim"]["host"], "undo spawn", Destroy(guest_id=str(op.server_id)))
+    host = op.results["claim"]["host"]
+    since = time.monotonic()
+    try:
+        await command(op, host, "undo spawn", Destroy(guest_id=str(op.server_id)), timeout=silence.PING)
+    except HostUnreachable:
+        # Whoever goes to the next host because this one is silent need not find that out again.
+        if host not in op.note.get("tried", {}) and not await silence.is_silent(op, host, since):
+            raise
+        async with op.db.transaction() as tx:
+            await silence.leave_guest(op, tx, host)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

@@ -22,21 +22,22 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Row:
     return row
 
 
-async def command(op: Operation, host: str, step: str, verb: Change) -> Any:
+async def command(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:
     """Ask the host. What it cannot do, it says to users; which host it is, to administrators."""
     try:
-        return await ask(op, host, step, verb)
+        return await ask(op, host, step, verb, timeout=timeout)
     except HostFailed as error:
         if error.passing:
             raise
         raise Failed(f"The host could not {step}: {error.message}", fault=f"{host}: {error.message}") from error
 
 
-async def ask(op: Operation, host: str, step: str, verb: Change) -> Any:
+async def ask(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:
     """The operation's epoch and round go along, so that a late or repeated command does no harm."""
     return await op.services.hosts.call(
         host,
         Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),
+        timeout=timeout,
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 
 from kilonova import clock
-from kilonova.compute.operations import ports
+from kilonova.compute.operations import ports, silence
 from kilonova.compute.operations.common import command, server_of
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Destroy
+from kilonova.hosts.transport import HostUnreachable
 from kilonova.operations import Failed, Operation, Step
 from kilonova.placement.claims import release
 from kilonova.store import Transaction
@@ -32,10 +35,20 @@ class Delete(Operation):
         await model.fail(tx, str(self.server_id), str(error), error.fault)
 
 
-async def destroy(op: Operation) -> None:
+async def destroy(op: Operation) -> dict[str, str] | None:
     server = await server_of(op)
-    if server["host"]:
-        await command(op, server["host"], "destroy guest", Destroy(guest_id=server["id"]))
+    host = server["host"]
+    if not host:
+        return None
+    since = time.monotonic()
+    try:
+        patience = op.services.config.operations.host_seconds
+        await command(op, host, "destroy guest", Destroy(guest_id=server["id"]), timeout=patience)
+    except HostUnreachable:
+        if not await silence.is_silent(op, host, since):
+            raise
+        return {"left on": host}
+    return None
 
 
 async def drop_ports(op: Operation) -> None:
@@ -45,6 +58,9 @@ async def drop_ports(op: Operation) -> None:
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
+    left = op.results.get("destroy guest")
+    if left:
+        await silence.leave_guest(op, tx, left["left on"])
     await release(tx, str(op.server_id))
     await groups.leave(tx, str(op.server_id))
     now = clock.now()
