@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-VERSION = 1
+# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted.
+VERSION = 2
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
 
@@ -104,7 +105,34 @@ class Inventory(Message, frozen=True, kw_only=True):
     allocation_ratio: float = 1.0
 
 
+class NestedProvider(Message, frozen=True, kw_only=True):
+    """A part of the host that gives resources of its own: a NUMA cell, a GPU.
+
+    Placement calls it by the hypervisor's name, an underscore and this name. `parent` is the name of another nested
+    provider that stands before it in the list; without one it is the host itself.
+    """
+
+    name: str
+    parent: str | None = None
+    inventory: dict[str, Inventory] = {}
+    traits: list[str] = []
+
+
+class SharingProvider(Message, frozen=True, kw_only=True):
+    """What several hosts use, each of which tells of it by the same name and the same aggregate."""
+
+    name: str
+    aggregate: str
+    inventory: dict[str, Inventory] = {}
+    traits: list[str] = []
+
+
 class HostFacts(Message, frozen=True, kw_only=True):
+    """A host. The ratios in inventories are its wishes, which aggregates and operators may overrule.
+
+    `booted_at` is in seconds since the epoch, and nothing from agents that do not tell.
+    """
+
     host: str
     hypervisor_hostname: str
     hypervisor_type: str
@@ -113,6 +141,9 @@ class HostFacts(Message, frozen=True, kw_only=True):
     cpu_info: dict[str, Any] = {}
     inventory: dict[str, Inventory] = {}
     traits: list[str] = []
+    nested: list[NestedProvider] = []
+    sharing: list[SharingProvider] = []
+    booted_at: float | None = None
     agent_version: int = VERSION
 
 

@@ -9,12 +9,15 @@ import orjson
 
 from kilonova import clock, ids
 from kilonova.hosts.messages import VERSION, HostFacts
-from kilonova.placement import hosts_changed, providers
+from kilonova.placement import hosts_changed, mirror, providers
 from kilonova.store import Database, Row, Transaction
 
 COMPUTE = "nova-compute"
 CONDUCTOR = "nova-conductor"
 SCHEDULER = "nova-scheduler"
+
+# Agents reckon when their host booted from how long it has been up, and are not always exact.
+_BOOT_SLACK = 10.0
 # Held by whoever makes or deletes services and hypervisors.
 LOCK = "registry of hosts"
 
@@ -46,6 +49,7 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
         numbers = {service.host: service.id for service in services if service.program == COMPUTE}
         uuids = await _hypervisors(tx, hosts, numbers)
         await providers.sync(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
+        await mirror.hosts_registered(tx, [facts.host for facts in hosts])
     return services
 
 
@@ -81,31 +85,53 @@ _FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_
 
 async def _hypervisors(tx: Transaction, hosts: Sequence[HostFacts], service_ids: dict[str, int]) -> dict[str, str]:
     """The hypervisor's uuid of each host."""
-    sql = f"SELECT uuid, host, service_id, {', '.join(_FACTS)} FROM hypervisors WHERE host = ANY($1)"
+    sql = f"SELECT uuid, host, service_id, booted_at, {', '.join(_FACTS)} FROM hypervisors WHERE host = ANY($1)"
     known = {row["host"]: row for row in await tx.fetch(sql, [facts.host for facts in hosts])}
     uuids = {host: str(row["uuid"]) for host, row in known.items()}
-    new, changed = [], []
+    new, changed, booted = [], [], []
     for facts in hosts:
         values = (service_ids[facts.host], *_columns(facts))
         row = known.get(facts.host)
         if row is None:
-            uuids[facts.host] = ids.new_id()
-            new.append((uuids[facts.host], clock.now(), facts.host, *values))
+            new.append((facts, values))
         elif values != (row["service_id"], *(row[name] for name in _FACTS)):
-            changed.append((facts.host, clock.now(), *values))
+            changed.append((facts.host, clock.now(), _boot(facts, row), *values))
+        elif (boot := _boot(facts, row)) != row["booted_at"]:
+            booted.append((facts.host, boot))
     if new:
-        await tx.execute_many(
-            f"INSERT INTO hypervisors (uuid, created_at, host, service_id, {', '.join(_FACTS)})"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            new,
-        )
+        uuids |= await _new_hypervisors(tx, new)
     if changed:
-        assignments = ", ".join(f"{name} = ${number}" for number, name in enumerate(_FACTS, start=4))
+        assignments = ", ".join(f"{name} = ${number}" for number, name in enumerate(_FACTS, start=5))
         await tx.execute_many(
-            f"UPDATE hypervisors SET updated_at = $2, service_id = $3, {assignments} WHERE host = $1", changed
+            f"UPDATE hypervisors SET updated_at = $2, booted_at = $3, service_id = $4, {assignments} WHERE host = $1",
+            changed,
         )
         await hosts_changed(tx, [host for host, *_ in changed])
+    if booted:
+        await tx.execute_many("UPDATE hypervisors SET booted_at = $2 WHERE host = $1", booted)
     return uuids
+
+
+async def _new_hypervisors(tx: Transaction, new: Sequence[tuple[HostFacts, tuple[object, ...]]]) -> dict[str, str]:
+    """A provider of the hypervisor's name that has no hypervisor was made for it, or was left by an earlier one."""
+    names = [facts.hypervisor_hostname for facts, _ in new]
+    waiting = {row["name"]: row["uuid"] for row in await tx.fetch(_WAITING_PROVIDERS, names)}
+    uuids = {facts.host: waiting.pop(facts.hypervisor_hostname, None) or ids.new_id() for facts, _ in new}
+    now = clock.now()
+    await tx.execute_many(
+        f"INSERT INTO hypervisors (uuid, created_at, host, booted_at, service_id, {', '.join(_FACTS)})"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        [(uuids[facts.host], now, facts.host, facts.booted_at, *values) for facts, values in new],
+    )
+    return uuids
+
+
+def _boot(facts: HostFacts, row: Row) -> float | None:
+    """When the host booted: as known, unless it is another boot. An agent that does not tell changes nothing."""
+    told, known = facts.booted_at, row["booted_at"]
+    if told is None or (known is not None and abs(told - known) <= _BOOT_SLACK):
+        return None if known is None else float(known)
+    return told
 
 
 def _columns(facts: HostFacts) -> tuple[str, str, int, str, str]:
@@ -119,4 +145,11 @@ def _columns(facts: HostFacts) -> tuple[str, str, int, str, str]:
 
 
 def _provider(uuid: str, facts: HostFacts) -> providers.ProviderFacts:
-    return providers.ProviderFacts(uuid, facts.hypervisor_hostname, facts.inventory, facts.traits)
+    name = facts.hypervisor_hostname
+    return providers.ProviderFacts(uuid, name, facts.inventory, facts.traits, facts.nested, facts.sharing)
+
+
+_WAITING_PROVIDERS = """
+SELECT p.name, p.uuid FROM resource_providers p LEFT JOIN hypervisors h ON h.uuid = p.uuid
+WHERE p.name = ANY($1) AND p.parent_id IS NULL AND h.uuid IS NULL
+"""
