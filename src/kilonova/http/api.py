@@ -87,6 +87,8 @@ class Route:
     public: bool = False
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
+    # Whether the handler heeds the header of `kilonova.http.dry_run`; a route that does not refuses it.
+    dry_run: bool = False
     action: str | None = None
     subject: Handler | None = None
     status_below: int = 404

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import orjson
 
 from kilonova import store
+from kilonova.http import dry_run
 from kilonova.http.api import Actions, Api, Form, Route
 from kilonova.http.body import check_text, parse_json
 from kilonova.http.client import Refused, Unreachable
@@ -223,6 +224,8 @@ class _Request:
         if form is None:
             raise NotFound(ctx.api.words.not_found)
         ctx.route, ctx.form = route, form
+        if dry_run.HEADER in self.headers:
+            dry_run.check(ctx, self.method)
         if ctx.api.strict and not route.public:
             if self.method == "GET":
                 self.check_accept()

@@ -17,6 +17,12 @@ _ERRORS = {
     "409": "It does not fit the present state.",
     "default": "Something else is wrong.",
 }
+_DRY_RUN = {
+    "name": "X-Kilonova-Dry-Run",
+    "in": "header",
+    "description": "With 1 nothing changes, and the answer is the plan of what would.",
+    "schema": {"type": "string", "enum": ["0", "1"]},
+}
 _FAULT = {
     "type": "object",
     "description": "One key, the kind of error.",
@@ -99,6 +105,9 @@ def _described(api: Api, minor: int, method: str, routes: list[Route]) -> dict[s
         "parameters": _parameters(api, forms[0]),
         "responses": _responses(api, routes, forms),
     }
+    if any(route.dry_run for route in routes):
+        described["parameters"].append(_DRY_RUN)
+        described["responses"]["200"] = {"description": "The plan that was only tried."}
     rules = sorted({rule for route in routes for rule in (route.policy, *route.checks) if rule})
     if rules:
         described["x-policy"] = rules
