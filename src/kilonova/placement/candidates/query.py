@@ -49,6 +49,7 @@ def wrong(message: str, code: str = errors.BAD_VALUE) -> BadRequest:
 
 def candidates(query: Query, behaves: Behaves) -> Ask:
     """The ask of `GET /allocation_candidates`."""
+    query = {key: [value.strip() for value in values] for key, values in query.items()}
     suffixes = _suffixes(query)
     subtrees = _subtrees(query.get("same_subtree", ()), suffixes)
     _check_groups(query, suffixes, frozenset().union(*subtrees), behaves)

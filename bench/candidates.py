@@ -1,0 +1,121 @@
+"""What `GET /allocation_candidates` costs, by number of providers: `python -m bench.candidates`.
+
+Every provider is a host of its own with three classes, twenty traits and two servers; the answers are those of the
+ASGI application on a SQLite file, or on an empty database at `--database`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from tests.support.cloud import Cloud, Tokens
+
+from kilonova.config import load
+from kilonova.ids import new_id
+from kilonova.placement.build import build
+from kilonova.policy import Policy
+from kilonova.services import Services
+from kilonova.store import Database, open_database, upgrade
+
+ASKED = "resources=VCPU:1,MEMORY_MB:512,DISK_GB:1"
+QUERIES = (
+    f"{ASKED}&limit=10",
+    f"{ASKED}&limit=1000",
+    ASKED,
+    f"{ASKED}&required=CUSTOM_TRAIT_0,!HW_CPU_X86_VMX&limit=1000",
+)
+INVENTORIES = (("VCPU", 64, 16.0), ("MEMORY_MB", 262144, 1.5), ("DISK_GB", 4000, 1.0))
+TRAITS = [f"CUSTOM_TRAIT_{number}" for number in range(20)]
+SERVERS = 2
+ROUNDS = 7
+
+
+@click.command()
+@click.option("--database", default=None, help="URL of an empty database.")
+@click.option("--providers", default="100,1000,5000", show_default=True)
+def main(database: str | None, providers: str) -> None:
+    """Measure the listing of allocation candidates."""
+    table = Table("Providers", "Query", "Candidates", "Bytes", "Median ms", "CPU ms")
+    with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
+        url = database or f"sqlite:///{Path(scratch) / 'bench.db'}"
+        asyncio.run(_measure(table, url, sorted(int(number) for number in providers.split(","))))
+    Console(width=120).print(table)
+
+
+async def _measure(table: Table, url: str, sizes: list[int]) -> None:
+    await upgrade(url)
+    services = Services()
+    services.config, services.policy, services.tokens = load(environ={}), Policy(), Tokens()
+    services.db = await open_database(url)
+    cloud = Cloud(services, [build()])
+    there = 0
+    for size in sizes:
+        await _fill(services.db, there, size)
+        there = size
+        for query in QUERIES:
+            await _row(table, cloud, size, query)
+    await services.db.close()
+
+
+async def _row(table: Table, cloud: Cloud, size: int, query: str) -> None:
+    headers = {"OpenStack-API-Version": "placement 1.39"}
+    taken, cpu = [], []
+    for _ in range(ROUNDS):
+        began, worked = time.perf_counter(), time.process_time()
+        answer = await cloud.get(f"/allocation_candidates?{query}", as_="service", root="/placement", headers=headers)
+        taken.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - worked)
+    if answer.status != 200:
+        raise SystemExit(answer.body.decode())
+    found = len(answer.json()["allocation_requests"])
+    shown = [f"{sorted(spent)[ROUNDS // 2] * 1000:.1f}" for spent in (taken, cpu)]
+    table.add_row(str(size), query.replace(ASKED, "…"), str(found), str(len(answer.body)), *shown)
+
+
+async def _fill(db: Database, there: int, size: int) -> None:
+    ids = range(there + 1, size + 1)
+    consumers = {number: [new_id() for _ in range(SERVERS)] for number in ids}
+    async with db.transaction() as tx:
+        for table, names in (("resource_classes", [name for name, _, _ in INVENTORIES]), ("traits", TRAITS)):
+            await tx.execute_many(
+                f"INSERT INTO {table} (name, created_at, updated_at) VALUES ($1, 0, 0) ON CONFLICT DO NOTHING",
+                [(name,) for name in names],
+            )
+        await tx.execute_many(
+            "INSERT INTO resource_providers (id, uuid, name, root_id, generation, change, facts, created_at,"
+            " updated_at) VALUES ($1, $2, $3, $1, 1, 1, 1, 0, 0)",
+            [(number, new_id(), f"host-{number}") for number in ids],
+        )
+        await tx.execute_many(
+            "INSERT INTO inventories (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size,"
+            " allocation_ratio) VALUES ($1, $2, $3, 0, 1, $3, 1, $4)",
+            [(number, *inventory) for number in ids for inventory in INVENTORIES],
+        )
+        await tx.execute_many(
+            "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2)",
+            [(number, trait) for number in ids for trait in TRAITS],
+        )
+        await tx.execute_many(
+            "INSERT INTO consumers (uuid, project_id, user_id, type, generation, created_at, updated_at)"
+            " VALUES ($1, 'p', 'u', 'INSTANCE', 1, 0, 0)",
+            [(uuid,) for uuids in consumers.values() for uuid in uuids],
+        )
+        await tx.execute_many(
+            "INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used) VALUES ($1, $2, $3, 2)",
+            [
+                (uuid, number, name)
+                for number, uuids in consumers.items()
+                for uuid in uuids
+                for name, _, _ in INVENTORIES
+            ],
+        )
+
+
+if __name__ == "__main__":
+    main()
