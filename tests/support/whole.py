@@ -35,18 +35,11 @@ from kilonova.scheduler import Scheduler, SchedulerConfig
 from kilonova.seeds import spread
 from kilonova.services import Services
 from kilonova.store import Database
-from tests.support.cloud import ADMIN, Cloud, Tokens
+from tests.support.cloud import ADMIN, Cloud, Identity, Tokens
 from tests.support.databases import opened
 from tests.support.proves import Witness
 
 PATIENCE = 20.0
-
-
-class ServiceUser:
-    """The service's own token, which `Tokens` believes."""
-
-    async def token(self) -> str:
-        return "admin"
 
 
 class Whole(Cloud):
@@ -102,7 +95,7 @@ async def furnish(services: Services, directory: Path, stack: AsyncExitStack, ho
     services.policy = Policy()
     services.tokens = Tokens()
     services.metrics = Witness()
-    services.identity = ServiceUser()  # type: ignore[assignment]
+    services.identity = Identity()  # type: ignore[assignment]
     services.image = ImageClient(InProcess(whole.app, "/image"))
     services.network = NetworkClient(InProcess(whole.app, "/network"))
     async with db.transaction() as tx:
