@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kilonova.compute.zones.model import create_zone
 from tests.samples.shape import differences
 from tests.support import run
 from tests.support.cloud import DEMO, Cloud, cloud, put_server
@@ -153,21 +154,53 @@ CASES = [
         "GET",
         "/os-hypervisors?hypervisor_hostname_pattern=host1&with_servers=1",
     ),
+    *every("os-hypervisors/hypervisors-uptime-resp.json", "- 2.28", "GET", "/os-hypervisors/1/uptime"),
+    *every("os-hypervisors/hypervisors-uptime-resp.json", "2.53", "GET", "/os-hypervisors/{hypervisor}/uptime"),
+    *every("os-aggregates/aggregates-list-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates"),
+    *every("os-aggregates/aggregates-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates/1"),
+    *every("os-aggregates/aggregate-post-resp.json", "- 2.41 2.81", "POST", "/os-aggregates", "request"),
+    *every("os-aggregates/aggregate-update-post-resp.json", "- 2.41 2.81", "PUT", "/os-aggregates/1", "request"),
+    *every(
+        "os-aggregates/aggregates-add-host-post-resp.json",
+        "- 2.41 2.81",
+        "POST",
+        "/os-aggregates/1/action",
+        {"add_host": {"host": "host2"}},
+    ),
+    *every(
+        "os-aggregates/aggregates-remove-host-post-resp.json",
+        "- 2.41 2.81",
+        "POST",
+        "/os-aggregates/1/action",
+        {"remove_host": {"host": "host3"}},
+    ),
+    *every(
+        "os-aggregates/aggregates-metadata-post-resp.json",
+        "- 2.41 2.81",
+        "POST",
+        "/os-aggregates/1/action",
+        {"set_metadata": {"metadata": {"key": "value"}}},
+    ),
     *every("limits/limit-get-resp.json", "- 2.36 2.39 2.57", "GET", "/limits"),
-    *every("os-quota-sets/quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant"),
+    *every("os-quota-sets/quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}"),
+    *every("os-quota-sets/user-quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}?user_id=1"),
     *every(
-        "os-quota-sets/user-quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant?user_id=1"
+        "os-quota-sets/quotas-show-defaults-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}/defaults"
     ),
-    *every(
-        "os-quota-sets/quotas-show-defaults-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant/defaults"
-    ),
-    *every("os-quota-sets/quotas-show-detail-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/fake_tenant/detail"),
-    *every("os-quota-sets/quotas-update-post-resp.json", "- 2.36 2.57", "PUT", "/os-quota-sets/fake_tenant", "request"),
+    *every("os-quota-sets/quotas-show-detail-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}/detail"),
+    *every("os-quota-sets/quotas-update-post-resp.json", "- 2.36 2.57", "PUT", "/os-quota-sets/{project}", "request"),
     *every(
         "os-quota-sets/quotas-update-force-post-resp.json",
         "- 2.36 2.57",
         "PUT",
-        "/os-quota-sets/fake_tenant",
+        "/os-quota-sets/{project}",
+        "request",
+    ),
+    *every(
+        "os-quota-sets/user-quotas-update-post-resp.json",
+        "- 2.36 2.57",
+        "PUT",
+        "/os-quota-sets/{project}?user_id=1",
         "request",
     ),
     *every(
@@ -192,7 +225,7 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
                 "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
             )
             assert found is not None
-            path = case.path.format(hypervisor=found["uuid"], service=found["service"])
+            path = case.path.format(hypervisor=found["uuid"], service=found["service"], project=DEMO)
             options = {"as_": case.as_, "root": case.root, "version": version_of(case.sample)}
             answer = await c.request(case.method, path, json=body_of(case), **options)
             assert answer.status < 300, answer.body
@@ -206,6 +239,9 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
 async def furnish(c: Cloud) -> None:
     """What the samples show."""
     await put_server(c.db, "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa", host="host1")
+    async with c.db.transaction() as tx:
+        await create_zone(tx, "london", ["host3"])
+        await tx.execute("UPDATE hypervisors SET booted_at = 1")
     for name in ("specified", "private"):
         flavor = {"name": name, "id": name, "ram": 1, "vcpus": 1, "disk": 1}
         await c.post("/flavors", {"flavor": {**flavor, "os-flavor-access:is_public": name != "private"}}, as_="admin")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from kilonova import clock
 from kilonova.http.client import Unreachable
@@ -85,6 +86,25 @@ class IdentityClient:
                     if found["interface"] == interface and region in (None, found["region_id"]):
                         return str(found["url"])
         raise IdentityError(f"the catalogue has no {interface} endpoint of the type {service_type}")
+
+    async def has_project(self, project_id: str) -> bool:
+        """Whether there is such a project. Where we may not look, whoever names it is believed."""
+        answer = await self._project(project_id)
+        if answer.status == 401:
+            self.forget()
+            answer = await self._project(project_id)
+        if answer.status in (200, 403):
+            return True
+        if answer.status == 404:
+            return False
+        raise Unreachable(f"the identity service answered {answer.status} to a look at a project")
+
+    async def _project(self, project_id: str) -> Response:
+        try:
+            headers = {"X-Auth-Token": await self.token()}
+        except IdentityError as error:
+            raise Unreachable(str(error)) from None
+        return await self._caller.request("GET", f"/v3/projects/{quote(project_id, safe='')}", headers=headers)
 
     async def validate(self, token: str) -> Token | None:
         """What a user's token says; None if it is not valid."""

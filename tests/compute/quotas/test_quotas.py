@@ -152,15 +152,123 @@ def test_who_may(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_users_have_the_quota_of_their_project(sqlite_url: str) -> None:
+def test_users_have_a_share_of_their_own(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            mine = f"{SET}?user_id=member-id"
+            assert (await c.get(mine)).json() == (await c.get(SET)).json()
+            await put_server(c.db, "a", vcpus=2)
+            await put_server(c.db, "b", vcpus=4, user_id="somebody")
+
+            async def put(body: dict[str, Any], path: str = mine) -> Any:
+                return await c.put(path, {"quota_set": body}, as_="admin", version="2.57")
+
+            changed = await put({"instances": 3, "cores": "2"})
+            assert (changed.status, changed.json()["quota_set"]["instances"]) == (200, 3)
+            shown = (await c.get(mine, version="2.57")).json()["quota_set"]
+            assert shown == {"id": DEMO, **changed.json()["quota_set"]}
+            assert (shown["cores"], shown["ram"]) == (2, 51200)
+            # Neither the project nor another user of it has changed.
+            for path in (SET, f"{SET}?user_id=somebody", f"{SET}?user_id="):
+                assert (await c.get(path)).json()["quota_set"]["cores"] == 20
+            detail = (await c.get(f"{SET}/detail?user_id=member-id")).json()["quota_set"]
+            assert detail["cores"] == {"limit": 2, "in_use": 2, "reserved": 0}
+            detail = (await c.get(f"{SET}/detail")).json()["quota_set"]
+            assert detail["cores"] == {"limit": 20, "in_use": 6, "reserved": 0}
+            # Not below what the user has, not above what the project may have.
+            for body, words in (
+                ({"cores": 1}, "Quota limit 1 for cores must be greater than or equal to already used and reserved 2"),
+                ({"cores": 21}, "Quota limit 21 for cores must be less than or equal to 20"),
+                ({"ram": -1}, "Quota limit -1 for ram must be less than or equal to 51200"),
+            ):
+                status, _, message = fault(await put({"instances": 1, **body}))
+                assert status == 400
+                assert words in message
+                assert (await put({**body, "force": True})).status == 200
+            assert (await c.get(mine)).json()["quota_set"]["instances"] == 3
+            assert (await put({"ram": -1}, SET)).status == 200
+            assert (await put({"ram": -1})).status == 200
+            # What the project is given later holds for users who have nothing of their own.
+            await put({"key_pairs": 7}, SET)
+            assert (await c.get(mine)).json()["quota_set"]["key_pairs"] == 7
+            assert (await c.delete(mine, as_="admin")).status == 202
+            assert (await c.get(mine)).json() == (await c.get(SET)).json()
+            await put({"instances": 5})
+            assert (await c.delete(SET, as_="admin")).status == 202
+            assert (await c.get(mine)).json()["quota_set"]["instances"] == 10
+            assert (await c.put(mine, {"quota_set": {"cores": 1}}, as_="manager")).status == 403
+
+    run(scenario())
+
+
+def test_unknown_query_keys_are_refused_from_2_75(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
-            assert (await c.get(f"{SET}?user_id=u")).json() == (await c.get(SET)).json()
-            refused = await c.put(f"{SET}?user_id=u", {"quota_set": {"cores": 1}}, as_="admin")
-            assert "Quotas belong to projects" in fault(refused)[2]
-            assert (await c.delete(f"{SET}?user_id=u", as_="admin")).status == 400
             assert (await c.get(f"{SET}?colour=red", version="2.74")).status == 200
             assert (await c.get(f"{SET}?colour=red", version="2.75")).status == 400
+
+    run(scenario())
+
+
+def test_groups_and_key_pairs_are_counted(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            async with c.db.transaction() as tx:
+                for group, user, members in (("g1", "member-id", 1), ("g2", "member-id", 3), ("g3", "u", 2)):
+                    await tx.execute(
+                        "INSERT INTO server_groups (id, project_id, user_id, name, policy, created_at)"
+                        " VALUES ($1, $2, $3, $1, 'affinity', 1)",
+                        group,
+                        DEMO,
+                        user,
+                    )
+                    for number in range(members):
+                        server = f"{group}-{number}"
+                        await insert_server(tx, server)
+                        await tx.execute(
+                            "INSERT INTO server_group_members (server_id, group_id) VALUES ($1, $2)", server, group
+                        )
+                await tx.execute(
+                    "INSERT INTO keypairs (user_id, name, type, fingerprint, public_key, created_at)"
+                    " VALUES ('member-id', 'k', 'ssh', 'f', 'p', 1)"
+                )
+
+            async def in_use(query: str = "") -> tuple[int, int, int]:
+                shown = (await c.get(f"{SET}/detail{query}", version="latest")).json()["quota_set"]
+                groups, members, keys = (
+                    shown[name]["in_use"] for name in ("server_groups", "server_group_members", "key_pairs")
+                )
+                return groups, members, keys
+
+            # Members are limited group by group: the fullest counts. Key pairs are users', not projects'.
+            assert await in_use() == (3, 3, 0)
+            assert await in_use("?user_id=member-id") == (2, 3, 1)
+            assert await in_use("?user_id=u") == (1, 2, 0)
+            absolute = (await c.get("/limits", version="latest")).json()["limits"]["absolute"]
+            assert absolute["totalServerGroupsUsed"] == 3
+            for resource, used in (("server_groups", 3), ("server_group_members", 3)):
+                refused = await c.put(SET, {"quota_set": {resource: 2}}, as_="admin")
+                assert f"already used and reserved {used}" in fault(refused)[2]
+
+    run(scenario())
+
+
+def test_only_projects_that_are_there_have_quotas(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url) as c:
+            path = "/os-quota-sets/nowhere"
+            body = {"quota_set": {"cores": 1}}
+            for answer in (
+                await c.get(path, as_="admin"),
+                await c.get(f"{path}/detail", as_="admin"),
+                await c.get(f"{path}/defaults"),
+                await c.put(path, body, as_="admin"),
+                await c.put(f"{path}?user_id=u", body, as_="admin"),
+            ):
+                assert fault(answer) == (400, "badRequest", "Project ID nowhere is not a valid project.")
+            # A project that is gone leaves nothing behind.
+            assert (await c.delete(path, as_="admin")).status == 202
+            assert (await c.get(path)).status == 403
 
     run(scenario())
 
@@ -235,6 +343,32 @@ class TestClaims:
                     "Quota exceeded for instances, cores: Requested 2, 4, but already used 1, 2 of 2, 3 "
                     "instances, cores"
                 )
+
+        run(scenario())
+
+    def test_a_users_share_is_held_too(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with cloud(database_url, quota__instances=6) as c:
+                await put_server(c.db, "a")
+                await put_server(c.db, "b", user_id="u")
+                async with c.db.transaction() as tx:
+                    await model.set_user_limits(tx, DEMO, "u", {"instances": 3, "ram": -1})
+
+                async def room(user_id: str | None, least: int = 1) -> int:
+                    async with c.db.transaction() as tx:
+                        each = {"instances": 1, "cores": 1, "ram": 1}
+                        return await model.fit(tx, DEMO, c.services.config, each, least, 10, user_id=user_id)
+
+                assert await room(None) == 4
+                assert await room("u") == 2
+                assert await room("v") == 4
+                with pytest.raises(Forbidden) as refused:
+                    await room("u", 3)
+                expected = "Quota exceeded for instances: Requested 3, but already used 1 of 3 instances"
+                assert refused.value.message == expected
+                with pytest.raises(Forbidden) as refused:
+                    await room("u", 5)
+                assert "already used 2 of 6" in refused.value.message
 
         run(scenario())
 
