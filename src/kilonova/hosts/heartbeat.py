@@ -52,7 +52,6 @@ class Heartbeat:
         self._process_host = process_host
         self._interval = interval
         self._services: dict[tuple[str, str], Service] = {}
-        self._mourned: set[int] = set()
 
     async def beat(self) -> int:
         """Registers who is not registered yet, then reports; the number of services reported.
@@ -80,15 +79,6 @@ class Heartbeat:
                 await self.beat()
             except StoreError as trouble:
                 log.warning("no heartbeat this time: %s", trouble)
-
-    async def _mourn(self, alive: list[int]) -> None:
-        """Services that an operator deleted while they ran stay away until the process starts again."""
-        rows = await self._db.fetch("SELECT id FROM services WHERE id = ANY($1)", alive)
-        gone = set(alive) - {row["id"] for row in rows} - self._mourned
-        if gone:
-            self._mourned |= gone
-            names = [f"{s.program} on {s.host}" for s in self._services.values() if s.id in gone]
-            log.warning("services were deleted and come back with the next start: %s", ", ".join(names))
 
     async def _register(self, silent: set[str]) -> None:
         newcomers: list[HostFacts] = []
