@@ -165,9 +165,11 @@ async def spawn(op: Operation) -> None:
         if error.passing:
             raise
         _next_host(op, host, error.message, error)
+    op.services.scheduler.built(host, True)
 
 
 def _next_host(op: Operation, host: str, reason: str, error: HostTrouble) -> NoReturn:
+    op.services.scheduler.built(host, False)
     tried = {**op.note.get("tried", {}), host: reason}
     if len(tried) >= op.services.config.operations.boot_hosts:
         message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
