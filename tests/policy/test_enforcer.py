@@ -51,7 +51,7 @@ OWN = [
     ("os_compute_api:limits", set(PERSONAS)),
     ("compute:servers:resize:cross_cell", set()),
     ("placement:reshaper:reshape", {"service"}),
-    ("placement:usages", ADMINS | {"manager", "member", "reader", "service"}),
+    ("placement:usages", {"admin", "manager", "member", "reader", "service"}),
     ("get_images", ADMINS | {"manager", "member", "reader"}),
     ("publicize_image", ADMINS),
     ("create_port", ADMINS | {"manager", "member", "service"}),
@@ -64,7 +64,7 @@ FOREIGN = [
     ("os_compute_api:os-migrate-server:migrate_live", ADMINS),
     ("os_compute_api:os-keypairs:show", ADMINS),
     ("os_compute_api:os-hypervisors:list-assigned", set()),
-    ("placement:usages", ADMINS | {"service"}),
+    ("placement:usages", {"admin", "service"}),
     ("delete_image", ADMINS),
     ("delete_port", ADMINS | {"service"}),
 ]

@@ -16,6 +16,8 @@ NOUNS = (
     "rest.aggregates",
     "rest.traits",
     "rest.classes",
+    "rest.allocations",
+    "rest.reshaper",
     "candidates.api",
 )
 

@@ -83,7 +83,7 @@ async def replace(ctx: Context, uuid: str) -> Answer:
         provider = await lock_at(tx, uuid, ctx.body["resource_provider_generation"])
         await _know(tx, given, "Unknown resource class in inventory for resource provider: No such resource class {}.")
         wanted = {name: amounts(ctx, "update", provider, name, inventory) for name, inventory in given.items()}
-        await drop(tx, provider, await _classes(tx, provider) - wanted.keys())
+        await drop(tx, provider, await classes(tx, provider) - wanted.keys())
         await put(tx, provider["id"], wanted)
         await facts_changed(tx, [provider["id"]])
         provider = await find(tx, uuid)
@@ -96,7 +96,7 @@ async def clear(ctx: Context, uuid: str) -> None:
     """Remove all inventories of a provider, if nobody uses them."""
     async with ctx.db.transaction() as tx:
         provider = await lock(tx, uuid)
-        await drop(tx, provider, await _classes(tx, provider))
+        await drop(tx, provider, await classes(tx, provider))
         await facts_changed(tx, [provider["id"]])
 
 
@@ -183,7 +183,7 @@ async def _know(reader: Reader, classes: Iterable[str], words: str) -> None:
         raise BadRequest(words.format(", ".join(unknown)))
 
 
-async def _classes(reader: Reader, provider: Row) -> set[str]:
+async def classes(reader: Reader, provider: Row) -> set[str]:
     rows = await reader.fetch("SELECT resource_class FROM inventories WHERE provider_id = $1", provider["id"])
     return {row["resource_class"] for row in rows}
 

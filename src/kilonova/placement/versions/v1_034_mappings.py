@@ -1,5 +1,14 @@
-"""Allocation candidates tell which providers serve which group."""
+"""Allocation candidates tell which providers serve which group; allocations may be written with that."""
 
-from kilonova.http.versions import Microversion, view
+from kilonova.http.versions import Microversion, request, view
 
-version = Microversion("1.34", __doc__, [view("allocation request").gains("mappings")])
+version = Microversion(
+    "1.34",
+    __doc__,
+    [
+        view("allocation request").gains("mappings"),
+        request("PUT /allocations/{consumer_uuid}").gains("mappings"),
+        request("POST /allocations").gains("{}.mappings"),
+        request("POST /reshaper").gains("allocations.{}.mappings"),
+    ],
+)

@@ -1,0 +1,186 @@
+"""Allocations: what consumers hold of providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kilonova.http import Answer, Context, Field, View
+from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.views import OMIT, Value
+from kilonova.ids import is_uuid
+from kilonova.placement import replacing
+from kilonova.placement.api import api, dated
+from kilonova.placement.replacing import Wanted
+from kilonova.placement.rest.common import PROVIDER, UUID, Schema, canonical, closed, find, keyed
+from kilonova.store import Row, Transaction
+
+POLICY = "placement:allocations:"
+ALL, ONE = "/allocations", "/allocations/{consumer_uuid}"
+UNKNOWN = "unknown"
+
+KEY = "^[0-9a-fA-F-]{36}$"
+IDENT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+RESOURCES = keyed("^[A-Z0-9_]+$", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, at_least=1)
+ALLOCATIONS = keyed(KEY, closed({"resources": RESOURCES, "generation": {"type": "integer"}}, ["resources"]))
+SOME_ALLOCATIONS = {**ALLOCATIONS, "minProperties": 1}
+CONSUMER = closed(
+    {
+        "allocations": ALLOCATIONS,
+        "project_id": IDENT,
+        "user_id": IDENT,
+        "consumer_generation": {"type": ["integer", "null"]},
+        "consumer_type": {"type": "string", "pattern": "^[A-Z0-9_]+$", "minLength": 1, "maxLength": 255},
+        "mappings": {
+            "type": "object",
+            "minProperties": 1,
+            "patternProperties": {"^[a-zA-Z0-9_-]{0,64}$": {"type": "array", "items": UUID, "minItems": 1}},
+        },
+    },
+    ["allocations", "project_id", "user_id", "consumer_generation", "consumer_type"],
+)
+CONSUMERS = keyed(KEY, CONSUMER, at_least=1)
+# Up to 1.11.
+LISTED: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "items": closed({"resource_provider": closed({"uuid": UUID}), "resources": RESOURCES}),
+}
+
+
+def from_list(body: Any) -> Any:
+    """The list of allocations of old versions as an object, keyed by provider."""
+    allocations: dict[str, Any] = {}
+    for entry in body["allocations"]:
+        held = allocations.setdefault(entry["resource_provider"]["uuid"], {"resources": {}})["resources"]
+        held.update(entry["resources"])
+    return {**body, "allocations": allocations}
+
+
+def _of_consumer(value: Value, schema: Schema) -> Field:
+    """A field that is left out where there is no such consumer."""
+    return Field(
+        lambda row, ctx: OMIT if row["consumer"] is None else value(row["consumer"], ctx), schema, optional=True
+    )
+
+
+api.view(
+    View(
+        "allocations",
+        {
+            "allocations": Field(lambda row, ctx: row["allocations"], {"type": "object"}),
+            "project_id": _of_consumer(lambda consumer, ctx: consumer["project_id"], {"type": "string"}),
+            "user_id": _of_consumer(lambda consumer, ctx: consumer["user_id"], {"type": "string"}),
+            "consumer_generation": _of_consumer(lambda consumer, ctx: consumer["generation"], {"type": "integer"}),
+            "consumer_type": _of_consumer(lambda consumer, ctx: consumer["type"] or UNKNOWN, {"type": "string"}),
+        },
+    )
+)
+api.view(
+    View(
+        "allocation of a provider",
+        {
+            "resources": Field(lambda row, ctx: row["resources"], {"type": "object"}),
+            "consumer_generation": Field(lambda row, ctx: row["generation"], {"type": "integer"}),
+        },
+    )
+)
+
+
+@api.route("GET", ONE, policy=POLICY + "list", query={"*": {}})
+async def show(ctx: Context, consumer_uuid: str) -> Answer:
+    """Show what a consumer holds: nothing, if there is no such consumer."""
+    uuid = canonical(consumer_uuid)
+    consumer = await ctx.db.fetch_one("SELECT * FROM consumers WHERE uuid = $1", uuid)
+    rows = await ctx.db.fetch(_HELD, uuid) if consumer else []
+    allocations: dict[str, Any] = {}
+    for row in rows:
+        held = allocations.setdefault(row["uuid"], {"generation": row["generation"], "resources": {}})
+        held["resources"][row["resource_class"]] = row["used"]
+    shown = ctx.render("allocations", {"allocations": allocations, "consumer": consumer if rows else None})
+    return dated(ctx, shown, consumer["updated_at"] if consumer else None)
+
+
+@api.route("PUT", ONE, policy=POLICY + "update", body=CONSUMER, query={"*": {}}, status=204)
+async def put(ctx: Context, consumer_uuid: str) -> None:
+    """Replace what a consumer holds."""
+    if not is_uuid(consumer_uuid):
+        raise BadRequest(f"Malformed consumer_uuid: {consumer_uuid[:255]}")
+    await _replace(ctx, {consumer_uuid: ctx.body})
+
+
+@api.route("DELETE", ONE, policy=POLICY + "delete", query={"*": {}}, status=204)
+async def delete(ctx: Context, consumer_uuid: str) -> None:
+    """Take everything from a consumer."""
+
+    async def write(tx: Transaction) -> None:
+        if not await replacing.remove(tx, canonical(consumer_uuid)):
+            raise NotFound(f"No allocations for consumer '{consumer_uuid[:255]}'")
+
+    await replacing.settled(ctx.db, write)
+
+
+@api.route("POST", ALL, policy=POLICY + "manage", body=CONSUMERS, query={"*": {}}, status=204)
+async def post(ctx: Context) -> None:
+    """Replace what several consumers hold, all at once."""
+    await _replace(ctx, ctx.body)
+
+
+@api.route("GET", f"{PROVIDER}/allocations", policy="placement:resource_providers:allocations:list", query={"*": {}})
+async def of_provider(ctx: Context, uuid: str) -> Answer:
+    """Show who holds what of a provider."""
+    provider = await find(ctx.db, uuid)
+    consumers: dict[str, Row] = {}
+    for row in await ctx.db.fetch(_OF_PROVIDER, provider["id"]):
+        held = consumers.setdefault(row["consumer_uuid"], {"generation": row["generation"], "resources": {}})
+        held["resources"][row["resource_class"]] = row["used"]
+    shown = {
+        "allocations": {uuid: ctx.render("allocation of a provider", held) for uuid, held in consumers.items()},
+        "resource_provider_generation": provider["generation"],
+    }
+    return dated(ctx, shown, provider["updated_at"])
+
+
+def wanted_of(given: Mapping[str, Any]) -> list[Wanted]:
+    """What the bodies say, by consumer."""
+    found = {
+        canonical(uuid): Wanted(
+            uuid=canonical(uuid),
+            allocations={canonical(provider): held["resources"] for provider, held in body["allocations"].items()},
+            project_id=body.get("project_id", msgspec.UNSET),
+            user_id=body.get("user_id", msgspec.UNSET),
+            type=body.get("consumer_type", msgspec.UNSET),
+            generation=body.get("consumer_generation", msgspec.UNSET),
+        )
+        for uuid, body in given.items()
+    }
+    return [found[uuid] for uuid in sorted(found)]
+
+
+def incomplete(ctx: Context) -> dict[str, str]:
+    """Whose a consumer is if its maker, of an old version, cannot say."""
+    settings = ctx.services.config.placement
+    return {"project_id": settings.incomplete_project_id, "user_id": settings.incomplete_user_id}
+
+
+async def _replace(ctx: Context, given: Mapping[str, Any]) -> None:
+    wanted = wanted_of(given)
+
+    async def write(tx: Transaction) -> None:
+        await replacing.replace(tx, wanted, await replacing.lock(tx, wanted), incomplete(ctx))
+
+    await replacing.settled(ctx.db, write)
+
+
+_HELD = """
+SELECT p.uuid, p.generation, a.resource_class, a.used
+FROM allocations a JOIN resource_providers p ON p.id = a.provider_id
+WHERE a.consumer_uuid = $1 ORDER BY p.id, a.resource_class
+"""
+_OF_PROVIDER = """
+SELECT a.consumer_uuid, c.generation, a.resource_class, a.used
+FROM allocations a JOIN consumers c ON c.uuid = a.consumer_uuid
+WHERE a.provider_id = $1 ORDER BY a.consumer_uuid, a.resource_class
+"""

@@ -1,0 +1,18 @@
+"""Consumers have a generation, which is shown and has to be given; putting nothing removes a consumer."""
+
+from kilonova.http.versions import Microversion, request, view
+from kilonova.placement.rest.allocations import SOME_ALLOCATIONS
+
+_PUT = request("PUT /allocations/{consumer_uuid}")
+
+version = Microversion(
+    "1.28",
+    __doc__,
+    [
+        _PUT.gains("consumer_generation"),
+        _PUT.changes("allocations", before=SOME_ALLOCATIONS, required_before=True),
+        request("POST /allocations").gains("{}.consumer_generation"),
+        view("allocations").gains("consumer_generation"),
+        view("allocation of a provider").gains("consumer_generation"),
+    ],
+)

@@ -1,0 +1,5 @@
+"""Inventories and allocations can be moved between providers at once."""
+
+from kilonova.http.versions import Microversion, route
+
+version = Microversion("1.30", __doc__, [route("POST", "/reshaper").begins()])
