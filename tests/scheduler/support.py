@@ -10,8 +10,10 @@ from kilonova.hosts.messages import HostFacts as Description
 from kilonova.hosts.messages import Inventory
 from kilonova.hosts.registry import register
 from kilonova.placement import hosts_changed
+from kilonova.placement.facts import SHARES
 from kilonova.placement.providers import Amounts
-from kilonova.scheduler.snapshot import HostFacts, Hosts, Marks
+from kilonova.scheduler.snapshot import HostFacts, Hosts
+from kilonova.scheduler.trees import Marks, MemberFacts
 from kilonova.store import Database
 
 TINY = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
@@ -42,10 +44,48 @@ def host(number: int, **changes: Any) -> HostFacts:
     return HostFacts(**facts | changes)
 
 
-def snapshot(*facts: HostFacts) -> Hosts:
+def member(number: int, parent: str | None = None, root: str | None = None, **changes: Any) -> MemberFacts:
+    """Provider `uuid-101`, … below another, or alone; what it has in `inventory`."""
+    facts: dict[str, Any] = {
+        "provider_id": number,
+        "uuid": f"uuid-{number}",
+        "parent": parent,
+        "root": root or f"uuid-{number}",
+        "inventory": {},
+        "used": {},
+        "traits": frozenset(),
+        "aggregates": frozenset(),
+        "marks": Marks(1, 1, 1),
+    }
+    return MemberFacts(**facts | changes)
+
+
+def cell(number: int, host: int, *, vcpus: int = 4, memory: int = 4096, **changes: Any) -> MemberFacts:
+    """A NUMA cell of a host."""
+    uuid = f"uuid-{host}"
+    inventory = {"VCPU": amounts(vcpus), "MEMORY_MB": amounts(memory)}
+    return member(number, uuid, uuid, **{"inventory": inventory} | changes)
+
+
+def pool(number: int, disk: int, *aggregates: str, **changes: Any) -> MemberFacts:
+    """Disk that hosts in the aggregates share."""
+    facts = {"inventory": {"DISK_GB": amounts(disk)}, "traits": frozenset({SHARES})}
+    return member(number, aggregates=frozenset(aggregates), **facts | changes)
+
+
+def numa_host(number: int, *cells: MemberFacts, disk: int = 100, **changes: Any) -> HostFacts:
+    """A host whose processors and memory are in cells, and whose disk, if any, is its own."""
+    inventory = {"DISK_GB": amounts(disk)} if disk else {}
+    return host(number, **{"inventory": inventory, "children": cells} | changes)
+
+
+def snapshot(*facts: HostFacts | MemberFacts) -> Hosts:
     hosts = Hosts()
     for one in facts:
-        hosts.put(one)
+        if isinstance(one, HostFacts):
+            hosts.put(one)
+        else:
+            hosts.put_sharing(one)
     return hosts
 
 

@@ -41,8 +41,11 @@ class Arranger:
         tree, sharing = self._hosts.reach(row, self._classes)
         # Where little is left comes first, so that large rooms stay whole.
         found = arrangements(self._ask, self._tightest_first(tree), self._tightest_first(sharing))
-        compared = list(islice(found, _COMPARED))
-        return min((one.allocations for one in compared), key=len, default=None)
+        compared = [one.allocations for one in islice(found, _COMPARED)]
+        if len(compared) < 2:
+            return compared[0] if compared else None
+        own = {provider.uuid for provider in tree}
+        return min(compared, key=lambda one: (_borrowed(one, own), len(one)))
 
     def whole(self, row: int) -> Allocations:
         """Everything from the host's own provider."""
@@ -75,6 +78,11 @@ class Arranger:
         if len(providers) < 2:
             return providers
         return sorted(providers, key=lambda one: _left(one, self._classes))
+
+
+def _borrowed(allocations: Allocations, own: set[str]) -> int:
+    """How many classes come from providers that are not the host's."""
+    return sum(len(amounts) for uuid, amounts in allocations.items() if uuid not in own)
 
 
 def _left(provider: Provider, classes: Iterable[str]) -> float:
