@@ -73,6 +73,11 @@ class Planner:
         shown = self._show(request, hosts, rejected)
         return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
 
+    def passing(self, request: Request, hosts: Hosts) -> tuple[Integers, tuple[FilterResult, ...]]:
+        """The rows that pass all filters, and what became of the others."""
+        mask, results, _ = self._filter(request, hosts)
+        return np.flatnonzero(mask), results
+
     def _filter(self, request: Request, hosts: Hosts) -> tuple[Mask, tuple[FilterResult, ...], list[_Rejected]]:
         """Who is left; what became of the hosts at each filter that had something to check; and who was rejected."""
         mask = hosts.everywhere

@@ -20,6 +20,7 @@ from kilonova.store import Database, Transaction, Unavailable
 if TYPE_CHECKING:
     from kilonova.scheduler.feed import Feed
     from kilonova.scheduler.plan import Planner
+    from kilonova.scheduler.rehearsal import Next
     from kilonova.scheduler.snapshot import Hosts
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,21 @@ class Scheduler:
                 return taken
             plan = await self.plan(request, lost=plan.uuids)
         raise Unavailable(f"other claims were faster {self._config.attempts} times")
+
+    async def rehearse(self, following: Next) -> list[Plan]:
+        """Plans for several servers that nobody will claim; see `rehearsal`."""
+        planner, hosts = await self.look()
+        from kilonova.scheduler.rehearsal import rehearse
+
+        return rehearse(planner, hosts, following)
+
+    async def look(self) -> tuple[Planner, Hosts]:
+        """Who plans, and the hosts as the database has them now, for whoever wants to know what would be."""
+        if self._planner is None:
+            await asyncio.to_thread(_import_columns)
+        await self._look(time.monotonic())
+        feed, planner = self._parts()
+        return planner, feed.hosts
 
     def built(self, host: str, succeeded: bool) -> None:
         """Remember whether a host could build a server, so that hosts which could not come last."""

@@ -303,6 +303,13 @@ class Hosts:
         if host is not None:
             self.foresight.add(host, {provider_id: allocations[one] for one, provider_id in ids.items()}, until)
 
+    def count(self, allocations: Mapping[str, Mapping[str, int]], sign: int) -> None:
+        """Have these amounts count as if they were claimed (1), until they are taken back (-1)."""
+        for uuid, amounts in allocations.items():
+            provider_id = self.provider_of(uuid)
+            if provider_id is not None:
+                self._foresee(provider_id, amounts, sign)
+
     def give_up(self, uuid: str) -> None:
         """The host's oldest proposal came to nothing."""
         host = self.provider_of(uuid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.operations.delete import Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
@@ -45,9 +46,12 @@ def _page(ctx: Context, path: str, view: str, rows: list[Row], full: bool) -> An
     return Answer(body)
 
 
-@api.route("POST", "/servers", policy=RULE + "create", body=schemas.CREATE, status=202)
+@api.route("POST", "/servers", policy=RULE + "create", body=schemas.CREATE, status=202, dry_run=True)
 async def create_servers(ctx: Context) -> Answer:
     """Create one or more servers."""
+    if dry_run.asked(ctx):
+        requests = await create.rehearse(ctx)
+        return await dry_run.answer(ctx, {"project_id": ctx.token.project_id, "user_id": ctx.token.user_id}, requests)
     made = await create.create(ctx)
     if is_true(ctx.body["server"].get("return_reservation_id", False)):
         return Answer({"reservation_id": made.reservation_id})

@@ -18,12 +18,13 @@ from kilonova.compute.operations.boot import Boot
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.schemas import address, is_true
 from kilonova.compute.server_groups import model as groups
-from kilonova.compute.servers import destinations, model, networks, states
+from kilonova.compute.servers import destinations, model, networks, placing, states
 from kilonova.compute.servers.placing import Destination, group_of
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.ids import new_id
 from kilonova.operations import begin
+from kilonova.scheduler import Request
 from kilonova.scheduler.specs import needs
 from kilonova.store import Reader, Row, Transaction
 
@@ -81,6 +82,23 @@ async def create(ctx: Context) -> Created:
     return Created(servers, prepared.common["reservation_id"], prepared.password, prepared.security_groups)
 
 
+async def rehearse(ctx: Context) -> list[Request]:
+    """What the servers would ask of the scheduler. Refuses what `create` refuses, and writes nothing."""
+    prepared = await prepare(ctx)
+    async with ctx.db.transaction() as tx:
+        servers = await rows(ctx, tx, prepared)
+    wanted = prepared.destination
+    # They differ in nothing that a host could tell.
+    request = await placing.request_for(
+        ctx.db,
+        servers[0],
+        host=wanted.host,
+        hypervisor_hostname=wanted.hypervisor_hostname,
+        forced=wanted.forced,
+    )
+    return [request] * len(servers)
+
+
 async def prepare(ctx: Context) -> Prepared:
     """Refuse what can be refused, without writing anything."""
     body = ctx.body["server"]
@@ -116,7 +134,9 @@ async def rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
     """As many servers as the quota and their group have room for. Others of the project wait until `tx` ends."""
     project_id = prepared.common["project_id"]
     config, least = ctx.services.config, prepared.least
-    count = await quotas.fit(tx, project_id, config, prepared.each, least, prepared.most)
+    count = await quotas.fit(
+        tx, project_id, config, prepared.each, least, prepared.most, user_id=prepared.common["user_id"]
+    )
     if prepared.group_id is not None:
         await groups.hold(tx, prepared.group_id)
         await _group(ctx, tx, prepared.group_id)
@@ -296,6 +316,7 @@ async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[st
 async def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
     if not metadata:
         return
-    most = (await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config))["metadata_items"]
+    limits = await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)
+    most = limits["metadata_items"]
     if 0 <= most < len(metadata):
         raise Forbidden(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")
