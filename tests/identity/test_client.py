@@ -99,6 +99,29 @@ def test_validates_tokens_of_every_scope(database_url: str, tmp_path: Path) -> N
     run(scenario())
 
 
+def test_knows_which_projects_there_are(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            caller = Counting(c.caller)
+            client = _client(caller)
+            demo = await c.tokens.validate(await c.login("demo"))
+            assert demo is not None
+            known = str(demo.project_id)
+            assert await client.has_project(known)
+            assert not await client.has_project("nowhere")
+            assert not await client.has_project("a/b?c")
+            own = await client.token()
+            await c.call("DELETE", "/v3/auth/tokens", own, X_Subject_Token=own)
+            assert await client.has_project(known)
+            caller.cut = True
+            with pytest.raises(Unreachable):
+                await client.has_project(known)
+            with pytest.raises(Unreachable, match="refused the service user"):
+                await _client(c.caller, "wrong").has_project(known)
+
+    run(scenario())
+
+
 def test_goes_on_when_its_own_token_was_revoked(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:

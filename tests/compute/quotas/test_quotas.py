@@ -17,6 +17,8 @@ LASTING = {"instances", "cores", "ram", "metadata_items", "key_pairs", "server_g
 INJECTED = {"injected_files", "injected_file_content_bytes", "injected_file_path_bytes"}
 NETWORK = {"fixed_ips", "floating_ips", "security_groups", "security_group_rules"}
 SET = f"/os-quota-sets/{DEMO}"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
+MANY = ("member", "member", "manager", "manager")
 
 
 @proves(
@@ -369,6 +371,22 @@ class TestClaims:
                 with pytest.raises(Forbidden) as refused:
                     await room("u", 5)
                 assert "already used 2 of 6" in refused.value.message
+
+        run(scenario())
+
+    def test_a_users_share_of_groups_and_key_pairs(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with cloud(database_url) as c:
+                async with c.db.transaction() as tx:
+                    await model.set_user_limits(tx, DEMO, "member-id", {"server_groups": 1, "key_pairs": 0})
+                body = {"server_group": {"name": "g", "policy": "affinity"}}
+                answers = [await c.post("/os-server-groups", body, as_=as_, version="2.64") for as_ in MANY]
+                assert [answer.status for answer in answers] == [200, 403, 200, 200]
+                keys = [
+                    await c.post("/os-keypairs", {"keypair": {"name": f"k{number}", "public_key": KEY}}, as_=as_)
+                    for number, as_ in enumerate(MANY)
+                ]
+                assert [answer.status for answer in keys] == [403, 403, 200, 200]
 
         run(scenario())
 

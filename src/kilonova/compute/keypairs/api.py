@@ -59,7 +59,7 @@ async def create(ctx: Context) -> Answer:
         "fingerprint": keys.fingerprint(kind, public),
     }
     async with ctx.db.transaction() as tx:
-        limits = await quotas.limits(tx, ctx.token.project_id, ctx.services.config)
+        limits = await quotas.limits(tx, ctx.token.project_id, ctx.services.config, user_id)
         if 0 <= limits["key_pairs"] <= await model.count(tx, user_id):
             raise Forbidden("Quota exceeded, too many key pairs.")
         row = await model.create(tx, values)

@@ -134,6 +134,13 @@ async def server_usage(reader: Reader, project_id: str, user_id: str | None = No
     return {resource: int(row[resource]) for resource in COUNTED}
 
 
+async def user_is_full(reader: Reader, project_id: str, user_id: str, config: Config, resource: str) -> bool:
+    """Whether the user has all of it that a limit of their own allows."""
+    _, of_user = await _both_limits(reader, project_id, user_id, config)
+    limit = of_user.get(resource, -1)
+    return limit >= 0 and (await usage(reader, project_id, user_id))[resource] >= limit
+
+
 async def set_limits(tx: Transaction, project_id: str, values: Mapping[str, int]) -> None:
     await tx.execute_many(
         """

@@ -59,8 +59,10 @@ async def create(ctx: Context) -> Answer:
         "members": [],
     }
     async with ctx.db.transaction() as tx:
-        limit = (await quotas.limits(tx, ctx.token.project_id, ctx.services.config))["server_groups"]
-        if 0 <= limit <= await model.count(tx, ctx.token.project_id):
+        project_id, user_id, config = ctx.token.project_id, ctx.token.user_id, ctx.services.config
+        limit = (await quotas.limits(tx, project_id, config))["server_groups"]
+        full = 0 <= limit <= await model.count(tx, project_id)
+        if full or await quotas.user_is_full(tx, project_id, user_id, config, "server_groups"):
             raise Forbidden("Quota exceeded, too many server groups.")
         await model.create(tx, row)
     return Answer({"server_group": ctx.render("server group", row)})
