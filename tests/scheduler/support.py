@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from kilonova import clock
 from kilonova.hosts.messages import HostFacts as Description
-from kilonova.hosts.messages import Inventory
+from kilonova.hosts.messages import Inventory, NestedProvider, SharingProvider
 from kilonova.hosts.registry import register
 from kilonova.placement import hosts_changed
 from kilonova.placement.facts import SHARES
@@ -16,6 +18,7 @@ from kilonova.scheduler.snapshot import HostFacts, Hosts
 from kilonova.scheduler.trees import Marks, MemberFacts
 from kilonova.store import Database
 
+POOL = "00000000-0000-4000-8000-00000000aaaa"
 TINY = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
 
@@ -94,20 +97,46 @@ def names(hosts: Hosts, mask: Any) -> set[str]:
 
 
 def described(name: str, *, vcpus: int = 8, traits: Sequence[str] = ()) -> Description:
-    inventory = {
-        "VCPU": Inventory(total=vcpus, max_unit=vcpus),
-        "MEMORY_MB": Inventory(total=16384, max_unit=16384),
-        "DISK_GB": Inventory(total=1000, max_unit=1000),
-    }
+    stocks = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(16384), "DISK_GB": inventory(1000)}
     return Description(
         host=name,
         hypervisor_hostname=name,
         hypervisor_type="sim",
         hypervisor_version=1,
         host_ip="192.0.2.1",
-        inventory=inventory,
+        inventory=stocks,
         traits=list(traits),
     )
+
+
+def shaped(name: str, *cells: int, memory: int = 4096, disk: int = 0, pool: int = 0, **changes: Any) -> Description:
+    """A host with NUMA cells of so many VCPU each, with disk of its own, or with a pool that all such hosts share."""
+    nested = [
+        NestedProvider(
+            name=f"NUMA{number}",
+            inventory={"VCPU": inventory(vcpus), "MEMORY_MB": inventory(memory)},
+            traits=["HW_NUMA_ROOT"],
+        )
+        for number, vcpus in enumerate(cells)
+    ]
+    shared = SharingProvider(name="pool", aggregate=POOL, inventory={"DISK_GB": inventory(pool)}, traits=[])
+    facts = described(name)
+    return replace(
+        facts,
+        inventory={"DISK_GB": inventory(disk)} if disk else {},
+        nested=nested,
+        sharing=[shared] if pool else [],
+        **changes,
+    )
+
+
+def inventory(total: int) -> Inventory:
+    return Inventory(total=total, max_unit=total)
+
+
+async def provider_uuids(db: Database) -> dict[str, str]:
+    """The uuid of every provider by its name."""
+    return {row["name"]: row["uuid"] for row in await db.fetch("SELECT name, uuid FROM resource_providers")}
 
 
 async def add_hosts(db: Database, *hosts: Description) -> dict[str, str]:
