@@ -1,0 +1,73 @@
+"""Server groups, hints and destinations with the stock client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.process import Cloud
+
+OPENSTACK = str(Path(sys.executable).with_name("openstack"))
+NEW = ("server", "create", "--flavor", "m1.tiny", "--image", "cirros-sim", "--nic", "none")
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with Cloud(tmp_path_factory.mktemp("placing") / "data", "--hosts", "3") as running:
+        yield running
+
+
+def ask(cloud: Cloud, *arguments: str, as_: str = "kilonova-demo", version: str = "2.96") -> str:
+    """What the client prints."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    environ |= {"OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"), "OS_CLOUD": as_}
+    command = [OPENSTACK, "--os-compute-api-version", version, *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ask_json(cloud: Cloud, *arguments: str, **options: str) -> Any:
+    return json.loads(ask(cloud, *arguments, "-f", "json", **options))
+
+
+@pytest.mark.timeout(120)
+def test_a_group_keeps_its_servers_apart(cloud: Cloud) -> None:
+    rule = ("--rule", "max_server_per_host=1")
+    made = ask_json(cloud, "server", "group", "create", "--policy", "anti-affinity", *rule, "g")
+    assert made["policy"] == "anti-affinity"
+    group_id = made["id"]
+    old = ask_json(cloud, "server", "group", "create", "--policy", "affinity", "old", version="2.1")
+    listed = ask_json(cloud, "server", "group", "list")
+    assert [(group["Name"], group["Policy"]) for group in listed] == [("g", "anti-affinity"), ("old", "affinity")]
+    ask(cloud, *NEW, "--hint", f"group={group_id}", "--min", "2", "--max", "2", "apart")
+    shown = ask_json(cloud, "server", "group", "show", group_id)
+    assert len(shown["members"]) == 2
+    admin = cloud.client("kilonova", version="2.96")
+    servers = [admin.wait(identity, status="ACTIVE") for identity in shown["members"]]
+    assert len({server["OS-EXT-SRV-ATTR:host"] for server in servers}) == 2
+    ask(cloud, "server", "group", "delete", group_id, old["id"])
+    assert ask_json(cloud, "server", "group", "list") == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "destination",
+    [
+        ("--host", "sim-002"),
+        ("--hypervisor-hostname", "sim-002"),
+        ("--availability-zone", "nova:sim-002"),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_administrators_say_where(cloud: Cloud, destination: tuple[str, str]) -> None:
+    made = ask_json(cloud, *NEW, *destination, "there", as_="kilonova")
+    there = cloud.client("kilonova").wait(made["id"], status="ACTIVE")
+    assert there["OS-EXT-SRV-ATTR:host"] == "sim-002"
