@@ -98,12 +98,13 @@ class Hosts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Sim(msgspec.Struct, forbid_unknown_fields=True):
-    """Simulated hosts: how many, how large, how slow."""
+    """Simulated hosts: how many, how large, how slow; or with `shape` a file that says what they are made of."""
 
     hosts: int = 3
     vcpus: int = 32
     memory_mb: int = 65536
     disk_gb: int = 1000
+    shape: str = ""
     latency: dict[str, float] = {}
 
 

@@ -212,6 +212,7 @@ class Process:
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
         import apsw
 
+        from kilonova.hosts.drivers.sim.shapes import Shapes, load
         from kilonova.hosts.drivers.sim.store import Size
         from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
         from kilonova.hosts.heartbeat import Heartbeat
@@ -220,8 +221,9 @@ class Process:
         db, sim = self.services.db, self.config.sim
         size = Size(sim.vcpus, sim.memory_mb, sim.disk_gb)
         try:
+            shapes = load(Path(sim.shape)) if sim.shape else Shapes()
             hosts = self.hosts = EmbeddedHosts(
-                EmbeddedConfig(directory=self.directory, hosts=sim.hosts, size=size, latency=sim.latency)
+                EmbeddedConfig(directory=self.directory, hosts=sim.hosts, size=size, shapes=shapes, latency=sim.latency)
             )
         except ValueError as error:
             raise CannotStart(str(error)) from None

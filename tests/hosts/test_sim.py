@@ -16,7 +16,7 @@ import pytest
 from kilonova import clock
 from kilonova.hosts import embedded
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
-from kilonova.hosts.drivers.sim.driver import TRAITS, SimDriver
+from kilonova.hosts.drivers.sim.driver import TRAITS, X86_TRAITS, Body, SimDriver
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts, host_name
@@ -30,7 +30,7 @@ from tests.support import run
 @pytest.fixture
 def driver(tmp_path: Path) -> SimDriver:
     store = SimStore(tmp_path / "sim.db")
-    return SimDriver(HOST, Size(vcpus=8, memory_mb=4096, disk_gb=100), store, Rules(store), {})
+    return SimDriver(HOST, Body(Size(vcpus=8, memory_mb=4096, disk_gb=100)), store, Rules(store), {})
 
 
 def test_spawn_finds_its_own_work(driver: SimDriver) -> None:
@@ -98,7 +98,7 @@ def test_it_describes_itself_as_placement_wants_it(driver: SimDriver) -> None:
 
 
 def test_its_traits_are_standard_ones() -> None:
-    assert set(TRAITS) <= set(os_traits.get_traits())
+    assert {*TRAITS, *X86_TRAITS} <= set(os_traits.get_traits())
     assert "COMPUTE_NODE" in TRAITS
 
 

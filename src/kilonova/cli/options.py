@@ -36,6 +36,13 @@ placement_port = click.option(
 hosts = click.option(
     "--hosts", metavar="N", type=click.IntRange(0, 100_000), help="How many simulated hosts.  [default: 3]"
 )
+host_shape = click.option(
+    "--host-shape",
+    "sim__shape",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="What the simulated hosts are made of: NUMA cells, GPUs, shared disk. See docs/host-shapes.md.",
+)
 zones = click.option("--zones", metavar="A,B", help="Availability zones to spread the hosts over.")
 driver = click.option("--driver", type=click.Choice(["sim", "libvirt"]), help="What hosts are.  [default: sim]")
 policy = click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +15,7 @@ from kilonova import clock
 from kilonova.cli import options
 from kilonova.hosts.drivers.sim.rules import ANY, MODES, STEPS, Rule, Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
+from kilonova.hosts.messages import Inventory
 
 _host = click.option("--host", default=ANY, show_default=True, help="A host's name, or a pattern of names.")
 _step = click.option(
@@ -111,6 +112,31 @@ def guests(host: str, data: str | None, file: Path | None) -> None:
         if fnmatchcase(name, host)
     ]
     _table(("HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED"), rows)
+
+
+@sim.command()
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+def shape(path: Path) -> None:
+    """Check a file of host shapes, and show the providers that hosts of each shape have."""
+    from kilonova.hosts.drivers.sim.shapes import ShapeError, inventory_of, load
+
+    try:
+        shapes = load(path)
+    except ShapeError as error:
+        raise options.Failure(str(error)) from None
+    for one in shapes.shape:
+        many = "all other hosts" if one.hosts is None else f"{one.hosts} host{'' if one.hosts == 1 else 's'}"
+        click.echo(f"{one.name}: {many}")
+        rows = [("HOST", _amounts(inventory_of(one.inventory)), " ".join(one.traits))]
+        rows += [(f"HOST_{part.name}", _amounts(part.inventory), " ".join(part.traits)) for part in one.providers()]
+        _table(("PROVIDER", "INVENTORY", "TRAITS"), rows)
+    for shared in shapes.sharing:
+        who = ", ".join((*shared.shapes, *shared.hosts)) or "all hosts"
+        click.echo(f"{shared.name}: shared by {who}: {_amounts(inventory_of(shared.inventory))}")
+
+
+def _amounts(inventory: Mapping[str, Inventory]) -> str:
+    return ", ".join(f"{name} {amount.total}" for name, amount in inventory.items())
 
 
 @contextmanager

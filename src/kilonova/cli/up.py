@@ -17,6 +17,7 @@ from kilonova.cli import options
     options.port,
     options.placement_port,
     options.hosts,
+    options.host_shape,
     options.zones,
     options.driver,
     options.database,

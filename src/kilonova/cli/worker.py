@@ -12,7 +12,14 @@ from kilonova.cli import options
 
 @click.command()
 @options.together(
-    options.data, options.hosts, options.zones, options.driver, options.database, options.policy, options.file
+    options.data,
+    options.hosts,
+    options.host_shape,
+    options.zones,
+    options.driver,
+    options.database,
+    options.policy,
+    options.file,
 )
 def worker(file: Path | None, hosts: int | None, **flags: Any) -> None:
     """Run a worker with its simulated hosts. Workers that share a PostgreSQL must share the data directory too."""

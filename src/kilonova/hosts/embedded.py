@@ -15,8 +15,9 @@ import msgspec
 
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.disk import checkpoint
-from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.drivers.sim.driver import Body, SimDriver
 from kilonova.hosts.drivers.sim.rules import STEPS, Rules
+from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
 from kilonova.hosts.journal import Journal
 from kilonova.hosts.messages import Command, HostFacts
@@ -31,12 +32,16 @@ _DESCRIBE_TIMEOUT = 5.0
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`sizes` gives hosts another size by name or shell pattern, first match; `latency` is seconds by step."""
+    """`sizes` gives hosts another size by name or shell pattern, first match; `latency` is seconds by step.
+
+    With `shapes` there are at least as many hosts as it takes to show each of them.
+    """
 
     directory: Path
     hosts: int = 3
     size: Size = Size()
     sizes: dict[str, Size] = {}
+    shapes: Shapes = Shapes()
     latency: dict[str, float] = {}
     timeout: float = DEFAULT_TIMEOUT
 
@@ -47,7 +52,17 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"sim.latency.{step}: {seconds} is not a number of seconds")
 
-    def size_of(self, host: str) -> Size:
+    def bodies(self) -> dict[str, Body]:
+        """What each host is made of, by name."""
+        names = [host_name(number) for number in range(1, max(self.hosts, self.shapes.hosts) + 1)]
+        shapes = self.shapes.assign(names)
+        return {name: self._body(name, shapes.get(name)) for name in names}
+
+    def _body(self, host: str, shape: Shape | None) -> Body:
+        sharing = self.shapes.shared_by(host, shape.name if shape else "") if self.shapes.sharing else ()
+        return Body(self._size_of(host) if shape is None else _size_of_shape(shape), shape, sharing)
+
+    def _size_of(self, host: str) -> Size:
         for pattern, size in self.sizes.items():
             if fnmatchcase(host, pattern):
                 return size
@@ -59,11 +74,11 @@ class EmbeddedHosts:
 
     def __init__(self, config: EmbeddedConfig) -> None:
         self._config = config
-        self.names = [host_name(number) for number in range(1, config.hosts + 1)]
-        self._sizes = {name: config.size_of(name) for name in self.names}
+        self._bodies = config.bodies()
+        self.names = list(self._bodies)
         self._journal = Journal(config.directory / JOURNAL_NAME)
         self._store = SimStore(config.directory / FILE_NAME)
-        self._store.set_hosts(self._sizes)
+        self._store.set_hosts({name: body.size for name, body in self._bodies.items()})
         self._rules = Rules(self._store)
         self._agents: dict[str, Agent] = {}
         self._transport = InProcess(self._agent, config.timeout)
@@ -109,10 +124,14 @@ class EmbeddedHosts:
 
     def _agent(self, host: str) -> Agent | None:
         agent = self._agents.get(host)
-        if agent is None and host in self._sizes:
-            driver = SimDriver(host, self._sizes[host], self._store, self._rules, self._config.latency)
+        if agent is None and host in self._bodies:
+            driver = SimDriver(host, self._bodies[host], self._store, self._rules, self._config.latency)
             agent = self._agents[host] = Agent(host, driver, self._journal)
         return agent
+
+
+def _size_of_shape(shape: Shape) -> Size:
+    return Size(shape.total("VCPU", "PCPU"), shape.total("MEMORY_MB"), shape.total("DISK_GB"))
 
 
 def host_name(number: int) -> str:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, MissingGuest, NoAnswer
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
+from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, inventory_of
 from kilonova.hosts.drivers.sim.store import SimStore, Size
-from kilonova.hosts.messages import Guest, GuestState, HostFacts, Inventory
+from kilonova.hosts.messages import Guest, GuestState, HostFacts, Inventory, SharingProvider
 
 RESERVED_MEMORY_MB = 512
 CPU_ALLOCATION_RATIO = 4.0
 HYPERVISOR_TYPE = "kilonova-sim"
 HYPERVISOR_VERSION = 1_000_000  # 1.0.0, as libvirt would count it
 
+ARCH = "x86_64"
 TRAITS = [
     "COMPUTE_NODE",
-    "COMPUTE_ARCH_X86_64",
     "COMPUTE_FIRMWARE_BIOS",
     "COMPUTE_FIRMWARE_UEFI",
     "COMPUTE_IMAGE_TYPE_ISO",
@@ -28,18 +31,26 @@ TRAITS = [
     "COMPUTE_NET_VIF_MODEL_VIRTIO",
     "COMPUTE_STORAGE_BUS_SCSI",
     "COMPUTE_STORAGE_BUS_VIRTIO",
-    "HW_ARCH_X86_64",
-    "HW_CPU_X86_SSE42",
-    "HW_CPU_X86_VMX",
 ]
+X86_TRAITS = ["HW_CPU_X86_SSE42", "HW_CPU_X86_VMX"]
 
+_PLAIN = Shape(name="plain")
+_CPUS = {"VCPU", "PCPU"}
 _HANG_LOOKS_EVERY = 0.1
 
 
+class Body(msgspec.Struct, frozen=True):
+    """What a simulated host is made of: so much, or of a shape, and with a share in what others have too."""
+
+    size: Size = Size()
+    shape: Shape | None = None
+    sharing: Sequence[SharingProvider] = ()
+
+
 class SimDriver:
-    def __init__(self, host: str, size: Size, store: SimStore, rules: Rules, latency: Mapping[str, float]) -> None:
+    def __init__(self, host: str, body: Body, store: SimStore, rules: Rules, latency: Mapping[str, float]) -> None:
         self._host = host
-        self._size = size
+        self._body = body
         self._store = store
         self._rules = rules
         self._latency = latency
@@ -78,16 +89,7 @@ class SimDriver:
 
     async def describe(self) -> HostFacts:
         await self._pass("describe")
-        return HostFacts(
-            host=self._host,
-            hypervisor_hostname=self._host,
-            hypervisor_type=HYPERVISOR_TYPE,
-            hypervisor_version=HYPERVISOR_VERSION,
-            host_ip="127.0.0.1",
-            cpu_info=_cpu_info(self._size),
-            inventory=_inventory(self._size),
-            traits=TRAITS,
-        )
+        return facts(self._host, self._body, self._store.booted_at(self._host))
 
     def _guest(self, guest_id: str) -> GuestState:
         guest = self._store.guest(self._host, guest_id)
@@ -125,6 +127,24 @@ class SimDriver:
                 raise DriverError(message)
 
 
+def facts(host: str, body: Body, booted_at: float | None = None) -> HostFacts:
+    """What the host tells of itself."""
+    shape = body.shape or _PLAIN
+    return HostFacts(
+        host=host,
+        hypervisor_hostname=host,
+        hypervisor_type=shape.hypervisor_type or HYPERVISOR_TYPE,
+        hypervisor_version=shape.hypervisor_version or HYPERVISOR_VERSION,
+        host_ip="127.0.0.1",
+        cpu_info=_cpu_info(body.size, shape),
+        inventory=inventory_of(shape.inventory) if body.shape else _inventory(body.size),
+        traits=_traits(shape),
+        nested=shape.providers(),
+        sharing=list(body.sharing),
+        booted_at=booted_at,
+    )
+
+
 def _inventory(size: Size) -> dict[str, Inventory]:
     return {
         "VCPU": Inventory(total=size.vcpus, max_unit=size.vcpus, allocation_ratio=CPU_ALLOCATION_RATIO),
@@ -135,11 +155,14 @@ def _inventory(size: Size) -> dict[str, Inventory]:
     }
 
 
-def _cpu_info(size: Size) -> dict[str, Any]:
-    return {
-        "arch": "x86_64",
-        "model": "Nehalem",
-        "vendor": "Intel",
-        "features": ["sse4.2", "vmx"],
-        "topology": {"cells": 1, "sockets": 1, "cores": size.vcpus, "threads": 1},
-    }
+def _traits(shape: Shape) -> list[str]:
+    named = [*TRAITS, *arch_traits(shape.arch), *(X86_TRAITS if shape.arch == ARCH else ()), *shape.traits]
+    return [trait for trait in dict.fromkeys(named) if trait not in shape.without_traits]
+
+
+def _cpu_info(size: Size, shape: Shape) -> dict[str, Any]:
+    cells = sum(not _CPUS.isdisjoint(part.inventory) for part in shape.providers()) or 1
+    cores = max(1, size.vcpus // cells)
+    known = {"model": "Nehalem", "vendor": "Intel", "features": ["sse4.2", "vmx"]} if shape.arch == ARCH else {}
+    topology = {"cells": cells, "sockets": 1, "cores": cores, "threads": 1}
+    return {"arch": shape.arch, **known, "topology": topology, **shape.cpu_info}

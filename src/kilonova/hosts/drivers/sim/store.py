@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from kilonova import clock
@@ -20,7 +22,8 @@ CREATE TABLE IF NOT EXISTS hosts (
     name TEXT PRIMARY KEY,
     vcpus INTEGER NOT NULL,
     memory_mb INTEGER NOT NULL,
-    disk_gb INTEGER NOT NULL
+    disk_gb INTEGER NOT NULL,
+    booted_at REAL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS guests (
     host TEXT NOT NULL,
@@ -65,24 +68,47 @@ class SimStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = open_file(path, _SCHEMA)
+        self._add_booted_at()
 
     def close(self) -> None:
         self.connection.close()
 
+    def _add_booted_at(self) -> None:
+        """Files of older releases have no such column."""
+        if not any(row[1] == "booted_at" for row in self.connection.execute("PRAGMA table_info(hosts)")):
+            with contextlib.suppress(apsw.SQLError):  # another process was quicker
+                self.connection.execute("ALTER TABLE hosts ADD COLUMN booted_at REAL")
+                self.connection.execute("UPDATE hosts SET booted_at = ? WHERE booted_at IS NULL", (clock.now(),))
+
     # Hosts
 
     def set_hosts(self, sizes: Mapping[str, Size]) -> None:
-        """Makes or resizes these hosts. Others stay, for their guests may still be there."""
+        """Makes or resizes these hosts. Others stay, for their guests may still be there.
+
+        A simulated host boots when it is made, and runs on while no process serves it.
+        """
         known = self.hosts()
-        changed = [(name, *msgspec.structs.astuple(size)) for name, size in sizes.items() if known.get(name) != size]
+        now = clock.now()
+        changed = [
+            (name, *msgspec.structs.astuple(size), now) for name, size in sizes.items() if known.get(name) != size
+        ]
         if not changed:
             return
         with self.connection:
-            self.connection.executemany("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?)", changed)
+            self.connection.executemany(
+                "INSERT INTO hosts (name, vcpus, memory_mb, disk_gb, booted_at) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET vcpus = excluded.vcpus, memory_mb = excluded.memory_mb,"
+                " disk_gb = excluded.disk_gb, booted_at = coalesce(booted_at, excluded.booted_at)",
+                changed,
+            )
 
     def hosts(self) -> dict[str, Size]:
         rows = self.connection.execute("SELECT name, vcpus, memory_mb, disk_gb FROM hosts ORDER BY name")
         return {name: Size(*numbers) for name, *numbers in rows}
+
+    def booted_at(self, host: str) -> float | None:
+        row = self.connection.execute("SELECT booted_at FROM hosts WHERE name = ?", (host,)).fetchone()
+        return None if row is None else row[0]
 
     # Guests
 
