@@ -11,10 +11,12 @@ from kilonova.placement.candidates.model import Arrangement, Ask, Provider
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
-def all_arrangements(ask: Ask, tree: Sequence[Provider], sharing: Sequence[Provider]) -> Iterator[Arrangement]:
+def all_arrangements(
+    ask: Ask, tree: Sequence[Provider], sharing: Sequence[Provider], others: Sequence[Provider] = ()
+) -> Iterator[Arrangement]:
     root = next(provider for provider in tree if provider.uuid == provider.root)
     everyone = [*tree, *(provider for provider in sharing if _shares_with(provider, tree))]
-    known = {provider.uuid: provider for provider in (*tree, *sharing)}
+    known = {provider.uuid: provider for provider in (*tree, *sharing, *others)}
     # One part for each class of the unnumbered group, one for each other group.
     parts = [("", name) for name in ask.groups[""].resources] if "" in ask.groups else []
     parts += [(suffix, "") for suffix in ask.groups if suffix]

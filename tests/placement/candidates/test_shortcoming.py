@@ -86,7 +86,7 @@ def test_what_is_missing(ask: Ask, said: str) -> None:
     assert shortcoming(ask, TREE) == said
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situations())
 def test_something_is_said_exactly_if_there_is_nothing(
     situation: tuple[Ask, list[Provider], list[Provider]],

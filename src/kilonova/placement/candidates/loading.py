@@ -34,9 +34,12 @@ async def resolved(reader: Reader, ask: Ask) -> Ask | None:
 
 
 async def sharing_trees(reader: Reader, ask: Ask) -> list[Tree]:
-    """The trees that share something asked for with others."""
-    classes = sorted({name for group in ask.groups.values() for name in group.resources})
-    rows = await reader.fetch(_SHARING, SHARES, classes)
+    """The trees that share something asked for with others; where a group asks for nothing, all that share."""
+    if all(group.resources for group in ask.groups.values()):
+        classes = {name for group in ask.groups.values() for name in group.resources}
+        rows = await reader.fetch(_SHARING_CLASSES, SHARES, sorted(classes))
+    else:
+        rows = await reader.fetch(_SHARING, SHARES)
     return await read(reader, [row["root_id"] for row in rows], aggregates=True) if rows else []
 
 
@@ -159,14 +162,13 @@ _ROOTS = """
 SELECT p.uuid, root.uuid AS root FROM resource_providers p JOIN resource_providers root ON root.id = p.root_id
 WHERE p.uuid = ANY($1)
 """
-# A sharing provider of nothing asked for can still serve a group that asks for nothing, but only together with one that
-# gives something in the same tree.
 _SHARING = """
 SELECT DISTINCT p.root_id
 FROM provider_traits t JOIN resource_providers p ON p.id = t.provider_id
-JOIN inventories i ON i.provider_id = p.id AND i.resource_class = ANY($2)
 WHERE t.trait = $1 AND EXISTS (SELECT 1 FROM provider_aggregates g WHERE g.provider_id = p.id)
-ORDER BY p.root_id
+"""
+_SHARING_CLASSES = f"""{_SHARING}
+  AND EXISTS (SELECT 1 FROM inventories i WHERE i.provider_id = p.id AND i.resource_class = ANY($2))
 """
 _PROVIDERS = """
 SELECT p.id, p.uuid, p.root_id, parent.uuid AS parent, root.uuid AS root
