@@ -38,14 +38,7 @@ class Arranger:
         """What to claim, if anything will do."""
         if self._simple and self._hosts.is_plain(row):
             return self.whole(row)
-        tree, sharing = self._hosts.reach(row, self._classes)
-        # Where little is left comes first, so that large rooms stay whole.
-        found = arrangements(self._ask, self._tightest_first(tree), self._tightest_first(sharing))
-        compared = [one.allocations for one in islice(found, _COMPARED)]
-        if len(compared) < 2:
-            return compared[0] if compared else None
-        own = {provider.uuid for provider in tree}
-        return min(compared, key=lambda one: (_borrowed(one, own), len(one)))
+        return best(self._ask, self._classes, *self._hosts.reach(row, self._classes))
 
     def whole(self, row: int) -> Allocations:
         """Everything from the host's own provider."""
@@ -74,10 +67,20 @@ class Arranger:
     def _classes(self) -> list[str]:
         return classes_of(self._request)
 
-    def _tightest_first(self, providers: list[Provider]) -> list[Provider]:
-        if len(providers) < 2:
-            return providers
-        return sorted(providers, key=lambda one: _left(one, self._classes))
+
+def best(ask: Ask, classes: Iterable[str], tree: list[Provider], sharing: list[Provider]) -> Allocations | None:
+    """What to claim from a host's providers and those that share with it, if anything will do."""
+    # Where little is left comes first, so that large rooms stay whole.
+    found = arrangements(ask, _tightest_first(tree, classes), _tightest_first(sharing, classes))
+    compared = [one.allocations for one in islice(found, _COMPARED)]
+    if len(compared) < 2:
+        return compared[0] if compared else None
+    own = {provider.uuid for provider in tree}
+    return min(compared, key=lambda one: (_borrowed(one, own), len(one)))
+
+
+def _tightest_first(providers: list[Provider], classes: Iterable[str]) -> list[Provider]:
+    return providers if len(providers) < 2 else sorted(providers, key=lambda one: _left(one, classes))
 
 
 def _borrowed(allocations: Allocations, own: set[str]) -> int:

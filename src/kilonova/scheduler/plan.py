@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from kilonova.scheduler.explain import (
     classes_of,
     free_of,
 )
-from kilonova.scheduler.filters import Filter, Reason
+from kilonova.scheduler.filters import Filter, Reason, tenant_isolation
 from kilonova.scheduler.filters import load as load_filters
 from kilonova.scheduler.loads import wanted
 from kilonova.scheduler.request import Request
@@ -72,6 +72,11 @@ class Planner:
                 return _plan(request, hosts, results, found, rows, totals, parts)
         shown = self._show(request, hosts, rejected)
         return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
+
+    @property
+    def limits(self) -> list[tuple[str, Callable[[Hosts], Numbers]]]:
+        """The filters that limit the number of servers on a host, and how many more they let it have."""
+        return [(check.name, check.room) for check in self._filters if check.room is not None]
 
     def passing(self, request: Request, hosts: Hosts) -> tuple[Integers, tuple[FilterResult, ...]]:
         """The rows that pass all filters, and what became of the others."""
@@ -147,12 +152,15 @@ class Planner:
         return parts
 
     def _show(self, request: Request, hosts: Hosts, rejected: list[_Rejected]) -> tuple[Rejection, ...]:
-        """Some hosts for every reason, so that a frequent one does not hide a rare one."""
-        classes = classes_of(request)
+        """Some hosts for every reason, so that a frequent one does not hide a rare one; the project's own first."""
+        classes, own = classes_of(request), tenant_isolation.own(request, hosts)
         shown: list[Rejection] = []
         for number, part in enumerate(sorted(rejected, key=lambda part: np.count_nonzero(part.rows))):
             share = (self._shown - len(shown)) // (len(rejected) - number)
-            rows = np.flatnonzero(part.rows)[:share]
+            rows = np.flatnonzero(part.rows)
+            if own is not None and len(rows) > share:
+                rows = rows[np.argsort(~own[rows], kind="stable")]
+            rows = rows[:share]
             for row, free in zip(rows.tolist(), free_of(hosts, rows, classes), strict=True):
                 shown.append(_rejection(request, hosts, part, row, free))
         return tuple(shown)

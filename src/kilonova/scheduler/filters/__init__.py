@@ -7,8 +7,9 @@
 `need` and `have` are worked out only for the hosts that a diagnosis shows. A filter that rejects for more than one
 cause gives `Reasons`; a host counts for the first that applies.
 
-Two more names are optional: `reads = ("servers", "operations")` asks for the counts of `hosts.loads`, and
-`even_if_forced = True` has the filter judge also the host that an administrator forces a server to.
+More names are optional: `reads = ("servers", "operations")` asks for the counts of `hosts.loads`, and
+`even_if_forced = True` has the filter judge also the host that an administrator forces a server to. Where the number of
+servers on a host decides, `room(hosts)` says how many more there may be: it is for `kilonova fit`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Host, Hosts, Mask
+    from kilonova.scheduler.stock import Numbers
 
 
 class Reason:
@@ -68,6 +70,8 @@ class Filter(NamedTuple):
     """What it reads of hosts that is read for nobody else; see `loads`."""
     even_if_forced: bool = False
     """Whether it also judges a host that an administrator insists on."""
+    room: Callable[[Hosts], Numbers] | None = None
+    """How many more servers each host may have before the filter rejects it, where their number alone decides."""
 
 
 def load(names: Iterable[str]) -> tuple[Filter, ...]:
@@ -84,6 +88,7 @@ def _load(name: str) -> Filter:
             module.passes,
             tuple(getattr(module, "reads", ())),
             bool(getattr(module, "even_if_forced", False)),
+            getattr(module, "room", None),
         )
     except AttributeError as trouble:
         raise ValueError(f"{name!r} is no scheduler filter: {trouble}") from trouble

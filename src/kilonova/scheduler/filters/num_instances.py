@@ -22,6 +22,12 @@ def _most(hosts: Hosts) -> float | Numbers:
     return usual if said is None else np.where(np.isnan(said), usual, said)
 
 
+def room(hosts: Hosts) -> Numbers:
+    import numpy as np
+
+    return np.subtract(_most(hosts), hosts.loads.servers, dtype=np.float64)
+
+
 def _have(_: Request, host: Host) -> str:
     import numpy as np
 

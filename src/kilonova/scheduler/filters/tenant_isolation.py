@@ -35,6 +35,12 @@ def passes(request: Request, hosts: Hosts) -> Mask:
     return aggregates.keep((KEY, project), make)
 
 
+def own(request: Request, hosts: Hosts) -> Mask | None:
+    """The hosts that are reserved for the project of the request; None if none is."""
+    numbers = hosts.aggregates.keep(KEY, lambda: _by_project(hosts)).get(request.project_id or "")
+    return hosts.aggregates.union(numbers) if numbers else None
+
+
 def _by_project(hosts: Hosts) -> dict[str, set[int]]:
     """The aggregates that are reserved for each project."""
     found: dict[str, set[int]] = {}
