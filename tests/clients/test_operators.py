@@ -1,0 +1,150 @@
+"""What operators ask of hosts, zones, services and quotas with the stock client, at the versions that people use."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.process import Cloud
+
+OPENSTACK = Path(sys.executable).with_name("openstack")
+# `2.latest` is how this client says latest.
+VERSIONS = (None, "2.1", "2.53", "2.latest")
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with Cloud(tmp_path_factory.mktemp("operators") / "data", "--hosts", "4", "--zones", "east") as running:
+        yield running
+
+
+def openstack(cloud: Cloud, version: str | None, script: str, name: str = "kilonova") -> tuple[list[Any], str]:
+    """What the commands show, in one run of the client, and what it complains of."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
+    environ |= {"OS_CLOUD": name, "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
+    if version is not None:
+        environ["OS_COMPUTE_API_VERSION"] = version
+    done = subprocess.run([OPENSTACK], input=script, env=environ, capture_output=True, text=True, check=False)
+    shown, rest = [], done.stdout.lstrip()
+    while rest:
+        found, end = json.JSONDecoder().raw_decode(rest)
+        shown.append(found)
+        rest = rest[end:].lstrip()
+    return shown, re.sub(r"This command is deprecated.*\n?", "", done.stderr).strip()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_aggregates_and_zones(cloud: Cloud, version: str | None) -> None:
+    script = """
+        aggregate create --property ssd=true fast -f json
+        aggregate set --name faster --property cpu_allocation_ratio=2.0 fast
+        aggregate unset --property ssd faster
+        aggregate add host faster sim-003 -f json
+        aggregate create --zone north north -f json
+        aggregate list --long -f json
+        availability zone list --long --compute -f json
+        aggregate show faster -f json
+        aggregate remove host faster sim-003 -f json
+        aggregate delete faster
+        aggregate delete north
+        aggregate list -f json
+    """
+    (made, joined, north, aggregates, zones, shown, left, others), complaints = openstack(cloud, version, script)
+    assert complaints == ""
+    assert (made["name"], made["is_deleted"]) == ("fast", False)
+    assert (joined["name"], joined["hosts"]) == ("faster", ["sim-003"])
+    assert north["availability_zone"] == "north"
+    row = next(each for each in aggregates if each["Name"] == "faster")
+    assert row["Hosts"] == ["sim-003"]
+    assert row["Properties"] == {"cpu_allocation_ratio": "2.0"}
+    assert {(each["Zone Name"], each["Host Name"]) for each in zones if each["Service Name"] == "nova-compute"} == {
+        ("east", f"sim-00{number}") for number in range(1, 5)
+    }
+    assert shown["properties"] == {"cpu_allocation_ratio": "2.0"}
+    assert left["hosts"] == []
+    assert [each["Name"] for each in others] == ["east"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_services_are_disabled_and_enabled(cloud: Cloud, version: str | None) -> None:
+    down, up = ("", "") if version == "2.1" else ("--down", "--up")
+    script = f"""
+        compute service set --disable --disable-reason dust {down} sim-004 nova-compute
+        compute service list --long --host sim-004 -f json
+        compute service set --enable {up} sim-004 nova-compute
+        compute service list --host sim-004 -f json
+    """
+    ((off,), (on,)), complaints = openstack(cloud, version, script)
+    assert complaints == ""
+    assert (off["Status"], off["Disabled Reason"], off["Zone"]) == ("disabled", "dust", "east")
+    assert (on["Status"], on["State"]) == ("enabled", "up")
+    if down:
+        assert (off["State"], off["Forced Down"]) == ("down", True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_hypervisors(cloud: Cloud, version: str | None) -> None:
+    script = """
+        hypervisor list --long -f json
+        hypervisor list --matching 002 -f json
+        hypervisor show sim-001 -f json
+        limits show --absolute -f json
+    """
+    (listed, (matching,), shown, limits), complaints = openstack(cloud, version, script)
+    assert complaints == ""
+    assert [each["Hypervisor Hostname"] for each in listed] == ["sim-001", "sim-002", "sim-003", "sim-004"]
+    assert matching["Hypervisor Hostname"] == "sim-002"
+    assert (shown["hypervisor_hostname"], shown["aggregates"], shown["users"]) == ("sim-001", ["east"], "0")
+    assert "min" in shown["uptime"]
+    assert any(row["Name"] in ("total_server_groups_used", "server_groups_used") for row in limits)
+    if version in ("2.1", "2.53"):
+        assert listed[0]["vCPUs"] > 0
+        (totals,), _ = openstack(cloud, version, "hypervisor stats show -f json")
+        assert (totals["count"], totals["running_vms"]) == (4, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_quotas(cloud: Cloud, version: str | None) -> None:
+    script = """
+        quota set --cores 5 --server-groups 3 demo
+        quota show --compute demo -f json
+        quota delete --compute demo
+        quota show --compute demo -f json
+        quota show --default --compute demo -f json
+    """
+    (lowered, back, defaults), complaints = openstack(cloud, version, script)
+    assert complaints == ""
+    lower, after, default = ({row["Resource"]: row["Limit"] for row in each} for each in (lowered, back, defaults))
+    assert (lower["cores"], lower["server-groups"]) == (5, 3)
+    assert after == default
+    assert after["cores"] == 20
+
+
+def test_a_service_is_deleted(cloud: Cloud) -> None:
+    admin, path = cloud.client("kilonova"), "/os-services?host=sim-004"
+    (service,) = admin.get("compute", path, version="2.53").json()["services"]
+    shown, complaints = openstack(cloud, None, f"compute service delete {service['id']}")
+    assert (shown, complaints) == ([], "")
+    # Its host is alive, so that another takes its place with the next beat.
+    assert service["id"] not in [each["id"] for each in admin.get("compute", path, version="2.53").json()["services"]]
+
+
+def test_refusals_are_said_in_the_clients_own_terms(cloud: Cloud) -> None:
+    script = """
+        aggregate add host east sim-009
+        aggregate delete east
+        quota show nowhere
+        hypervisor show nowhere
+    """
+    shown, complaints = openstack(cloud, None, script)
+    assert shown == []
+    for words in ("Compute host sim-009 could not be found", "still has hosts", "nowhere"):
+        assert words in complaints
