@@ -8,7 +8,7 @@ from kilonova import ids
 from kilonova.placement import Consumer, Inventory, ProviderFacts, sync
 from kilonova.store import Database, Reader
 
-TABLES = ("resource_providers", "inventories", "provider_traits", "consumers", "allocations")
+TABLES = ("resource_providers", "inventories", "provider_traits", "provider_aggregates", "consumers", "allocations")
 
 
 def provider(name: str = "host-1", traits: tuple[str, ...] = (), **inventory: Inventory) -> ProviderFacts:

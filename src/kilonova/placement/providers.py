@@ -33,6 +33,7 @@ async def sync(tx: Transaction, hosts: Sequence[ProviderFacts]) -> None:
     changing = [group for group, wanted in told.groups.items() if picture.differs(group, wanted)]
     if not changing:
         return
+    changing = list(dict.fromkeys([*changing, *(uuid for group in changing for uuid in told.shares.get(group, ()))]))
     if await _lock(tx, told, changing, picture):
         picture = await _look(tx, told, changing)
     await _leave_taken_names(tx, told, changing, picture)

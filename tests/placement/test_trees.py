@@ -1,0 +1,424 @@
+"""Hosts of several providers: what they report comes and goes, what operators made stays, no allocation is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from kilonova.hosts.messages import Inventory as Told
+from kilonova.hosts.messages import NestedProvider, SharingProvider
+from kilonova.placement import Inventory, ProviderFacts, claim, release
+from kilonova.placement.facts import SHARES, child_uuid, sharing_uuid
+from kilonova.store import Database
+from tests.placement.support import consumer, everything, marks, write
+from tests.support import run
+
+HOST = "11111111-2222-4333-8444-555555555555"
+AGGREGATE = "a0000000-0000-4000-8000-000000000001"
+
+
+def amount(total: int, **more: Any) -> Told:
+    return Told(**{"total": total, "max_unit": total} | more)
+
+
+def cells(number: int, vcpus: int = 8, memory: int = 1024) -> list[NestedProvider]:
+    inventory = {"VCPU": amount(vcpus), "MEMORY_MB": amount(memory)}
+    return [NestedProvider(name=f"NUMA{n}", inventory=inventory, traits=["HW_NUMA_ROOT"]) for n in range(number)]
+
+
+def flat(uuid: str = HOST, name: str = "cn", vcpus: int = 16, memory: int = 2048, **more: Any) -> ProviderFacts:
+    inventory = {"VCPU": Inventory(vcpus), "MEMORY_MB": Inventory(memory), "DISK_GB": Inventory(100)}
+    return ProviderFacts(uuid, name, inventory, ["COMPUTE_NODE"], **more)
+
+
+def numa(number: int = 2, uuid: str = HOST, name: str = "cn", **more: Any) -> ProviderFacts:
+    return ProviderFacts(uuid, name, {"DISK_GB": Inventory(100)}, ["COMPUTE_NODE"], cells(number), **more)
+
+
+def san(total: int = 1000, aggregate: str = AGGREGATE) -> SharingProvider:
+    return SharingProvider(
+        name="san", aggregate=aggregate, inventory={"DISK_GB": amount(total)}, traits=["STORAGE_DISK_SSD"]
+    )
+
+
+def diskless(number: int = 1, **more: Any) -> ProviderFacts:
+    inventory = {"VCPU": Inventory(16), "MEMORY_MB": Inventory(2048)}
+    return ProviderFacts(f"host-uuid-{number}", f"cn{number}", inventory, ["COMPUTE_NODE"], sharing=[san(**more)])
+
+
+async def tree(db: Database) -> dict[str, str | None]:
+    """Every provider with its parent's name."""
+    rows = await db.fetch(
+        "SELECT p.name, q.name AS parent FROM resource_providers p LEFT JOIN resource_providers q ON q.id = p.parent_id"
+    )
+    return {row["name"]: row["parent"] for row in rows}
+
+
+async def inventory(db: Database) -> dict[str, dict[str, tuple[int, int]]]:
+    """Total and reserved, by provider and class."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for row in await db.fetch(
+        "SELECT p.name, i.* FROM inventories i JOIN resource_providers p ON p.id = i.provider_id"
+    ):
+        found.setdefault(row["name"], {})[row["resource_class"]] = row["total"], row["reserved"]
+    return found
+
+
+async def held(db: Database) -> dict[tuple[str, str], dict[str, int]]:
+    """What consumers have, by consumer and provider."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for row in await db.fetch(
+        "SELECT a.*, p.name FROM allocations a JOIN resource_providers p ON p.id = a.provider_id"
+    ):
+        found.setdefault((row["consumer_uuid"], row["name"]), {})[row["resource_class"]] = row["used"]
+    return found
+
+
+async def traits(db: Database, name: str) -> set[str]:
+    rows = await db.fetch(
+        "SELECT t.trait FROM provider_traits t JOIN resource_providers p ON p.id = t.provider_id WHERE p.name = $1",
+        name,
+    )
+    return {row["trait"] for row in rows}
+
+
+async def aggregates(db: Database) -> set[tuple[str, str]]:
+    rows = await db.fetch(
+        "SELECT p.name, a.aggregate_uuid FROM provider_aggregates a JOIN resource_providers p ON p.id = a.provider_id"
+    )
+    return {(row["name"], row["aggregate_uuid"]) for row in rows}
+
+
+async def take(db: Database, **providers: dict[str, int]) -> str:
+    """Claim for a new consumer by providers' names; its uuid."""
+    rows = await db.fetch("SELECT uuid, name FROM resource_providers")
+    uuids = {row["name"]: row["uuid"] for row in rows}
+    user = consumer()
+    async with db.transaction() as tx:
+        assert await claim(tx, user, {uuids[name]: amounts for name, amounts in providers.items()})
+    return user.uuid
+
+
+async def operators_child(db: Database, parent: str, name: str) -> None:
+    """As an operator makes one through the API."""
+    async with db.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO resource_providers (uuid, name, generation, parent_id, root_id, change, facts, created_at,"
+            " updated_at) SELECT $1, $1, 0, id, root_id, 0, 0, 0, 0 FROM resource_providers WHERE name = $2",
+            name,
+            parent,
+        )
+
+
+def test_a_tree_of_any_depth_is_written_once(database):
+    async def scenario():
+        async with database() as db:
+            deep = NestedProvider(name="NUMA0_GPU", parent="NUMA0", inventory={"VGPU": amount(4)}, traits=["CUSTOM_T4"])
+            facts = msgspec.structs.replace(numa(), nested=[*cells(2), deep])
+            await write(db, facts)
+            assert await tree(db) == {"cn": None, "cn_NUMA0": "cn", "cn_NUMA1": "cn", "cn_NUMA0_GPU": "cn_NUMA0"}
+            roots = await db.fetch("SELECT DISTINCT root_id FROM resource_providers WHERE reported")
+            assert len(roots) == 1
+            assert await traits(db, "cn_NUMA0_GPU") == {"CUSTOM_T4"}
+            assert (await inventory(db))["cn_NUMA1"] == {"VCPU": (8, 0), "MEMORY_MB": (1024, 0)}
+            before = await everything(db)
+            await write(db, facts)
+            assert await everything(db) == before
+
+    run(scenario())
+
+
+def test_a_renamed_host_renames_its_parts(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, numa())
+            await take(db, cn_NUMA0={"VCPU": 1})
+            await write(db, numa(name="cn.example"))
+            assert set(await tree(db)) == {"cn.example", "cn.example_NUMA0", "cn.example_NUMA1"}
+
+    run(scenario())
+
+
+def test_a_part_may_hang_elsewhere(database):
+    async def scenario():
+        async with database() as db:
+            gpu = NestedProvider(name="GPU", parent="NUMA0", inventory={"VGPU": amount(4)})
+            await write(db, msgspec.structs.replace(numa(), nested=[*cells(2), gpu]))
+            await operators_child(db, "cn_GPU", "mine")
+            moved = NestedProvider(name="GPU", parent="NUMA1", inventory={"VGPU": amount(4)})
+            await write(db, msgspec.structs.replace(numa(), nested=[*cells(2), moved]))
+            assert (await tree(db))["cn_GPU"] == "cn_NUMA1"
+            assert (await tree(db))["mine"] == "cn_GPU"
+
+    run(scenario())
+
+
+def test_a_part_below_nothing_is_an_error(database):
+    async def scenario():
+        async with database() as db:
+            astray = NestedProvider(name="GPU", parent="NUMA7")
+            with pytest.raises(ValueError, match="cn_GPU stands below 'NUMA7'"):
+                await write(db, msgspec.structs.replace(flat(), nested=[astray]))
+            assert await tree(db) == {}
+
+    run(scenario())
+
+
+def test_a_lost_part_goes_and_its_tree_hears_of_it(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, numa(3))
+            before = await marks(db, HOST)
+            await write(db, numa(2))
+            assert set(await tree(db)) == {"cn", "cn_NUMA0", "cn_NUMA1"}
+            after = await marks(db, HOST)
+            assert after[2] > before[2]
+
+    run(scenario())
+
+
+def test_a_lost_part_in_use_is_closed_until_it_is_free(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, numa(3))
+            user = await take(db, cn_NUMA2={"VCPU": 2})
+            await write(db, numa(2))
+            assert (await inventory(db))["cn_NUMA2"] == {"VCPU": (8, 8)}
+            before = await everything(db)
+            await write(db, numa(2))
+            assert await everything(db) == before
+            async with db.transaction() as tx:
+                await release(tx, user)
+            await write(db, numa(2))
+            assert set(await tree(db)) == {"cn", "cn_NUMA0", "cn_NUMA1"}
+
+    run(scenario())
+
+
+def test_what_operators_made_stays(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, numa(2))
+            await operators_child(db, "cn", "under-host")
+            await operators_child(db, "cn_NUMA1", "under-cell")
+            async with db.transaction() as tx:
+                await tx.execute("INSERT INTO traits (name, created_at, updated_at) VALUES ('CUSTOM_MINE', 0, 0)")
+                await tx.execute(
+                    "INSERT INTO resource_classes (name, created_at, updated_at) VALUES ('CUSTOM_X', 0, 0)"
+                )
+                host = await tx.fetch_value("SELECT id FROM resource_providers WHERE uuid = $1", HOST)
+                await tx.execute("INSERT INTO provider_traits (provider_id, trait) VALUES ($1, 'CUSTOM_MINE')", host)
+                await tx.execute(
+                    "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) VALUES ($1, $2)", host, AGGREGATE
+                )
+                await tx.execute(
+                    "INSERT INTO inventories (provider_id, resource_class, total, reserved, min_unit, max_unit,"
+                    " step_size, allocation_ratio) VALUES ($1, 'CUSTOM_X', 3, 0, 1, 3, 1, 1)",
+                    host,
+                )
+                await tx.execute("UPDATE inventories SET allocation_ratio = 5 WHERE resource_class = 'DISK_GB'")
+            before = await everything(db)
+            await write(db, numa(2))
+            assert await everything(db) == before
+            bigger = ProviderFacts(HOST, "cn", {"DISK_GB": Inventory(200)}, ["COMPUTE_NODE", "CUSTOM_MINE"], cells(1))
+            await write(db, bigger)
+            assert await traits(db, "cn") == {"COMPUTE_NODE", "CUSTOM_MINE"}
+            assert await aggregates(db) == {("cn", AGGREGATE)}
+            assert (await inventory(db))["cn"] == {"DISK_GB": (200, 0), "CUSTOM_X": (3, 0)}
+            ratio = "SELECT allocation_ratio FROM inventories WHERE resource_class = 'DISK_GB'"
+            assert await db.fetch_value(ratio) == 5.0
+            assert (await tree(db))["under-cell"] == "cn_NUMA1", "the cell stays below what hangs on it"
+            assert "cn_NUMA1" not in await inventory(db)
+            await write(db, msgspec.structs.replace(bigger, traits=["COMPUTE_NODE"]))
+            assert await traits(db, "cn") == {"COMPUTE_NODE", "CUSTOM_MINE"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "imposed, effective, then",
+    [(None, 16.0, 2.0), (3.0, 3.0, 3.0)],
+    ids=["unless an aggregate says otherwise", "never against an aggregate"],
+)
+def test_a_hosts_wish_counts_when_it_changes(database, imposed, effective, then):
+    async def scenario():
+        async with database() as db:
+
+            def wish(ratio: float) -> ProviderFacts:
+                return ProviderFacts(HOST, "cn", {"VCPU": Inventory(8, allocation_ratio=ratio)})
+
+            await write(db, wish(16.0))
+            async with db.transaction() as tx:
+                if imposed:
+                    await tx.execute("UPDATE inventories SET allocation_ratio = $1, aggregate_ratio = $1", imposed)
+            ratios = "SELECT allocation_ratio, own_ratio FROM inventories"
+            await write(db, wish(16.0))
+            assert await db.fetch_one(ratios) == {"allocation_ratio": effective, "own_ratio": 16.0}
+            await write(db, wish(2.0))
+            assert await db.fetch_one(ratios) == {"allocation_ratio": then, "own_ratio": 2.0}
+
+    run(scenario())
+
+
+def test_a_name_that_is_taken_is_left_out_and_told(database, caplog):
+    async def scenario():
+        async with database() as db:
+            await write(db, flat("99999999-2222-4333-8444-555555555555", "cn_NUMA1"))
+            await write(db, flat("88888888-2222-4333-8444-555555555555", "san"))
+            with caplog.at_level(logging.WARNING):
+                await write(db, msgspec.structs.replace(numa(), sharing=[san()]))
+            assert set(await tree(db)) == {"cn", "cn_NUMA0", "cn_NUMA1", "san"}
+            assert (await tree(db))["cn_NUMA1"] is None
+            assert "provider cn_NUMA1 is left out" in caplog.text
+            assert "provider san is left out" in caplog.text
+
+    run(scenario())
+
+
+# Sharing
+
+
+def test_hosts_share_one_provider(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, diskless(1), diskless(2))
+            assert await tree(db) == {"cn1": None, "cn2": None, "san": None}
+            assert await aggregates(db) == {("cn1", AGGREGATE), ("cn2", AGGREGATE), ("san", AGGREGATE)}
+            assert await traits(db, "san") == {SHARES, "STORAGE_DISK_SSD"}
+            before = await everything(db)
+            await write(db, diskless(1))
+            await write(db, diskless(2))
+            assert await everything(db) == before
+            await write(db, diskless(1, total=500))
+            assert (await inventory(db))["san"] == {"DISK_GB": (500, 0)}
+
+    run(scenario())
+
+
+def test_what_is_shared_goes_with_the_last_host(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, diskless(1), diskless(2))
+            alone = msgspec.structs.replace(diskless(1), sharing=[])
+            await write(db, alone)
+            assert await aggregates(db) == {("cn2", AGGREGATE), ("san", AGGREGATE)}
+            user = await take(db, san={"DISK_GB": 1})
+            other = msgspec.structs.replace(diskless(2), sharing=[])
+            await write(db, other)
+            assert (await inventory(db))["san"] == {"DISK_GB": (1000, 1000)}, "in use: closed"
+            async with db.transaction() as tx:
+                await release(tx, user)
+            await write(db, diskless(1))
+            assert (await inventory(db))["san"] == {"DISK_GB": (1000, 0)}
+            await write(db, alone)
+            assert set(await tree(db)) == {"cn1", "cn2"}
+
+    run(scenario())
+
+
+def test_a_host_moves_to_another_aggregate(database):
+    async def scenario():
+        async with database() as db:
+            other = "b0000000-0000-4000-8000-000000000001"
+            await write(db, diskless(1))
+            await write(db, diskless(1, aggregate=other))
+            assert await aggregates(db) == {("cn1", other), ("san", other)}
+
+    run(scenario())
+
+
+# Another shape
+
+
+def test_allocations_go_along_into_a_new_shape_and_back(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, flat())
+            large = await take(db, cn={"VCPU": 7, "MEMORY_MB": 600, "DISK_GB": 10})
+            small = await take(db, cn={"VCPU": 4, "MEMORY_MB": 300})
+            generation = "SELECT generation FROM consumers WHERE uuid = $1"
+            before = await db.fetch_value(generation, large)
+            await write(db, numa())
+            assert await held(db) == {
+                (large, "cn"): {"DISK_GB": 10},
+                (large, "cn_NUMA0"): {"VCPU": 7, "MEMORY_MB": 600},
+                (small, "cn_NUMA1"): {"VCPU": 4, "MEMORY_MB": 300},
+            }
+            assert await db.fetch_value(generation, large) == before + 1
+            assert (await inventory(db))["cn"] == {"DISK_GB": (100, 0)}
+            await write(db, flat())
+            assert await held(db) == {
+                (large, "cn"): {"VCPU": 7, "MEMORY_MB": 600, "DISK_GB": 10},
+                (small, "cn"): {"VCPU": 4, "MEMORY_MB": 300},
+            }
+            await write(db, flat())
+            assert await tree(db) == {"cn": None}
+
+    run(scenario())
+
+
+def test_disk_goes_along_to_what_is_shared(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, diskless(2))
+            await take(db, san={"DISK_GB": 900})
+            user_host = flat("host-uuid-1", "cn1")
+            await write(db, user_host)
+            user = await take(db, cn1={"VCPU": 1, "DISK_GB": 50})
+            await write(db, diskless(1))
+            found = await held(db)
+            assert found[user, "cn1"] == {"VCPU": 1}
+            assert found[user, "san"] == {"DISK_GB": 50}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [{"VCPU": 12}],  # no cell has as many
+        [{"VCPU": 6}, {"VCPU": 6}, {"VCPU": 3}],  # no cell has as many left
+    ],
+    ids=["too large", "too many"],
+)
+def test_a_host_whose_servers_do_not_fit_keeps_its_shape(database, caplog, claims):
+    async def scenario():
+        async with database() as db:
+            other = "99999999-2222-4333-8444-555555555555"
+            await write(db, flat(), flat(other, "free"))
+            users = [await take(db, cn=amounts) for amounts in claims]
+            before = await held(db)
+            with caplog.at_level(logging.WARNING):
+                await write(db, numa(), numa(uuid=other, name="free"))
+            assert "host cn keeps the shape it had" in caplog.text
+            assert await held(db) == before
+            assert set(await tree(db)) == {"cn", "free", "free_NUMA0", "free_NUMA1"}
+            assert (await inventory(db))["cn"]["VCPU"] == (16, 0)
+            async with db.transaction() as tx:
+                for user in users:
+                    await release(tx, user)
+            await write(db, numa())
+            assert "cn_NUMA1" in await tree(db)
+
+    run(scenario())
+
+
+def test_a_host_that_keeps_its_shape_leaves_nothing_shared_behind(database):
+    async def scenario():
+        async with database() as db:
+            await write(db, flat("host-uuid-1", "cn1"))
+            await take(db, cn1={"DISK_GB": 50})
+            await write(db, diskless(1, total=10))
+            assert set(await tree(db)) == {"cn1"}
+            assert await aggregates(db) == set()
+
+    run(scenario())
+
+
+def test_uuids_are_the_same_on_every_start():
+    """Other services remember them."""
+    assert child_uuid(HOST, "NUMA0") == "6fefc9c5-490f-5e07-b1e0-29943dd0b78e"
+    assert sharing_uuid("san") != sharing_uuid("nas")
