@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kilonova.compute.actions.api import server_or_deleted
 from kilonova.compute.api import api
-from kilonova.compute.placements import views
+from kilonova.compute.placements import fit, views
 from kilonova.compute.placements.sight import ALL_HOSTS, OWN_HOSTS, RULE, sight
 from kilonova.compute.servers import model
 from kilonova.http import Answer, Context
 from kilonova.http.pagination import LIMIT, limit_of
 from kilonova.scheduler import attempts
 
-__all__ = ["views"]
+__all__ = ["fit", "views"]
 
 
 @api.route(

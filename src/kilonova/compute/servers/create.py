@@ -178,9 +178,9 @@ def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -
         "flavor_id": flavor["flavor_id"],
         "vcpus": flavor["vcpus"],
         "ram": flavor["ram"],
-        "flavor": orjson.dumps(_flavor_copy(flavor)).decode(),
+        "flavor": orjson.dumps(flavor_copy(flavor)).decode(),
         "image_id": image["id"],
-        "image_properties": orjson.dumps(_image_properties(image)).decode(),
+        "image_properties": orjson.dumps(image_properties(image)).decode(),
         "key_name": key["name"] if key else None,
         "public_key": key["public_key"] if key else None,
         "user_data": body.get("user_data"),
@@ -231,7 +231,7 @@ async def _flavor(ctx: Context, reference: str) -> Row:
     return flavor
 
 
-def _flavor_copy(flavor: Row) -> dict[str, Any]:
+def flavor_copy(flavor: Row) -> dict[str, Any]:
     specs = flavor["extra_specs"]
     copied = {name: flavor[name] for name in ("name", "vcpus", "ram", "disk", "ephemeral", "swap")}
     return {**copied, "extra_specs": orjson.loads(specs) if isinstance(specs, str) else specs}
@@ -278,7 +278,7 @@ _IMAGE_FACTS = frozenset(
 )
 
 
-def _image_properties(image: dict[str, Any]) -> dict[str, str]:
+def image_properties(image: dict[str, Any]) -> dict[str, str]:
     """The image's own metadata, kept with the server as it was at boot."""
     return {key: str(value) for key, value in image.items() if key not in _IMAGE_FACTS and value is not None}
 
@@ -286,7 +286,7 @@ def _image_properties(image: dict[str, Any]) -> dict[str, str]:
 def _check_needs(flavor: Row, image: dict[str, Any]) -> None:
     """What flavor and image ask of a host must make sense before any host is asked."""
     try:
-        needs(_flavor_copy(flavor), _image_properties(image))
+        needs(flavor_copy(flavor), image_properties(image))
     except ValueError as error:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
 

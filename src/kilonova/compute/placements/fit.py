@@ -1,0 +1,101 @@
+"""How many more servers of a flavor would fit. The answer comes from the process that has the hosts in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.flavors import model as flavors
+from kilonova.compute.placements.sight import Sight
+from kilonova.compute.placements.views import NUMBER, OBJECTS, filters, free
+from kilonova.compute.servers.create import flavor_copy, image_properties
+from kilonova.compute.servers.views import OBJECT, TEXT
+from kilonova.compute.zones import model as zones
+from kilonova.http import Answer, Context, Field, View
+from kilonova.http.errors import BadRequest
+from kilonova.http.pagination import LIMIT, limit_of
+from kilonova.http.views import Value
+from kilonova.scheduler import Request
+from kilonova.scheduler.specs import needs
+from kilonova.store import Row
+
+QUERY = {"flavor": {"type": "string"}, "zone": {"type": "string"}, "image": {"type": "string"}, "limit": LIMIT}
+
+
+@api.route("GET", "/kilonova-fit", policy="kilonova:fit", query=QUERY, shows=("fit", "fit", False))
+async def show(ctx: Context) -> Answer:
+    """Show how many more servers of a flavor would fit, where, and what runs out first."""
+    request = await _request(ctx)
+    planner, hosts = await ctx.services.scheduler.look()
+    from kilonova.scheduler.fit import fit
+
+    return Answer({"fit": ctx.render("fit", fit(planner, hosts, request, limit_of(ctx)))})
+
+
+async def _request(ctx: Context) -> Request:
+    flavor = await _flavor(ctx, ctx.query_one("flavor"))
+    properties = await _properties(ctx, ctx.query_one("image"))
+    zone = ctx.query_one("zone")
+    if zone and zone not in await zones.zones(ctx.db, ctx.services.config.scheduler.default_zone):
+        raise BadRequest("The requested availability zone is not available")
+    try:
+        asked = needs(flavor_copy(flavor), properties)
+    except ValueError as error:
+        raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
+    return Request(**asked, zone=zone or None, image_id=ctx.query_one("image"))
+
+
+async def _flavor(ctx: Context, named: str | None) -> Row:
+    """By its id, else by its name."""
+    if named is None:
+        raise BadRequest("Invalid input for query parameters flavor: it is required.")
+    by_name = await ctx.db.fetch_value("SELECT flavor_id FROM flavors WHERE name = $1", named)
+    for flavor_id in (named, by_name):
+        if flavor_id is not None and (found := await flavors.get(ctx.db, flavor_id, ctx.token)) is not None:
+            return found
+    raise BadRequest(f"Flavor {named} could not be found.")
+
+
+async def _properties(ctx: Context, image_id: str | None) -> dict[str, str]:
+    if image_id is None:
+        return {}
+    image = await ctx.services.image.show(image_id, ctx.auth_token)
+    if image is None:
+        raise BadRequest(f"Can not find requested image {image_id}.")
+    return image_properties(image)
+
+
+def _of(name: str) -> Value:
+    return lambda found, ctx: getattr(found, name)
+
+
+def _hosts(found: Any, ctx: Context) -> list[dict[str, Any]]:
+    return [
+        {
+            "host": one.host,
+            "hypervisor_hostname": one.hypervisor_hostname,
+            "zone": one.zone,
+            "servers": one.servers,
+            "runs_out": one.runs_out,
+            "shared": one.shared,
+            "free": free(one.free),
+        }
+        for one in found.best
+    ]
+
+
+api.view(
+    View(
+        "fit",
+        {
+            "servers": Field(_of("servers"), NUMBER),
+            "zones": Field(_of("zones"), OBJECT),
+            "runs_out": Field(_of("runs_out"), OBJECT),
+            "hosts_with_room": Field(_of("hosts"), NUMBER),
+            "hosts": Field(_hosts, OBJECTS),
+            "message": Field(lambda found, ctx: found.diagnosis.sentence(), TEXT),
+            "asked": Field(lambda found, ctx: found.diagnosis.asked, OBJECT),
+            "filters": Field(lambda found, ctx: filters(found.diagnosis, Sight("all hosts")), OBJECTS),
+        },
+    )
+)
