@@ -92,6 +92,61 @@ def test_a_zone_of_disabled_hosts_is_not_available(database_url: str) -> None:
     run(scenario())
 
 
+def test_details_tell_who_is_disabled_and_who_is_down(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=4) as c:
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1", "host2", "host3", "host4"])
+                await tx.execute("UPDATE services SET disabled = TRUE WHERE host = 'host2'")
+                await tx.execute("UPDATE services SET forced_down = TRUE WHERE host = 'host3'")
+                await tx.execute("UPDATE services SET last_seen_at = 1767323045.5 WHERE host = 'host4'")
+            hosts = (await zones(c, "/detail", as_="admin"))["east"]["hosts"]
+            flags = {host: programs["nova-compute"] for host, programs in hosts.items()}
+            assert {host: (each["active"], each["available"]) for host, each in flags.items()} == {
+                "host1": (True, True),
+                "host2": (False, True),
+                "host3": (True, False),
+                "host4": (True, False),
+            }
+            assert flags["host4"]["updated_at"] == "2026-01-02T03:04:05.500000"
+            # Hosts that are down leave their zone in the choice: they may come back any moment.
+            assert (await zones(c))["east"] == {"zoneName": "east", "zoneState": {"available": True}, "hosts": None}
+
+    run(scenario())
+
+
+def test_placement_knows_zones_as_aggregates(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=3) as c:
+            async with c.db.transaction() as tx:
+                await model.create_zone(tx, "east", ["host1", "host2"])
+                await model.create_zone(tx, "east", ["host1", "host2", "host3"])
+            rows = await c.db.fetch(
+                """
+                SELECT h.host FROM aggregates a JOIN provider_aggregates pa ON pa.aggregate_uuid = a.uuid
+                JOIN resource_providers p ON p.id = pa.provider_id JOIN hypervisors h ON h.uuid = p.uuid
+                WHERE a.name = 'east' ORDER BY h.host
+                """
+            )
+            assert [row["host"] for row in rows] == ["host1", "host2", "host3"]
+
+    run(scenario())
+
+
+def test_a_zone_is_made_beside_an_aggregate_of_its_name(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            await c.post("/os-aggregates", {"aggregate": {"name": "east"}}, as_="admin")
+            for _ in range(2):
+                async with c.db.transaction() as tx:
+                    await model.create_zone(tx, "east", ["host1"])
+            assert list(await zones(c)) == ["east"]
+            found = (await c.get("/os-aggregates", as_="admin")).json()["aggregates"]
+            assert [(each["availability_zone"], each["hosts"]) for each in found] == [(None, []), ("east", ["host1"])]
+
+    run(scenario())
+
+
 def test_unknown_query_keys_are_refused_from_2_102(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
