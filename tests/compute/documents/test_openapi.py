@@ -10,9 +10,10 @@ import jsonschema
 import pytest
 
 from kilonova import compute
+from kilonova.compute.zones.model import create_zone
 from kilonova.http.openapi import document
 from tests.support import run
-from tests.support.cloud import cloud
+from tests.support.cloud import DEMO, cloud
 from tests.support.proves import proves
 
 
@@ -94,14 +95,24 @@ def test_it_is_sound(minor: int) -> None:
 
 def test_answers_are_as_described(sqlite_url: str) -> None:
     """What the routes answer fits the schemas of their version."""
-    paths = ("/flavors", "/flavors/1", "/os-hypervisors", "/os-services", "/os-availability-zone", "/os-quota-sets/p")
+    quota = f"/os-quota-sets/{DEMO}"
+    paths = (
+        *("/flavors", "/flavors/1", "/os-hypervisors", "/os-services", "/os-availability-zone", quota),
+        *("/os-aggregates", "/os-aggregates/1"),
+    )
 
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=2) as c:
+            async with c.db.transaction() as tx:
+                await create_zone(tx, "east", ["host1"])
             for version in ("2.1", "2.52", "2.53", "2.61", "latest"):
                 described = document(compute.build(), 106 if version == "latest" else int(version[2:]))
                 for path in paths:
-                    template = {"/flavors/1": "/flavors/{flavor_id}", "/os-quota-sets/p": "/os-quota-sets/{project_id}"}
+                    template = {
+                        "/flavors/1": "/flavors/{flavor_id}",
+                        quota: "/os-quota-sets/{project_id}",
+                        "/os-aggregates/1": "/os-aggregates/{aggregate_id}",
+                    }
                     operation = described["paths"]["/v2.1" + template.get(path, path)]["get"]
                     schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
                     body = (await c.get(path, as_="admin", version=version)).json()
