@@ -8,7 +8,19 @@ import msgspec
 import pytest
 
 from kilonova.hosts import messages
-from kilonova.hosts.messages import Command, Destroy, PowerOff, Reboot, Spawn, Unreadable
+from kilonova.hosts.messages import (
+    Command,
+    Describe,
+    Destroy,
+    HostFacts,
+    Inventory,
+    NestedProvider,
+    PowerOff,
+    Reboot,
+    SharingProvider,
+    Spawn,
+    Unreadable,
+)
 from tests.hosts.support import command, guest
 
 
@@ -72,3 +84,45 @@ def test_no_secret_in_a_repr() -> None:
     sent = command(Spawn(guest=guest(user_data=secret.encode(), metadata={"password": secret})))
     assert secret not in repr(sent)
     assert secret not in str(sent.verb)
+
+
+def described(fields: dict[str, Any]) -> HostFacts:
+    """What the control plane makes of an agent's answer to Describe."""
+    reply = messages.Reply(ok=True, result=msgspec.Raw(msgspec.msgpack.encode(fields)))
+    facts: HostFacts = messages.decode_answer(Describe(), messages.decode_reply(messages.encode(reply)))
+    return facts
+
+
+OLD_FACTS = {
+    "host": "cn",
+    "hypervisor_hostname": "cn",
+    "hypervisor_type": "QEMU",
+    "hypervisor_version": 1,
+    "host_ip": "192.0.2.1",
+    "cpu_info": {},
+    "inventory": {"VCPU": {"total": 4, "max_unit": 4}},
+    "traits": ["COMPUTE_NODE"],
+    "agent_version": 1,
+}
+
+
+def test_an_agent_of_the_first_version_is_a_host_of_one_provider() -> None:
+    facts = described(OLD_FACTS)
+    assert (facts.nested, facts.sharing, facts.booted_at, facts.agent_version) == ([], [], None, 1)
+    assert facts.inventory["VCPU"] == Inventory(total=4, max_unit=4)
+
+
+def test_parts_and_shares_of_a_host_arrive_as_told() -> None:
+    told = HostFacts(
+        **msgspec.structs.asdict(described(OLD_FACTS))
+        | {
+            "nested": [NestedProvider(name="NUMA0", inventory={"VCPU": Inventory(total=4, max_unit=4)}, traits=["A"])],
+            "sharing": [SharingProvider(name="san", aggregate="uuid")],
+            "booted_at": 1000.5,
+        }
+    )
+    fields = msgspec.msgpack.decode(messages.encode(told))
+    assert described(fields) == told
+    fields["nested"][0]["colour"] = "blue"
+    assert described(fields) == told, "a newer release may say more"
+    assert set(OLD_FACTS) <= set(fields), "an older control plane finds all it knows"

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kilonova import clock
 from kilonova.hosts.drivers.sim.rules import Rules
+from kilonova.hosts.drivers.sim.shapes import Shapes, load
 from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.heartbeat import Heartbeat, is_up
 from kilonova.hosts.messages import HostFacts
 from kilonova.hosts.registry import register
+from kilonova.placement import mirror
 from kilonova.store import Database, Row, Transaction, Unavailable
 from tests.hosts.support import until
 from tests.support import run
 from tests.support.databases import opened
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "host-shapes"
 Open = Callable[[], AbstractAsyncContextManager[Database]]
 
 
-async def facts(directory: Path, number: int, size: Size = Size()) -> list[HostFacts]:
-    hosts = EmbeddedHosts(EmbeddedConfig(directory=directory, hosts=number, size=size))
+async def facts(directory: Path, number: int, size: Size = Size(), *, shapes: Shapes = Shapes()) -> list[HostFacts]:
+    hosts = EmbeddedHosts(EmbeddedConfig(directory=directory, hosts=number, size=size, shapes=shapes))
     try:
         return await hosts.facts(hosts.names)
     finally:
@@ -86,8 +94,9 @@ class Failing:
 class Spied:
     """A database that writes down the statements its transactions run."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, kind: type[SpiedTransaction] | None = None) -> None:
         self._db = db
+        self._kind = kind or SpiedTransaction
         self.statements: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +105,7 @@ class Spied:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         async with self._db.transaction() as tx:
-            yield SpiedTransaction(tx, self.statements)
+            yield self._kind(tx, self.statements)
 
     def writes(self) -> list[str]:
         return [sql for sql in self.statements if not sql.lstrip().upper().startswith("SELECT")]
@@ -259,6 +268,130 @@ def test_a_database_in_trouble_costs_a_beat_and_no_more(sqlite_url: str) -> None
             beating.cancel()
 
     run(scenario())
+
+
+def test_when_a_host_booted_is_known_and_no_change(database: Open, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        hosts = await facts(tmp_path, 2)
+        asked = "SELECT booted_at, updated_at FROM hypervisors ORDER BY host"
+        async with database() as db:
+            await register(db, hosts)
+            made = await db.fetch(asked)
+            assert [row["booted_at"] for row in made] == [facts.booted_at for facts in hosts]
+            assert all(clock.now() - 60 < row["booted_at"] <= clock.now() for row in made)
+            untold = [msgspec.structs.replace(hosts[0], booted_at=None)]
+            inexact = [msgspec.structs.replace(hosts[1], booted_at=made[1]["booted_at"] + 2)]
+            spied = Spied(db)
+            await register(spied, untold + inexact)
+            assert spied.writes() == []
+            before = await db.fetch("SELECT change, generation FROM resource_providers")
+            await register(db, [msgspec.structs.replace(hosts[1], booted_at=made[1]["booted_at"] + 3600)])
+            assert await db.fetch(asked) == [made[0], {**made[1], "booted_at": made[1]["booted_at"] + 3600}]
+            assert await db.fetch("SELECT change, generation FROM resource_providers") == before
+
+    run(scenario())
+
+
+def test_a_host_takes_over_the_provider_that_waits_for_it(database: Open, tmp_path: Path) -> None:
+    """One that an operator made before the host came, or that outlived the host's service."""
+
+    async def scenario() -> None:
+        hosts = await facts(tmp_path, 2)
+        async with database() as db:
+            async with db.transaction() as tx:
+                await tx.execute(
+                    "INSERT INTO resource_providers (uuid, name, generation, change, facts, created_at, updated_at)"
+                    " VALUES ('early', 'sim-001', 0, 1, 1, 0, 0)"
+                )
+                await tx.execute("UPDATE resource_providers SET root_id = id")
+            await register(db, hosts)
+            rows = await db.fetch(
+                "SELECT h.host, p.uuid, p.reported FROM hypervisors h JOIN resource_providers p ON p.uuid = h.uuid"
+            )
+            assert {row["host"] for row in rows if row["reported"]} == {"sim-001", "sim-002"}
+            assert next(row["uuid"] for row in rows if row["host"] == "sim-001") == "early"
+
+    run(scenario())
+
+
+def test_a_host_whose_service_was_deleted_comes_back_as_new(database: Open, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        shapes = load(EXAMPLES / "shared-disk.yaml")
+        hosts = await facts(tmp_path, 1, shapes=shapes)
+        async with database() as db:
+            await register(db, hosts)
+            before = await placement(db)
+            async with db.transaction() as tx:
+                for host in ("sim-001", "sim-002", "sim-003"):
+                    await mirror.host_deleted(tx, host)
+                    await tx.execute("DELETE FROM hypervisors WHERE host = $1", host)
+                    await tx.execute("DELETE FROM services WHERE host = $1", host)
+            assert {name for name, *_ in await placement(db)} == {"sim-004"}, "the shared disk went with its last host"
+            await register(db, hosts)
+            assert await placement(db) == before
+
+    run(scenario())
+
+
+async def placement(db: Database) -> set[tuple[object, ...]]:
+    """Everything hosts have, by names."""
+    found: set[tuple[object, ...]] = set()
+    for columns, table in (
+        ("x.resource_class, x.total, x.own_ratio", "inventories"),
+        ("x.trait, x.reported", "provider_traits"),
+        ("x.aggregate_uuid, x.reported", "provider_aggregates"),
+    ):
+        sql = f"SELECT p.name, {columns} FROM resource_providers p JOIN {table} x ON x.provider_id = p.id"
+        found |= {tuple(row.values()) for row in await db.fetch(sql)}
+    return found
+
+
+def test_a_kill_while_hosts_are_registered_leaves_nothing_half(database_url: str, tmp_path: Path) -> None:
+    tables = ("services", "hypervisors", "resource_providers", "inventories", "provider_traits", "provider_aggregates")
+
+    async def counts(db: Database) -> list[int]:
+        return [await db.fetch_value(f"SELECT COUNT(*) FROM {table}") for table in tables]
+
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            assert await counts(db) == [0] * 6
+        hosts = await facts(tmp_path, 1, shapes=load(EXAMPLES / "shared-disk.yaml"))
+        async with opened(database_url) as db:
+            await register(db, hosts)
+            assert (await counts(db))[:3] == [4, 4, 5]
+
+    for statement in (2, 5, 8):
+        program = [sys.executable, "-c", _KILLED, database_url, str(tmp_path / "killed"), str(statement)]
+        done = subprocess.run(program, capture_output=True, text=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    run(scenario())
+
+
+# Kills itself after as many writes of the registration.
+_KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from kilonova.hosts.registry import register
+from kilonova.placement import mirror
+from tests.hosts.test_registry import EXAMPLES, SpiedTransaction, Spied, facts, load
+from tests.support.databases import opened
+
+class Deadly(SpiedTransaction):
+    async def execute_many(self, sql, rows):
+        await super().execute_many(sql, rows)
+        writes.append(sql)
+        if len(writes) == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    Path(sys.argv[2]).mkdir(exist_ok=True)
+    hosts = await facts(Path(sys.argv[2]), 1, shapes=load(EXAMPLES / "shared-disk.yaml"))
+    async with opened(sys.argv[1]) as db:
+        await register(Spied(db, Deadly), hosts)
+
+writes = []
+asyncio.run(main())
+"""
 
 
 def test_who_counts_as_up() -> None:

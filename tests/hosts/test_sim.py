@@ -121,6 +121,30 @@ def test_a_latency_that_cannot_be_is_named(tmp_path: Path, latency: dict[str, fl
         EmbeddedConfig(directory=tmp_path, latency=latency)
 
 
+def test_a_host_is_up_since_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def booted(vcpus: int) -> list[float | None]:
+        reach = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1, size=Size(vcpus=vcpus)))
+        found = [facts.booted_at for facts in run(reach.facts(reach.names))]
+        reach.close()
+        return found
+
+    monkeypatch.setattr(clock, "now", lambda: 1000.0)
+    assert booted(8) == [1000.0]
+    monkeypatch.setattr(clock, "now", lambda: 2000.0)
+    assert booted(8) == booted(16) == [1000.0], "neither a restart of the process nor another size is a boot"
+
+
+def test_a_file_of_an_older_release_is_understood(tmp_path: Path) -> None:
+    old = apsw.Connection(str(tmp_path / "sim.db"))
+    old.execute("CREATE TABLE hosts (name TEXT PRIMARY KEY, vcpus INTEGER, memory_mb INTEGER, disk_gb INTEGER)")
+    old.execute("INSERT INTO hosts VALUES ('sim-001', 32, 131072, 2048)")
+    old.close()
+    reach = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))
+    facts = run(reach.facts(reach.names))[0]
+    assert facts.booted_at is not None
+    assert clock.now() - 60 < facts.booted_at <= clock.now()
+
+
 def test_a_thousand_hosts_are_there_at_once(tmp_path: Path) -> None:
     reach = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1000))
     assert len(run(reach.facts(reach.names))) == 1000
