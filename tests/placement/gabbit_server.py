@@ -1,13 +1,13 @@
 """The Placement API at the root of a port, with the headers of a no-authentication mode in place of real tokens.
 
-python -m tests.placement.gabbit_server --port N --database URL
+python -m tests.placement.gabbit_server URL-OF-A-DATABASE
 
-`GET /restart/PROFILE` empties it and gives it the policy of one of run-gabbits' profiles. So a restart is a request.
+It prints its port, and runs until its input ends. `GET /restart/PROFILE` empties it and gives it the policy of one of
+run-gabbits' profiles, so a restart is but a request.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -112,24 +112,20 @@ def _config(profile: str) -> Config:
     return load(environ={}, flags=SETTINGS.get(profile))
 
 
-async def _serve(port: int, url: str, directory: Path) -> None:
+async def _serve(url: str, directory: Path) -> None:
     db = await open_database(url)
-    server = Server(Restarting(db, directory), bind("127.0.0.1", port))
+    bound = bind("127.0.0.1", 0)
+    server = Server(Restarting(db, directory), bound)
     await server.start()
-    print("ready", flush=True)
-    # Whoever started it holds the other end of its input.
+    print(bound.getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.stop()
     await db.close()
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--port", type=int, required=True)
-    options.add_argument("--database", required=True)
-    given = options.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(_serve(given.port, given.database, Path(directory)))
+        asyncio.run(_serve(sys.argv[1], Path(directory)))
 
 
 if __name__ == "__main__":
