@@ -259,7 +259,8 @@ class TestPolicies:
                 group_id = await group(c, as_="project-admin")
                 options = {"as_": "project-admin", "availability_zone": "nova:sim-001"}
                 assert (await settled(c, {"group": group_id}, **options))["status"] == "ACTIVE"
-                assert (await settled(c, {"group": group_id}, **options))["status"] == "ERROR"
+                shown = await settled(c, {"group": group_id}, **options)
+                assert "1 has a server of its anti-affinity group" in shown["fault"]["message"]
                 assert await placed(c, group_id) == {"sim-001": 1}
 
         run(scenario())

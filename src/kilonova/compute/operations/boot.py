@@ -118,7 +118,9 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     taken = await claim_first(tx, candidates, consumer, accepts=accepts)
     if taken is None:
         note = {"lost": [candidate.uuid for candidate in candidates], "losses": op.note.get("losses", 0) + 1}
-        raise GoBack("choose host", note=note, reason="other claims were faster on every proposed host")
+        obedient = accepts is None or any(map(accepts, candidates))
+        reason = "other claims were faster" if obedient else "its server group now rules otherwise"
+        raise GoBack("choose host", note=note, reason=f"{reason} on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
     await attempts.record(
         tx,

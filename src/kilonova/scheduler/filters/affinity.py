@@ -25,6 +25,9 @@ reason = Reason(
     have=lambda _, host: host.name,
 )
 
+# The claim would refuse it as well.
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     together = _together(request)

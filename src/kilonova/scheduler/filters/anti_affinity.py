@@ -35,6 +35,9 @@ class _Full(Reason):
 
 reason = _Full("", need=lambda request: f"fewer than {_most(request)} of the group", have=_have)
 
+# The claim would refuse it as well.
+even_if_forced = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     full = _full(request)
