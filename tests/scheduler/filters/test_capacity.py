@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler.filters.support import Said, passing, said
+from tests.scheduler.support import amounts, host, snapshot
+
+HOSTS = snapshot(
+    host(1),
+    host(2, used={"VCPU": 6, "MEMORY_MB": 8192}),
+    host(3, inventory={"VCPU": amounts(8, min_unit=2, max_unit=4, step_size=2)}),
+    host(4, inventory={"VCPU": amounts(8, reserved=2, allocation_ratio=1.5)}),
+)
+
+
+@pytest.mark.parametrize(
+    "resources, expected",
+    [
+        ({"VCPU": 1}, {"h1", "h2", "h4"}),
+        ({"VCPU": 3}, {"h1", "h4"}),
+        ({"VCPU": 4}, {"h1", "h3", "h4"}),
+        ({"VCPU": 8}, {"h1", "h4"}),
+        ({"VCPU": 9}, set()),
+        ({"VCPU": 1, "MEMORY_MB": 1}, {"h1"}),
+        ({"VCPU": 1, "MEMORY_MB": 0}, {"h1", "h2", "h4"}),
+        ({"CUSTOM_FPGA": 1}, set()),
+    ],
+)
+def test_there_must_be_room(resources: dict[str, int], expected: set[str]) -> None:
+    assert passing("capacity", HOSTS, resources=resources) == expected
+
+
+@pytest.mark.parametrize(
+    "row, resources, words",
+    [
+        (1, {"VCPU": 3}, Said("lack 3 VCPU", "3 VCPU", "2 VCPU free of 8 VCPU")),
+        (1, {"VCPU": 1, "MEMORY_MB": 1}, Said("lack 1 MB memory", "1 MB memory", "0 MB memory free of 8192 MB memory")),
+        (2, {"VCPU": 6}, Said("lack 6 VCPU", "6 VCPU", "at most 4 VCPU for one server")),
+        (2, {"VCPU": 1}, Said("lack 1 VCPU", "1 VCPU", "at least 2 VCPU for one server")),
+        (2, {"VCPU": 3}, Said("lack 3 VCPU", "3 VCPU", "steps of 2 VCPU")),
+        (2, {"DISK_GB": 3}, Said("lack 3 GB disk", "3 GB disk", "no DISK_GB")),
+        (0, {"CUSTOM_FPGA": 3}, Said("lack 3 CUSTOM_FPGA", "3 CUSTOM_FPGA", "no CUSTOM_FPGA")),
+    ],
+)
+def test_it_says_what_is_short(row: int, resources: dict[str, int], words: Said) -> None:
+    assert said("capacity", HOSTS, row, resources=resources) == words
