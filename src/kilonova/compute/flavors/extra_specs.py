@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from kilonova.http.errors import BadRequest
+from kilonova.placement.names import CUSTOM, standard_classes, standard_traits
 
 _WHOLE = r"-?\d+"
 _COUNT = r"0*[1-9]\d*"
@@ -64,10 +65,10 @@ _NAMESPACES: dict[str, dict[str, str]] = {
         "disk_(read|write|total)_(bytes|iops)_sec(_max)?": _WHOLE,
         "vif_(inbound|outbound)_(average|burst|peak)": _WHOLE,
     },
-    r"resources([a-zA-Z0-9_-]{1,64})?": {"[A-Z0-9_]+": r"\d+"},
-    r"trait([a-zA-Z0-9_-]{1,64})?": {"[A-Z0-9_]+": "required|forbidden"},
 }
-_PLAIN = {"group_policy": "none|isolate", "hide_hypervisor_id": _FLAG}
+# Namespaces with the names of placement behind them; a suffix tells groups apart.
+_PLACEMENT = re.compile(r"(resources|trait)[a-zA-Z0-9_-]{0,64}")
+_PLAIN = {"group_policy": "none|isolate", "hide_hypervisor_id": _FLAG, "same_subtree": r"[\w-]+(\s*[,;]\s*[\w-]+)*"}
 
 
 def check(specs: Mapping[str, str]) -> None:
@@ -85,7 +86,17 @@ def _values(key: str) -> list[str] | None:
     namespace, colon, rest = key.partition(":")
     if not colon:
         return [_PLAIN[key]] if key in _PLAIN else None
+    if placement := _PLACEMENT.fullmatch(namespace):
+        return _of_placement(placement[1], rest)
     for name, keys in _NAMESPACES.items():
         if re.fullmatch(name, namespace):
             return [pattern for spelling, pattern in keys.items() if re.fullmatch(spelling, rest)]
     return None
+
+
+def _of_placement(kind: str, name: str) -> list[str]:
+    """A class or trait is a standard one or a custom one, whether or not that exists yet."""
+    standard = standard_classes() if kind == "resources" else standard_traits()
+    if not CUSTOM.fullmatch(name) and name not in standard:
+        return []
+    return [r"\d{1,9}"] if kind == "resources" else ["required|forbidden"]
