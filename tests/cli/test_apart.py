@@ -41,6 +41,32 @@ def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
             assert second.stop() == 0
 
 
+def test_an_api_alone_can_try_a_plan(tmp_path: Path, empty_url: str) -> None:
+    """It has no worker and no hosts, and takes no part of the scheduler into memory before it is asked."""
+    data, database = tmp_path / "data", ("--database", empty_url)
+    with (
+        Cloud(data, *database, "--hosts", "2", command=("worker",)) as worker,
+        Cloud(data, *database, command=("api",)) as api,
+    ):
+        client = api.client("kilonova")
+        image = client.get("image", "/images").json()["images"][0]["id"]
+        server = {"name": "s", "flavorRef": "1", "imageRef": image, "networks": "auto"}
+        dry = {"X-Kilonova-Dry-Run": "1"}
+        assert "numpy" not in _mapped(api)
+        answer = client.post("compute", "/servers", {"server": server}, version="2.37", headers=dry)
+        assert answer.status == 200, answer.body
+        (plan,) = answer.json()["plan"]["plans"]
+        assert plan["message"] == "2 of 2 hosts fit"
+        assert plan["chosen"]["host"].startswith("sim-")
+        assert "numpy" in _mapped(api)
+        assert client.get("compute", "/servers").json()["servers"] == []
+        assert worker.running
+
+
+def _mapped(cloud: Cloud) -> str:
+    return Path(f"/proc/{cloud.pid}/maps").read_text()
+
+
 def test_another_directory_is_refused(tmp_path: Path, empty_url: str) -> None:
     """Its passwords and images would not fit the database."""
     with Cloud(tmp_path / "one", "--database", empty_url):
