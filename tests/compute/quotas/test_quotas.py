@@ -67,8 +67,7 @@ def test_each_version_has_its_resources(database_url: str, version: str, expecte
                 refused = await c.put(SET, {"quota_set": {name: 7}}, as_="admin", version=version)
                 assert fault(refused)[0] == 400
             shown = (await c.get(SET, version=version)).json()["quota_set"]
-            assert {name: shown[name] for name in expected - NETWORK} == dict.fromkeys(expected - NETWORK, 7)
-            assert all(shown[name] == -1 for name in expected & NETWORK)
+            assert {name: shown[name] for name in expected} == dict.fromkeys(expected, 7)
 
     run(scenario())
 
@@ -111,7 +110,9 @@ def test_each_version_has_its_resources_in_classes(database_url: str, version: s
             assert set(shown) == expected | {"id"}
             whole = {"quota_class_set": dict.fromkeys(expected, 7)}
             changed = await c.put(path, whole, as_="admin", version=version)
-            assert set(changed.json()["quota_class_set"]) == expected
+            assert changed.json() == whole
+            shown = (await c.get(path, as_="admin", version=version)).json()["quota_class_set"]
+            assert shown == {"id": "default", **whole["quota_class_set"]}
 
     run(scenario())
 

@@ -23,7 +23,7 @@ RESOURCES = (
     "injected_file_content_bytes",
     "injected_file_path_bytes",
 )
-# Limited by the network service; old versions show them without a limit.
+# Limited by the network service. What old versions say of them is kept for old versions, and limits nothing.
 NETWORK_RESOURCES = ("fixed_ips", "floating_ips", "security_groups", "security_group_rules")
 
 # Each kind stands before the ones above it: defaults, the project's, the user's own.

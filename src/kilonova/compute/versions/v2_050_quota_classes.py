@@ -1,7 +1,5 @@
 """Quota classes show the quotas of server groups, and those of networking no longer."""
 
-from typing import Any
-
 from kilonova.compute.quotas.schemas import LIMIT, NETWORK_RESOURCES
 from kilonova.http import col
 from kilonova.http.versions import Microversion, request, view
@@ -9,20 +7,12 @@ from kilonova.http.versions import Microversion, request, view
 UPDATE = "PUT /os-quota-class-sets/{name}"
 
 
-def without_network(body: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: limit for name, limit in body["quota_class_set"].items() if name not in NETWORK_RESOURCES}
-    return {"quota_class_set": kept}
-
-
 version = Microversion(
     "2.50",
     __doc__,
     [
         view("quota class", "new quota class").gains("server_groups", "server_group_members"),
-        *(
-            request(UPDATE).loses(f"quota_class_set.{name}", schema=LIMIT, upgrade=without_network)
-            for name in NETWORK_RESOURCES
-        ),
+        *(request(UPDATE).loses(f"quota_class_set.{name}", schema=LIMIT) for name in NETWORK_RESOURCES),
         *(view("quota class", "new quota class").loses(name, value=col(name).value) for name in NETWORK_RESOURCES),
     ],
 )
