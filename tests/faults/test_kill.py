@@ -20,6 +20,10 @@ WORK_SECONDS, SETTLE_SECONDS = 120.0, 90.0
 UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
 QUICK = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2", "KILONOVA_OPERATIONS__SWEEP_SECONDS": "0.5"}
 SLOW_HOSTS = {"KILONOVA_SIM__LATENCY__SPAWN": "0.03", "KILONOVA_SIM__LATENCY__DESTROY": "0.02"}
+HOSTS = 5
+# At most so many servers of the group on one host; when the group is full, the next one finds no host.
+PER_HOST = 3
+TOGGLED = ("sim-001", "sim-002")
 ACTIONS: dict[str, Any] = {"os-start": None, "os-stop": None, "reboot": {"type": "HARD"}}
 
 
@@ -34,6 +38,12 @@ class Users:
         self.acknowledged = 0
         self.client = cloud.client("kilonova", version="2.96")
         self.image = self.client.get("image", "/images").json()["images"][0]["id"]
+        rules = {"max_server_per_host": PER_HOST}
+        group = {"server_group": {"name": "apart", "policy": "anti-affinity", "rules": rules}}
+        self.group = self.client.post("compute", "/os-server-groups", group).json()["server_group"]["id"]
+        self.aggregate = self.client.post("compute", "/os-aggregates", {"aggregate": {"name": "rack"}}).json()[
+            "aggregate"
+        ]["id"]
 
     def act(self) -> None:
         try:
@@ -45,9 +55,11 @@ class Users:
 
     def _act(self) -> None:
         known = sorted(self.alive)
-        what = self.chance.choices(["create", "delete", "power"], [5, 2, 5])[0]
+        what = self.chance.choices(["create", "delete", "host", "power"], [5, 2, 2, 5])[0]
         if what == "create" or not known:
             self._create()
+        elif what == "host":
+            self._change_host()
         elif what == "delete":
             self._delete(self.chance.choice(known))
         else:
@@ -57,10 +69,21 @@ class Users:
 
     def _create(self) -> None:
         server = {"name": "x", "flavorRef": "1", "imageRef": self.image, "networks": "auto"}
-        answer = self.client.post("compute", "/servers", {"server": server})
+        hints = {"os:scheduler_hints": {"group": self.group}} if self.chance.random() < 0.3 else {}
+        answer = self.client.post("compute", "/servers", {"server": server, **hints})
         if answer.status == 202:
             self.alive.add(answer.json()["server"]["id"])
             self.acknowledged += 1
+
+    def _change_host(self) -> None:
+        """What placement has to mirror: who is disabled, and who is in which aggregate."""
+        host = self.chance.choice(TOGGLED)
+        if self.chance.random() < 0.5:
+            path = f"/os-services/{self.chance.choice(('enable', 'disable'))}"
+            self.client.put("compute", path, {"host": host, "binary": "nova-compute"}, version="2.1")
+        else:
+            action = self.chance.choice(("add_host", "remove_host"))
+            self.client.post("compute", f"/os-aggregates/{self.aggregate}/action", {action: {"host": host}})
 
     def _delete(self, server_id: str) -> None:
         self.alive.discard(server_id)  # should the kill come before the answer, nobody can tell
@@ -83,7 +106,7 @@ def test_nothing_is_lost(tmp_path: Path, empty_url: str) -> None:
     seed = int(os.environ.get("KILL_SEED", time.time_ns() % 100000))
     print(f"KILL_SEED={seed}")
     chance = random.Random(seed)
-    options = ["--hosts", "5", "--database", empty_url]
+    options = ["--hosts", str(HOSTS), "--database", empty_url]
     with Cloud(tmp_path / "data", *options, environ={**UNLIMITED, **QUICK, **SLOW_HOSTS}) as cloud:
         users = Users(cloud, chance)
         stop, done = threading.Event(), threading.Event()
@@ -102,7 +125,11 @@ def test_nothing_is_lost(tmp_path: Path, empty_url: str) -> None:
         servers = _settled(cloud)
         assert users.alive <= servers.keys(), "acknowledged creates are there"
         assert not users.deleted & servers.keys(), "acknowledged deletes are done"
-        assert {server["status"] for server in servers.values()} <= {"ACTIVE", "SHUTOFF"}
+        for server in servers.values():
+            if server["status"] not in ("ACTIVE", "SHUTOFF"):
+                assert server["status"] == "ERROR", server
+                assert server["fault"]["message"].startswith("No valid host was found: "), server
+                assert "anti-affinity" in server["fault"]["message"], server
         examined = kilonova("doctor", "--data", str(cloud.data), "--database", empty_url)
         assert examined.returncode == 0, examined.stdout + examined.stderr
 
