@@ -58,6 +58,9 @@ async def _measure(table: Table, url: str, sizes: list[int]) -> None:
     for size in sizes:
         await _fill(services.db, there, size)
         there = size
+        if services.db.dialect == "postgresql":
+            # As its own housekeeping does after a while.
+            await services.db.fetch("ANALYZE")
         for query in QUERIES:
             await _row(table, cloud, size, query)
     await services.db.close()

@@ -49,32 +49,42 @@ async def trees(reader: Reader, ask: Ask, sharing: Sequence[Tree], wanted: int |
     portion = MOST if wanted is None else min(MOST, max(FEWEST, 2 * wanted))
     where = Conditions()
     after, most = where.put(0), where.put(portion)
+    only = _only(ask, sharing)
+    within = f"AND uuid = {where.text(only)}" if only is not None else ""
+    # The roots are counted off before the conditions are asked, lest the database look at all of them for a few.
     sql = f"""
-        SELECT r.id FROM resource_providers r WHERE r.root_id = r.id AND r.id > {after}
-          AND {" AND ".join(_narrowing(where, ask, sharing)) or "TRUE"}
-        ORDER BY r.id LIMIT {most}
+        SELECT r.id, CAST({" AND ".join(_narrowing(where, ask, sharing)) or "TRUE"} AS BOOLEAN) AS fits
+        FROM (SELECT id FROM resource_providers WHERE root_id = id AND id > {after} {within}
+              ORDER BY id LIMIT {most}) r
+        ORDER BY r.id
     """
     last = 0
     while True:
         rows = await reader.fetch(sql, last, portion, *where.arguments[2:])
-        if not rows:
-            return
-        for tree in await read(reader, [row["id"] for row in rows], aggregates=aggregates):
-            yield tree
+        if found := [row["id"] for row in rows if row["fits"]]:
+            for tree in await read(reader, found, aggregates=aggregates):
+                yield tree
         if len(rows) < portion:
             return
         last = rows[-1]["id"]
         portion = min(MOST, 2 * portion)
 
 
+def _only(ask: Ask, sharing: Sequence[Tree]) -> str | None:
+    """The only root that can matter, if a group names its tree and nobody shares anything with others."""
+    named = [group.in_tree for group in ask.groups.values() if group.in_tree is not None]
+    return named[0] if named and not sharing else None
+
+
 async def read(reader: Reader, roots: Sequence[int], *, aggregates: bool) -> list[Tree]:
     """Whole trees, each in the order in which its providers were made."""
     rows = await reader.fetch(_PROVIDERS, roots)
+    ids = [row["id"] for row in rows]
     stocks: dict[int, dict[str, Stock]] = {}
-    for row in await reader.fetch(_STOCKS, roots):
+    for row in await reader.fetch(_STOCKS, ids):
         stocks.setdefault(row["provider_id"], {})[row["resource_class"]] = _stock(row)
-    traits = _sets(await reader.fetch(_TRAITS, roots))
-    groups = _sets(await reader.fetch(_AGGREGATES, roots)) if aggregates else {}
+    traits = _sets(await reader.fetch(_TRAITS, ids))
+    groups = _sets(await reader.fetch(_AGGREGATES, ids)) if aggregates else {}
     found: dict[int, Tree] = {}
     nothing: frozenset[str] = frozenset()
     for row in rows:
@@ -180,16 +190,13 @@ _STOCKS = """
 SELECT i.provider_id, i.resource_class, i.total, i.reserved, i.min_unit, i.max_unit, i.step_size, i.allocation_ratio,
     COALESCE((SELECT CAST(SUM(a.used) AS BIGINT) FROM allocations a
               WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class), 0) AS used
-FROM resource_providers p JOIN inventories i ON i.provider_id = p.id
-WHERE p.root_id = ANY($1)
+FROM inventories i WHERE i.provider_id = ANY($1)
 """
 _TRAITS = """
-SELECT t.provider_id, string_agg(t.trait, ',') AS names
-FROM resource_providers p JOIN provider_traits t ON t.provider_id = p.id
-WHERE p.root_id = ANY($1) GROUP BY t.provider_id
+SELECT provider_id, string_agg(trait, ',') AS names FROM provider_traits
+WHERE provider_id = ANY($1) GROUP BY provider_id
 """
 _AGGREGATES = """
-SELECT g.provider_id, string_agg(g.aggregate_uuid, ',') AS names
-FROM resource_providers p JOIN provider_aggregates g ON g.provider_id = p.id
-WHERE p.root_id = ANY($1) GROUP BY g.provider_id
+SELECT provider_id, string_agg(aggregate_uuid, ',') AS names FROM provider_aggregates
+WHERE provider_id = ANY($1) GROUP BY provider_id
 """
