@@ -48,6 +48,7 @@ class Amount(_Part, frozen=True, kw_only=True):
 
 
 Amounts = dict[str, int | Amount]
+Complaints = Iterator[tuple[str, str]]
 
 
 class Nested(_Part, frozen=True, kw_only=True):
@@ -124,7 +125,7 @@ class Shapes(_Part, frozen=True, kw_only=True):
         assigned: dict[str, Shape] = {}
         for shape in self.shape:
             if shape.hosts is not None:
-                assigned.update((host, shape) for host, _ in zip(waiting, range(shape.hosts), strict=False))
+                assigned.update((host, shape) for _, host in zip(range(shape.hosts), waiting, strict=False))
         rest = next((shape for shape in self.shape if shape.hosts is None), None)
         if rest is not None:
             assigned.update((host, rest) for host in waiting)
@@ -136,14 +137,14 @@ class Shapes(_Part, frozen=True, kw_only=True):
 
 def load(path: Path) -> Shapes:
     """Raises ShapeError."""
+    content = _read(path)
     try:
-        shapes = msgspec.convert(_read(path), Shapes)
-        for key, complaint in _complaints(shapes):
-            raise ShapeError(f"host shapes {path}: {key}: {complaint}")
+        shapes = msgspec.convert(content, Shapes)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        key = where.strip("`").removeprefix("$").removeprefix(".")
+        key, what = next(_wrong_amounts("", content), None) or _where(error)
         raise ShapeError(f"host shapes {path}: {f'{key}: ' if key else ''}{what}") from None
+    for key, what in _complaints(shapes):
+        raise ShapeError(f"host shapes {path}: {key}: {what}")
     return shapes
 
 
@@ -205,9 +206,30 @@ def _read_yaml(path: Path, text: str) -> Any:
         raise ShapeError(f"host shapes {path}: {getattr(error, 'problem', None) or 'not YAML'}{where}") from None
 
 
-# What types alone do not say. Each complaint comes with the key it is about.
+def _where(error: msgspec.ValidationError) -> tuple[str, str]:
+    what, _, where = str(error).partition(" - at ")
+    return where.strip("`").removeprefix("$").removeprefix("."), what
 
-Complaints = Iterator[tuple[str, str]]
+
+def _wrong_amounts(key: str, content: Any) -> Complaints:
+    """Inventories that are not even of the right type: of these msgspec does not tell the class."""
+    if isinstance(content, list):
+        for number, one in enumerate(content):
+            yield from _wrong_amounts(f"{key}[{number}]", one)
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            here = f"{key}.{name}" if key else str(name)
+            if key.endswith("inventory"):
+                try:
+                    msgspec.convert(value, int | Amount)
+                except msgspec.ValidationError as error:
+                    where, what = _where(error)
+                    yield f"{here}.{where}" if where else here, what
+            else:
+                yield from _wrong_amounts(here, value)
+
+
+# What types alone do not say. Each complaint comes with the key it is about.
 
 
 def _complaints(shapes: Shapes) -> Complaints:
