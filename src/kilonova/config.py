@@ -174,7 +174,9 @@ def load(
 
 
 # Settings that the environment and flags give as words with commas between them.
-_LISTS = frozenset({"zones", "filters", "token_keys", "allowed_origin", "allow_headers"})
+_LISTS = frozenset(
+    {"zones", "filters", "isolated_hosts", "isolated_images", "token_keys", "allowed_origin", "allow_headers"}
+)
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kilonova.docs import configuration, coverage, history, operations, policy, states
+from kilonova.docs import configuration, coverage, history, operations, policy, scheduler, states
 
 # The page below docs/, and what makes it from the repository's root.
 PAGES: dict[str, Callable[[Path], str]] = {
@@ -17,6 +17,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "architecture/states.md": states.page,
     "configuration.md": configuration.page,
     "policy.yaml": policy.page,
+    "scheduler.md": scheduler.page,
 }
 
 
