@@ -138,7 +138,7 @@ async def delete(ctx: Context, uuid: str) -> None:
     try:
         async with ctx.db.transaction() as tx:
             row = await find(tx, uuid, " for delete")
-            await tx.fetch(_LOCK, sorted({row["id"], row["root_id"]}))
+            await _lock(tx, row["id"], row["root_id"])
             row = await find(tx, uuid, " for delete")
             if await tx.fetch_value("SELECT 1 FROM resource_providers WHERE parent_id = $1", row["id"]):
                 raise _is_parent(row["uuid"])
@@ -170,10 +170,14 @@ async def _parent(tx: Transaction, verb: str, name: str, uuid: str, parent: str)
     """Id and root of a parent, which stay so until the end of the transaction."""
     await tx.hold(TREES)
     row = await tx.fetch_one("SELECT id, root_id FROM resource_providers WHERE uuid = $1", canonical(parent))
-    if row is None:
+    if row is None or row["id"] not in await _lock(tx, row["id"], row["root_id"]):
         raise _cannot(verb, name, uuid, "parent provider UUID does not exist.")
-    await tx.fetch(_LOCK, sorted({row["id"], row["root_id"]}))
     return row["id"], row["root_id"]
+
+
+async def _lock(tx: Transaction, *ids: int) -> set[int]:
+    """Those of the providers that are still there, and now stay."""
+    return {row["id"] for row in await tx.fetch(_LOCK, sorted(set(ids)))}
 
 
 async def _move(ctx: Context, tx: Transaction, row: Row, name: str, parent: str | None) -> None:
@@ -194,7 +198,11 @@ async def _move(ctx: Context, tx: Transaction, row: Row, name: str, parent: str 
     if parent_id in below:
         raise _cannot("save", name, uuid, "creating loop in the provider tree is not allowed.")
     root_id = above["root_id"] if above else row["id"]
-    await tx.fetch(_LOCK, sorted({*below, root_id, row["root_id"], *([parent_id] if parent_id else [])}))
+    locked = await _lock(tx, *below, root_id, row["root_id"], *([parent_id] if parent_id else []))
+    if row["id"] not in locked:
+        raise errors.no_provider(uuid)
+    if parent_id is not None and parent_id not in locked:
+        raise _cannot("save", name, uuid, "parent provider UUID does not exist.")
     if parent_id == row["parent_id"]:
         return
     await tx.execute("UPDATE resource_providers SET parent_id = $2 WHERE id = $1", row["id"], parent_id)
