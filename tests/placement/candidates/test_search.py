@@ -159,3 +159,17 @@ def test_an_unnumbered_group_without_resources_asks_its_traits_of_the_root() -> 
     [found] = arrangements(Ask(groups={"": fast, "_G": gpu}), [root, child])
     assert found == Arrangement("root", {"child": {"VGPU": 1}}, {"_G": ["child"]})
     assert list(arrangements(Ask(groups={"": safe, "_G": gpu}), [root, child])) == []
+
+
+def test_there_may_be_very_many_groups() -> None:
+    found = next(arrangements(fpgas(900), pool(2, 1000)))
+    assert sum(taken["FPGA"] for taken in found.allocations.values()) == 900
+    assert len(found.mappings) == 900
+
+
+def test_what_only_trying_everything_would_tell_is_given_up() -> None:
+    """Thirteen groups of two, and twelve providers of three: room enough, but not in these pieces."""
+    asked = Ask(groups={f"_{n}": Group(resources={"FPGA": 2}) for n in range(13)})
+    started = time.perf_counter()
+    assert list(arrangements(asked, pool(12, 3))) == []
+    assert time.perf_counter() - started < 5

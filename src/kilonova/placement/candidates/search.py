@@ -13,7 +13,9 @@ from kilonova.placement.candidates.model import UNNUMBERED, Arrangement, Ask, Gr
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # Combinations tried since the last arrangement before the tree is given up. Some asks have exponentially many that
 # nearly fit, and an answer that never comes is worse than a host passed over.
-PATIENCE = 200_000
+PATIENCE = 20_000
+# Beyond so many groups only the search itself tells whether each finds a provider of its own.
+_MANY = 100
 
 
 class Slot(NamedTuple):
@@ -154,27 +156,42 @@ class _Search:
 
     def run(self) -> Iterator[Arrangement]:
         if root_suits(self.ask, self.around.root) and feasible(self.ask, self.around, self.slots):
-            yield from self._fill(0)
+            yield from self._fill()
 
-    def _fill(self, depth: int) -> Iterator[Arrangement]:
-        if depth == len(self.slots):
-            self.tries = 0
-            yield self._arrangement()
-            return
+    def _fill(self) -> Iterator[Arrangement]:
+        """Without recursion: an ask may have more groups than the interpreter has frames."""
+        trail: list[Iterator[Provider]] = []
+        while True:
+            if len(trail) == len(self.slots):
+                self.tries = 0
+                yield self._arrangement()
+            else:
+                trail.append(iter(self.slots[len(trail)].options))
+            while trail and not self._advance(len(trail) - 1, trail[-1]):
+                trail.pop()
+            if not trail:
+                return
+
+    def _advance(self, depth: int, options: Iterator[Provider]) -> bool:
+        """Fill the slot with the next provider that will do; False if none is left, or patience is."""
         slot = self.slots[depth]
-        key = _key(slot)
-        for provider in slot.options:
+        self._take_back(slot)
+        for provider in options:
             self.tries += 1
             if self.tries > PATIENCE:
-                return
-            if not self._fits(slot, provider):
-                continue
-            self.chosen[key] = provider
-            self._add(slot, provider, 1)
-            if self._promising(slot, depth):
-                yield from self._fill(depth + 1)
+                return False
+            if self._fits(slot, provider):
+                self.chosen[_key(slot)] = provider
+                self._add(slot, provider, 1)
+                if self._promising(slot, depth):
+                    return True
+                self._take_back(slot)
+        return False
+
+    def _take_back(self, slot: Slot) -> None:
+        provider = self.chosen.pop(_key(slot), None)
+        if provider is not None:
             self._add(slot, provider, -1)
-            del self.chosen[key]
 
     def _fits(self, slot: Slot, provider: Provider) -> bool:
         """Whether the provider can give this on top of what earlier slots take from it."""
@@ -297,6 +314,10 @@ def lacking(found: Sequence[Slot]) -> list[str]:
 def separable(found: Sequence[Slot]) -> bool:
     """Whether every numbered group can have a provider of its own, leaving aside all else."""
     numbered = [slot for slot in found if slot.suffix]
+    if len(numbered) > len({provider.uuid for slot in numbered for provider in slot.options}):
+        return False
+    if len(numbered) > _MANY:
+        return True
     holder: dict[str, int] = {}
 
     def settle(index: int, seen: set[str]) -> bool:
