@@ -204,11 +204,12 @@ def test_hosts_that_register_get_what_was_said_of_them_before(database):
         async with database() as db:
             facts = await put_host(db)
             async with db.transaction() as tx:
-                await put_aggregate(tx, "zone", ["cn"], AGGREGATE)
+                await put_aggregate(tx, "zone", ["cn"], AGGREGATE, cpu_allocation_ratio="2")
                 await tx.execute("UPDATE services SET disabled = TRUE")
                 await mirror.hosts_registered(tx, ["cn"])
             assert await aggregates(db) == {(facts.name, AGGREGATE)}
             assert await disabled(db) == {facts.name}
+            assert (await ratios(db))[facts.name, "VCPU"] == 2.0
             before = await everything(db)
             async with db.transaction() as tx:
                 await mirror.hosts_registered(tx, ["cn"])

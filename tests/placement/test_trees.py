@@ -34,8 +34,8 @@ def flat(uuid: str = HOST, name: str = "cn", vcpus: int = 16, memory: int = 2048
     return ProviderFacts(uuid, name, inventory, ["COMPUTE_NODE"], **more)
 
 
-def numa(number: int = 2, uuid: str = HOST, name: str = "cn", **more: Any) -> ProviderFacts:
-    return ProviderFacts(uuid, name, {"DISK_GB": Inventory(100)}, ["COMPUTE_NODE"], cells(number), **more)
+def numa(number: int = 2, uuid: str = HOST, name: str = "cn", vcpus: int = 8) -> ProviderFacts:
+    return ProviderFacts(uuid, name, {"DISK_GB": Inventory(100)}, ["COMPUTE_NODE"], cells(number, vcpus))
 
 
 def san(total: int = 1000, aggregate: str = AGGREGATE) -> SharingProvider:
@@ -356,6 +356,25 @@ def test_allocations_go_along_into_a_new_shape_and_back(database):
             }
             await write(db, flat())
             assert await tree(db) == {"cn": None}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("imposed", [None, 3.0], ids=["of an operator", "of an aggregate"])
+def test_ratios_go_along_into_a_new_shape(database, imposed):
+    async def scenario():
+        async with database() as db:
+            await write(db, flat())
+            async with db.transaction() as tx:
+                await tx.execute(
+                    "UPDATE inventories SET allocation_ratio = 3, aggregate_ratio = $1 WHERE resource_class = 'VCPU'",
+                    imposed,
+                )
+            users = [await take(db, cn={"VCPU": 15}) for _ in range(3)]
+            await write(db, numa(2, vcpus=15))
+            assert len(users) == len({consumer for consumer, _ in await held(db)}) == 3
+            rows = await db.fetch("SELECT allocation_ratio, aggregate_ratio FROM inventories WHERE total = 15")
+            assert rows == [{"allocation_ratio": 3.0, "aggregate_ratio": imposed}] * 2
 
     run(scenario())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova.placement import providers
 from kilonova.placement.changes import facts_changed, hosts_changed
@@ -63,17 +63,7 @@ async def ratios_changed(tx: Transaction, hosts: Sequence[str]) -> None:
     none does any more, the host's own wish returns. Where aggregates said nothing and say nothing, nothing changes:
     an operator's ratio stays.
     """
-    imposed = await _imposed(tx, hosts)
-    await _locked_trees(tx, hosts)
-    changes = []
-    for row in await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIOS.values())):
-        ratio = imposed.get((row["host"], row["resource_class"]))
-        if ratio != row["aggregate_ratio"]:
-            effective = row["own_ratio"] if ratio is None else ratio
-            changes.append((row["provider_id"], row["resource_class"], effective, ratio))
-    if changes:
-        await tx.execute_many(_IMPOSE, changes)
-        await facts_changed(tx, sorted({change[0] for change in changes}))
+    await _impose(tx, hosts, await _imposed(tx, hosts))
     await hosts_changed(tx, hosts)
 
 
@@ -107,6 +97,9 @@ async def hosts_registered(tx: Transaction, hosts: Sequence[str]) -> None:
     disabled = await tx.fetch(_DISABLED_WITHOUT_TRAIT, list(hosts), DISABLED)
     if disabled:
         await _mark_disabled(tx, [row["host"] for row in disabled], True)
+    imposed = await _imposed(tx, hosts)
+    if imposed:
+        await _impose(tx, sorted({host for host, _ in imposed}), imposed)
 
 
 async def _mark_disabled(tx: Transaction, hosts: Sequence[str], disabled: bool) -> None:
@@ -126,6 +119,22 @@ async def _mark_disabled(tx: Transaction, hosts: Sequence[str], disabled: bool) 
     else:
         await tx.execute("DELETE FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED, changing)
     await facts_changed(tx, changing)
+
+
+async def _impose(tx: Transaction, hosts: Sequence[str], imposed: Mapping[tuple[str, str], float]) -> None:
+    rows = await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIOS.values()))
+    if all(imposed.get((row["host"], row["resource_class"])) == row["aggregate_ratio"] for row in rows):
+        return
+    await _locked_trees(tx, hosts)
+    changes = []
+    for row in await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIOS.values())):
+        ratio = imposed.get((row["host"], row["resource_class"]))
+        if ratio != row["aggregate_ratio"]:
+            effective = row["own_ratio"] if ratio is None else ratio
+            changes.append((row["provider_id"], row["resource_class"], effective, ratio))
+    if changes:
+        await tx.execute_many(_IMPOSE, changes)
+        await facts_changed(tx, sorted({change[0] for change in changes}))
 
 
 async def _imposed(tx: Transaction, hosts: Sequence[str]) -> dict[tuple[str, str], float]:

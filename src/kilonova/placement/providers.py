@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kilonova import clock
 from kilonova.placement.changes import NEXT, facts_changed
 from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted
-from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news, stocks
+from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news
 from kilonova.store import Transaction
 
 __all__ = ["Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "sync"]
@@ -38,7 +38,8 @@ async def sync(tx: Transaction, hosts: Sequence[ProviderFacts]) -> None:
         picture = await _look(tx, told, changing)
     await _leave_taken_names(tx, told, changing, picture)
     fates = await _fates(tx, told, changing, picture)
-    await _Writing(tx, picture).write([one for group in fates for one in told.groups[group]], list(fates.values()))
+    wanted = [(one, picture.stocks(group, one)) for group in fates for one in told.groups[group]]
+    await _Writing(tx, picture).write(wanted, list(fates.values()))
     await _drop_lonely(tx, told, changing, picture, fates)
 
 
@@ -229,11 +230,13 @@ class _Writing:
         self._created: set[int] = set()
         self._touched: set[int] = set()
 
-    async def write(self, wanted: list[Wanted], fates: list[Fate]) -> None:
-        await self._create([one for one in wanted if one.uuid not in self._known])
-        pairs = [(one, self._known[one.uuid]) for one in wanted]
+    async def write(self, wanted: list[tuple[Wanted, dict[str, Stock]]], fates: list[Fate]) -> None:
+        await self._create([one for one, _ in wanted if one.uuid not in self._known])
+        pairs = [(one, self._known[one.uuid]) for one, _ in wanted]
         await self._place(pairs)
-        await self._put_inventories(pairs, [pair for fate in fates for pair in fate.closed])
+        stocks = [(self._known[one.uuid], target) for one, target in wanted]
+        closed = [(known, {name: known.inventory[name].closed()}) for fate in fates for known, name in fate.closed]
+        await self._put_inventories(stocks + closed)
         await self._move(fates)
         await self._drop_inventories([pair for fate in fates for pair in fate.dropped])
         await self._tell(
@@ -281,11 +284,9 @@ class _Writing:
                 await self._tx.execute(_ROOT_OF_SUBTREE, provider_id)
         self._touched |= {row[0] for row in (*named, *moved)}
 
-    async def _put_inventories(self, pairs: list[tuple[Wanted, Known]], closed: list[tuple[Known, str]]) -> None:
-        targets = [(known, stocks(one, known)) for one, known in pairs]
-        targets += [(known, {name: known.inventory[name].closed()}) for known, name in closed]
+    async def _put_inventories(self, targets: list[tuple[Known, dict[str, Stock]]]) -> None:
         put = [
-            (known.id, name, *stock.amounts, stock.own)
+            (known.id, name, *stock.amounts, stock.own, stock.imposed)
             for known, target in targets
             for name, stock in target.items()
             if known.inventory.get(name) != stock
@@ -380,11 +381,13 @@ WHERE id IN (
 """
 _PUT_INVENTORY = """
 INSERT INTO inventories
-    (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size, allocation_ratio, own_ratio)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size, allocation_ratio, own_ratio,
+     aggregate_ratio)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (provider_id, resource_class) DO UPDATE SET total = excluded.total, reserved = excluded.reserved,
     min_unit = excluded.min_unit, max_unit = excluded.max_unit, step_size = excluded.step_size,
-    allocation_ratio = excluded.allocation_ratio, own_ratio = excluded.own_ratio
+    allocation_ratio = excluded.allocation_ratio, own_ratio = excluded.own_ratio,
+    aggregate_ratio = excluded.aggregate_ratio
 """
 _HELD = "SELECT consumer_uuid, provider_id, resource_class, used FROM allocations WHERE provider_id = ANY($1)"
 _USED = """

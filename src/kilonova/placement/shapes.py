@@ -31,8 +31,12 @@ class Stock(NamedTuple):
     imposed: float | None = None
 
     @classmethod
-    def told(cls, told: InventoryLike) -> Stock:
-        return cls(_amounts(told, told.allocation_ratio), told.allocation_ratio)
+    def told(cls, told: InventoryLike, like: Stock | None = None) -> Stock:
+        """A new one. Its ratio is that of one like it, where an operator or an aggregate has set that."""
+        wish = told.allocation_ratio
+        if like is not None and (like.imposed is not None or like.own == wish):
+            return cls(_amounts(told, like.amounts.allocation_ratio), wish, like.imposed)
+        return cls(_amounts(told, wish), wish)
 
     @classmethod
     def of_row(cls, row: Row) -> Stock:
@@ -116,6 +120,20 @@ class Picture:
         names = {one.uuid for one in told}
         return any(known.reported and known.uuid not in names for known in tree)
 
+    def stocks(self, group: str, wanted: Wanted) -> dict[str, Stock]:
+        """What a provider of the group is to have of each class that is told of it."""
+        known = self.known.get(wanted.uuid)
+        had = known.inventory if known is not None else {}
+        return {
+            name: had[name].follow(told) if name in had else Stock.told(told, self._like(group, name))
+            for name, told in wanted.inventory.items()
+        }
+
+    def _like(self, group: str, name: str) -> Stock | None:
+        """What the group has of the class elsewhere, as its hosts tell it."""
+        told = (known.inventory[name] for known in self.trees.get(group, ()) if name in known.inventory)
+        return next((stock for stock in told if stock.own is not None), None)
+
     def _one_differs(self, wanted: Wanted) -> bool:
         known = self.known.get(wanted.uuid)
         if known is None or not known.reported or known.name != wanted.name:
@@ -192,12 +210,15 @@ class Planner:
         return one.inventory[name].total > known.inventory[name].amounts.total
 
     def _providers(self, group: str) -> list[Wanted]:
-        shared = [one for uuid in self._told.shares.get(group, ()) for one in self._told.groups.get(uuid, ())]
-        return [*self._told.groups[group], *shared]
+        return [one for _, one in self._parts(group)]
+
+    def _parts(self, group: str) -> list[tuple[str, Wanted]]:
+        """The group's own providers, then those it shares with others."""
+        groups = (group, *self._told.shares.get(group, ()))
+        return [(part, one) for part in groups for one in self._told.groups.get(part, ())]
 
     def _homes(self, group: str) -> list[tuple[str, dict[str, Stock]]]:
-        known = self._picture.known
-        return [(one.uuid, stocks(one, known.get(one.uuid))) for one in self._providers(group)]
+        return [(one.uuid, self._picture.stocks(part, one)) for part, one in self._parts(group)]
 
     def _settle(self, held: Sequence[Held], homes: list[tuple[str, dict[str, Stock]]]) -> list[Move]:
         """Find a home for each of these, or raise Misfit.
@@ -238,14 +259,6 @@ class Planner:
         key = uuid, one.resource_class
         self._used[key] = self._used.get(key, 0) + one.used
         return Move(one, uuid)
-
-
-def stocks(wanted: Wanted, known: Known | None) -> dict[str, Stock]:
-    """What a provider is to have of each class that is told."""
-    had = known.inventory if known is not None else {}
-    return {
-        name: had[name].follow(told) if name in had else Stock.told(told) for name, told in wanted.inventory.items()
-    }
 
 
 def _unneeded(tree: Sequence[Known], kept: set[int]) -> list[Known]:
