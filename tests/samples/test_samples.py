@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kilonova.compute.server_groups import model as server_groups
 from kilonova.compute.zones.model import create_zone
 from tests.samples.shape import differences
 from tests.support import run
-from tests.support.cloud import DEMO, Cloud, cloud, put_server
+from tests.support.cloud import ADMIN, DEMO, Cloud, cloud, put_server
 
 SAMPLES = Path(__file__).parents[3] / "shared/compute-api/samples"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
 SPECS = {"extra_specs": {"hw:cpu_policy": "shared", "hw:numa_nodes": "1"}}
+GROUP = "5bbcc3c4-1da2-4437-a48a-66f15b1b13f9"
 SERVICE = {"host": "host1", "binary": "nova-compute"}
 
 pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
@@ -48,6 +50,9 @@ CASES = [
     Case("versions/v2-version-get-resp.json", "GET", "/v2", root="/compute"),
     Case("extension-info/extensions-list-resp.json", "GET", "/extensions"),
     Case("extension-info/extensions-get-resp.json", "GET", "/extensions/os-agents"),
+    *every("os-server-groups/server-groups-post-resp.json", "- 2.13 2.64", "POST", "/os-server-groups", "request"),
+    *every("os-server-groups/server-groups-get-resp.json", "- 2.13 2.64", "GET", f"/os-server-groups/{GROUP}"),
+    *every("os-server-groups/server-groups-list-resp.json", "- 2.13 2.64", "GET", "/os-server-groups"),
     *every("flavors/flavors-list-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors"),
     *every("flavors/flavors-detail-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors/detail"),
     *every("flavors/flavor-get-resp.json", "- 2.55", "GET", "/flavors/1"),
@@ -242,6 +247,9 @@ async def furnish(c: Cloud) -> None:
     async with c.db.transaction() as tx:
         await create_zone(tx, "london", ["host3"])
         await tx.execute("UPDATE hypervisors SET booted_at = 1")
+        owner = {"project_id": ADMIN, "user_id": "admin-id", "created_at": 1.0}
+        group = {"id": GROUP, "name": "test", "policy": "anti-affinity", "max_server_per_host": 3}
+        await server_groups.create(tx, {**group, **owner})
     for name in ("specified", "private"):
         flavor = {"name": name, "id": name, "ram": 1, "vcpus": 1, "disk": 1}
         await c.post("/flavors", {"flavor": {**flavor, "os-flavor-access:is_public": name != "private"}}, as_="admin")

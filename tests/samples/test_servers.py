@@ -92,11 +92,16 @@ def test_servers(sqlite_url: str) -> None:
 def test_new_servers(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=1, zones=("us-west",), quota__instances=100, quota__cores=100) as c:
+            group = {"server_group": {"name": "g", "policies": ["affinity"]}}
+            group_id = (await c.post("/os-server-groups", group)).json()["server_group"]["id"]
+            there = {"same_host": (await c.active())["id"], "group": group_id}
             for file in samples("servers", "server-create-resp.json"):
                 asked = file.with_name("server-create-req.json")
                 if not asked.exists():
                     continue
                 body = json.loads(asked.read_text())
+                for hints in (body[key] for key in body if key.endswith("scheduler_hints")):
+                    hints.update({name: there[name] for name in hints})
                 server = body["server"] = {key: value for key, value in body["server"].items() if key not in NOT_YET}
                 server["flavorRef"] = "1"
                 server["availability_zone"] = "us-west"
