@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 from typing import Any
 
@@ -15,6 +17,7 @@ from kilonova.placement.facts import SHARES, child_uuid, sharing_uuid
 from kilonova.store import Database
 from tests.placement.support import consumer, everything, marks, write
 from tests.support import run
+from tests.support.databases import opened
 
 HOST = "11111111-2222-4333-8444-555555555555"
 AGGREGATE = "a0000000-0000-4000-8000-000000000001"
@@ -441,3 +444,48 @@ def test_uuids_are_the_same_on_every_start():
     """Other services remember them."""
     assert child_uuid(HOST, "NUMA0") == "6fefc9c5-490f-5e07-b1e0-29943dd0b78e"
     assert sharing_uuid("san") != sharing_uuid("nas")
+
+
+def test_claims_during_a_change_of_shape_are_neither_lost_nor_doubled(postgresql_url):
+    """Boots and deletes of other processes run while the host registers in its new shape."""
+
+    async def busy(db: Database, number: int, stop: asyncio.Event) -> list[str]:
+        kept: list[str] = []
+        for turn in itertools.count():
+            if stop.is_set():
+                return kept
+            user = consumer()
+            uuids = [row["uuid"] for row in await db.fetch(_WITH_CPU)]
+            async with db.transaction() as tx:
+                done = await claim(tx, user, {uuids[(number + turn) % len(uuids)]: {"VCPU": 1}})
+            if done and turn % 4 == 0 and len(kept) < 3:
+                kept.append(user.uuid)
+            elif done:
+                async with db.transaction() as tx:
+                    await release(tx, user.uuid)
+        return kept
+
+    async def reshape(db: Database, stop: asyncio.Event) -> None:
+        for turn in range(12):
+            await write(db, numa() if turn % 2 == 0 else flat())
+            await asyncio.sleep(0.02)
+        stop.set()
+
+    async def scenario():
+        async with opened(postgresql_url) as db, opened(postgresql_url) as other:
+            await write(db, flat())
+            stop = asyncio.Event()
+            *kept, _ = await asyncio.gather(*(busy(other, n, stop) for n in range(4)), reshape(db, stop))
+            mine = sorted(user for users in kept for user in users)
+            assert mine
+            assert sorted(user for user, _ in await held(db)) == mine
+            assert all(amounts == {"VCPU": 1} for amounts in (await held(db)).values())
+            assert sorted(row["uuid"] for row in await db.fetch("SELECT uuid FROM consumers")) == mine
+
+    run(scenario())
+
+
+_WITH_CPU = """
+SELECT p.uuid FROM resource_providers p JOIN inventories i ON i.provider_id = p.id WHERE i.resource_class = 'VCPU'
+ORDER BY p.id
+"""
