@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.scheduler.matching import satisfies
+from kilonova.scheduler.matching import in_words, satisfies
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,9 @@ from kilonova.scheduler.matching import satisfies
 )
 def test_rules(value: object, rule: str, met: bool) -> None:
     assert satisfies(value, rule) is met
+
+
+def test_rules_in_words() -> None:
+    assert in_words("disk", "ssd") == "disk=ssd"
+    assert in_words("tier", ">= 4") == "tier >= 4"
+    assert in_words("tier", "") == "tier="

@@ -21,6 +21,7 @@ _TEXTS: dict[str, Callable[[str, str], bool]] = {
     "s<": operator.lt,
 }
 _IN, _ALL_IN, _OR = "<in>", "<all-in>", "<or>"
+_OPERATORS = frozenset({*_NUMBERS, *_TEXTS, _IN, _ALL_IN, _OR})
 
 
 def satisfies(value: object, rule: str) -> bool:
@@ -37,6 +38,12 @@ def satisfies(value: object, rule: str) -> bool:
     if words and first == _OR:
         return str(value) in [choice.strip() for choice in rule.split(_OR)[1:]]
     return str(value) == rule
+
+
+def in_words(name: str, rule: str) -> str:
+    """`disk=ssd`, `tier >= 4`."""
+    first, *words = rule.split() or [""]
+    return f"{name} {rule}" if words and first in _OPERATORS else f"{name}={rule}"
 
 
 def _compares(compare: Callable[[float, float], bool], value: object, wanted: str) -> bool:

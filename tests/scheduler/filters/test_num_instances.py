@@ -16,7 +16,7 @@ def hosts() -> Hosts:
 
 def test_a_host_has_no_more_servers_than_it_may() -> None:
     assert passing("num_instances", hosts()) == {"h1", "h3"}
-    words = Said("have as many servers as they may", "room for one more server", "3 servers of at most 3")
+    words = Said("have no room for another server", "room for one more server", "3 servers of at most 3")
     assert said("num_instances", hosts(), 1) == words
     assert load(["num_instances"])[0].reads == ("servers",)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kilonova.scheduler.filters import Reason, Reasons
-from kilonova.scheduler.matching import satisfies
+from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.specs import PLAIN
 
@@ -54,7 +54,7 @@ def _have(key: str, host: Host) -> str:
 def _lack(key: str, rule: str, scoped: bool) -> Reason:
     return Reason(
         "not in an aggregate with {need}",
-        need=lambda _: f"{key}={rule}",
+        need=lambda _: in_words(key, rule),
         have=lambda _, host: _have(key, host),
         applies=lambda _, hosts: ~_fits(key, rule, scoped, hosts),
     )

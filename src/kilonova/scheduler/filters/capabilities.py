@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kilonova.scheduler.filters import Reason, Reasons
-from kilonova.scheduler.matching import satisfies
+from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _have(path: tuple[str, ...], host: Host) -> str:
 def _lack(path: tuple[str, ...], rule: str) -> Reason:
     return Reason(
         "lack capability {need}",
-        need=lambda _: f"{':'.join(path)} {rule}",
+        need=lambda _: in_words(":".join(path), rule),
         have=lambda _, host: _have(path, host),
         applies=lambda _, hosts: ~_fits(path, rule, hosts),
     )

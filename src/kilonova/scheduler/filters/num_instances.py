@@ -35,7 +35,7 @@ def _have(_: Request, host: Host) -> str:
     return f"{host.hosts.loads.servers[host.row]} servers of at most {most:.0f}"
 
 
-reason = Reason("have as many servers as they may", need=lambda _: "room for one more server", have=_have)
+reason = Reason("have no room for another server", need=lambda _: "room for one more server", have=_have)
 
 reads = ("servers",)
 
