@@ -186,8 +186,7 @@ def _event(step: Row) -> Event:
 
 def _fault(fault: Any) -> str | None:
     """What a failure that was foreseen keeps for administrators."""
-    details = fault.get("details") if isinstance(fault, dict) else fault
-    return details if isinstance(details, str) else None
+    return fault if isinstance(fault, str) else None
 
 
 def _name(step: str, phase: str) -> str:

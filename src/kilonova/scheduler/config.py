@@ -61,5 +61,5 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     aggregate_image_properties_isolation_namespace: str = ""
     """For the filter aggregate_image_properties: only keys that begin with this and the separator count."""
     aggregate_image_properties_isolation_separator: str = "."
-    shown_hosts: int = 50
-    """How many rejected hosts a diagnosis describes one by one."""
+    shown_hosts: int = 200
+    """How many rejected hosts the diagnosis of a failure describes one by one."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Hosts
     from kilonova.scheduler.stock import Integers
 
+# An account is kept in several places; the attempt has all.
+_LINES = 50
+
 Free = Mapping[str, tuple[int, int]]
 """Of each class asked for: how much was free, and of how much."""
 
@@ -98,8 +101,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return f"{self.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
 
     def account(self) -> str:
-        """For administrators, a line for each rejected host that is described: `h1: lack 2 VCPU: 1 VCPU free of 8`."""
-        lines = [f"{one.host}: {one.text} (needed {one.need}): {one.have}" for one in self.rejections]
+        """For administrators, a line for each of some rejected hosts."""
+        shown = self.rejections[:_LINES]
+        lines = [f"{one.host}: {one.text} (needed {one.need}): {one.have}" for one in shown]
         more = sum(result.rejected for result in self.filters) - len(lines)
         return "\n".join([*lines, f"and {more} more"] if lines and more > 0 else lines)
 

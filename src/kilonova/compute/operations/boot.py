@@ -18,7 +18,8 @@ from kilonova.hosts.messages import Destroy, Spawn
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable
 from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
 from kilonova.placement.claims import Consumer, release
-from kilonova.scheduler import Candidate, attempts, claim_first
+from kilonova.scheduler import Candidate, Diagnosis, attempts, claim_first
+from kilonova.scheduler.attempts import Packed
 from kilonova.store import Transaction
 
 
@@ -59,18 +60,7 @@ class Boot(Operation):
     async def failed(self, tx: Transaction, error: Failed) -> None:
         # A boot is cancelled only by a delete, which comes next and takes the server as it is.
         if not isinstance(error, Cancelled):
-            fault = error.fault or {}
-            if fault.get("diagnosis"):
-                await attempts.record(
-                    tx,
-                    server_id=str(self.server_id),
-                    operation_id=self.id,
-                    kind=self.kind,
-                    diagnosis=fault["diagnosis"],
-                    host=None,
-                    lost=self.note.get("losses", 0),
-                )
-            await model.fail(tx, str(self.server_id), str(error), fault.get("details"))
+            await model.fail(tx, str(self.server_id), str(error), error.fault)
 
 
 async def choose(op: Operation) -> dict[str, Any]:
@@ -86,11 +76,24 @@ async def choose(op: Operation) -> dict[str, Any]:
         excluded=frozenset(tried),
     )
     plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
-    diagnosis = attempts.pack(plan.diagnosis)
     if not plan.candidates:
-        fault = _fault(tried, plan.diagnosis.account(), diagnosis)
-        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=fault)
-    return {"candidates": [structs.astuple(candidate) for candidate in plan.candidates], "diagnosis": diagnosis}
+        async with op.db.transaction() as tx:
+            await _keep(op, tx, plan.diagnosis, None)
+        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_fault(tried, plan.diagnosis.account()))
+    candidates = [structs.astuple(candidate) for candidate in plan.candidates]
+    return {"candidates": candidates, "diagnosis": attempts.pack(plan.diagnosis)}
+
+
+async def _keep(op: Operation, tx: Transaction, diagnosis: Diagnosis | Packed, host: str | None) -> None:
+    await attempts.record(
+        tx,
+        server_id=str(op.server_id),
+        operation_id=op.id,
+        kind=op.kind,
+        diagnosis=diagnosis,
+        host=host,
+        lost=op.note.get("losses", 0),
+    )
 
 
 def _no_host(sentence: str, tried: dict[str, str]) -> str:
@@ -102,10 +105,10 @@ def _reasons(tried: dict[str, str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in Counter(tried.values()).items())
 
 
-def _fault(tried: dict[str, str], account: str = "", diagnosis: dict[str, Any] | None = None) -> dict[str, Any]:
+def _fault(tried: dict[str, str], account: str = "") -> str | None:
     """What a failure keeps for administrators: which hosts could not build the server, and who was not even asked."""
     lines = [*(f"{host}: {reason}" for host, reason in tried.items()), account]
-    return {"details": "\n".join(filter(None, lines)) or None, "diagnosis": diagnosis}
+    return "\n".join(filter(None, lines)) or None
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:
@@ -122,15 +125,7 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
         reason = "other claims were faster" if obedient else "its server group now rules otherwise"
         raise GoBack("choose host", note=note, reason=f"{reason} on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
-    await attempts.record(
-        tx,
-        server_id=server["id"],
-        operation_id=op.id,
-        kind=op.kind,
-        diagnosis=chosen["diagnosis"],
-        host=taken.host,
-        lost=op.note.get("losses", 0),
-    )
+    await _keep(op, tx, chosen["diagnosis"], taken.host)
     # Nobody needs the rest of the plan any more; whoever comes back here makes a new one.
     del op.results["choose host"]
     op.host = taken.host
