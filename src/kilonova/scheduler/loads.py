@@ -6,11 +6,15 @@ The first two are read only if a configured filter or weigher says so in its `re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kilonova.scheduler.stock import Integers, longer
+from kilonova.scheduler.stock import Integers, Numbers, longer
 from kilonova.store import Database
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.snapshot import Hosts
 
 SERVERS, OPERATIONS = "servers", "operations"
 
@@ -22,6 +26,16 @@ class Loads:
         """By host; most hosts are idle and not in it."""
         self.failures: dict[str, int] = {}
         """Builds that failed in a row, by host, as this process remembers them."""
+
+        self._running: Numbers = np.zeros(0)
+        self._running_of: Mapping[str, int] | None = None
+
+    def running(self, hosts: Hosts) -> Numbers:
+        """`operations` as a column, worked out once for each time that they were read."""
+        if self._running_of is not self.operations or len(self._running) != hosts.size:
+            self._running = hosts.spread(self.operations)
+            self._running_of = self.operations
+        return self._running
 
     def grow(self, by: int) -> None:
         self.servers = longer(self.servers, by)

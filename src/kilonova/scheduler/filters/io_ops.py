@@ -22,12 +22,11 @@ reads = ("operations",)
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    busy = hosts.loads.operations
-    said = hosts.aggregates.numbers(KEY)
-    usual = hosts.settings.max_io_ops_per_host
-    if said is None:
-        return ~hosts.named(host for host, number in busy.items() if number >= usual) if busy else hosts.everywhere
+    if not hosts.loads.operations:
+        return hosts.everywhere
     import numpy as np
 
-    mask: Mask = hosts.spread(hosts.loads.operations) < np.where(np.isnan(said), usual, said)
+    usual = hosts.settings.max_io_ops_per_host
+    said = hosts.aggregates.numbers(KEY)
+    mask: Mask = hosts.loads.running(hosts) < (usual if said is None else np.where(np.isnan(said), usual, said))
     return mask

@@ -14,4 +14,4 @@ reads = ("operations",)
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers | None:
-    return hosts.spread(hosts.loads.operations).take(rows) if hosts.loads.operations else None
+    return hosts.loads.running(hosts).take(rows) if hosts.loads.operations else None
