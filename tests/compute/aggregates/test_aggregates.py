@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.placement.claims import Consumer, claim
+from tests.compute.hypervisors.test_hypervisors import nest
 from tests.support import run
-from tests.support.cloud import Cloud, cloud, fault, put_server
+from tests.support.cloud import Cloud, cloud, fault, insert_server, put_server
 from tests.support.proves import proves
 from tests.support.whole import whole
 
@@ -294,6 +296,28 @@ def test_servers_stay_in_their_zone(database_url: str) -> None:
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE servers SET deleted = TRUE")
             assert (await act(c, east["id"], "remove_host", {"host": "host2"})).status == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("place", ["root", "cell"])
+def test_a_server_that_is_just_coming_counts(database_url: str, place: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            east = await create(c, "e", "east")
+            root = await c.db.fetch_one("SELECT id, uuid FROM resource_providers")
+            assert root is not None
+            async with c.db.transaction() as tx:
+                await nest(tx, "host1", "cell", {"VCPU": 4})
+            provider = {"root": root["uuid"], "cell": "cell"}[place]
+            async with c.db.transaction() as tx:
+                assert await claim(tx, Consumer("s1", "p", "u"), {provider: {"VCPU": 1}})
+                moving = asyncio.create_task(act(c, east["id"], "add_host", {"host": "host1"}))
+                await asyncio.sleep(0.2)
+                await insert_server(tx, "s1", host="host1")
+            answer = await moving
+            assert answer.status == 409, answer.body
+            assert (await shown(c, east["id"]))["hosts"] == []
 
     run(scenario())
 

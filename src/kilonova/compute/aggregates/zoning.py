@@ -13,6 +13,12 @@ from kilonova.store import Reader, Transaction
 
 Zones = dict[str, set[str]]
 _NAMED = 5
+_LOCK_TREES = """
+SELECT id FROM resource_providers
+WHERE root_id IN (
+    SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = ANY($1))
+ORDER BY id FOR UPDATE
+"""
 
 
 class Refused(Exception):
@@ -21,6 +27,8 @@ class Refused(Exception):
 
 async def before(tx: Transaction, hosts: Sequence[str]) -> Zones:
     """The zones of these hosts before a change. No server comes to one of them until `tx` ends."""
+    # A claim locks whatever it takes from, which need not be the root.
+    await tx.fetch(_LOCK_TREES, list(hosts))
     await hosts_changed(tx, hosts)
     return await _zones(tx, hosts)
 
