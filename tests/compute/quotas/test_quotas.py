@@ -12,6 +12,7 @@ from kilonova.http.errors import Forbidden
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, cloud, fault, insert_server, put_server
 from tests.support.proves import proves
+from tests.support.whole import whole
 
 LASTING = {"instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members"}
 INJECTED = {"injected_files", "injected_file_content_bytes", "injected_file_path_bytes"}
@@ -372,6 +373,24 @@ class TestClaims:
                 with pytest.raises(Forbidden) as refused:
                     await room("u", 5)
                 assert "already used 2 of 6" in refused.value.message
+
+        run(scenario())
+
+    def test_a_users_share_of_servers(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url, hosts=1) as c:
+                path = f"{SET}?user_id=member-id"
+                body = {"quota_set": {"instances": 1, "metadata_items": 1}}
+                assert (await c.put(path, body, as_="admin")).status == 200
+                await c.boot(as_="member")
+                server: dict[str, Any] = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto"}
+                refused = await c.post("/servers", {"server": server}, version="2.96")
+                assert fault(refused)[0] == 403
+                assert "already used 1 of 1 instances" in fault(refused)[2]
+                await c.boot(as_="manager", metadata={"a": "1", "b": "2"})
+                server["metadata"] = {"a": "1", "b": "2"}
+                refused = await c.post("/servers", {"server": server}, version="2.96")
+                assert "2 given, 1 allowed" in fault(refused)[2]
 
         run(scenario())
 
