@@ -50,6 +50,10 @@ OWN = [
     ("os_compute_api:os-volumes-attachments:swap", ADMINS | {"service"}),
     ("os_compute_api:limits", set(PERSONAS)),
     ("compute:servers:resize:cross_cell", set()),
+    ("kilonova:servers:placement", ADMINS | {"manager", "member", "reader"}),
+    ("kilonova:servers:placement:own_hosts", {"admin", "manager"}),
+    ("kilonova:servers:placement:all_hosts", {"system admin"}),
+    ("kilonova:fit", {"system admin"}),
     ("placement:reshaper:reshape", {"service"}),
     ("placement:usages", {"admin", "manager", "member", "reader", "service"}),
     ("get_images", ADMINS | {"manager", "member", "reader"}),
@@ -64,6 +68,8 @@ FOREIGN = [
     ("os_compute_api:os-migrate-server:migrate_live", ADMINS),
     ("os_compute_api:os-keypairs:show", ADMINS),
     ("os_compute_api:os-hypervisors:list-assigned", set()),
+    ("kilonova:servers:placement:own_hosts", set()),
+    ("kilonova:servers:placement:all_hosts", ADMINS),
     ("placement:usages", {"admin", "service"}),
     ("delete_image", ADMINS),
     ("delete_port", ADMINS | {"service"}),
@@ -78,6 +84,14 @@ def test_defaults_on_the_own_project(rule: str, who: set[str]) -> None:
 @pytest.mark.parametrize("rule, who", FOREIGN)
 def test_defaults_on_another_project(rule: str, who: set[str]) -> None:
     assert allowed(Policy(), rule, OTHERS) == who
+
+
+def test_administrators_of_the_project_admin_look_after_the_cloud() -> None:
+    policy = Policy()
+    rule = "kilonova:servers:placement:all_hosts"
+    assert policy.allows(rule, token("admin", project_name="admin"), target())
+    assert not policy.allows(rule, token("admin", project_name="demo"), target())
+    assert not policy.allows(rule, token("member", project_name="admin"), target())
 
 
 def test_shared_things_are_for_every_reader() -> None:

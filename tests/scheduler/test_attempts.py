@@ -6,11 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import orjson
+from msgspec.structs import replace
 
-from kilonova.scheduler import attempts
+from kilonova.scheduler import Request, SchedulerConfig, attempts
 from kilonova.scheduler.attempts import Attempt
 from kilonova.scheduler.explain import Cause, Diagnosis, FilterResult, Rejection, Weight
+from kilonova.scheduler.plan import Planner
 from kilonova.store import Database
+from tests.scheduler.support import host, snapshot
 from tests.support import run
 
 Opener = Callable[[], AbstractAsyncContextManager[Database]]
@@ -89,3 +92,26 @@ def test_nothing_is_kept_of_a_transaction_that_fails(database: Opener) -> None:
                 return await attempts.of_server(db, "s1")
 
     assert run(scenario()) == []
+
+
+def test_a_failure_describes_the_projects_own_hosts_first() -> None:
+    hosts = snapshot(*(host(n, aggregates=frozenset({7} if n > 18 else ())) for n in range(1, 21)))
+    hosts.aggregates.describe(1, {7: {"filter_tenant_id": "p1"}})
+    planner = Planner(SchedulerConfig(shown_hosts=3, filters=("capacity",)))
+    request = Request(resources={"VCPU": 9}, project_id="p1")
+    assert [one.host for one in planner.plan(request, hosts).diagnosis.rejections] == ["h19", "h20", "h1"]
+    others = replace(request, project_id="p2")
+    assert [one.host for one in planner.plan(others, hosts).diagnosis.rejections] == ["h1", "h2", "h3"]
+
+
+def test_what_was_free_and_asked_for_is_told() -> None:
+    hosts = snapshot(host(1, used={"VCPU": 3}), host(2, used={"VCPU": 8}))
+    planner = Planner(SchedulerConfig())
+    found = planner.plan(Request(resources={"VCPU": 1, "DISK_GB": 0}, zone="nova"), hosts).diagnosis
+    assert found.asked == {"resources": {"VCPU": 1}, "zone": "nova"}
+    assert [(one.host, one.free) for one in found.weights] == [("h1", {"VCPU": (5, 8)})]
+    refused = planner.plan(Request(resources={"VCPU": 6}), hosts).diagnosis
+    assert [(one.host, one.free["VCPU"]) for one in refused.rejections] == [("h1", (5, 8)), ("h2", (0, 8))]
+    assert refused.account() == (
+        "h1: lack 6 VCPU (needed 6 VCPU): 5 VCPU free of 8 VCPU\nh2: lack 6 VCPU (needed 6 VCPU): 0 VCPU free of 8 VCPU"
+    )
