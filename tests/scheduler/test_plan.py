@@ -43,7 +43,7 @@ def test_the_sentence_counts_each_host_once_by_its_first_reason() -> None:
     "hosts, asked, sentence",
     [
         ((), {}, "No valid host was found: there are no hosts"),
-        ((host(1),), {"host": "h9"}, "No valid host was found: 1 host: 1 not the requested destination h9"),
+        ((host(1),), {"host": "h9"}, "No valid host was found: 1 host: 1 not the requested destination"),
         ((host(1),), {"resources": {"VCPU": 9}}, "No valid host was found: 1 host: 1 lacks 9 VCPU"),
         (
             (host(1, disabled=True), host(2, forced_down=True), host(3, disabled=True, forced_down=True)),

@@ -142,7 +142,7 @@ def _rejections(attempt: dict[str, Any]) -> Any:
     table = bars.table("HOST", "REJECTED BY", "NEED", "HAVE", *(f"{name} FREE" for name in needed))
     for one in attempt["rejections"]:
         free = (bars.free(one["free"], needed, name) for name in needed)
-        table.add_row(_name(one), one["filter"], one["need"], one["have"], *free)
+        table.add_row(_name(one), one["filter"], one.get("need", one["reason"]), one.get("have", ""), *free)
     return table
 
 

@@ -85,6 +85,27 @@ def test_managers_of_the_project_see_the_hosts_assigned_to_it_by_uuid(database_u
     run(scenario())
 
 
+@proves(ROUTE)
+def test_own_hosts_tell_nothing_of_others(database_url: str) -> None:
+    """Neither the name of a host that an administrator gave, nor why a host is disabled."""
+
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            first, second, third = c.hosts.names
+            await assign(c.db, [first, second], "filter_tenant_id", DEMO)
+            body = {"host": first, "binary": "nova-compute", "disabled_reason": f"swaps disks with {second}"}
+            answer = await c.put("/os-services/disable-log-reason", body, as_="admin")
+            assert answer.status == 200, answer.body
+            server = await refused(c, as_="project-admin", host=third)
+            (attempt,) = await attempts(c, server["id"], as_="manager")
+            assert "1 not the requested destination" in attempt["message"]
+            assert [one["reason"] for one in attempt["rejections"]] == ["disabled", "not the requested destination"]
+            _names_no_host(c, attempt)
+            _names_no_host(c, await c.show(server["id"], as_="member"))
+
+    run(scenario())
+
+
 def test_a_manager_without_own_hosts_sees_none(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url) as c:

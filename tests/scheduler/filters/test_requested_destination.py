@@ -30,4 +30,4 @@ def test_there_or_nowhere(asked: dict[str, Any], expected: set[str]) -> None:
 def test_it_says_where() -> None:
     assert idle("requested_destination", HOSTS)
     words = said("requested_destination", HOSTS, host="h9")
-    assert words == Said("not the requested destination h9", "h9", "h1/node1/uuid-1")
+    assert words == Said("not the requested destination", "h9", "h1/node1/uuid-1")

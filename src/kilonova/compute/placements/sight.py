@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from kilonova.http import Context
+from kilonova.scheduler.explain import Rejection
 from kilonova.store import Reader
 
 RULE = "kilonova:servers:placement"
@@ -22,6 +23,14 @@ OWN_HOSTS = f"{RULE}:own_hosts"
 ALL_HOSTS = f"{RULE}:all_hosts"
 
 Names = tuple[str, str]
+
+# Filters whose need and have say nothing but what is the host's own: no names of others, nor what operators noted.
+_HARMLESS = frozenset(
+    {
+        *("zone", "traits", "capacity", "arrangement", "aggregate_extra_specs", "image_properties", "capabilities"),
+        *("anti_affinity", "num_instances", "io_ops"),
+    }
+)
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -39,6 +48,12 @@ class Sight(msgspec.Struct, frozen=True):
             return {"host": host, "hypervisor_hostname": hypervisor_hostname}
         uuid = self.own.get((host, hypervisor_hostname))
         return None if uuid is None else {"hypervisor_uuid": uuid}
+
+    def details(self, rejection: Rejection) -> dict[str, str]:
+        """What a rejected host needed and had, as far as the caller may read it."""
+        if self.everything or rejection.filter in _HARMLESS:
+            return {"need": rejection.need, "have": rejection.have}
+        return {}
 
 
 async def sight(ctx: Context, target: dict[str, Any]) -> Sight:

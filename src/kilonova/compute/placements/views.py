@@ -51,8 +51,7 @@ def rejections(diagnosis: Diagnosis, sight: Sight) -> Any:
             **names,
             "filter": one.filter,
             "reason": one.text,
-            "need": one.need,
-            "have": one.have,
+            **sight.details(one),
             "free": free(one.free),
         }
         for one in diagnosis.rejections

@@ -16,8 +16,9 @@ def _destination(request: Request) -> str:
     return "/".join(name for name in named if name is not None)
 
 
+# Reasons are for everybody, the name of a host that an administrator gave is not.
 reason = Reason(
-    "not the requested destination {need}",
+    "not the requested destination",
     need=_destination,
     have=lambda _, host: f"{host.name}/{host.hypervisor_hostname}/{host.uuid}",
 )
