@@ -333,6 +333,17 @@ def test_a_host_whose_service_was_deleted_comes_back_as_new(database: Open, tmp_
     run(scenario())
 
 
+def test_a_host_that_tells_nonsense_keeps_no_other_out(database: Open, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        good, bad = await facts(tmp_path, 2)
+        async with database() as db:
+            services = await register(db, [good, msgspec.structs.replace(bad, traits=["fast"])])
+            assert [service.host for service in services] == [good.host]
+            assert await db.fetch("SELECT host FROM hypervisors") == [{"host": good.host}]
+
+    run(scenario())
+
+
 async def placement(db: Database) -> set[tuple[object, ...]]:
     """Everything hosts have, by names."""
     found: set[tuple[object, ...]] = set()

@@ -118,7 +118,7 @@ def test_the_hosts_own_message_is_understood(database):
 def test_names_that_are_none_are_refused_and_nothing_stays(database):
     async def scenario():
         async with database() as db:
-            with pytest.raises(ValueError, match="'vcpu' is no name"):
+            with pytest.raises(ValueError, match="'vcpu' is the name of no class"):
                 await write(db, ProviderFacts("uuid", "host-1", {"vcpu": Inventory(1)}))
             assert await db.fetch("SELECT * FROM resource_providers") == []
 

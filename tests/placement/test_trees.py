@@ -159,12 +159,24 @@ def test_a_part_may_hang_elsewhere(database):
     run(scenario())
 
 
-def test_a_part_below_nothing_is_an_error(database):
+@pytest.mark.parametrize(
+    "flaw, complaint",
+    [
+        ({"nested": [NestedProvider(name="GPU", parent="NUMA7")]}, "'GPU' stands below 'NUMA7'"),
+        ({"nested": [NestedProvider(name="GPU", parent="GPU")]}, "'GPU' stands below 'GPU'"),
+        ({"nested": cells(1) * 2}, "two of its providers are named 'NUMA0'"),
+        ({"traits": ["fast"]}, "'fast' is the name of no class or trait"),
+        ({"inventory": {"VCPU": Inventory(0)}}, "what it has of VCPU makes no sense"),
+        ({"inventory": {"VCPU": Inventory(2**40)}}, "what it has of VCPU makes no sense"),
+        ({"inventory": {"VCPU": Inventory(1, step_size=0)}}, "what it has of VCPU makes no sense"),
+        ({"inventory": {"VCPU": Inventory(1, allocation_ratio=float("nan"))}}, "what it has of VCPU makes no sense"),
+    ],
+)
+def test_nonsense_is_refused(database, flaw, complaint):
     async def scenario():
         async with database() as db:
-            astray = NestedProvider(name="GPU", parent="NUMA7")
-            with pytest.raises(ValueError, match="cn_GPU stands below 'NUMA7'"):
-                await write(db, msgspec.structs.replace(flat(), nested=[astray]))
+            with pytest.raises(ValueError, match=f"host cn: .*{complaint}"):
+                await write(db, msgspec.structs.replace(flat(), **flaw))
             assert await tree(db) == {}
 
     run(scenario())

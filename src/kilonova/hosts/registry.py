@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from kilonova import clock, ids
 from kilonova.hosts.messages import VERSION, HostFacts
 from kilonova.placement import hosts_changed, mirror, providers
 from kilonova.store import Database, Row, Transaction
+
+log = logging.getLogger(__name__)
 
 COMPUTE = "nova-compute"
 CONDUCTOR = "nova-conductor"
@@ -38,8 +41,9 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     """Makes or updates the services and hypervisors of these hosts, and their providers in placement.
 
     `process_host` names the host of a worker process, whose conductor and scheduler are registered as well.
-    Returns every service this process has to keep alive by heartbeats.
+    Returns every service this process has to keep alive by heartbeats. A host that tells nonsense is left out.
     """
+    hosts = [facts for facts in hosts if _is_sound(facts)]
     wanted = [_Wanted(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
     if process_host is not None:
         wanted += [_Wanted(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
@@ -142,6 +146,13 @@ def _columns(facts: HostFacts) -> tuple[str, str, int, str, str]:
         facts.host_ip,
         orjson.dumps(facts.cpu_info, option=orjson.OPT_SORT_KEYS).decode(),
     )
+
+
+def _is_sound(facts: HostFacts) -> bool:
+    found = providers.flaw(_provider("", facts))
+    if found is not None:
+        log.error("host %s is not registered: %s", facts.host, found)
+    return found is None
 
 
 def _provider(uuid: str, facts: HostFacts) -> providers.ProviderFacts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import uuid as uuids
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -9,6 +11,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+LARGEST = 2**31 - 1
 
 _SPACE = uuids.UUID("5b0cbc1c-3d1f-5c19-8f60-2a0d4b1b6f0e")
 
@@ -68,7 +72,7 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 class ProviderFacts(msgspec.Struct, frozen=True):
-    """A host. The names of nested providers are put behind its own."""
+    """A host without `flaw`. The names of nested providers are put behind its own."""
 
     uuid: str
     name: str
@@ -114,8 +118,6 @@ class Told:
         for one in host.nested:
             parent = host.uuid if one.parent is None else child_uuid(host.uuid, one.parent)
             name = f"{host.name}_{one.name}"
-            if all(parent != other.uuid for other in found):
-                raise ValueError(f"provider {name} stands below {one.parent!r}, which is not told before it")
             uuid = child_uuid(host.uuid, one.name)
             found.append(Wanted(uuid, name, parent, one.inventory, self._set(one.traits)))
         return found
@@ -131,6 +133,44 @@ class Told:
         if found is None:
             found = self._sets[key] = frozenset(key)
         return found
+
+
+def flaw(host: ProviderFacts) -> str | None:
+    """Why a host that tells this cannot be written down, if so."""
+    names: set[str | None] = {None}
+    for one in host.nested:
+        if one.name in names or not one.name:
+            return f"two of its providers are named {one.name!r}"
+        if one.parent not in names:
+            return f"its provider {one.name!r} stands below {one.parent!r}, which is not told before it"
+        names.add(one.name)
+    parts: list[ProviderFacts | NestedLike | SharingLike] = [host, *host.nested, *host.sharing]
+    for part in parts:
+        if not (_sound_names.issuperset(part.inventory) and _sound_names.issuperset(part.traits)):
+            for name in (*part.inventory, *part.traits):
+                if not _NAME.fullmatch(name):
+                    return f"{name[:80]!r} is the name of no class or trait"
+                _sound_names.add(name)
+        for name, amount in part.inventory.items():
+            if not _is_sound(amount):
+                return f"what it has of {name} makes no sense: {amount}"
+    return None
+
+
+_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_sound_names: set[str] = set()
+
+
+def _is_sound(amount: InventoryLike) -> bool:
+    most = amount.total if amount.max_unit is None else amount.max_unit
+    return (
+        1 <= amount.total <= LARGEST
+        and 0 <= amount.reserved <= LARGEST
+        and 1 <= amount.min_unit <= LARGEST
+        and 1 <= most <= LARGEST
+        and 1 <= amount.step_size <= LARGEST
+        and 0 < amount.allocation_ratio < math.inf
+    )
 
 
 def child_uuid(host_uuid: str, name: str) -> str:

@@ -6,28 +6,28 @@ What operators added through the API is not a host's to remove. See docs/decisio
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova import clock
 from kilonova.placement.changes import NEXT, facts_changed
-from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted
+from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted, flaw
 from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news
 from kilonova.store import Transaction
 
-__all__ = ["Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "sync"]
+__all__ = ["Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "flaw", "sync"]
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Z0-9_]{1,255}")
-
 
 async def sync(tx: Transaction, hosts: Sequence[ProviderFacts]) -> None:
-    """Make the database agree with what the hosts say. Writes nothing where it already does.
+    """Make the database agree with what the hosts say. Writes nothing where it already does. Raises ValueError.
 
     What a host no longer has goes; if somebody still uses it, it stays closed to new claims until it is free. A host
     that has the same in another place takes its allocations along there, or else keeps the shape it had.
     """
+    for host in hosts:
+        if (found := flaw(host)) is not None:
+            raise ValueError(f"host {host.name}: {found}")
     told = Told(hosts)
     picture = await _look(tx, told, list(told.groups))
     changing = [group for group, wanted in told.groups.items() if picture.differs(group, wanted)]
@@ -61,9 +61,6 @@ async def ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
     wanted = sorted(names)
     there = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", wanted)}
     missing = [name for name in wanted if name not in there]
-    for name in missing:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name for one of {table}")
     if missing:
         now = clock.now()
         await tx.execute_many(
