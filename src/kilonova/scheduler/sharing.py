@@ -30,6 +30,8 @@ class Sharing:
         self._aggregates: dict[int, frozenset[str]] = {}
         self._circles: list[tuple[Member, ...]] = [()]
         self._numbers: dict[frozenset[int], int] = {_NOBODY: 0}
+        self._circles_of: dict[int, list[int]] = {}
+        self._offers: dict[str, list[Summary]] = {}
         self._reached: dict[frozenset[str], frozenset[int]] = {}
 
     def __bool__(self) -> bool:
@@ -38,10 +40,6 @@ class Sharing:
     def __contains__(self, provider_id: int) -> bool:
         return provider_id in self._members
 
-    @property
-    def classes(self) -> set[str]:
-        return {name for member in self._members.values() for name in member.facts.inventory}
-
     def of(self, row: int) -> tuple[Member, ...]:
         return self._circles[int(self.circle[row])]
 
@@ -49,8 +47,9 @@ class Sharing:
         """A provider may share, or with others than before. Whether all rows have to be assigned anew."""
         if SHARES not in member.facts.traits:
             return self.drop(member.id)
-        self.version += 1
         if self._aggregates.get(member.id) == member.facts.aggregates:
+            self._offers.clear()
+            self.version += 1
             return False
         self._members[member.id] = member
         self._aggregates[member.id] = member.facts.aggregates
@@ -64,9 +63,12 @@ class Sharing:
         self._forget_circles()
         return True
 
-    def touch(self) -> None:
-        """The room of some provider has changed."""
+    def touch(self, provider_id: int) -> None:
+        """The room of a provider has changed."""
         self.version += 1
+        for name, offers in self._offers.items():
+            for number in self._circles_of.get(provider_id, ()):
+                offers[number] = summary(name, self._circles[number])
 
     def assign(self, row: int, aggregates: frozenset[str], own: Collection[int] = ()) -> None:
         """Put a row into the circle of those who share with its aggregates, except its own providers."""
@@ -78,8 +80,7 @@ class Sharing:
         number = self._numbers.get(ids)
         if number is None:
             number = self._numbers[ids] = len(self._circles)
-            self._circles.append(tuple(self._members[provider_id] for provider_id in sorted(ids)))
-            self.version += 1
+            self._add_circle(tuple(self._members[provider_id] for provider_id in sorted(ids)))
         if self.circle[row] != number:
             self.circle[row] = number
             self.version += 1
@@ -92,7 +93,10 @@ class Sharing:
         """What each circle has of a class; None if nobody shares any."""
         if not any(name in member.facts.inventory for member in self._members.values()):
             return None
-        return [summary(name, members) for members in self._circles]
+        offers = self._offers.get(name)
+        if offers is None:
+            offers = self._offers[name] = [summary(name, members) for members in self._circles]
+        return offers
 
     def bears(self, trait: str) -> Mask | None:
         """The rows that reach a provider with this trait; None if no provider has it."""
@@ -108,11 +112,20 @@ class Sharing:
             self._reached[aggregates] = ids
         return ids
 
+    def _add_circle(self, members: tuple[Member, ...]) -> None:
+        for member in members:
+            self._circles_of.setdefault(member.id, []).append(len(self._circles))
+        self._circles.append(members)
+        self._offers.clear()
+        self.version += 1
+
     def _forget_circles(self) -> None:
         self.circle[:] = 0
         self.version += 1
         self._circles = [()]
         self._numbers = {_NOBODY: 0}
+        self._circles_of.clear()
+        self._offers.clear()
         self._reached.clear()
 
 

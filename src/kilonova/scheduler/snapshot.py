@@ -390,7 +390,7 @@ class Hosts(Columns):
             for name in member.facts.inventory:
                 self._stocks[name].set_summary(member.tree.row, member.tree.summary(name))
         if provider_id in self.sharing:
-            self.sharing.touch()
+            self.sharing.touch(provider_id)
 
     def _zone(self, name: str) -> int:
         number = self._zone_ids.get(name)
