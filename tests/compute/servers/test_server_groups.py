@@ -188,6 +188,17 @@ class TestHints:
 
         run(scenario())
 
+    def test_hints_tell_nothing_of_other_projects(self, sqlite_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(sqlite_url, hosts=1) as c:
+                theirs = await c.active()
+                async with c.db.transaction() as tx:
+                    await tx.execute("UPDATE servers SET project_id = 'other' WHERE id = $1", theirs["id"])
+                assert (await settled(c, {"different_host": theirs["id"]}))["status"] == "ACTIVE"
+                assert (await settled(c, {"same_host": theirs["id"]}))["status"] == "ERROR"
+
+        run(scenario())
+
 
 class TestPolicies:
     def test_apart_in_one_request(self, database_url: str) -> None:

@@ -46,8 +46,8 @@ async def request_for(
         hypervisor_hostname=hypervisor_hostname,
         forced=forced,
         excluded_hosts=excluded,
-        same_hosts=None if same is None else await _hosts(reader, same),
-        different_hosts=await _hosts(reader, hints.get("different_host", ())),
+        same_hosts=None if same is None else await _hosts(reader, server, same),
+        different_hosts=await _hosts(reader, server, hints.get("different_host", ())),
         group=await group_rule(reader, server),
         project_id=server["project_id"],
         image_id=server["image_id"],
@@ -85,10 +85,19 @@ def group_of(hints: dict[str, Any]) -> str | None:
     return named
 
 
-async def _hosts(reader: Reader, servers: str | list[str]) -> frozenset[str]:
-    """Where these servers are. One that is gone, or nowhere yet, is no reason to go or not to go anywhere."""
-    if not servers:
+async def _hosts(reader: Reader, server: Row, others: str | list[str]) -> frozenset[str]:
+    """Where these servers of the same project are: nobody learns by hints where those of others are.
+
+    One that is gone, or nowhere yet, is no reason to go or not to go anywhere.
+    """
+    if not others:
         return frozenset()
-    wanted = [servers] if isinstance(servers, str) else servers
-    sql = "SELECT DISTINCT host FROM servers WHERE id = ANY($1) AND NOT deleted AND host IS NOT NULL"
-    return frozenset(row["host"] for row in await reader.fetch(sql, wanted))
+    wanted = [others] if isinstance(others, str) else others
+    rows = await reader.fetch(_PLACED, wanted, server["project_id"])
+    return frozenset(row["host"] for row in rows)
+
+
+_PLACED = """
+SELECT DISTINCT host FROM servers
+WHERE id = ANY($1) AND project_id = $2 AND NOT deleted AND host IS NOT NULL
+"""
