@@ -136,13 +136,13 @@ class Planner:
         rows: dict[str, list[int]] = {}
         for row in failed:
             # Figures differ from host to host; what stands before them is the reason.
-            text = missing[row].partition(" (")[0] if row in missing else "what is asked for"
+            text = f"cannot arrange: {missing[row].partition(' (')[0]}" if row in missing else "cannot arrange it"
             rows.setdefault(text, []).append(row)
         need = arranger.words()
         parts = []
         for text, some in rows.items():
             reason = Reason(
-                f"cannot arrange: {_plain(text)}",
+                _plain(text),
                 need=lambda _: need,
                 have=lambda _, host: missing.get(host.row, ""),
             )
