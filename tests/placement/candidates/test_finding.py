@@ -45,7 +45,7 @@ def _tree(chance: random.Random, number: int) -> list[Provider]:
 def ask(chance: random.Random, uuids: list[str]) -> Ask:
     numbered = [f"_{number}" for number in range(chance.choice((0, 0, 1, 2, 3)))]
     groups = {suffix: _group(chance, uuids, 0 if len(numbered) > 1 else 1) for suffix in numbered}
-    together = ()
+    together: tuple[frozenset[str], ...] = ()
     if len(numbered) > 1 and chance.random() < 0.5:
         together = (frozenset(chance.sample(numbered, 2)),)
     if not any(group.resources for group in groups.values()) or chance.random() < 0.5:
