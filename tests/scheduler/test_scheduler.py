@@ -236,6 +236,25 @@ def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
     run(scenario())
 
 
+def test_a_full_host_is_not_entered_twice_until_its_room_changes(database):
+    async def scenario():
+        async with database() as db:
+            await add_hosts(db, described("h1", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(refresh_every=1000))
+            plan = await scheduler.plan(BOOT)
+            async with db.transaction() as tx:
+                assert await claim(tx, server(1), plan.candidates[0].allocations)
+            async with db.transaction() as tx:
+                assert await claim_first(tx, plan.candidates, server(2)) is None
+            again = await scheduler.plan(BOOT, lost=plan.uuids)
+            assert again.diagnosis.sentence() == "No valid host was found: 1 host: 1 lacks 1 VCPU"
+            async with db.transaction() as tx:
+                await release(tx, server(1).uuid)
+            assert (await scheduler.plan(BOOT, lost=plan.uuids)).uuids == plan.uuids
+
+    run(scenario())
+
+
 def test_a_host_wrongly_believed_free_is_not_proposed_for_ever(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
