@@ -23,12 +23,10 @@ WHOSE = ("--project-id", "p", "--user-id", "u")
 class Client:
     """The plugin asks for the version once in a process, so each has a client of its own."""
 
-    def __init__(self, cloud: Cloud, name: str = "kilonova", endpoint: str = "", version: str = "1.39") -> None:
+    def __init__(self, cloud: Cloud, name: str = "kilonova", version: str = "1.39") -> None:
         self.version = version
         environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
         environ |= {"OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"), "OS_CLOUD": name}
-        if endpoint:
-            environ["OS_PLACEMENT_ENDPOINT_OVERRIDE"] = endpoint
         self.process = subprocess.Popen(
             [sys.executable, DRIVER], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -215,8 +213,21 @@ def test_members_may_not(cloud: Cloud) -> None:
         assert "403" in client.refused("resource", "provider", "list")
 
 
-def test_at_a_root_of_its_own(cloud: Cloud, osc: Client) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_the_sdk_at_a_root_of_its_own(cloud: Cloud, osc: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin knows only the catalogue; the SDK can be told of another address."""
+    import openstack
+
+    monkeypatch.delenv("OS_CLOUD", raising=False)
+    config = openstack.config.OpenStackConfig(config_files=[str(cloud.data / "clouds.yaml")])
     root = cloud.endpoints["placement-root"]
     assert root.count("/") == 2
-    with Client(cloud, endpoint=root) as client:
-        assert client("resource", "provider", "list") == osc("resource", "provider", "list")
+    region = config.get_one(cloud="kilonova", placement_endpoint_override=root)
+    with openstack.connection.Connection(config=region) as sdk:
+        assert sdk.placement.get_endpoint().rstrip("/") == root
+        made = sdk.placement.create_resource_provider(name="sdk")
+        stock = sdk.placement.create_resource_provider_inventory(made, "VCPU", total=4, resource_provider_generation=0)
+        assert stock.total == 4
+        found = {one.id for one in sdk.placement.resource_providers()}
+        assert found == {one["uuid"] for one in osc("resource", "provider", "list")}
+        sdk.placement.delete_resource_provider(made, ignore_missing=False)
