@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kilonova.docs import configuration, coverage, history, operations, policy, scheduler, states
+from kilonova.docs import configuration, coverage, history, operations, placement, policy, scheduler, states
 
 # The page below docs/, and what makes it from the repository's root.
 PAGES: dict[str, Callable[[Path], str]] = {
     "api/microversions.md": history.page,
     "api/coverage.md": coverage.page,
+    "api/placement.md": placement.page,
     "architecture/operations.md": operations.page,
     "architecture/states.md": states.page,
     "configuration.md": configuration.page,

@@ -14,6 +14,7 @@ from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
 from kilonova.http import Api, Route
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PARAMETER = re.compile(r"\{\w+\}")
 GONE = "Always 410 Gone"
 # In the list these stand below the version's root; here they are documents of their own.
@@ -80,17 +81,17 @@ def proving_tests(directory: Path) -> dict[str, list[str]]:
     return proofs
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _functions(tree: ast.Module) -> Iterator[tuple[str, _Function]]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, _Function):
             yield node.name, node
         elif isinstance(node, ast.ClassDef):
             for inner in node.body:
-                if isinstance(inner, ast.FunctionDef):
+                if isinstance(inner, _Function):
                     yield f"{node.name}::{inner.name}", inner
 
 
-def _claims(function: ast.FunctionDef) -> Iterator[str]:
+def _claims(function: _Function) -> Iterator[str]:
     for mark in function.decorator_list:
         if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "proves":
             yield from (
@@ -128,7 +129,7 @@ def _shape(route: str, action: str | None) -> str:
 def _row(api: Api, known: Known, found: Found, proofs: dict[str, list[str]]) -> list[str]:
     name = f"{known.method} {known.path}" + (f" {known.action}" if known.action else "")
     tests = _tests(found, proofs)
-    return [code(name), _words(api, known.span(api.high)), _state(api, known, found), _listed(tests)]
+    return [code(name), _words(api, known.span(api.high)), _state(api, known, found), shown_tests(tests)]
 
 
 def _state(api: Api, known: Known, found: Found) -> str:
@@ -146,13 +147,13 @@ def _tests(found: Found, proofs: dict[str, list[str]]) -> list[str]:
     return list(dict.fromkeys(test for route in found.routes for test in proofs.get(route.key, [])))
 
 
-def _listed(tests: list[str]) -> str:
+def shown_tests(tests: list[str]) -> str:
     shown = [code(test.removeprefix("tests/")) for test in tests[:2]]
     return ", ".join(shown) + (f" and {len(tests) - 2} more" if len(tests) > 2 else "")
 
 
 def _named(route: Route, proofs: dict[str, list[str]]) -> str:
-    return _listed(proofs.get(route.key, []))
+    return shown_tests(proofs.get(route.key, []))
 
 
 def _beyond(api: Api, here: dict[Known, Found]) -> list[Route]:

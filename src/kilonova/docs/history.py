@@ -17,13 +17,13 @@ def page(root: Path) -> str:
         f"Versions {api.major}.{api.low} to {api.major}.{api.high}. Every version is accepted. "
         f"{len(api.microversions)} of them change something that Kilonova has; these touch only what it has not yet: "
         f"{_ranges(silent, api.major)}.",
-        *(_entry(version) for version in api.microversions),
+        *(entry(version) for version in api.microversions),
     )
 
 
-def _entry(version: Microversion) -> str:
+def entry(version: Microversion, level: str = "##") -> str:
     changes = "\n".join(f"- {change.words}" for change in version.changes)
-    return f"## {version.number}\n\n{(version.history or '').strip()}" + (f"\n\n{changes}" if changes else "")
+    return f"{level} {version.number}\n\n{(version.history or '').strip()}" + (f"\n\n{changes}" if changes else "")
 
 
 def _ranges(minors: list[int], major: int) -> str:

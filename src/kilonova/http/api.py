@@ -71,7 +71,8 @@ def _values(schema: Schema) -> Schema:
 class Route:
     """One method and path (or one action of it) in its newest form.
 
-    `shows` is for the documents: the key of the answer, the view below it, and whether it is a list.
+    `shows` is for the documents: the key of the answer (none if it is the view itself), the view, and whether it is
+    a list.
     `subject` raises if what the path names is not there. It is asked only where the body is wrong, for APIs whose
     callers are told of the missing thing first. `status_below` answers who asks for it before its first version.
     """

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from kilonova.http.api import Api, Form, Route
+from kilonova.http.errors import BadRequest
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
+_NUMBER = re.compile("[0-9]{1,9}")
 _ERRORS = {
     "400": "The request is malformed, or names something that cannot be.",
     "401": "There is no valid token.",
@@ -34,10 +37,37 @@ _FAULT = {
 }
 
 
+# The error of APIs that have a view of that name.
+_ERRORS_LISTED = {
+    "type": "object",
+    "properties": {"errors": {"type": "array", "items": {"$ref": "#/components/schemas/error"}}},
+    "required": ["errors"],
+}
+
+
+def page(api: Api, asked: str | None) -> bytes:
+    """The document at the version that a caller asks for, as JSON; the newest if none."""
+    asked = asked or "latest"
+    major, _, minor = f"{api.major}.{api.high}".partition(".") if asked == "latest" else asked.partition(".")
+    if major != str(api.major) or not _NUMBER.fullmatch(minor) or not api.low <= int(minor) <= api.high:
+        raise BadRequest(
+            f"Invalid input for query key version: {asked[:40]!r} is not one of "
+            f"{api.major}.{api.low} to {api.major}.{api.high} or latest."
+        )
+    return _page_at(api, int(minor))
+
+
+@cache
+def _page_at(api: Api, minor: int) -> bytes:
+    import orjson
+
+    return orjson.dumps(document(api, minor))
+
+
 def document(api: Api, minor: int) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for page in api.pages.values():
-        _operation(paths, page.path, page, _page(page))
+    for one in api.pages.values():
+        _operation(paths, one.path, one, _described_page(one))
     root = f"/{api.roots[0]}" if api.roots else ""
     for path, method, routes in _grouped(api, minor):
         _operation(paths, root + path, routes[0], _described(api, minor, method, routes))
@@ -52,7 +82,7 @@ def document(api: Api, minor: int) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
             "parameters": {"version": _version_parameter(api, version)} if api.major else {},
             "schemas": {
-                "fault": _FAULT,
+                "fault": _ERRORS_LISTED if "error" in api.views else _FAULT,
                 **{_name(view.name): view.schema(minor) for view in api.views.values() if view.at(minor)},
             },
             "responses": {
@@ -85,7 +115,7 @@ def _operation(paths: dict[str, dict[str, Any]], path: str, route: Route, descri
     at[route.method.lower()] = described
 
 
-def _page(page: Route) -> dict[str, Any]:
+def _described_page(page: Route) -> dict[str, Any]:
     return {
         "operationId": page.key,
         "summary": page.summary,
@@ -101,7 +131,7 @@ def _described(api: Api, minor: int, method: str, routes: list[Route]) -> dict[s
     described: dict[str, Any] = {
         "operationId": f"{method} {first.path}",
         "summary": first.summary if first.action is None else "Do one of: " + ", ".join(_actions(routes)),
-        "tags": [first.path.split("/")[1]],
+        "tags": [first.path.split("/")[1] or api.name],
         "parameters": _parameters(api, forms[0]),
         "responses": _responses(api, routes, forms),
     }
@@ -165,6 +195,8 @@ def _shown(route: Route) -> dict[str, Any] | None:
         return None
     key, view, many = route.shows
     schema: dict[str, Any] = {"$ref": f"#/components/schemas/{_name(view)}"}
+    if not key:
+        return schema
     if many:
         schema = {"type": "array", "items": schema}
     return {"type": "object", "properties": {key: schema}, "required": [key]}

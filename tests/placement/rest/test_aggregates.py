@@ -11,7 +11,7 @@ PATH = "/placement/resource_providers/{uuid}/aggregates"
 ONE, TWO = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 
 
-@proves("GET " + PATH, "PUT " + PATH)
+@proves("GET /placement/resource_providers/{uuid}/aggregates", "PUT /placement/resource_providers/{uuid}/aggregates")
 @on_both
 async def test_aggregates_are_replaced(place: Place) -> None:
     uuid = await place.provider()

@@ -30,7 +30,12 @@ def body_at(minor: int, on: dict[str, dict[str, int]], generation: int | None = 
     return without(body, "project_id", "user_id") if minor < 8 else body
 
 
-@proves("PUT " + ONE, "GET " + ONE, "DELETE " + ONE, "GET /placement/resource_providers/{uuid}/allocations")
+@proves(
+    "PUT /placement/allocations/{consumer_uuid}",
+    "GET /placement/allocations/{consumer_uuid}",
+    "DELETE /placement/allocations/{consumer_uuid}",
+    "GET /placement/resource_providers/{uuid}/allocations",
+)
 @on_both
 async def test_allocations_are_put_shown_and_removed(place: Place) -> None:
     one, two, consumer = await place.provider(VCPU=8, DISK_GB=9), await place.provider(DISK_GB=50), new_id()

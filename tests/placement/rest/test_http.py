@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kilonova.ids import new_id
 from kilonova.placement.build import build
-from tests.placement.rest.support import Place, error, on_both, placement, refused
+from tests.placement.rest.support import Place, claim, error, on_both, placement, refused
 from tests.support import run
 from tests.support.proves import proves
 
@@ -223,3 +224,27 @@ def test_a_route_is_not_there_before_its_first_version(key: str, sqlite_url: str
             assert answer.status not in (404, 405) or "No such" in error(answer)["detail"]
 
     run(scenario())
+
+
+@proves("GET /placement/allocation_candidates")
+@on_both
+async def test_candidates_can_be_put(place: Place) -> None:
+    """What candidates say is the body of an allocation."""
+    uuid, consumer = await place.provider(VCPU=4), new_id()
+    (found,) = (await place.told("/allocation_candidates?resources=VCPU:3"))["allocation_requests"]
+    assert (await place.put(f"/allocations/{consumer}", {**claim({}), **found})).status == 204
+    assert await place.held(consumer) == {uuid: {"VCPU": 3}}
+    assert (await place.told("/allocation_candidates?resources=VCPU:3"))["allocation_requests"] == []
+
+
+@on_both
+async def test_the_api_describes_itself(place: Place) -> None:
+    for version, number in (("1.39", 36), ("latest", 36), ("1.0", 17)):
+        answer = await place.get(f"/openapi.json?version={version}", as_=None, version=None)
+        told = answer.json()
+        methods = [method for path in told["paths"].values() for method in path if method != "parameters"]
+        assert len(methods) == number + 1, version  # and the document itself
+        assert told["components"]["schemas"]["fault"]["required"] == ["errors"]
+    body = told["paths"]["/allocations/{consumer_uuid}"]["put"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["allocations"]
+    assert (await place.get("/openapi.json?version=1.40")).status == 400

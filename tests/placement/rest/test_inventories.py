@@ -21,7 +21,11 @@ def at(uuid: str, name: str = "") -> str:
     return f"/resource_providers/{uuid}/inventories" + (f"/{name}" if name else "")
 
 
-@proves("POST " + ALL, "GET " + ALL, "GET " + ONE)
+@proves(
+    "POST /placement/resource_providers/{uuid}/inventories",
+    "GET /placement/resource_providers/{uuid}/inventories",
+    "GET /placement/resource_providers/{uuid}/inventories/{resource_class}",
+)
 @on_both
 async def test_one_class_is_added(place: Place) -> None:
     uuid = await place.provider()
@@ -37,7 +41,7 @@ async def test_one_class_is_added(place: Place) -> None:
     refused(await place.post(at(uuid), body), 409, "actual: 1, given: 7", "placement.concurrent_update")
 
 
-@proves("PUT " + ALL)
+@proves("PUT /placement/resource_providers/{uuid}/inventories")
 @on_both
 async def test_all_are_replaced(place: Place) -> None:
     uuid = await place.provider(VCPU=8, MEMORY_MB=100)
@@ -62,7 +66,7 @@ async def test_all_are_replaced(place: Place) -> None:
     assert (await place.put(at(uuid), shown)).status == 200
 
 
-@proves("PUT " + ONE)
+@proves("PUT /placement/resource_providers/{uuid}/inventories/{resource_class}")
 @on_both
 async def test_one_class_is_changed(place: Place) -> None:
     uuid = await place.provider(VCPU=8)
@@ -75,7 +79,10 @@ async def test_one_class_is_changed(place: Place) -> None:
     refused(await place.put(at(uuid, "VCPU"), {"total": 1}), 400, "'resource_provider_generation' is a required")
 
 
-@proves("DELETE " + ONE, "DELETE " + ALL)
+@proves(
+    "DELETE /placement/resource_providers/{uuid}/inventories/{resource_class}",
+    "DELETE /placement/resource_providers/{uuid}/inventories",
+)
 @on_both
 async def test_what_is_used_stays(place: Place) -> None:
     uuid = await place.provider(VCPU=8, DISK_GB=9, MEMORY_MB=9)

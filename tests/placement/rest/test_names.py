@@ -47,7 +47,12 @@ async def test_wrong_filters_of_traits(place: Place) -> None:
         refused(await place.get(f"/traits?{query}"), 400, words)
 
 
-@proves("DELETE /placement/traits/{name}", "GET " + OF, "PUT " + OF, "DELETE " + OF)
+@proves(
+    "DELETE /placement/traits/{name}",
+    "GET /placement/resource_providers/{uuid}/traits",
+    "PUT /placement/resource_providers/{uuid}/traits",
+    "DELETE /placement/resource_providers/{uuid}/traits",
+)
 @on_both
 async def test_traits_of_a_provider(place: Place) -> None:
     uuid = await place.provider()
@@ -112,7 +117,12 @@ async def test_what_a_host_reports_stays_its_word(place: Place) -> None:
 CLASS = "/placement/resource_classes/{name}"
 
 
-@proves("GET /placement/resource_classes", "POST /placement/resource_classes", "GET " + CLASS, "DELETE " + CLASS)
+@proves(
+    "GET /placement/resource_classes",
+    "POST /placement/resource_classes",
+    "GET /placement/resource_classes/{name}",
+    "DELETE /placement/resource_classes/{name}",
+)
 @on_both
 async def test_classes_are_made_listed_and_deleted(place: Place) -> None:
     async def listed() -> list[str]:
@@ -144,7 +154,7 @@ async def test_a_class_in_use_is_not_deleted(place: Place) -> None:
     assert (await place.delete("/resource_classes/CUSTOM_GOLD")).status == 204
 
 
-@proves("PUT " + CLASS)
+@proves("PUT /placement/resource_classes/{name}")
 @on_both
 async def test_a_class_is_ensured_from_1_7_on(place: Place) -> None:
     for status in (201, 204):

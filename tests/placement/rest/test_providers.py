@@ -11,7 +11,11 @@ ALL, ONE = "/resource_providers", "/resource_providers/{uuid}"
 LINKS = ["self", "inventories", "usages", "aggregates", "traits", "allocations"]
 
 
-@proves("POST /placement" + ALL, "GET /placement" + ONE, "GET /placement" + ALL)
+@proves(
+    "POST /placement/resource_providers",
+    "GET /placement/resource_providers/{uuid}",
+    "GET /placement/resource_providers",
+)
 @on_both
 async def test_a_provider_is_made_and_shown(place: Place) -> None:
     uuid = new_id()
@@ -102,7 +106,7 @@ async def test_wrong_queries(place: Place) -> None:
         assert (await place.get(f"{ALL}?{query}", version=f"1.{int(version[2:]) + 1}")).status == 200
 
 
-@proves("PUT /placement" + ONE)
+@proves("PUT /placement/resource_providers/{uuid}")
 @on_both
 async def test_renaming_keeps_the_generation_but_is_noticed(place: Place) -> None:
     uuid = await place.provider("a", VCPU=1)
@@ -116,7 +120,7 @@ async def test_renaming_keeps_the_generation_but_is_noticed(place: Place) -> Non
     refused(await place.put(f"{ALL}/{new_id()}", {"name": "c"}), 404, "No resource provider with uuid")
 
 
-@proves("DELETE /placement" + ONE)
+@proves("DELETE /placement/resource_providers/{uuid}")
 @on_both
 async def test_only_what_is_unused_is_deleted(place: Place) -> None:
     uuid = await place.provider(VCPU=4)

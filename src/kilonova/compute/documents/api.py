@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from typing import Any
-
 from kilonova.compute.api import api
 from kilonova.compute.documents.extensions import EXTENSIONS
 from kilonova.compute.documents.views import choice, short_version, version
 from kilonova.http import Answer, Context
-from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.errors import NotFound
 
 VERSIONS = ("v2.0", "v2.1")
-_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @api.document("GET", "/")
@@ -67,21 +62,6 @@ async def extension(ctx: Context, alias: str) -> Answer:
 @api.document("GET", "/openapi.json", query={"version": {"type": "string"}})
 async def openapi(ctx: Context) -> Answer:
     """Describe the API at one microversion (query key `version`; the newest if none is given)."""
-    asked = ctx.query_one("version") or "latest"
-    major, _, minor = f"{api.major}.{api.high}".partition(".") if asked == "latest" else asked.partition(".")
-    if major != str(api.major) or not _NUMBER.fullmatch(minor) or not api.low <= int(minor) <= api.high:
-        raise BadRequest(
-            f"Invalid input for query key version: {asked[:40]!r} is not one of "
-            f"{api.major}.{api.low} to {api.major}.{api.high} or latest."
-        )
-    return Answer(_document(int(minor)), headers={"Content-Type": "application/json"})
+    from kilonova.http.openapi import page
 
-
-@cache
-def _document(minor: int) -> bytes:
-    import orjson
-
-    from kilonova.http.openapi import document
-
-    described: dict[str, Any] = document(api, minor)
-    return orjson.dumps(described)
+    return Answer(page(api, ctx.query_one("version")), headers={"Content-Type": "application/json"})

@@ -42,7 +42,7 @@ def unguarded(body: Any) -> Any:
     return {"aggregates": body, "resource_provider_generation": None}
 
 
-@api.route("GET", PATH, policy=POLICY + "list", query={"*": {}})
+@api.route("GET", PATH, policy=POLICY + "list", query={"*": {}}, shows=("", "aggregates", False))
 async def index(ctx: Context, uuid: str) -> Answer:
     """List a provider's aggregates."""
     provider = await find(ctx.db, uuid)

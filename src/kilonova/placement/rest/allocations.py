@@ -89,7 +89,7 @@ api.view(
 )
 
 
-@api.route("GET", ONE, policy=POLICY + "list", query={"*": {}})
+@api.route("GET", ONE, policy=POLICY + "list", query={"*": {}}, shows=("", "allocations", False))
 async def show(ctx: Context, consumer_uuid: str) -> Answer:
     """Show what a consumer holds: nothing, if there is no such consumer."""
     uuid = canonical(consumer_uuid)

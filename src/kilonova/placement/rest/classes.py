@@ -53,7 +53,7 @@ async def create(ctx: Context) -> Answer:
     return Answer(headers={"Location": ctx.url(f"/resource_classes/{name}")})
 
 
-@api.route("GET", ONE, policy=POLICY + "show", query={"*": {}})
+@api.route("GET", ONE, policy=POLICY + "show", query={"*": {}}, shows=("", "class", False))
 async def show(ctx: Context, name: str) -> Answer:
     """Show a resource class."""
     row = await _row(ctx.db, name)

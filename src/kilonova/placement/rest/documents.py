@@ -17,3 +17,11 @@ async def versions(ctx: Context) -> Answer:
         "links": [{"rel": "self", "href": ctx.mount}],
     }
     return dated(ctx, {"versions": [version]})
+
+
+@api.document("GET", "/openapi.json", query={"version": {"type": "string"}})
+async def openapi(ctx: Context) -> Answer:
+    """Describe the API at one microversion (query key `version`; the newest if none is given)."""
+    from kilonova.http.openapi import page
+
+    return Answer(page(api, ctx.query_one("version")), headers={"Content-Type": "application/json"})

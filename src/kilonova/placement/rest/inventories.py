@@ -100,7 +100,7 @@ async def clear(ctx: Context, uuid: str) -> None:
         await facts_changed(tx, [provider["id"]])
 
 
-@api.route("GET", ONE, policy=POLICY + "show", query={"*": {}})
+@api.route("GET", ONE, policy=POLICY + "show", query={"*": {}}, shows=("", "inventory", False))
 async def show(ctx: Context, uuid: str, resource_class: str) -> Answer:
     """Show the inventory of one class."""
     provider = await find(ctx.db, uuid)

@@ -106,14 +106,14 @@ async def create(ctx: Context) -> Answer:
     return dated(ctx, ctx.render("provider", row), row["updated_at"], headers=headers)
 
 
-@api.route("GET", PROVIDER, policy=POLICY + "show", query={"*": {}})
+@api.route("GET", PROVIDER, policy=POLICY + "show", query={"*": {}}, shows=("", "provider", False))
 async def show(ctx: Context, uuid: str) -> Answer:
     """Show a resource provider."""
     row = await shown(ctx.db, uuid)
     return dated(ctx, ctx.render("provider", row), row["updated_at"])
 
 
-@api.route("PUT", PROVIDER, policy=POLICY + "update", body=UPDATE, query={"*": {}})
+@api.route("PUT", PROVIDER, policy=POLICY + "update", body=UPDATE, query={"*": {}}, shows=("", "provider", False))
 async def update(ctx: Context, uuid: str) -> Answer:
     """Rename a resource provider, or put it below another parent."""
     name = ctx.body["name"]
