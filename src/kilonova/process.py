@@ -262,9 +262,9 @@ class Process:
         from kilonova.http.server import CannotListen, Server, bind, url_of
 
         try:
-            bound = bind(self.config.host, self.config.placement.port or 0)
+            bound = bind(self.config.host, self.config.placement.port or 0, "--placement-port")
         except CannotListen as error:
-            raise CannotStart(f"placement.port: {error}") from None
+            raise CannotStart(str(error)) from None
         app = App.at_root(self.services, self.app.apis["placement"])
         self._placement_server = Server(with_cors(app, self.config.cors), bound)
         await self._placement_server.start()

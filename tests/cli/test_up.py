@@ -28,6 +28,7 @@ PATHS = {
     "auth_url": "/identity/v3",
     "identity": "/identity/v3",
     "compute": "/compute/v2.1",
+    "placement": "/placement",
     "image": "/image/v2",
     "network": "/network/v2.0",
 }
@@ -60,6 +61,22 @@ def test_port_0_is_a_free_one(cloud: Cloud) -> None:
     port = int(cloud.endpoints["compute"].split(":")[2].split("/")[0])
     assert port not in (0, 8774)
     assert anybody(cloud).plain("GET", f"http://127.0.0.1:{port}/healthz").status == 200
+
+
+def test_placement_at_a_port_of_its_own(tmp_path: Path) -> None:
+    with Cloud(tmp_path / "data", "--hosts", "0", "--placement-port", "0") as cloud:
+        root = cloud.endpoints["placement-root"]
+        assert f"placement-root {root}" in " ".join(cloud.output.split())
+        client = anybody(cloud)
+        (version,) = client.plain("GET", f"{root}/").json()["versions"]
+        assert version["max_version"] == "1.39"
+        for path in ("/healthz", "/compute/v2.1/servers"):
+            assert client.plain("GET", root + path).status in (401, 404)
+        taken = Cloud(tmp_path / "other", "--placement-port", root.rpartition(":")[2])
+        with pytest.raises(NotStarted) as refused:
+            taken.start()
+        assert refused.value.code == 1
+        assert "is in use; choose another with --placement-port" in refused.value.output
 
 
 @pytest.mark.parametrize("name", CLOUDS)

@@ -104,5 +104,7 @@ def _end_now() -> None:
 def _lines(process: Process) -> list[str]:
     if process.clouds is None:
         return [f"worker      working (process {os.getpid()}, {process.host_count} hosts)"]
-    lines = [f"{name:<11} {url}" for name, url in process.endpoints.items() if name != "auth_url"]
-    return [*lines, f"clouds      {process.clouds}"]
+    shown = {name: url for name, url in process.endpoints.items() if name != "auth_url"}
+    shown["clouds"] = str(process.clouds)
+    width = max(11, *map(len, shown))
+    return [f"{name:<{width}} {value}" for name, value in shown.items()]

@@ -17,8 +17,11 @@ class CannotListen(Exception):
     pass
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Listen at once: who comes before the process is ready waits in the queue instead of being refused."""
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Listen at once: who comes before the process is ready waits in the queue instead of being refused.
+
+    `option` is what chooses another port.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
@@ -32,7 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.close()
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
-                f"port {port} on {host} is in use; choose another with --port, or 0 for any free one"
+                f"port {port} on {host} is in use; choose another with {option}, or 0 for any free one"
             ) from None
         raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return bound
