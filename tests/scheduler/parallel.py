@@ -79,9 +79,9 @@ class Crowd:
                     await asyncio.sleep(0.01)
 
     async def watched(
-        self, tx: Transaction, consumer: Consumer, allocations: dict[str, dict[str, int]], *, wait: bool
+        self, tx: Transaction, consumer: Consumer, allocations: dict[str, dict[str, int]], **options: Any
     ) -> Outcome:
-        outcome = await try_claim(tx, consumer, allocations, wait=wait)
+        outcome = await try_claim(tx, consumer, allocations, **options)
         if outcome is Outcome.REFUSED:
             sql = "SELECT uuid, generation FROM resource_providers WHERE uuid = ANY($1) ORDER BY uuid"
             rows = await tx.fetch(sql, list(allocations))

@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from kilonova.placement import Consumer, HoldsOther, claim, release, usages
+from kilonova.placement import Consumer, HoldsOther, claim, hosts_changed, release, usages
 from kilonova.scheduler import Candidate, NoValidHost, Request, Scheduler, SchedulerConfig, claim_first
 from tests.placement.support import everything
-from tests.scheduler.support import TINY, add_hosts, described, set_disabled
+from tests.scheduler.support import TINY, add_hosts, described, set_disabled, shaped
 from tests.support import run
 from tests.support.databases import opened
 
@@ -180,6 +180,31 @@ def test_a_repeated_step_gets_what_it_already_holds(database):
                 async with db.transaction() as tx:
                     await claim_first(tx, candidates[:1], server(1))
             assert await everything(db) == before
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_a_host_that_changed_since_the_plan_is_not_entered(database, children):
+    """It may be in another zone by now, or disabled: the plan is made again with what is true."""
+
+    async def scenario():
+        async with database() as db:
+            await add_hosts(db, shaped("h1", 4, 4) if children else described("h1"))
+            scheduler = Scheduler(db)
+            asked = Request(resources={"VCPU": 1})
+            plan = await scheduler.plan(asked)
+            async with db.transaction() as tx:
+                await hosts_changed(tx, ["h1"])
+            async with db.transaction() as tx:
+                assert await claim_first(tx, plan.candidates, server(1)) is None
+            again = await scheduler.plan(asked, lost=plan.uuids)
+            async with db.transaction() as tx:
+                assert (await claim_first(tx, again.candidates, server(1))).host == "h1"
+            async with db.transaction() as tx:
+                await hosts_changed(tx, ["h1"])
+                # What is held stays held, however often the step is repeated.
+                assert (await claim_first(tx, again.candidates, server(1))).host == "h1"
 
     run(scenario())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.placement.allocations import allocations_of, project_usages, usages
 from kilonova.placement.changes import hosts_changed
-from kilonova.placement.claims import Consumer, HoldsOther, Outcome, claim, release, try_claim
+from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Seen, claim, release, try_claim
 from kilonova.placement.providers import Inventory, ProviderFacts, sync
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Inventory",
     "Outcome",
     "ProviderFacts",
+    "Seen",
     "allocations_of",
     "claim",
     "hosts_changed",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,9 +27,16 @@ class Consumer(msgspec.Struct, frozen=True):
     type: str | None = "INSTANCE"
 
 
+class Seen(NamedTuple):
+    """The root provider of a host and its `facts` as a plan knew them."""
+
+    root: str
+    facts: int
+
+
 class Outcome(Enum):
     CLAIMED = "claimed"
-    REFUSED = "refused"  # no room, or no such provider
+    REFUSED = "refused"  # no room, no such provider, or a host that is no longer what the plan knew
     BUSY = "busy"  # another transaction has a provider's row, and waiting was not wanted
 
 
@@ -52,25 +60,36 @@ async def claim(
 
 
 async def try_claim(
-    tx: Transaction, consumer: Consumer, allocations: Mapping[str, Mapping[str, int]], *, wait: bool = True
+    tx: Transaction,
+    consumer: Consumer,
+    allocations: Mapping[str, Mapping[str, int]],
+    *,
+    wait: bool = True,
+    seen: Seen | None = None,
 ) -> Outcome:
-    """Like `claim`; with `wait=False` a provider that somebody else is claiming from right now is BUSY."""
+    """Like `claim`; with `wait=False` a provider that somebody else is claiming from right now is BUSY.
+
+    With `seen`, a host whose zone, aggregates, traits or service changed since is REFUSED, whatever room it has.
+    """
     wanted = _wanted(allocations)
     # The lock makes claims on one provider run one after the other; the sums below are read after it is granted.
-    ids = await _lock(tx, wanted, wait)
-    if len(ids) < len(wanted):
-        return Outcome.REFUSED if wait else await _missing_or_busy(tx, wanted)
+    uuids = list(wanted) if seen is None or seen.root in wanted else [seen.root, *wanted]
+    locked = await _lock(tx, uuids, wait)
+    if len(locked) < len(uuids):
+        return Outcome.REFUSED if wait else await _missing_or_busy(tx, uuids)
     asked = [
         value
         for uuid, amounts in wanted.items()
         for name, amount in amounts.items()
-        for value in (ids[uuid], name, amount)
+        for value in (locked[uuid]["id"], name, amount)
     ]
+    if seen is not None and locked[seen.root]["facts"] != seen.facts:
+        return await _held_or_refused(tx, consumer, wanted)
     taken = await tx.execute(_take(len(asked) // 3), consumer.uuid, len(asked) // 3, *asked)
     if not taken:
         return await _held_or_refused(tx, consumer, wanted)
     await _add_consumer(tx, consumer)
-    await allocations_changed(tx, list(ids.values()))
+    await allocations_changed(tx, [locked[uuid]["id"] for uuid in wanted])
     return Outcome.CLAIMED
 
 
@@ -95,14 +114,13 @@ def _wanted(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str,
     return wanted
 
 
-async def _lock(tx: Transaction, wanted: dict[str, dict[str, int]], wait: bool) -> dict[str, int]:
-    """The ids by uuid of the providers that are now ours; in the order of ids, so that claims cannot deadlock."""
-    if len(wanted) == 1:
-        (uuid,) = wanted
-        provider_id = await tx.fetch_value(_LOCK if wait else _LOCK_OR_SKIP, uuid)
-        return {} if provider_id is None else {uuid: provider_id}
-    rows = await tx.fetch(_LOCK_ALL if wait else _LOCK_ALL_OR_SKIP, list(wanted))
-    return {row["uuid"]: row["id"] for row in rows}
+async def _lock(tx: Transaction, uuids: list[str], wait: bool) -> dict[str, Row]:
+    """The providers, by uuid, that are now ours; taken in the order of ids, so that claims cannot deadlock."""
+    if len(uuids) == 1:
+        row = await tx.fetch_one(_LOCK if wait else _LOCK_OR_SKIP, uuids[0])
+        return {} if row is None else {uuids[0]: row}
+    rows = await tx.fetch(_LOCK_ALL if wait else _LOCK_ALL_OR_SKIP, uuids)
+    return {row["uuid"]: row for row in rows}
 
 
 async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
@@ -122,9 +140,9 @@ async def _held_or_refused(tx: Transaction, consumer: Consumer, wanted: dict[str
     raise HoldsOther(consumer.uuid, held)
 
 
-async def _missing_or_busy(tx: Transaction, wanted: dict[str, dict[str, int]]) -> Outcome:
-    there = await tx.fetch("SELECT id FROM resource_providers WHERE uuid = ANY($1)", list(wanted))
-    return Outcome.REFUSED if len(there) < len(wanted) else Outcome.BUSY
+async def _missing_or_busy(tx: Transaction, uuids: list[str]) -> Outcome:
+    there = await tx.fetch("SELECT id FROM resource_providers WHERE uuid = ANY($1)", uuids)
+    return Outcome.REFUSED if len(there) < len(uuids) else Outcome.BUSY
 
 
 def _by_provider(rows: list[Row]) -> dict[str, dict[str, int]]:
@@ -160,9 +178,9 @@ def _take(amounts: int) -> str:
     """
 
 
-_LOCK = "SELECT id FROM resource_providers WHERE uuid = $1 FOR UPDATE"
+_LOCK = "SELECT id, facts FROM resource_providers WHERE uuid = $1 FOR UPDATE"
 _LOCK_OR_SKIP = f"{_LOCK} SKIP LOCKED"
-_LOCK_ALL = "SELECT id, uuid FROM resource_providers WHERE uuid = ANY($1) ORDER BY id FOR UPDATE"
+_LOCK_ALL = "SELECT id, uuid, facts FROM resource_providers WHERE uuid = ANY($1) ORDER BY id FOR UPDATE"
 _LOCK_ALL_OR_SKIP = f"{_LOCK_ALL} SKIP LOCKED"
 _LOCK_HELD = """
 SELECT id FROM resource_providers

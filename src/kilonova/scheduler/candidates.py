@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kilonova.placement import Consumer, HoldsOther, Outcome, try_claim
+from kilonova.placement import Consumer, HoldsOther, Outcome, Seen, try_claim
 from kilonova.scheduler.explain import Diagnosis
 from kilonova.store import Transaction
 
@@ -18,6 +18,8 @@ class Candidate(msgspec.Struct, frozen=True):
     host: str
     hypervisor_hostname: str
     allocations: dict[str, dict[str, int]]
+    facts: int | None = None
+    """What the provider's `facts` were: a claim is refused where they are newer, for the plan knew another host."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ async def claim_first(
     *,
     accepts: Callable[[Candidate], bool] | None = None,
 ) -> Candidate | None:
-    """Claim the first candidate that still has room; None if others were faster everywhere.
+    """Claim the first candidate that is as it was and still has room; None if there is none.
 
     Awaits nothing but the transaction. It waits its turn for the best host, but passes over an alternate that others
     are claiming from: whoever waits is at its first host, and takes that one's providers in the order of their ids,
@@ -58,13 +60,17 @@ async def claim_first(
         if accepts is not None and not accepts(candidate):
             continue
         try:
-            outcome = await try_claim(tx, consumer, candidate.allocations, wait=wait)
+            outcome = await try_claim(tx, consumer, candidate.allocations, wait=wait, seen=_seen(candidate))
         except HoldsOther as other:
             return _holder(candidates, other)
         if outcome is Outcome.CLAIMED:
             return candidate
         wait = False
     return None
+
+
+def _seen(candidate: Candidate) -> Seen | None:
+    return None if candidate.facts is None else Seen(candidate.uuid, candidate.facts)
 
 
 def _holder(candidates: Sequence[Candidate], other: HoldsOther) -> Candidate:

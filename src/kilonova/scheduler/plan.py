@@ -206,7 +206,7 @@ def _plan(
 ) -> Plan:
     best = rows[[n for n, _ in found]]
     candidates = tuple(
-        Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations)
+        Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations, hosts.facts(row))
         for row, (_, allocations) in zip(best.tolist(), found, strict=True)
     )
     weights = tuple(

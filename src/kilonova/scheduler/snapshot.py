@@ -66,6 +66,10 @@ class Hosts(Columns):
         """Everyone that is known: hosts, the providers below them, and those that share."""
         return self._rows.keys() | self.forest.members.keys()
 
+    def facts(self, row: int) -> int:
+        """How new what is known of a host is, its use left aside."""
+        return self._marks[row].facts
+
     def marks(self, provider_id: int) -> Marks | None:
         member = self.forest.members.get(provider_id)
         if member is not None:

@@ -122,7 +122,7 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
     if taken is None:
         note = {"lost": [candidate.uuid for candidate in candidates], "losses": op.note.get("losses", 0) + 1}
         obedient = accepts is None or any(map(accepts, candidates))
-        reason = "other claims were faster" if obedient else "its server group now rules otherwise"
+        reason = "others were faster, or changed it," if obedient else "its server group now rules otherwise"
         raise GoBack("choose host", note=note, reason=f"{reason} on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
     await _keep(op, tx, chosen["diagnosis"], taken.host)
