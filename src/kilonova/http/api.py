@@ -72,7 +72,7 @@ class Route:
     """One method and path (or one action of it) in its newest form.
 
     `shows` is for the documents: the key of the answer (none if it is the view itself), the view, and whether it is
-    a list.
+    a list. `also` are other statuses of success, which the handler gives itself, without a body.
     `subject` raises if what the path names is not there. It is asked only where the body is wrong, for APIs whose
     callers are told of the missing thing first. `status_below` answers who asks for it before its first version.
     """
@@ -91,6 +91,7 @@ class Route:
     # Whether the handler heeds the header of `kilonova.http.dry_run`; a route that does not refuses it.
     dry_run: bool = False
     action: str | None = None
+    also: Sequence[int] = ()
     subject: Handler | None = None
     status_below: int = 404
     table: list[Form | None] = field(default_factory=list)

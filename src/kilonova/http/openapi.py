@@ -183,6 +183,8 @@ def _responses(api: Api, routes: list[Route], forms: list[Form]) -> dict[str, An
         if shown:
             schemas = answered.setdefault("content", {"application/json": {"schema": {"anyOf": []}}})
             schemas["application/json"]["schema"]["anyOf"].append(shown)
+        for status in route.also:
+            responses.setdefault(str(status), {"description": "Success."})
     for answered in responses.values():
         content = answered.get("content", {}).get("application/json")
         if content and len(content["schema"]["anyOf"]) == 1:

@@ -13,6 +13,7 @@ from kilonova.http.views import OMIT
 from kilonova.http.words import QUERY, Words, Wrong, shortened
 
 LOW, HIGH = 0, 39
+UNDEFINED = "placement.undefined_code"
 DATED = "answers say when what they show was last changed"
 
 
@@ -82,7 +83,8 @@ api.view(
             "title": Field(lambda error, ctx: error.title, {"type": "string"}),
             "detail": Field(lambda error, ctx: error.message, {"type": "string"}),
             "request_id": Field(lambda error, ctx: ctx.request_id, {"type": "string"}),
-            "code": Field(lambda error, ctx: error.code or "placement.undefined_code", {"type": "string"}),
+            # Not there where the error comes before the version is known.
+            "code": Field(lambda error, ctx: error.code or UNDEFINED, {"type": "string"}, optional=True),
             "max_version": _bound(HIGH),
             "min_version": _bound(LOW),
         },

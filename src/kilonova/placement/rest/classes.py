@@ -62,7 +62,7 @@ async def show(ctx: Context, name: str) -> Answer:
     return dated(ctx, ctx.render("class", {"name": name}), row["updated_at"] if row else None)
 
 
-@api.route("PUT", ONE, policy=POLICY + "update", query={"*": {}})
+@api.route("PUT", ONE, policy=POLICY + "update", query={"*": {}}, status=204, also=[201])
 async def put(ctx: Context, name: str) -> Answer:
     """Have a custom resource class; before 1.7, give it another name."""
     if not ctx.behaves(ENSURED):

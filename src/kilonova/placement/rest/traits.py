@@ -59,7 +59,7 @@ async def show(ctx: Context, name: str) -> Answer:
     return dated(ctx, None, row["updated_at"] if row else None)
 
 
-@api.route("PUT", ONE, policy=POLICY + "update", query={"*": {}}, status=204)
+@api.route("PUT", ONE, policy=POLICY + "update", query={"*": {}}, status=204, also=[201])
 async def create(ctx: Context, name: str) -> Answer:
     """Have a custom trait."""
     if not names.CUSTOM.fullmatch(name) or len(name) > 255:
