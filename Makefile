@@ -25,7 +25,7 @@ lint: $(READY) ## Check style and types
 	@$(BIN)/ruff format --check --quiet src tests bench || { echo "run: $(BIN)/ruff format src tests bench" >&2; exit 1; }
 	@$(BIN)/mypy
 
-bench: $(READY) ## Measure start-up, memory, boots and lists (ARGS="--boots 50")
+bench: $(VENV)/.bench ## Measure start-up, memory, boots, lists, and what grows with the hosts (ARGS="--boots 50")
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -45,8 +45,8 @@ clean: ## Remove .venv and everything that tools left behind; ./data stays
 packages:
 	@tools/packages
 
-$(VENV)/.tempest: $(READY)
-	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[tempest]'
+$(VENV)/.bench $(VENV)/.tempest: $(VENV)/.%: $(READY)
+	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 $(READY): pyproject.toml tools/venv

@@ -1,23 +1,22 @@
-"""Measures start-up, memory, boots and lists of a real process, and sets them beside Nova's figures."""
+"""Measures start-up, memory, boots and lists of a real process beside Nova's figures, and what grows with the hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 import psutil
 from rich.console import Console
 from rich.table import Table
 from tests.support.process import Cloud
 
+from bench import growth, series
+from bench.driving import UNLIMITED, load
 from bench.wire import Wire, log_in
 
 # Nova with three hosts, measured on the same kind of machine: seconds to the first ACTIVE server, MiB, boots a second,
@@ -28,7 +27,7 @@ NOVA_BOOTS = 1.6
 NOVA_BOOT_CPU = 1200.0
 NOVA_LIST_CPU = 5500.0
 
-UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
+PLOT = Path("docs/growth.svg")
 
 
 class Sheet:
@@ -55,13 +54,18 @@ def _number(value: float) -> str:
 @click.option("--at-once", default=16, show_default=True, help="How many of them on their way at a time.")
 @click.option("--servers", default=500, show_default=True, help="How many servers a list has.")
 @click.option("--hosts", default=1000, show_default=True, help="How many hosts the large start has.")
-def main(boots: int, at_once: int, servers: int, hosts: int) -> None:
-    """Measure start-up, memory, boots and lists."""
+@click.option("--growth/--no-growth", "grow", default=True, help="Also measure by number of hosts, and draw the plot.")
+def main(boots: int, at_once: int, servers: int, hosts: int, grow: bool) -> None:
+    """Measure start-up, memory, boots and lists, and what grows with the number of hosts."""
     sheet = Sheet()
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         starts(sheet, Path(scratch), hosts)
         work(sheet, Path(scratch), boots, at_once, servers)
     Console(width=100).print(sheet.table)
+    if grow:
+        grown = growth.measure()
+        Console(width=120).print(series.table(grown))
+        series.draw(grown, PLOT)
 
 
 def starts(sheet: Sheet, scratch: Path, hosts: int) -> None:
@@ -90,7 +94,7 @@ def starts(sheet: Sheet, scratch: Path, hosts: int) -> None:
 
 def work(sheet: Sheet, scratch: Path, boots: int, at_once: int, servers: int) -> None:
     with Cloud(scratch / "work", "--hosts", "20", environ=UNLIMITED) as cloud:
-        _load(cloud, "boots", count=at_once, at_once=at_once)  # the first ones pay for what is loaded late
+        load(cloud, "boots", count=at_once, at_once=at_once)  # the first ones pay for what is loaded late
         figures, cpu = _measured(cloud, "boots", count=boots, at_once=at_once)
         taken = figures["taken"]
         sheet.add(f"{boots} boots, {at_once} at once", boots / figures["seconds"], "/s", NOVA_BOOTS, more=True)
@@ -98,7 +102,7 @@ def work(sheet: Sheet, scratch: Path, boots: int, at_once: int, servers: int) ->
         sheet.add("request to ACTIVE, 95 of 100", _share(taken, 0.95) * 1000, "ms")
         sheet.add("CPU of a boot, with its looks", cpu / boots * 1000, "ms", NOVA_BOOT_CPU)
         sheet.add("looks of a boot", figures["looks"] / boots, "GET")
-        _load(cloud, "boots", count=max(0, servers - boots - at_once), at_once=at_once)
+        load(cloud, "boots", count=max(0, servers - boots - at_once), at_once=at_once)
         for what, count, nova in (("show", 500, None), ("list", 20, NOVA_LIST_CPU)):
             figures, cpu = _measured(cloud, what, count=count)
             words = f"detail list of {servers}" if what == "list" else "show"
@@ -133,29 +137,15 @@ async def _list(cloud: Cloud) -> None:
 
 
 def _first_active(cloud: Cloud, began: float) -> float:
-    _load(cloud, "boots", count=1, at_once=1)
+    load(cloud, "boots", count=1, at_once=1)
     return time.perf_counter() - began
-
-
-def _load(cloud: Cloud, what: str, **job: Any) -> Any:
-    document = {
-        "what": what,
-        "url": cloud.endpoints["compute"],
-        "auth_url": cloud.endpoints["auth_url"],
-        "auth": cloud.clouds["kilonova"]["auth"],
-        **job,
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.load"], input=orjson.dumps(document), stdout=subprocess.PIPE, check=True
-    )
-    return orjson.loads(done.stdout)
 
 
 def _measured(cloud: Cloud, what: str, **job: Any) -> tuple[Any, float]:
     """The load's figures, and the CPU seconds that the process spent meanwhile."""
     process = psutil.Process(cloud.pid)
     before = process.cpu_times()
-    figures = _load(cloud, what, **job)
+    figures = load(cloud, what, **job)
     after = process.cpu_times()
     return figures, after.user + after.system - before.user - before.system
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.console import Console
@@ -36,6 +38,17 @@ SERVERS = 2
 ROUNDS = 7
 
 
+class Listing(NamedTuple):
+    """One query on so many providers: how many candidates and bytes, how long, and how much of that at work."""
+
+    providers: int
+    query: str
+    candidates: int
+    size: int
+    milliseconds: float
+    cpu: float
+
+
 @click.command()
 @click.option("--database", default=None, help="URL of an empty database.")
 @click.option("--providers", default="100,1000,5000", show_default=True)
@@ -44,29 +57,32 @@ def main(database: str | None, providers: str) -> None:
     table = Table("Providers", "Query", "Candidates", "Bytes", "Median ms", "CPU ms")
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         url = database or f"sqlite:///{Path(scratch) / 'bench.db'}"
-        asyncio.run(_measure(table, url, sorted(int(number) for number in providers.split(","))))
+        for one in asyncio.run(measure(url, sorted(int(number) for number in providers.split(",")))):
+            words = one.query.replace(ASKED, "…")
+            figures = (f"{one.milliseconds:.1f}", f"{one.cpu:.1f}")
+            table.add_row(str(one.providers), words, str(one.candidates), str(one.size), *figures)
     Console(width=120).print(table)
 
 
-async def _measure(table: Table, url: str, sizes: list[int]) -> None:
+async def measure(url: str, sizes: Sequence[int]) -> list[Listing]:
+    """Every query at every size; `sizes` grow."""
     await upgrade(url)
     services = Services()
     services.config, services.policy, services.tokens = load(environ={}), Policy(), Tokens()
     services.db = await open_database(url)
     cloud = Cloud(services, [build()])
-    there = 0
+    there, found = 0, []
     for size in sizes:
         await _fill(services.db, there, size)
         there = size
         if services.db.dialect == "postgresql":
-            # As its own housekeeping does after a while.
-            await services.db.fetch("ANALYZE")
-        for query in QUERIES:
-            await _row(table, cloud, size, query)
+            await services.db.fetch("ANALYZE")  # as its autovacuum would soon
+        found += [await _list(cloud, size, query) for query in QUERIES]
     await services.db.close()
+    return found
 
 
-async def _row(table: Table, cloud: Cloud, size: int, query: str) -> None:
+async def _list(cloud: Cloud, size: int, query: str) -> Listing:
     headers = {"OpenStack-API-Version": "placement 1.39"}
     taken, cpu = [], []
     for _ in range(ROUNDS):
@@ -76,9 +92,9 @@ async def _row(table: Table, cloud: Cloud, size: int, query: str) -> None:
         cpu.append(time.process_time() - worked)
     if answer.status != 200:
         raise SystemExit(answer.body.decode())
-    found = len(answer.json()["allocation_requests"])
-    shown = [f"{sorted(spent)[ROUNDS // 2] * 1000:.1f}" for spent in (taken, cpu)]
-    table.add_row(str(size), query.replace(ASKED, "…"), str(found), str(len(answer.body)), *shown)
+    number = len(answer.json()["allocation_requests"])
+    times = (sorted(spent)[ROUNDS // 2] * 1000 for spent in (taken, cpu))
+    return Listing(size, query, number, len(answer.body), *times)
 
 
 async def _fill(db: Database, there: int, size: int) -> None:

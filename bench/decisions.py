@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,6 +194,18 @@ async def _lane(db: Database, uuids: list[str], asked: Iterator[int], several: i
             await try_claim(tx, Consumer(new_id(), "project", "user"), dict.fromkeys(chosen, SIZE))
 
 
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """An empty database of a server that is there for the time of the block."""
+    server = PostgresServer(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))[-1].parent)
+    try:
+        server.initialise()
+        server.start()
+        yield server.url(server.create())
+    finally:
+        server.remove()
+
+
 def rates(table: Table, url: str, count: int, at_once: int) -> None:
     for several in (1, 2):
         rate = asyncio.run(claims(url, count=count, at_once=at_once, several=several))
@@ -216,13 +229,8 @@ def main(hosts: str, count: int, at_once: int, database: str | None) -> None:
     claimed = Table("Database", "Providers of a claim", "At once", "Claims a second", title="Claims")
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         rates(claimed, f"sqlite:///{Path(scratch) / 'bench.db'}", count, at_once)
-    server = PostgresServer(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))[-1].parent)
-    try:
-        server.initialise()
-        server.start()
-        rates(claimed, server.url(server.create()), count, at_once)
-    finally:
-        server.remove()
+    with postgresql() as url:
+        rates(claimed, url, count, at_once)
     if database:
         rates(claimed, database, count, at_once)
     Console(width=100).print(claimed)
