@@ -1,6 +1,6 @@
 """Resource providers as hosts describe themselves: brought up to date in batches, written only where they differ.
 
-What operators added through the API is not a host's to remove. See docs/decisions/00XX-host-shapes.md.
+What operators added through the API is not a host's to remove. See docs/decisions/0010-host-shapes.md.
 """
 
 from __future__ import annotations

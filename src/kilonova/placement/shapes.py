@@ -1,6 +1,6 @@
 """How the providers in the database differ from what hosts tell, and what becomes of allocations when shapes change.
 
-Nothing here touches the database. See docs/decisions/00XX-host-shapes.md for the rules.
+Nothing here touches the database. See docs/decisions/0010-host-shapes.md for the rules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hosts that do not answer: an operation goes on without them, and leaves behind what is to be done on their return.
 
-See docs/decisions/00XX-silent-hosts.md for why this is safe.
+See docs/decisions/0012-silent-hosts.md for why this is safe.
 """
 
 from __future__ import annotations
