@@ -12,8 +12,9 @@ import orjson
 
 from kilonova.placement import Consumer, Outcome, release
 from kilonova.placement.candidates.model import Group
-from kilonova.scheduler import NoValidHost, Request, Scheduler, SchedulerConfig, candidates
+from kilonova.scheduler import Request, Scheduler, SchedulerConfig, candidates
 from kilonova.store import Database, Transaction, Unavailable, open_database
+from tests.scheduler.support import NoValidHost, place
 
 try_claim = candidates.try_claim
 
@@ -65,7 +66,7 @@ class Crowd:
             while True:
                 try:
                     consumer = Consumer(server.consumer, "project", "user")
-                    taken = await self.scheduler.place(server.request, consumer)
+                    taken = await place(self.scheduler, self.db, server.request, consumer)
                     server.allocations = taken.allocations
                     if server.release:
                         async with self.db.transaction() as tx:

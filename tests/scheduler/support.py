@@ -11,12 +11,13 @@ from kilonova import clock
 from kilonova.hosts.messages import HostFacts as Description
 from kilonova.hosts.messages import Inventory, NestedProvider, SharingProvider
 from kilonova.hosts.registry import register
-from kilonova.placement import hosts_changed
+from kilonova.placement import Consumer, hosts_changed
 from kilonova.placement.facts import SHARES
 from kilonova.placement.providers import Amounts
+from kilonova.scheduler import Candidate, Plan, Request, Scheduler, claim_first
 from kilonova.scheduler.snapshot import HostFacts, Hosts
 from kilonova.scheduler.trees import Marks, MemberFacts
-from kilonova.store import Database
+from kilonova.store import Database, Unavailable
 
 POOL = "00000000-0000-4000-8000-00000000aaaa"
 TINY = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
@@ -159,3 +160,27 @@ async def set_disabled(db: Database, host: str, reason: str | None = None) -> No
     async with db.transaction() as tx:
         await tx.execute("UPDATE services SET disabled = TRUE, disabled_reason = $2 WHERE host = $1", host, reason)
         await hosts_changed(tx, [host])
+
+
+async def rehearsed(scheduler: Scheduler, request: Request) -> Plan:
+    """A plan that nobody will claim."""
+    [plan] = await scheduler.rehearse(lambda taken: None if taken else request)
+    return plan
+
+
+class NoValidHost(Exception):
+    """A plan without candidates; its text is the diagnosis in one sentence."""
+
+
+async def place(scheduler: Scheduler, db: Database, request: Request, consumer: Consumer) -> Candidate:
+    """Plan and claim, again where others were faster: a boot without its other steps."""
+    plan = await scheduler.plan(request)
+    for _ in range(10):
+        if not plan.candidates:
+            raise NoValidHost(plan.diagnosis.sentence())
+        async with db.transaction() as tx:
+            taken = await claim_first(tx, plan.candidates, consumer)
+        if taken is not None:
+            return taken
+        plan = await scheduler.plan(request, lost=plan.uuids)
+    raise Unavailable("others were faster every time")

@@ -7,7 +7,7 @@ from kilonova.placement.changes import facts_changed
 from kilonova.scheduler import Request, Scheduler, SchedulerConfig, claim_first
 from kilonova.scheduler.feed import Feed
 from kilonova.store import Database
-from tests.scheduler.support import TINY, add_hosts, described, provider_uuids, shaped
+from tests.scheduler.support import TINY, add_hosts, described, place, provider_uuids, shaped
 from tests.scheduler.test_feed import Watched
 from tests.support import run
 from tests.support.databases import opened
@@ -151,7 +151,7 @@ def test_an_operators_provider_above_a_host_is_not_part_of_it(database):
             await feed.refresh()
             assert (room(feed, "h1"), room(feed, "h2")) == (4, 6)
             scheduler = Scheduler(db)
-            taken = await scheduler.place(SMALL, Consumer("c1", "p", "u"))
+            taken = await place(scheduler, db, SMALL, Consumer("c1", "p", "u"))
             uuids = await provider_uuids(db)
             assert set(taken.allocations) == {uuids[taken.host], uuids[f"{taken.host}_NUMA0"]}
 
@@ -185,7 +185,7 @@ def test_a_server_is_placed_in_a_cell_and_on_the_pool(database):
             await add_hosts(db, shaped("h1", 4, 4, pool=25))
             uuids = await provider_uuids(db)
             scheduler = Scheduler(db)
-            placed = [await scheduler.place(SMALL, Consumer(f"c{n}", "p", "u")) for n in range(2)]
+            placed = [await place(scheduler, db, SMALL, Consumer(f"c{n}", "p", "u")) for n in range(2)]
             for candidate in placed:
                 assert candidate.allocations.pop(uuids["pool"]) == {"DISK_GB": 10}
                 [(cell, amounts)] = candidate.allocations.items()
@@ -229,6 +229,6 @@ def test_a_plain_cloud_reads_no_more_tables_than_it_has_to(sqlite_url):
             assert sum("parent_id = ANY" in sql for sql in watched.statements) == 1
             assert feed.hosts.simple
             scheduler = Scheduler(db)
-            assert (await scheduler.place(Request(resources=TINY), Consumer("c", "p", "u"))).allocations
+            assert (await place(scheduler, db, Request(resources=TINY), Consumer("c", "p", "u"))).allocations
 
     run(scenario())

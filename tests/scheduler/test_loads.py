@@ -8,7 +8,7 @@ from kilonova.placement import Consumer, claim, hosts_changed
 from kilonova.scheduler import Request, Scheduler, SchedulerConfig
 from kilonova.scheduler.feed import Feed
 from kilonova.store import Database
-from tests.scheduler.support import TINY, add_hosts, described, set_zone
+from tests.scheduler.support import TINY, add_hosts, described, rehearsed, set_zone
 from tests.scheduler.test_feed import Watched
 from tests.support import run
 from tests.support.cloud import put_server
@@ -125,7 +125,7 @@ def test_a_host_that_failed_to_build_comes_last_until_it_builds(sqlite_url):
             scheduler = Scheduler(db, SchedulerConfig(jitter=0.0))
 
             async def hosts() -> list[str]:
-                return [one.host for one in (await scheduler.plan(Request(resources=TINY), dry=True)).candidates]
+                return [one.host for one in (await rehearsed(scheduler, Request(resources=TINY))).candidates]
 
             assert (await hosts())[0] == "h1"
             scheduler.built("h1", False)

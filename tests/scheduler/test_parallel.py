@@ -21,10 +21,10 @@ from kilonova.hosts.messages import HostFacts
 from kilonova.placement import Consumer, allocations_of
 from kilonova.placement.candidates.model import Provider, Stock
 from kilonova.placement.candidates.search import arrangements
-from kilonova.scheduler import NoValidHost, Scheduler
+from kilonova.scheduler import Scheduler
 from kilonova.store import Database
 from tests.scheduler.parallel import Asked, Crowd, Record, twice
-from tests.scheduler.support import add_hosts, described, inventory, shaped
+from tests.scheduler.support import NoValidHost, add_hosts, described, inventory, place, shaped
 from tests.support import run
 from tests.support.databases import PostgresServer, opened, sqlite_template
 
@@ -177,7 +177,7 @@ def test_room_given_back_is_found_again(cloud):
             for server in (one for one in record.servers if one.allocations is None):
                 expected = fits(server, await everyone(db))
                 with nullcontext() if expected else pytest.raises(NoValidHost):
-                    await scheduler.place(server.request, Consumer(server.consumer, "project", "user"))
+                    await place(scheduler, db, server.request, Consumer(server.consumer, "project", "user"))
 
     on_sqlite(scenario)
 

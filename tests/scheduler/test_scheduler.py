@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from kilonova.placement import Consumer, HoldsOther, claim, hosts_changed, release, usages
-from kilonova.scheduler import Candidate, NoValidHost, Request, Scheduler, SchedulerConfig, claim_first
+from kilonova.scheduler import Candidate, Request, Scheduler, SchedulerConfig, claim_first
 from tests.placement.support import everything
-from tests.scheduler.support import TINY, add_hosts, described, set_disabled, shaped
+from tests.scheduler.support import TINY, NoValidHost, add_hosts, described, place, rehearsed, set_disabled, shaped
 from tests.support import run
 from tests.support.databases import opened
 
@@ -40,7 +40,7 @@ def test_places_spread_evenly(database):
         async with database() as db:
             await add_hosts(db, *(described(f"h{n}") for n in range(8)))
             scheduler = Scheduler(db)
-            taken = await asyncio.gather(*(scheduler.place(BOOT, server(n)) for n in range(32)))
+            taken = await asyncio.gather(*(place(scheduler, db, BOOT, server(n)) for n in range(32)))
             assert set(Counter(candidate.host for candidate in taken).values()) == {4}
 
     run(scenario())
@@ -53,7 +53,7 @@ def test_the_last_place_is_found_and_then_the_refusal_says_why(database):
             await set_disabled(db, "h3")
             scheduler = Scheduler(db)
             outcomes = await asyncio.gather(
-                *(scheduler.place(BOOT, server(n)) for n in range(8)), return_exceptions=True
+                *(place(scheduler, db, BOOT, server(n)) for n in range(8)), return_exceptions=True
             )
             refusals = [outcome for outcome in outcomes if not isinstance(outcome, Candidate)]
             assert [str(refusal) for refusal in refusals] == [
@@ -73,8 +73,9 @@ def test_several_schedulers_fill_the_hosts_exactly(database_url):
         async with opened(database_url) as one, opened(database_url) as other:
             uuids = await add_hosts(one, *(described(f"h{n}", vcpus=10) for n in range(4)))
             schedulers = [Scheduler(one), Scheduler(other)]
+            pairs = list(zip(schedulers, (one, other), strict=True))
             outcomes = await asyncio.gather(
-                *(schedulers[n % 2].place(BOOT, server(n)) for n in range(60)), return_exceptions=True
+                *(place(*pairs[n % 2], BOOT, server(n)) for n in range(60)), return_exceptions=True
             )
             assert sum(isinstance(outcome, Candidate) for outcome in outcomes) == 40
             assert sum(isinstance(outcome, NoValidHost) for outcome in outcomes) == 20
@@ -89,10 +90,10 @@ def test_room_given_back_is_seen_before_anyone_is_refused(sqlite_url):
         async with opened(sqlite_url) as db:
             await add_hosts(db, described("h1", vcpus=1))
             scheduler = Scheduler(db, SchedulerConfig(refresh_every=1000))
-            await scheduler.place(BOOT, server(1))
+            await place(scheduler, db, BOOT, server(1))
             async with db.transaction() as tx:
                 await release(tx, server(1).uuid)
-            assert (await scheduler.place(BOOT, server(2))).host == "h1"
+            assert (await place(scheduler, db, BOOT, server(2))).host == "h1"
 
     run(scenario())
 
@@ -114,7 +115,7 @@ def test_a_dry_plan_is_the_same_plan_and_leaves_no_trace(sqlite_url):
             await add_hosts(db, described("h1", vcpus=4), described("h2", vcpus=2))
             scheduler = Scheduler(db, SchedulerConfig(jitter=0.0))
             before = await everything(db)
-            dry = [await scheduler.plan(BOOT, dry=True) for _ in range(3)]
+            dry = [await rehearsed(scheduler, BOOT) for _ in range(3)]
             assert dry[0] == dry[1] == dry[2] == await scheduler.plan(BOOT)
             assert await everything(db) == before
 
@@ -128,12 +129,12 @@ def test_what_the_claim_is_for_shares_its_transaction(database):
             scheduler = Scheduler(db)
             before = await everything(db)
 
-            async def fail(tx, candidate):
-                assert candidate.host == "h1"
-                raise RuntimeError("the server's row cannot be written")
-
-            with pytest.raises(RuntimeError):
-                await scheduler.place(BOOT, server(1), fail)
+            plan = await scheduler.plan(BOOT)
+            with pytest.raises(RuntimeError, match="row"):
+                async with db.transaction() as tx:
+                    taken = await claim_first(tx, plan.candidates, server(1))
+                    assert [taken] == [plan.candidates[0]]
+                    raise RuntimeError("the server's row cannot be written")
             assert await everything(db) == before
 
     run(scenario())
@@ -289,7 +290,7 @@ def test_a_host_wrongly_believed_free_is_not_proposed_for_ever(sqlite_url):
             async with db.transaction() as tx:  # a change that does not show in the sequence
                 await tx.execute("DELETE FROM resource_providers WHERE uuid = $1", uuids["h1"])
             with pytest.raises(NoValidHost, match="there are no hosts"):
-                await scheduler.place(BOOT, server(1))
+                await place(scheduler, db, BOOT, server(1))
 
     run(scenario())
 
@@ -303,7 +304,7 @@ def test_the_full_reload_runs_behind_the_plans(sqlite_url):
             async with db.transaction() as tx:
                 await tx.execute("DELETE FROM hypervisors")
             async with asyncio.timeout(10):
-                while (await scheduler.plan(BOOT, dry=True)).candidates:
+                while (await rehearsed(scheduler, BOOT)).candidates:
                     await asyncio.sleep(0.01)
             await scheduler.close()
 

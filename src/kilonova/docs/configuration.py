@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ def page(root: Path) -> str:
     parts = [
         words.partition(MARK)[0] + MARK,
         "## Settings of no section",
-        _settings("", plain),
+        _settings("", plain, {}),
         *(_section(field.name, field.type) for field in sections),
     ]
     return "\n\n".join(parts) + "\n"
@@ -33,15 +36,30 @@ def _is_section(kind: Any) -> bool:
 
 def _section(name: str, kind: Any) -> str:
     words = " ".join((kind.__doc__ or "").split())
-    return f"## [{name}]\n\n{words}\n\n{_settings(name, msgspec.structs.fields(kind))}"
+    return f"## [{name}]\n\n{words}\n\n{_settings(name, msgspec.structs.fields(kind), _meanings(kind))}"
 
 
-def _settings(section: str, fields: Any) -> str:
+def _settings(section: str, fields: Any, meanings: dict[str, str]) -> str:
+    """With what each of them means, in sections that say it."""
+    head = ["Setting", "Default", "In the environment"]
     rows = []
     for field in fields:
         variable = "KILONOVA_" + (f"{section}__" if section else "") + field.name
-        rows.append([code(field.name), code(_default(field)), code(variable.upper())])
-    return table(["Setting", "Default", "In the environment"], rows)
+        row = [code(field.name), code(_default(field)), code(variable.upper())]
+        rows.append([*row, meanings.get(field.name, "")] if meanings else row)
+    return table([*head, "Meaning"] if meanings else head, rows)
+
+
+def _meanings(kind: Any) -> dict[str, str]:
+    """The strings that stand below the fields of a struct."""
+    (struct,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(struct, ast.ClassDef)
+    found = {}
+    for field, below in zip(struct.body, struct.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
 
 
 def _default(field: Any) -> str:

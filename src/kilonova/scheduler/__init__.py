@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
+from kilonova.scheduler.candidates import Candidate, Plan, claim_first
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.explain import Diagnosis
 from kilonova.scheduler.request import Request
@@ -11,7 +11,6 @@ from kilonova.scheduler.scheduler import Scheduler
 __all__ = [
     "Candidate",
     "Diagnosis",
-    "NoValidHost",
     "Plan",
     "Request",
     "Scheduler",

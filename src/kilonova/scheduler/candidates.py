@@ -33,14 +33,6 @@ class Plan(msgspec.Struct, frozen=True):
         return tuple(candidate.uuid for candidate in self.candidates)
 
 
-class NoValidHost(Exception):
-    """Its text is the one sentence that members of the project may read."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.sentence())
-        self.diagnosis = diagnosis
-
-
 async def claim_first(
     tx: Transaction,
     candidates: Sequence[Candidate],

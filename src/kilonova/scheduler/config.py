@@ -34,8 +34,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How far chance may reorder hosts, in parts of a weigher's range; it spreads equal hosts and several workers."""
     alternates: int = 8
     """How many candidates a plan names."""
-    attempts: int = 10
-    """How often `place` proposes again after losing all candidates to others."""
     default_zone: str = "nova"
     """The zone of hosts that no aggregate puts into one."""
     default_schedule_zone: str = ""
@@ -43,6 +41,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     refresh_every: float = 0.005
     """Plans closer together than this share one look at the database."""
     liveness_every: float = 1.0
+    """Seconds between two looks at which hosts are silent, and how many operations run where."""
     overlap: float = 2.0
     """Seconds that a transaction may take from drawing its change number to its commit without being overlooked."""
     reload_every: float = 60.0
@@ -54,12 +53,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_io_ops_per_host: int = 8
     """For the filter io_ops, unless an aggregate says otherwise."""
     isolated_hosts: tuple[str, ...] = ()
+    """For the filter isolated: hosts that are set aside for `isolated_images`."""
     isolated_images: tuple[str, ...] = ()
-    """For the filter isolated: these images go to these hosts alone."""
+    """For the filter isolated: by their ids; they go to `isolated_hosts` alone."""
     restrict_isolated_hosts_to_isolated_images: bool = True
-    """Whether isolated hosts take no other images."""
+    """For the filter isolated: whether those hosts take no other images."""
     aggregate_image_properties_isolation_namespace: str = ""
     """For the filter aggregate_image_properties: only keys that begin with this and the separator count."""
     aggregate_image_properties_isolation_separator: str = "."
+    """Stands between that and the rest of a key."""
     shown_hosts: int = 200
     """How many rejected hosts the diagnosis of a failure describes one by one."""

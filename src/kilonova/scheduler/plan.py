@@ -63,7 +63,7 @@ class Planner:
         if len(rows):
             totals, parts = self._weigh(request, hosts, rows)
             arranger = Arranger(request, hosts)
-            found, failed = _arrange(arranger, rows, totals, max(self._alternates, request.count))
+            found, failed = _arrange(arranger, rows, totals, self._alternates)
             if failed or not arranger.needless:
                 unarranged = self._unarranged(arranger, hosts, failed, explain_all=not found)
                 results += (_result(ARRANGEMENT, request, len(rows), unarranged),)

@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     hypervisor_hostname: str | None = None
     hypervisor_uuid: str | None = None
     forced: bool = False
-    """Whether the named host is taken past the filters that judge it: only zone, traits and room still count."""
+    """Whether the named host is taken past every filter that does not say `even_if_forced`."""
     excluded_hosts: frozenset[str] = frozenset()
     same_hosts: frozenset[str] | None = None
     """Where the servers of the hint `same_host` are; None without the hint."""
@@ -46,8 +46,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     image_id: str | None = None
     image_properties: Mapping[str, str] = {}
     hints: Mapping[str, object] = {}
-    count: int = 1
-    """How many servers share the plan. It names as many candidates, if there are, so that each has one to start at."""
 
     @property
     def amounts(self) -> dict[str, int]:

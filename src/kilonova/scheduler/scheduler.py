@@ -6,16 +6,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.heartbeat import DOWN_TIME
-from kilonova.placement import Consumer
 from kilonova.scheduler import plugins
-from kilonova.scheduler.candidates import Candidate, NoValidHost, Plan, claim_first
+from kilonova.scheduler.candidates import Plan
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.request import Request
-from kilonova.store import Database, Transaction, Unavailable
+from kilonova.store import Database
 
 if TYPE_CHECKING:
     from kilonova.scheduler.feed import Feed
@@ -29,14 +28,14 @@ log = logging.getLogger(__name__)
 class Scheduler:
     """Plans are made outside any transaction, claims inside one:
 
-        plan = await scheduler.plan(request)                       # a step of its own; no candidates: NoValidHost
+        plan = await scheduler.plan(request)                       # a step of its own; no candidates: no valid host
         async with db.transaction() as tx:                         # the next step's transaction
             taken = await claim_first(tx, plan.candidates, consumer)
             ...                                                    # whatever the claim is for
         if taken is None:                                          # lost them all: the operation goes back a step
             plan = await scheduler.plan(request, lost=plan.uuids)
 
-    `place` is that loop for callers without steps.
+    What nobody will claim is planned by `rehearse`.
     """
 
     def __init__(self, db: Database, config: SchedulerConfig | None = None, down_time: float = DOWN_TIME) -> None:
@@ -58,13 +57,13 @@ class Scheduler:
         await asyncio.to_thread(_import_columns)
         await self._look(time.monotonic())
 
-    async def plan(self, request: Request, *, lost: Sequence[str] = (), dry: bool = False) -> Plan:
-        """The best hosts for a request. `lost`: uuids of the candidates that refused it. `dry`: nobody will claim."""
+    async def plan(self, request: Request, *, lost: Sequence[str] = ()) -> Plan:
+        """The best hosts for a request. `lost`: uuids of the candidates that refused it."""
         feed, planner = self._parts()
         hosts = feed.hosts
         asked = time.monotonic()
         if lost:
-            self._give_up(feed, lost, request)
+            self._give_up(feed, lost)
         await self._look(asked if lost else asked - self._config.refresh_every)
         hosts.foresight.expire(asked)
         plan = planner.plan(request, hosts)
@@ -73,32 +72,8 @@ class Scheduler:
             await self._look(asked)
             with hosts.foresight.suspended():
                 plan = planner.plan(request, hosts)
-        if not dry:
-            self._foresee(hosts, plan, request)
+        self._foresee(hosts, plan)
         return plan
-
-    async def place(
-        self,
-        request: Request,
-        consumer: Consumer,
-        write: Callable[[Transaction, Candidate], Awaitable[None]] | None = None,
-    ) -> Candidate:
-        """Plan, claim, and write what the claim is for in the claim's transaction.
-
-        Raises NoValidHost, or Unavailable if others were faster every time.
-        """
-        plan = await self.plan(request)
-        for _ in range(self._config.attempts):
-            if not plan.candidates:
-                raise NoValidHost(plan.diagnosis)
-            async with self._db.transaction() as tx:
-                taken = await claim_first(tx, plan.candidates, consumer)
-                if taken is not None and write is not None:
-                    await write(tx, taken)
-            if taken is not None:
-                return taken
-            plan = await self.plan(request, lost=plan.uuids)
-        raise Unavailable(f"other claims were faster {self._config.attempts} times")
 
     async def rehearse(self, following: Next) -> list[Plan]:
         """Plans for several servers that nobody will claim; see `rehearsal`."""
@@ -133,15 +108,14 @@ class Scheduler:
             self._feed = Feed(self._db, self._config, self._down_time, self._planner.reads)
         return self._feed, self._planner
 
-    def _foresee(self, hosts: Hosts, plan: Plan, request: Request) -> None:
-        until = time.monotonic() + self._config.foresight
-        for candidate in plan.candidates[: request.count]:
-            hosts.foresee(candidate.uuid, candidate.allocations, until)
+    def _foresee(self, hosts: Hosts, plan: Plan) -> None:
+        """The best host will most likely be the one that is claimed."""
+        for best in plan.candidates[:1]:
+            hosts.foresee(best.uuid, best.allocations, time.monotonic() + self._config.foresight)
 
-    def _give_up(self, feed: Feed, lost: Sequence[str], request: Request) -> None:
+    def _give_up(self, feed: Feed, lost: Sequence[str]) -> None:
         """Forget what the lost plan foresaw, and read its hosts anew."""
-        for uuid in lost[: request.count]:
-            feed.hosts.give_up(uuid)
+        feed.hosts.give_up(lost[0])
         feed.doubt(lost)
 
     async def _look(self, not_before: float) -> None:

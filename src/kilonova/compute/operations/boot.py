@@ -67,14 +67,7 @@ async def choose(op: Operation) -> dict[str, Any]:
     server = await server_of(op)
     tried = op.note.get("tried", {})
     destination = convert(op.params["destination"] or {}, Destination)
-    request = await placing.request_for(
-        op.db,
-        server,
-        host=destination.host,
-        hypervisor_hostname=destination.hypervisor_hostname,
-        forced=destination.forced,
-        excluded=frozenset(tried),
-    )
+    request = await placing.request_for(op.db, server, destination=destination, excluded=frozenset(tried))
     plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
     if not plan.candidates:
         async with op.db.transaction() as tx:

@@ -87,15 +87,8 @@ async def rehearse(ctx: Context) -> list[Request]:
     prepared = await prepare(ctx)
     async with ctx.db.transaction() as tx:
         servers = await rows(ctx, tx, prepared)
-    wanted = prepared.destination
     # They differ in nothing that a host could tell.
-    request = await placing.request_for(
-        ctx.db,
-        servers[0],
-        host=wanted.host,
-        hypervisor_hostname=wanted.hypervisor_hostname,
-        forced=wanted.forced,
-    )
+    request = await placing.request_for(ctx.db, servers[0], destination=prepared.destination)
     return [request] * len(servers)
 
 

@@ -30,11 +30,8 @@ async def request_for(
     reader: Reader,
     server: Row,
     *,
-    host: str | None = None,
-    hypervisor_hostname: str | None = None,
-    forced: bool = False,
+    destination: Destination = ANYWHERE,
     excluded: frozenset[str] = frozenset(),
-    count: int = 1,
 ) -> Request:
     """The row need not be in the database yet: a plan can be made for a server that may never be."""
     hints = orjson.loads(server["scheduler_hints"])
@@ -42,9 +39,9 @@ async def request_for(
     return Request(
         **needs(orjson.loads(server["flavor"]), orjson.loads(server["image_properties"])),
         zone=server["pinned_zone"],
-        host=host,
-        hypervisor_hostname=hypervisor_hostname,
-        forced=forced,
+        host=destination.host,
+        hypervisor_hostname=destination.hypervisor_hostname,
+        forced=destination.forced,
         excluded_hosts=excluded,
         same_hosts=None if same is None else await _hosts(reader, server, same),
         different_hosts=await _hosts(reader, server, hints.get("different_host", ())),
@@ -52,7 +49,6 @@ async def request_for(
         project_id=server["project_id"],
         image_id=server["image_id"],
         hints=hints,
-        count=count,
     )
 
 
