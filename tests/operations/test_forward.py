@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from kilonova.hosts.transport import HostUnreachable
 from kilonova.operations import Failed, Operation, Passing, Step, running
 from kilonova.operations.context import operation_id
+from kilonova.operations.views import summaries
 from tests.operations.support import Script, Three, act, finished, row_of, start, steps_of, until, working
 from tests.support import run
 from tests.support.databases import opened
@@ -256,5 +258,21 @@ def test_the_observer_is_told_of_every_end(database_url: str) -> None:
                 ("test three", "one", "undo", "done"),
                 ("test three", "failed"),
             ]
+
+    run(scenario())
+
+
+def test_of_trouble_with_a_host_users_read_what_is_meant_for_them(database_url: str) -> None:
+    async def scenario() -> None:
+        async def only(op: Operation) -> None:
+            raise HostUnreachable("sim-001", "10.0.0.1 refuses the connection")
+
+        async with opened(database_url) as db, working(db, Script(only=only), backoff=lambda attempt: 0.05):
+            row = await finished(db, await start(db, Quick, server_id="s1"))
+            error = orjson.loads(row["error"])
+            assert error["message"] == "'only' did not end within 0.3 s: no answer from the host"
+            assert error["fault"] == "sim-001: 10.0.0.1 refuses the connection"
+            (shown,) = await summaries(db, "s1")
+            assert shown.reason == error["fault"], "operators read the whole of it"
 
     run(scenario())

@@ -155,6 +155,19 @@ def test_go_back_ends_after_the_last_round_with_the_last_reason(database_url: st
     run(scenario())
 
 
+def test_what_the_last_round_keeps_for_administrators_stays(database_url: str) -> None:
+    async def spawn(op: Operation) -> None:
+        raise GoBack("claim", reason="refused", fault=f"h{op.round}: no")
+
+    async def scenario() -> None:
+        async with opened(database_url) as db, working(db, Script(spawn=spawn)):
+            row = await finished(db, await start(db, Placed))
+            error = orjson.loads(row["error"])
+            assert (error["message"], error["fault"]) == ("refused", "h3: no")
+
+    run(scenario())
+
+
 def test_going_back_to_a_step_that_is_not_behind_fails(database_url: str) -> None:
     async def claim(op: Operation, tx: Any) -> None:
         raise GoBack("spawn", reason="lost")

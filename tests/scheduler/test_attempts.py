@@ -115,3 +115,20 @@ def test_what_was_free_and_asked_for_is_told() -> None:
     assert refused.account() == (
         "h1: lack 6 VCPU (needed 6 VCPU): 5 VCPU free of 8 VCPU\nh2: lack 6 VCPU (needed 6 VCPU): 0 VCPU free of 8 VCPU"
     )
+
+
+def test_a_refusal_that_is_repeated_after_a_crash_is_kept_once(database: Opener) -> None:
+    async def scenario() -> None:
+        async with database() as db:
+            await kept(db, CHOSEN, "h1")
+            await kept(db, REFUSED, None)
+            await kept(db, replace(REFUSED, hosts=4), None)
+            found = await attempts.of_server(db, "s1")
+            assert [(one.host, one.diagnosis.hosts) for one in found] == [(None, 4), ("h1", 3)]
+            async with db.transaction() as tx:
+                await attempts.forget_refusal(tx, "s1", "op2")
+                assert len(await attempts.of_server(tx, "s1")) == 2
+                await attempts.forget_refusal(tx, "s1", "op1")
+            assert [one.host for one in await attempts.of_server(db, "s1")] == ["h1"]
+
+    run(scenario())

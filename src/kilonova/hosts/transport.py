@@ -28,6 +28,8 @@ class HostTrouble(Exception):
     """`passing` says whether the same command is worth sending again."""
 
     passing: bool = False
+    public = "failed inside the host"
+    """What users may read of it. The message is a driver's: it may name hosts, paths and whatever else."""
 
     def __init__(self, host: str, message: str) -> None:
         super().__init__(f"{host}: {message}")
@@ -39,6 +41,15 @@ class HostUnreachable(HostTrouble):
     """No answer came. The command may or may not have been done, or be under way."""
 
     passing = True
+    public = "no answer from the host"
+
+
+_PUBLIC = {
+    "driver": "refused by the hypervisor",
+    "missing guest": "the guest is missing",
+    "guest differs": "another guest has its id",
+    "interrupted": "interrupted by a delete",
+}
 
 
 class HostFailed(HostTrouble):
@@ -48,6 +59,7 @@ class HostFailed(HostTrouble):
         super().__init__(host, message)
         self.kind = kind
         self.passing = passing
+        self.public = _PUBLIC.get(kind, HostTrouble.public)
 
 
 class StaleEpoch(HostTrouble):

@@ -37,13 +37,17 @@ class Passing(Exception):
 
 
 class GoBack(Exception):
-    """Undo down to and including `step`, then go forward again in a new round with `note` added to the notes."""
+    """Undo down to and including `step`, then go forward again in a new round with `note` added to the notes.
 
-    def __init__(self, step: str, *, note: dict[str, Any] | None = None, reason: str) -> None:
+    Should there be no way back, users read the reason, and `fault` is kept with it.
+    """
+
+    def __init__(self, step: str, *, note: dict[str, Any] | None = None, reason: str, fault: Any = None) -> None:
         super().__init__(reason)
         self.step = step
         self.note = note or {}
         self.reason = reason
+        self.fault = fault
 
 
 class LostLease(Exception):
@@ -59,14 +63,17 @@ def is_passing(error: BaseException) -> bool:
 
 
 def describe(error: BaseException, step: str) -> dict[str, Any]:
-    """The JSON form. Only messages written for users are shown to them."""
+    """The JSON form. Only messages written for users are shown to them; an error may have such a one as `public`."""
     if isinstance(error, Failed):
         kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS)
         return {"type": kind, "message": str(error), "fault": _plain(error.fault)}
     if isinstance(error, Unavailable):
         return {"type": "Failed", "message": "The database was not available", "fault": None}
-    if isinstance(error, GoBack) or is_passing(error):
-        return {"type": "Failed", "message": str(error), "fault": None}
+    if isinstance(error, GoBack):
+        return {"type": "Failed", "message": error.reason, "fault": _plain(error.fault)}
+    if is_passing(error):
+        public = getattr(error, "public", None)
+        return {"type": "Failed", "message": public or str(error), "fault": str(error) if public else None}
     return {
         "type": "Unexpected",
         "message": f"Unexpected {type(error).__name__} in step '{step}'",

@@ -113,16 +113,17 @@ class Running:
             if not scope.expired():
                 raise
             self._check(cancellable)
-            raise TimedOut(self._overdue()) from error
+            raise self._overdue() from error
         finally:
             self._scope, self._cancellable = None, False
 
-    def _overdue(self) -> str:
+    def _overdue(self) -> TimedOut:
         step = self.plan[self.index]
         text = f"'{step.name}' did not end within {step.deadline:g} s"
-        if self.row["trouble"] is not None:
-            text += f": {orjson.loads(self.row['trouble'])['message']}"
-        return text
+        if self.row["trouble"] is None:
+            return TimedOut(text)
+        trouble = orjson.loads(self.row["trouble"])
+        return TimedOut(f"{text}: {trouble['message']}", fault=trouble.get("fault"))
 
     # Forward
 
@@ -147,7 +148,7 @@ class Running:
     async def _step(self, step: Step, until: float) -> None:
         left = until - clock.now()
         if left <= 0:
-            raise TimedOut(self._overdue())
+            raise self._overdue()
         await self._fault("before", FORWARD, step)
         if step.transaction:
             async with self.op.db.transaction() as tx:
@@ -214,7 +215,7 @@ class Running:
                 self._done(wait, FORWARD, DONE, after)
                 return
         if clock.now() >= until:
-            raise TimedOut(self._overdue())
+            raise self._overdue()
         await self._wait(wait, until, polled=True)
 
     async def _end_wait(self, tx: Transaction, wait: Wait, result: Any) -> Row:
@@ -225,9 +226,9 @@ class Running:
 
     async def _go_back(self, back: GoBack) -> None:
         if back.step not in self._names[: self.index + 1]:
-            await self._turn_back(Failed(f"{back.reason} (cannot go back to '{back.step}')"))
+            await self._turn_back(Failed(f"{back.reason} (cannot go back to '{back.step}')", fault=back.fault))
         elif self.row["round"] >= self.op.rounds:
-            await self._turn_back(Failed(back.reason))
+            await self._turn_back(Failed(back.reason, fault=back.fault))
         else:
             await self._turn_back(back, to=back.step, note=back.note)
 
@@ -341,7 +342,7 @@ class Running:
         if until is not None:
             if until <= now:
                 self.row = {**self.row, "trouble": text}
-                return await self._turn_back(TimedOut(self._overdue()))
+                return await self._turn_back(self._overdue())
             pause = min(pause, until - now)
         release = pause > IN_MEMORY
         logger.info("'%s' is tried again in %.1f s: %s", self.row["step"], pause, error)

@@ -150,8 +150,9 @@ async def action_of(reader: Reader, server_id: str, request_id: str) -> Action |
     events = [_event(step) for step in steps]
     if row["state"] not in FINISHED and row["step_started_at"] is not None:
         name = _name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD)
-        details = orjson.loads(row["trouble"])["message"] if row["trouble"] else None
-        events.append(Event(name, row["step_started_at"], None, None, row["host"], details, None))
+        trouble = orjson.loads(row["trouble"]) if row["trouble"] else {}
+        details, fault = trouble.get("message"), _fault(trouble.get("fault"))
+        events.append(Event(name, row["step_started_at"], None, None, row["host"], details, fault))
     return _action(row, events)
 
 
@@ -249,8 +250,14 @@ def _summary(row: Row, otherwise: str | None = None) -> Summary:
         created_at=row["created_at"],
         finished_at=row["finished_at"],
         worker=row["lease_owner"],
-        reason=orjson.loads(trouble)["message"] if trouble else otherwise,
+        reason=_reason(orjson.loads(trouble)) if trouble else otherwise,
     )
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Operators read what was kept for them, where it is one line."""
+    fault = _fault(error.get("fault"))
+    return fault if fault and "\n" not in fault else str(error["message"])
 
 
 async def counts(reader: Reader) -> dict[tuple[str, str], int]:

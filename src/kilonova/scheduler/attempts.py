@@ -46,10 +46,21 @@ async def record(
     host: str | None,
     lost: int = 0,
 ) -> None:
-    """Keep an attempt, in the transaction that takes the host, or in one of its own where nobody was found."""
+    """Keep an attempt, in the transaction that takes the host, or in one of its own where nobody was found.
+
+    Who finds nobody is done, so an operation has one refusal. Where the process died after writing it, the step runs
+    again, and what it then says is the truth.
+    """
+    if host is None and operation_id is not None:
+        await forget_refusal(tx, server_id, operation_id)
     packed = pack(diagnosis) if isinstance(diagnosis, Diagnosis) else diagnosis
     document = {**packed, "lost": lost} if lost else packed
     await tx.execute(_INSERT, server_id, operation_id, kind, host, orjson.dumps(document).decode(), clock.now())
+
+
+async def forget_refusal(tx: Transaction, server_id: str, operation_id: str) -> None:
+    """Nobody was told of it: the operation went on to look again."""
+    await tx.execute(_FORGET, server_id, operation_id)
 
 
 async def of_server(reader: Reader, server_id: str, limit: int = 100) -> list[Attempt]:
@@ -74,6 +85,7 @@ def _attempt(row: Row) -> Attempt:
 _INSERT = """
 INSERT INTO attempts (server_id, operation_id, kind, host, diagnosis, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 """
+_FORGET = "DELETE FROM attempts WHERE server_id = $1 AND operation_id = $2 AND host IS NULL"
 _OF_SERVER = "SELECT * FROM attempts WHERE server_id = $1 ORDER BY id DESC LIMIT $2"
 
 

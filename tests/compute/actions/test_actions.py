@@ -144,8 +144,9 @@ def test_a_failed_step_says_why_to_administrators(database_url: str) -> None:
             assert (failed["action"], failed["message"]) == ("stop", "Error")
             shown = await action(c, server_id, failed["request_id"], version="2.84", as_="admin")
             found = [(event["event"], event["result"], event["details"]) for event in shown["events"]]
+            assert shown["events"][0]["traceback"] == f"{shown['events'][0]['host']}: the button is stuck"
             assert found == [
-                ("power off", "Error", "The host could not power off: the button is stuck"),
+                ("power off", "Error", "The host could not power off: refused by the hypervisor"),
                 ("undo power off", "Success", None),
             ]
             for who in ("member", "manager"):
@@ -168,7 +169,8 @@ def test_a_boot_tells_of_every_host_it_tried(database_url: str) -> None:
             shown = await action(c, server_id, created["request_id"], version="2.84", as_="admin")
             tries = [event for event in shown["events"] if event["event"] == "spawn"]
             assert {event["host"] for event in tries} == {"sim-001", "sim-002"}
-            assert all("the disk is on fire" in event["details"] for event in tries)
+            assert all(event["details"] == "refused by the hypervisor" for event in tries)
+            assert all(event["traceback"] == f"{event['host']}: the disk is on fire" for event in tries)
             last = [event for event in shown["events"] if event["event"] == "choose host"][-1]
             assert last["host"] is None
             assert (last["result"], last["details"]) == ("Error", (await c.show(server_id))["fault"]["message"])

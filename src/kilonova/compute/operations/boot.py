@@ -72,7 +72,8 @@ async def choose(op: Operation) -> dict[str, Any]:
     if not plan.candidates:
         async with op.db.transaction() as tx:
             await _keep(op, tx, plan.diagnosis, None)
-        raise Failed(_no_host(plan.diagnosis.sentence(), tried), fault=_fault(tried, plan.diagnosis.account()))
+        message = _no_host(plan.diagnosis.sentence(), tried, op.note)
+        raise Failed(message, fault=_fault(tried, plan.diagnosis.account()))
     candidates = [structs.astuple(candidate) for candidate in plan.candidates]
     return {"candidates": candidates, "diagnosis": attempts.pack(plan.diagnosis)}
 
@@ -89,13 +90,15 @@ async def _keep(op: Operation, tx: Transaction, diagnosis: Diagnosis | Packed, h
     )
 
 
-def _no_host(sentence: str, tried: dict[str, str]) -> str:
-    return f"{sentence}. Tried before: {_reasons(tried)}" if tried else sentence
+def _no_host(sentence: str, tried: dict[str, str], note: dict[str, Any]) -> str:
+    return f"{sentence}. Tried before: {_reasons(tried, note)}" if tried else sentence
 
 
-def _reasons(tried: dict[str, str]) -> str:
-    """Why hosts could not build the server; which hosts they were is not for everybody."""
-    return ", ".join(f"{count} {reason}" for reason, count in Counter(tried.values()).items())
+def _reasons(tried: dict[str, str], note: dict[str, Any]) -> str:
+    """Why hosts could not build the server; which hosts they were, and in what words, is not for everybody."""
+    public = note.get("public", {})
+    counts = Counter(public.get(host, HostTrouble.public) for host in tried)
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
 def _fault(tried: dict[str, str], account: str = "") -> str | None:
@@ -118,6 +121,8 @@ async def take(op: Operation, tx: Transaction) -> dict[str, str]:
         reason = "others were faster, or changed it," if obedient else "its server group now rules otherwise"
         raise GoBack("choose host", note=note, reason=f"{reason} on every proposed host")
     await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
+    if op.epoch > 1:  # another worker may have died between a refusal and its end
+        await attempts.forget_refusal(tx, server["id"], op.id)
     await _keep(op, tx, chosen["diagnosis"], taken.host)
     # Nobody needs the rest of the plan any more; whoever comes back here makes a new one.
     del op.results["choose host"]
@@ -150,21 +155,24 @@ async def spawn(op: Operation) -> None:
     except HostUnreachable as error:
         if not await silence.is_silent(op, host, since):
             raise
-        _next_host(op, host, silence.no_answer(op), error)
+        reason = silence.no_answer(op)
+        _next_host(op, host, reason, reason, error)
     except HostFailed as error:
         if error.passing:
             raise
-        _next_host(op, host, error.message, error)
+        _next_host(op, host, error.message, error.public, error)
     op.services.scheduler.built(host, True)
 
 
-def _next_host(op: Operation, host: str, reason: str, error: HostTrouble) -> NoReturn:
+def _next_host(op: Operation, host: str, reason: str, public: str, error: HostTrouble) -> NoReturn:
     op.services.scheduler.built(host, False)
     tried = {**op.note.get("tried", {}), host: reason}
+    note = {"tried": tried, "public": {**op.note.get("public", {}), host: public}, "lost": []}
     if len(tried) >= op.services.config.operations.boot_hosts:
-        message = f"No valid host was found: {len(tried)} hosts could not build the server: {_reasons(tried)}"
+        hosts = "1 host" if len(tried) == 1 else f"{len(tried)} hosts"
+        message = f"No valid host was found: {hosts} could not build the server: {_reasons(tried, note)}"
         raise Failed(message, fault=_fault(tried)) from error
-    raise GoBack("choose host", note={"tried": tried, "lost": []}, reason=f"{host}: {reason}") from error
+    raise GoBack("choose host", note=note, reason=public, fault=f"{host}: {reason}") from error
 
 
 async def destroy(op: Operation) -> None:

@@ -23,13 +23,13 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Row:
 
 
 async def command(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:
-    """Ask the host. What it cannot do, it says to users; which host it is, to administrators."""
+    """Ask the host. What it cannot do, it says to users; which host it is, and its own words, to administrators."""
     try:
         return await ask(op, host, step, verb, timeout=timeout)
     except HostFailed as error:
         if error.passing:
             raise
-        raise Failed(f"The host could not {step}: {error.message}", fault=f"{host}: {error.message}") from error
+        raise Failed(f"The host could not {step}: {error.public}", fault=str(error)) from error
 
 
 async def ask(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:

@@ -35,7 +35,9 @@ async def make(
     except NetworkError as error:
         if error.status == 412:
             raise Passing(str(error)) from error
-        raise Failed(f"Failed to allocate the network(s): {error}") from error
+        # The network service answers whoever may bind ports, and users read it.
+        said = str(error).replace(host, "the host")
+        raise Failed(f"Failed to allocate the network(s): {said}", fault=f"{host}: {error}") from error
     return rows
 
 
