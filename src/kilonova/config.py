@@ -34,7 +34,7 @@ class Api(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Identity(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in identity service, or with `auth_url` a real Keystone.
+    """The built-in identity service. `auth_url` is for a real Keystone; this release refuses it.
 
     `token_keys`, newest first, are for API processes that share no data directory; without them keys are kept there.
     """
@@ -46,14 +46,14 @@ class Identity(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Image(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in image service, or with `url` a real Glance."""
+    """The built-in image service. `url` is for a real Glance; this release refuses it."""
 
     max_bytes: int = 64 * 2**30
     url: str = ""
 
 
 class Network(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in network service, or with `url` a real Neutron."""
+    """The built-in network service. `url` is for a real Neutron; this release refuses it."""
 
     url: str = ""
 

@@ -23,6 +23,7 @@ def page(root: Path) -> str:
         table(["Filter", "What it is for"], [_row(filters, name) for name in FILTERS]),
         "Those that `[scheduler] filters` may add:",
         table(["Filter", "What it is for"], [_row(filters, name) for name in _names(filters) if name not in FILTERS]),
+        _forced(),
         "## Weighers",
         table(
             ["Weigher", "Which hosts weigh more", "Usual multiplier", "In an aggregate's metadata"],
@@ -37,6 +38,14 @@ def page(root: Path) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _forced() -> str:
+    judging = ", ".join(code(one.name) for one in filters.load(_names(filters)) if one.even_if_forced)
+    return (
+        f"Only these judge a host that an administrator forces (`--availability-zone zone:host`): {judging}."
+        " Of `compute_up` it need be up alone; that it is disabled is no matter."
+    )
 
 
 def _row(package: ModuleType, name: str) -> list[str]:
