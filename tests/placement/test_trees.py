@@ -15,6 +15,7 @@ from kilonova.hosts.messages import NestedProvider, SharingProvider
 from kilonova.placement import Inventory, ProviderFacts, claim, release
 from kilonova.placement.facts import SHARES, child_uuid, sharing_uuid
 from kilonova.store import Database
+from tests.placement.race import give_back, persist
 from tests.placement.support import consumer, everything, marks, write
 from tests.support import run
 from tests.support.databases import opened
@@ -473,8 +474,7 @@ def test_claims_during_a_change_of_shape_are_neither_lost_nor_doubled(postgresql
             if done and turn % 4 == 0 and len(kept) < 3:
                 kept.append(user.uuid)
             elif done:
-                async with db.transaction() as tx:
-                    await release(tx, user.uuid)
+                await persist(lambda user=user: give_back(db, {"consumer": user.uuid}))
         return kept
 
     async def reshape(db: Database, stop: asyncio.Event) -> None:

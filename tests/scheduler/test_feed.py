@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kilonova import clock
-from kilonova.placement import Consumer, Inventory, ProviderFacts, claim, hosts_changed, release, sync
+from kilonova.placement import Consumer, Inventory, ProviderFacts, claim, hosts_changed, mirror, release, sync
+from kilonova.placement.changes import HIGHEST
 from kilonova.scheduler import SchedulerConfig
 from kilonova.scheduler.feed import PAGE, Feed, Tail
 from kilonova.store import Database, Row
@@ -249,6 +250,42 @@ def test_a_reload_finds_what_was_overlooked(database):
             await feed.reload()
             assert names(feed.hosts, feed.hosts.everywhere) == {"h1"}
             assert free(feed, uuids["h1"]) == 99
+
+    run(scenario())
+
+
+def test_hosts_that_go_are_forgotten_at_once(database):
+    async def scenario():
+        async with database() as db:
+            uuids = await add_hosts(db, described("h1"), described("h2"), described("h3"))
+            feed = Feed(db, SchedulerConfig(overlap=0.0))
+            await feed.refresh()
+            async with db.transaction() as tx:
+                await mirror.host_deleted(tx, "h3")
+            await feed.refresh()
+            assert names(feed.hosts, feed.hosts.everywhere) == {"h1", "h2"}
+            # The last change was one of a provider that is no more. What comes after it is seen all the same.
+            async with db.transaction() as tx:
+                assert await claim(tx, Consumer("c", "p", "u"), {uuids["h1"]: {"VCPU": 3}})
+            await feed.refresh()
+            assert free(feed, uuids["h1"]) == 5
+
+    run(scenario())
+
+
+def test_who_went_long_ago_is_forgotten(database, monkeypatch):
+    async def scenario():
+        async with database() as db:
+            await add_hosts(db, *(described(f"h{n}") for n in range(4)))
+            highest = []
+            for n, hours in enumerate((0, 0, 2, 4)):
+                monkeypatch.setattr(clock, "now", lambda hours=hours: 1e9 + 3600 * hours)
+                async with db.transaction() as tx:
+                    await mirror.host_deleted(tx, f"h{n}")
+                highest.append(await db.fetch_value(f"SELECT {HIGHEST}"))
+            assert highest == sorted(set(highest))
+            gone = await db.fetch("SELECT change FROM departed_providers")
+            assert [row["change"] for row in gone] == highest[3:]
 
     run(scenario())
 

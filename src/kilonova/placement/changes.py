@@ -11,8 +11,14 @@ from collections.abc import Sequence
 from kilonova import clock
 from kilonova.store import Transaction
 
+# The providers that went count too: a number that schedulers have seen must not be given out again.
+HIGHEST = """(SELECT COALESCE(MAX(change), 0) FROM (
+    SELECT MAX(change) AS change FROM resource_providers
+    UNION ALL SELECT MAX(change) FROM departed_providers) known)"""
 # On one provider the numbers only grow, because its row is locked before this is asked.
-NEXT = "(SELECT COALESCE(MAX(change), 0) + 1 FROM resource_providers)"
+NEXT = f"({HIGHEST} + 1)"
+# A scheduler that has not looked for so long has read everything anew since.
+REMEMBERED = 3600.0
 
 _USED = (
     f"UPDATE resource_providers SET generation = generation + 1, change = {NEXT}, updated_at = $2 WHERE id = ANY($1)"
@@ -24,6 +30,14 @@ WHERE id = ANY($1)
 _FREED = f"UPDATE resource_providers SET change = {NEXT} WHERE id = ANY($1)"
 _SILENT_FACTS = _FACTS.replace("generation = generation + 1, ", "")
 _HOSTS = f"UPDATE resource_providers SET change = {NEXT}, facts = {NEXT} WHERE id = ANY($1)"
+_DEPART = f"""
+INSERT INTO departed_providers (id, change, gone_at)
+SELECT id, {NEXT}, CAST($2 AS DOUBLE PRECISION) FROM resource_providers WHERE id = ANY($1)
+"""
+# The last one stays, because the sequence goes on from it.
+_FORGET = """
+DELETE FROM departed_providers WHERE gone_at < $1 AND change < (SELECT MAX(change) FROM departed_providers)
+"""
 _LOCK_HOSTS = """
 SELECT id FROM resource_providers
 WHERE uuid IN (SELECT uuid FROM hypervisors WHERE host = ANY($1))
@@ -57,3 +71,11 @@ async def hosts_changed(tx: Transaction, hosts: Sequence[str]) -> None:
     rows = await tx.fetch(_LOCK_HOSTS, list(hosts))
     if rows:
         await tx.execute(_HOSTS, [row["id"] for row in rows])
+
+
+async def delete_providers(tx: Transaction, provider_ids: Sequence[int]) -> None:
+    """Delete providers, children and parents together, and let schedulers know. Their rows must be locked by `tx`."""
+    now = clock.now()
+    await tx.execute(_DEPART, provider_ids, now)
+    await tx.execute("DELETE FROM resource_providers WHERE id = ANY($1)", provider_ids)
+    await tx.execute(_FORGET, now - REMEMBERED)

@@ -98,8 +98,12 @@ async def release(tx: Transaction, consumer_uuid: str) -> None:
     rows = await tx.fetch(_LOCK_HELD, consumer_uuid)
     if not rows:
         return
-    await tx.execute("DELETE FROM consumers WHERE uuid = $1", consumer_uuid)  # its allocations go with it
-    await allocations_changed(tx, [row["id"] for row in rows])
+    ids = [row["id"] for row in rows]
+    if await tx.execute(_DELETE_CONSUMER, consumer_uuid, ids):  # its allocations go with it
+        await allocations_changed(tx, ids)
+    elif await tx.fetch_value("SELECT 1 FROM consumers WHERE uuid = $1", consumer_uuid):
+        # It was given something else while this waited. To lock more now could end in a circle: start again.
+        raise Unavailable(f"consumer {consumer_uuid} was changed by another transaction")
 
 
 def _wanted(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -186,6 +190,12 @@ _LOCK_HELD = """
 SELECT id FROM resource_providers
 WHERE id IN (SELECT provider_id FROM allocations WHERE consumer_uuid = $1)
 ORDER BY id FOR UPDATE
+"""
+# Whoever changes what a consumer holds has locked the providers it holds from. So if all of those are ours, and it
+# holds something, nobody else is at it.
+_DELETE_CONSUMER = """
+DELETE FROM consumers WHERE uuid = $1
+AND NOT EXISTS (SELECT 1 FROM allocations WHERE consumer_uuid = $1 AND NOT provider_id = ANY($2))
 """
 _HELD = """
 SELECT p.uuid AS provider_uuid, a.resource_class, a.used

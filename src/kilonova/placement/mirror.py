@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova.placement import providers
-from kilonova.placement.changes import facts_changed, hosts_changed
+from kilonova.placement.changes import delete_providers, facts_changed, hosts_changed
+from kilonova.placement.facts import SHARES
 from kilonova.store import Row, Transaction
 
 log = logging.getLogger(__name__)
@@ -67,13 +68,23 @@ async def ratios_changed(tx: Transaction, hosts: Sequence[str]) -> None:
     await hosts_changed(tx, hosts)
 
 
+async def lock_departing(tx: Transaction, host: str) -> None:
+    """Lock all that a host takes along: its providers, and what it shares with others.
+
+    Whoever does more than `host_deleted` in the same transaction calls this first, because claims lock in the order
+    of ids, pools and hosts together.
+    """
+    await tx.hold(providers.TREES)
+    await tx.fetch(_LOCK_DEPARTING, [host], SHARES)
+
+
 async def host_deleted(tx: Transaction, host: str) -> None:
     """The host's compute service goes: so do its providers, and what it alone shared.
 
     Call it before the rows of its hypervisors go. Raises InUse.
     """
-    trees = await _locked_trees(tx, [host])
-    ids = [row["id"] for row in trees]
+    await lock_departing(tx, host)
+    ids = [row["id"] for row in await tx.fetch(f"{_TREES} SELECT id FROM tree", [host])]
     consumers = await tx.fetch_value(
         "SELECT COUNT(DISTINCT consumer_uuid) FROM allocations WHERE provider_id = ANY($1)", ids
     )
@@ -82,8 +93,7 @@ async def host_deleted(tx: Transaction, host: str) -> None:
     rows = await tx.fetch(
         "SELECT DISTINCT aggregate_uuid FROM provider_aggregates WHERE reported AND provider_id = ANY($1)", ids
     )
-    await hosts_changed(tx, [host])
-    await tx.execute("DELETE FROM resource_providers WHERE id = ANY($1)", ids)
+    await delete_providers(tx, ids)
     await providers.drop_unshared(tx, [row["aggregate_uuid"] for row in rows])
 
 
@@ -92,12 +102,19 @@ async def hosts_registered(tx: Transaction, hosts: Sequence[str]) -> None:
     missing: dict[str, list[str]] = {}
     for row in await tx.fetch(_NOT_MIRRORED, list(hosts)):
         missing.setdefault(row["aggregate_uuid"], []).append(row["host"])
+    disabled = [row["host"] for row in await tx.fetch(_DISABLED_WITHOUT_TRAIT, list(hosts), DISABLED)]
+    imposed = await _imposed(tx, hosts)
+    concerned = {host for members in missing.values() for host in members}.union(
+        disabled, (host for host, _ in imposed)
+    )
+    if not concerned:
+        return
+    # All at once: what follows locks some of them one after the other.
+    await _locked_trees(tx, sorted(concerned))
     for aggregate_uuid, members in missing.items():
         await aggregate_joined(tx, aggregate_uuid, members)
-    disabled = await tx.fetch(_DISABLED_WITHOUT_TRAIT, list(hosts), DISABLED)
     if disabled:
-        await _mark_disabled(tx, [row["host"] for row in disabled], True)
-    imposed = await _imposed(tx, hosts)
+        await _mark_disabled(tx, disabled, True)
     if imposed:
         await _impose(tx, sorted({host for host, _ in imposed}), imposed)
 
@@ -182,6 +199,16 @@ WITH RECURSIVE tree (id, host) AS (
     SELECT c.id, tree.host FROM resource_providers c JOIN tree ON c.parent_id = tree.id)
 """
 _LOCK_TREES = f"SELECT id FROM resource_providers WHERE id IN ({_TREES} SELECT id FROM tree) ORDER BY id FOR UPDATE"
+_LOCK_DEPARTING = f"""
+{_TREES}
+SELECT id FROM resource_providers
+WHERE id IN (SELECT id FROM tree)
+   OR id IN (SELECT t.provider_id FROM provider_traits t
+        JOIN provider_aggregates theirs ON theirs.provider_id = t.provider_id
+        JOIN provider_aggregates own ON own.aggregate_uuid = theirs.aggregate_uuid AND own.reported
+        WHERE t.trait = $2 AND own.provider_id IN (SELECT id FROM tree))
+ORDER BY id FOR UPDATE
+"""
 _IN_AGGREGATE = "SELECT provider_id FROM provider_aggregates WHERE aggregate_uuid = $1 AND provider_id = ANY($2)"
 _JOIN = "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) VALUES ($1, $2)"
 _LEAVE = "DELETE FROM provider_aggregates WHERE aggregate_uuid = $1 AND provider_id = ANY($2)"

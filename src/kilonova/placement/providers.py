@@ -9,14 +9,18 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova import clock
-from kilonova.placement.changes import NEXT, facts_changed
+from kilonova.placement.changes import NEXT, delete_providers, facts_changed
 from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted, flaw
 from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news
 from kilonova.store import Transaction
 
-__all__ = ["Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "flaw", "sync"]
+__all__ = ["TREES", "Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "flaw", "sync"]
 
 log = logging.getLogger(__name__)
+
+# Held, before the rows of any provider, by whoever puts one below another or moves it: a tree's root stands in each of
+# its providers.
+TREES = "placement.trees"
 
 
 async def sync(tx: Transaction, hosts: Sequence[ProviderFacts]) -> None:
@@ -50,7 +54,7 @@ async def drop_unshared(tx: Transaction, aggregates: Sequence[str]) -> None:
     if not ids:
         return
     used = {row["provider_id"] for row in await tx.fetch(_IN_USE, ids)}
-    await tx.execute("DELETE FROM resource_providers WHERE id = ANY($1)", [id for id in ids if id not in used])
+    await delete_providers(tx, [id for id in ids if id not in used])
     if used:
         await tx.execute("UPDATE inventories SET reserved = total WHERE provider_id = ANY($1)", sorted(used))
         await facts_changed(tx, sorted(used))
@@ -112,11 +116,22 @@ async def _fill(tx: Transaction, by_id: Mapping[int, Known], aggregates: list[st
 
 async def _lock(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> bool:
     """Keep claims from coming in between, in the order of ids; whether there is anything to lock."""
+    if any(len(told.groups[group]) > 1 for group in groups):
+        await tx.hold(TREES)
     ids = {known.id for group in groups for known in picture.trees.get(group, ())}
     ids |= {picture.known[one.uuid].id for group in groups for one in told.groups[group] if one.uuid in picture.known}
     if ids:
-        await tx.fetch("SELECT id FROM resource_providers WHERE id = ANY($1) ORDER BY id FOR UPDATE", sorted(ids))
+        await tx.fetch(_LOCK, sorted(ids), sorted(_left(told, groups, picture)), SHARES)
     return bool(ids)
+
+
+def _left(told: Told, groups: Iterable[str], picture: Picture) -> set[str]:
+    """The aggregates that hosts were in because they shared something, and are no longer."""
+    left: set[str] = set()
+    for group in groups:
+        if told.groups[group] and (known := picture.known.get(told.groups[group][0].uuid)) is not None:
+            left |= known.aggregates.get(True, frozenset()) - told.groups[group][0].aggregates
+    return left
 
 
 async def _leave_taken_names(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> None:
@@ -203,14 +218,10 @@ async def _drop_lonely(
     tx: Transaction, told: Told, groups: list[str], picture: Picture, fates: Mapping[str, Fate]
 ) -> None:
     """What was shared in aggregates that hosts left, or could not join, may have nobody left to share it with."""
-    left: set[str] = set()
+    left = _left(told, fates, picture)
     for group in groups:
-        wanted = told.groups[group]
-        if not wanted:
-            continue
-        known = picture.known.get(wanted[0].uuid)
-        had = known.aggregates.get(True, frozenset()) if known is not None else frozenset[str]()
-        left |= wanted[0].aggregates if group not in fates else had - wanted[0].aggregates
+        if group not in fates and told.groups[group]:
+            left |= told.groups[group][0].aggregates
     if left:
         await drop_unshared(tx, sorted(left))
 
@@ -330,7 +341,7 @@ class _Writing:
     async def _delete(self, gone: list[Known]) -> None:
         if gone:
             ids = {known.id for known in gone}
-            await self._tx.execute("DELETE FROM resource_providers WHERE id = ANY($1)", sorted(ids))
+            await delete_providers(self._tx, sorted(ids))
             self._touched |= {known.parent_id for known in gone if known.parent_id is not None}
             self._touched -= ids
 
@@ -342,6 +353,14 @@ _TREES = """
 SELECT p.id, p.uuid, p.name, p.parent_id, p.reported
 FROM resource_providers r JOIN resource_providers p ON p.root_id = r.root_id
 WHERE r.uuid = ANY($1)
+"""
+# With what is shared in the aggregates that hosts leave, since it may go with them.
+_LOCK = """
+SELECT id FROM resource_providers
+WHERE id = ANY($1)
+   OR id IN (SELECT a.provider_id FROM provider_aggregates a JOIN provider_traits t ON t.provider_id = a.provider_id
+        WHERE a.aggregate_uuid = ANY($2) AND t.trait = $3)
+ORDER BY id FOR UPDATE
 """
 _ALONE = f"SELECT {_PROVIDER} FROM resource_providers WHERE uuid = ANY($1)"
 _TRAITS = """

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from kilonova import clock
 from kilonova.hosts.heartbeat import DOWN_TIME
 from kilonova.placement.candidates.search import SHARES
+from kilonova.placement.changes import HIGHEST
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.loads import OPERATIONS, SERVERS, count_operations, count_servers
@@ -86,7 +87,7 @@ class Feed:
 
     async def reload(self) -> None:
         """Read every host, page by page, so that others get their turn in between."""
-        highest = int(await self._db.fetch_value("SELECT COALESCE(MAX(change), 0) FROM resource_providers"))
+        highest = int(await self._db.fetch_value(f"SELECT {HIGHEST}"))
         before = self.hosts.providers()
         self._strangers.clear()
         for page in (_SHARING, _PAGE):  # whoever shares comes first, so that every host finds its circle at once
@@ -312,7 +313,10 @@ _SHARING = f"""
 SELECT provider_id AS id FROM provider_traits
 WHERE trait = '{SHARES}' AND provider_id > $1 ORDER BY provider_id LIMIT $2
 """
-_CHANGED = "SELECT id, change, facts, generation FROM resource_providers WHERE change > $1"
+_CHANGED = """
+SELECT id, change, facts, generation FROM resource_providers WHERE change > $1
+UNION ALL SELECT id, change, change, 0 FROM departed_providers WHERE change > $1
+"""
 _HOSTS = """
 SELECT p.id, p.uuid, p.change, p.facts, p.generation, p.parent_id, parent.uuid AS parent_uuid,
        root.uuid AS root_uuid, h.host, h.hypervisor_hostname,

@@ -56,6 +56,7 @@ async def delete(tx: Transaction, row: Row) -> None:
     Raises `mirror.InUse` where something is still held there. An agent that is alive registers again.
     """
     if row["program"] == COMPUTE:
+        await mirror.lock_departing(tx, row["host"])
         for aggregate in await aggregates.of_host(tx, row["host"]):
             await aggregates.leave(tx, aggregate, [row["host"]])
         await mirror.host_deleted(tx, row["host"])

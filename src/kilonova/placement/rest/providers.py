@@ -9,14 +9,14 @@ from kilonova.ids import new_id
 from kilonova.placement import errors
 from kilonova.placement.api import api, dated, path
 from kilonova.placement.candidates.listing import provider_filter
-from kilonova.placement.changes import NEXT, facts_changed
+from kilonova.placement.changes import NEXT, delete_providers, facts_changed
+from kilonova.placement.providers import TREES
 from kilonova.placement.rest.common import PROVIDER, UUID, Schema, canonical, closed, find, lock
 from kilonova.store import Reader, Row, Transaction
 
 POLICY = "placement:resource_providers:"
 SHOWN = "the answer to a new provider shows it"
 MOVABLE = "providers move in their tree"
-TREES = "placement.trees"  # held by whoever moves a provider
 
 TEXT: Schema = {"type": "string"}
 NAME: Schema = {"type": "string", "maxLength": 200}
@@ -137,6 +137,7 @@ async def delete(ctx: Context, uuid: str) -> None:
     """Delete a resource provider that nobody uses and that has nothing below it."""
     try:
         async with ctx.db.transaction() as tx:
+            await tx.hold(TREES)
             row = await find(tx, uuid, " for delete")
             await _lock(tx, row["id"], row["root_id"])
             row = await find(tx, uuid, " for delete")
@@ -147,7 +148,7 @@ async def delete(ctx: Context, uuid: str) -> None:
                     f"Unable to delete resource provider {row['uuid']}: Resource provider has allocations.",
                     code=errors.PROVIDER_IN_USE,
                 )
-            await tx.execute("DELETE FROM resource_providers WHERE id = $1", row["id"])
+            await delete_providers(tx, [row["id"]])
             if row["root_id"] != row["id"]:
                 await facts_changed(tx, [row["root_id"]], generation=False)
     except store.Conflict:

@@ -43,6 +43,15 @@ CREATE TABLE consumers (
 
 CREATE INDEX consumers_project ON consumers (project_id, user_id);
 
+CREATE TABLE departed_providers (
+    id BIGINT NOT NULL,
+    change BIGINT NOT NULL,
+    gone_at DOUBLE NOT NULL,
+    CONSTRAINT pk_departed_providers PRIMARY KEY (id)
+);
+
+CREATE INDEX departed_providers_change ON departed_providers (change);
+
 CREATE TABLE domains (
     id TEXT NOT NULL,
     name TEXT NOT NULL,

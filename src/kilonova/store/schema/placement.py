@@ -39,6 +39,16 @@ resource_providers = Table(
     sqlite_autoincrement=True,
 )
 
+# Schedulers learn from here who is no more; see kilonova.placement.changes.
+departed_providers = Table(
+    "departed_providers",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    number("change"),
+    moment("gone_at"),
+    Index("departed_providers_change", "change"),
+)
+
 resource_classes = Table("resource_classes", metadata, ident("name"), moment("created_at"), moment("updated_at"))
 
 # Classes and traits are referred to by name: a claim then joins nothing, and rows read as they are spoken of.

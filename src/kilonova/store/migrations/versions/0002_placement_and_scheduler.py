@@ -61,6 +61,16 @@ def upgrade() -> None:
         sa.Column("hard_limit", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("project_id", "user_id", "resource", name=op.f("pk_user_quotas")),
     )
+
+    op.create_table(
+        "departed_providers",
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("change", sa.BigInteger(), nullable=False),
+        sa.Column("gone_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_departed_providers")),
+    )
+    op.create_index("departed_providers_change", "departed_providers", ["change"], unique=False)
+
     op.add_column("hypervisors", sa.Column("booted_at", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("own_ratio", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("aggregate_ratio", sa.Double(), nullable=True))
