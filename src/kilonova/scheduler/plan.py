@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from kilonova.scheduler.filters import Filter, Reason, tenant_isolation
 from kilonova.scheduler.filters import load as load_filters
 from kilonova.scheduler.loads import wanted
 from kilonova.scheduler.request import Request
-from kilonova.scheduler.snapshot import Hosts, Mask
+from kilonova.scheduler.snapshot import Hosts, Mask, Versions
 from kilonova.scheduler.stock import Integers, Numbers
 from kilonova.scheduler.weighers import load as load_weighers
 
@@ -34,6 +35,12 @@ ARRANGEMENT = "arrangement"
 _FEW = 20
 # So many hosts are asked one by one why they cannot; on the others of a large cloud no time is spent.
 _EXPLAINED = 1000
+# Seconds after which a search lets others have their turn, if its caller does.
+_TURN = 0.005
+
+T = TypeVar("T")
+Pieces = Generator[None, None, T]
+"""Work in pieces, with its result at the end."""
 
 
 class _Rejected(NamedTuple):
@@ -58,14 +65,28 @@ class Planner:
         self._noise: Numbers = np.zeros(0)
 
     def plan(self, request: Request, hosts: Hosts) -> Plan:
+        """All at once."""
+        pieces = self.pieces(request, hosts)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                plan: Plan = end.value
+                return plan
+
+    def pieces(self, request: Request, hosts: Hosts) -> Pieces[Plan]:
+        """A plan in pieces of some milliseconds. Between them others may run, and hosts come, change and go.
+
+        Only the search of many hosts that are more than one provider is long enough to be cut.
+        """
         mask, results, rejected = self._filter(request, hosts)
         rows = np.flatnonzero(mask)
         if len(rows):
             totals, parts = self._weigh(request, hosts, rows)
             arranger = Arranger(request, hosts)
-            found, failed = _arrange(arranger, rows, totals, self._alternates)
+            found, failed = yield from _arrange(arranger, hosts, rows, totals, self._alternates)
             if failed or not arranger.needless:
-                unarranged = self._unarranged(arranger, hosts, failed, explain_all=not found)
+                unarranged = yield from self._unarranged(arranger, hosts, failed, explain_all=not found)
                 results += (_result(ARRANGEMENT, request, len(rows), unarranged),)
                 rejected += unarranged
             if found:
@@ -129,10 +150,16 @@ class Planner:
         start = int(self._chance.integers(len(self._noise) - number))
         return self._noise[start : start + number]
 
-    def _unarranged(self, arranger: Arranger, hosts: Hosts, failed: list[int], *, explain_all: bool) -> list[_Rejected]:
+    def _unarranged(
+        self, arranger: Arranger, hosts: Hosts, failed: list[int], *, explain_all: bool
+    ) -> Pieces[list[_Rejected]]:
         """The hosts that have enough of everything, but not together, by what is missing."""
-        explained = failed[: _EXPLAINED if explain_all else self._shown]
-        missing = {row: arranger.missing(row) for row in explained}
+        missing: dict[int, str] = {}
+        turn = _Turn()
+        for row in failed[: _EXPLAINED if explain_all else self._shown]:
+            missing[row] = arranger.missing(row)
+            if turn.is_over():
+                yield
         rows: dict[str, list[int]] = {}
         for row in failed:
             # Figures differ from host to host; what stands before them is the reason.
@@ -166,23 +193,45 @@ class Planner:
         return tuple(shown)
 
 
+class _Turn:
+    """How long others have been waiting."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _TURN
+
+    def is_over(self) -> bool:
+        """Whether it is the others' turn; the next one begins when they had it."""
+        now = time.monotonic()
+        if now < self._until:
+            return False
+        self._until = now + _TURN
+        return True
+
+
 def _arrange(
-    arranger: Arranger, rows: Integers, totals: Numbers, number: int
-) -> tuple[list[tuple[int, Allocations]], list[int]]:
+    arranger: Arranger, hosts: Hosts, rows: Integers, totals: Numbers, number: int
+) -> Pieces[tuple[list[tuple[int, Allocations]], list[int]]]:
     """The best hosts that really have it, as positions in `rows` with what to claim; and better rows that do not."""
     if arranger.needless:
         return [(n, arranger.whole(int(rows[n]))) for n in _highest(totals, number).tolist()], []
     found: list[tuple[int, Allocations]] = []
     failed: list[int] = []
+    filtered: Versions | None = None  # as the filters saw them, once others had a turn
+    turn = _Turn()
     for n in _in_order(totals, number):
+        if turn.is_over():
+            filtered = filtered or hosts.versions()
+            yield
         row = int(rows[n])
-        allocations = arranger.on(row)
+        allocations = arranger.on(row) if filtered is None or hosts.is_still(row, filtered) else None
         if allocations is None:
             failed.append(row)
             continue
         found.append((n, allocations))
         if len(found) == number:
             break
+    if filtered is not None:
+        found = [(n, allocations) for n, allocations in found if hosts.is_still(int(rows[n]), filtered)]
     return found, failed
 
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.heartbeat import DOWN_TIME
@@ -18,7 +19,7 @@ from kilonova.store import Database
 
 if TYPE_CHECKING:
     from kilonova.scheduler.feed import Feed
-    from kilonova.scheduler.plan import Planner
+    from kilonova.scheduler.plan import Pieces, Planner
     from kilonova.scheduler.rehearsal import Next
     from kilonova.scheduler.snapshot import Hosts
 
@@ -66,12 +67,11 @@ class Scheduler:
             self._give_up(feed, lost)
         await self._look(asked if lost else asked - self._config.refresh_every)
         hosts.foresight.expire(asked)
-        plan = planner.plan(request, hosts)
+        plan = await _in_turns(planner.pieces(request, hosts), nullcontext)
         if not plan.candidates:
             # Neither a change not yet seen nor a proposal that may come to nothing is a reason to refuse.
             await self._look(asked)
-            with hosts.foresight.suspended():
-                plan = planner.plan(request, hosts)
+            plan = await _in_turns(planner.pieces(request, hosts), hosts.foresight.suspended)
         self._foresee(hosts, plan)
         return plan
 
@@ -147,6 +147,18 @@ class Scheduler:
         """A full load began then; the next must not take more than a hundredth of the time."""
         now = time.monotonic()
         self._reload_due = now + max(self._config.reload_every, 100 * (now - began))
+
+
+async def _in_turns(pieces: Pieces[Plan], within: Callable[[], AbstractContextManager[None]]) -> Plan:
+    """Others have their turn between the pieces of a plan; `within` holds for each piece, and not between them."""
+    while True:
+        with within():
+            try:
+                next(pieces)
+            except StopIteration as end:
+                plan: Plan = end.value
+                return plan
+        await asyncio.sleep(0)
 
 
 def _import_columns() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,9 +15,16 @@ from kilonova.scheduler.machines import Machine
 from kilonova.scheduler.stock import Foresight, Stock, longer
 from kilonova.scheduler.trees import Marks, MemberFacts, Tree
 
-__all__ = ["Host", "HostFacts", "Hosts", "Marks", "Mask"]
+__all__ = ["Host", "HostFacts", "Hosts", "Marks", "Mask", "Versions"]
 
 _UNREAD = Marks(-1, -1, -1)
+
+
+class Versions(NamedTuple):
+    """Who stood in which row, and how new what was known of them was."""
+
+    uuids: list[str]
+    marks: list[Marks]
 
 
 class HostFacts(msgspec.Struct):
@@ -69,6 +76,13 @@ class Hosts(Columns):
     def facts(self, row: int) -> int:
         """How new what is known of a host is, its use left aside."""
         return self._marks[row].facts
+
+    def versions(self) -> Versions:
+        return Versions(self.uuids.copy(), self._marks.copy())
+
+    def is_still(self, row: int, before: Versions) -> bool:
+        """Whether the row is still that of the same host, and nothing but its use has changed."""
+        return self.uuids[row] == before.uuids[row] and self._marks[row].facts == before.marks[row].facts
 
     def marks(self, provider_id: int) -> Marks | None:
         member = self.forest.members.get(provider_id)
