@@ -21,7 +21,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     """Two hosts in two zones; a server that runs, and one for which there was no host."""
     small = {"KILONOVA_SIM__VCPUS": "2", "KILONOVA_SIM__MEMORY_MB": "4096", "KILONOVA_SIM__DISK_GB": "50"}
     directory = tmp_path_factory.mktemp("why") / "data"
-    with Cloud(directory, "--hosts", "2", "--zones", "az1,az2", environ=small) as cloud:
+    unlimited = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
+    with Cloud(directory, "--hosts", "2", "--zones", "az1,az2", environ={**small, **unlimited}) as cloud:
         member = cloud.client("kilonova-demo")
         member.wait(member.boot("web"), status="ACTIVE")
         member.wait(_boot(cloud, "big", "3"), status="ERROR")
@@ -81,6 +82,14 @@ def test_the_id_will_do_and_the_deed_outlives_the_server(cloud: Cloud) -> None:
     while member.get("compute", f"/servers/{identity}").status != 404:
         pass
     assert told(cloud, "why", identity, "--all").startswith(f"server ({identity}) is DELETED")
+
+
+@pytest.mark.parametrize("name", ["web 3", "Zürich ☃", "a.b-c_d (1) [x] $5 100%", "back\\slash", "what?*+|^{2}"])
+def test_any_name_will_do(cloud: Cloud, name: str) -> None:
+    identity = _boot(cloud, name, "5")
+    assert told(cloud, "why", name).startswith(f"{name} ({identity}) is ")
+    pattern = ask(cloud, "why", "w.b")
+    assert "there is no server 'w.b'" in pattern.stderr
 
 
 def test_members_see_no_hosts(cloud: Cloud) -> None:

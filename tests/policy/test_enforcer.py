@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from kilonova.policy import Policy, PolicyError, compute, sample
 from kilonova.policy.enforcer import DEFAULTS, SERVICES
@@ -92,6 +93,8 @@ def test_administrators_of_the_project_admin_look_after_the_cloud() -> None:
     assert policy.allows(rule, token("admin", project_name="admin"), target())
     assert not policy.allows(rule, token("admin", project_name="demo"), target())
     assert not policy.allows(rule, token("member", project_name="admin"), target())
+    elsewhere = structs.replace(token("admin", project_name="admin"), project_domain_id="d2")
+    assert not policy.allows(rule, elsewhere, target()), "another domain may call a project of its own admin"
 
 
 def test_shared_things_are_for_every_reader() -> None:

@@ -112,9 +112,7 @@ def test_what_was_free_and_asked_for_is_told() -> None:
     assert [(one.host, one.free) for one in found.weights] == [("h1", {"VCPU": (5, 8)})]
     refused = planner.plan(Request(resources={"VCPU": 6}), hosts).diagnosis
     assert [(one.host, one.free["VCPU"]) for one in refused.rejections] == [("h1", (5, 8)), ("h2", (0, 8))]
-    assert refused.account() == (
-        "h1: lack 6 VCPU (needed 6 VCPU): 5 VCPU free of 8 VCPU\nh2: lack 6 VCPU (needed 6 VCPU): 0 VCPU free of 8 VCPU"
-    )
+    assert refused.account() == ("h1: lacks 6 VCPU: 5 VCPU free of 8 VCPU\nh2: lacks 6 VCPU: 0 VCPU free of 8 VCPU")
 
 
 def test_a_refusal_that_is_repeated_after_a_crash_is_kept_once(database: Opener) -> None:

@@ -42,6 +42,7 @@ def token(name: str, role: str, project_id: str | None, *, system: bool = False)
         user_domain_name="Default",
         project_id=project_id,
         project_name=name if project_id == ADMIN else project_id,
+        project_domain_id="default" if project_id else None,
         system=system,
         roles=frozenset(_IMPLIED[role]),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ def _found(asked: Cloud, server: str) -> tuple[dict[str, Any], dict[str, Any]]:
     except Refused as error:
         if error.status != 404:
             raise
-    named = asked.get("compute", "servers", name=f"^{re.escape(server)}$", **_everywhere(asked))["servers"]
+    named = asked.get("compute", "servers", name=f"^{_literally(server)}$", **_everywhere(asked))["servers"]
     if not named:
         raise options.Failure(f"there is no server {server!r}")
     if len(named) > 1:
@@ -59,6 +58,11 @@ def _found(asked: Cloud, server: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise options.Failure(f"{len(named)} servers are called {server!r}; give one of their ids: {ids}")
     identity = named[0]["id"]
     return _shown(asked, identity), asked.get("compute", "servers", identity, "kilonova-placement")
+
+
+def _literally(name: str) -> str:
+    """As a pattern of the API, which knows no escapes but of characters that mean something in a pattern."""
+    return "".join(f"\\{one}" if one in r"\.^$*+?()[]{}|" else one for one in name)
 
 
 def _everywhere(asked: Cloud) -> dict[str, str]:
@@ -110,9 +114,11 @@ def _print(console: Console, attempt: dict[str, Any]) -> None:
 
 def _filters(attempt: dict[str, Any]) -> Any:
     """How many hosts were left after each filter that had something to check."""
+    from kilonova.scheduler.explain import Cause
+
     table = bars.table("FILTER", "LEFT", "", "REJECTED", "WHY", numbers=("LEFT", "REJECTED"))
     for result in attempt["filters"]:
-        reasons = ", ".join(f"{reason['hosts']} {reason['text']}" for reason in result["reasons"])
+        reasons = ", ".join(str(Cause(reason["text"], reason["hosts"])) for reason in result["reasons"])
         left = bars.bar(result["left"], attempt["hosts"])
         table.add_row(result["filter"], str(result["left"]), left, str(result["rejected"] or ""), reasons)
     return table

@@ -271,9 +271,11 @@ PROXIES = rules(
 KILONOVA = (
     Rule(
         "kilonova:cloud_admin",
-        SYSTEM_ADMIN | (ADMIN & ~PROJECT) | (ADMIN & Same("project_name", "admin")),
+        SYSTEM_ADMIN
+        | (ADMIN & ~PROJECT)
+        | (ADMIN & Same("project_name", "admin") & Same("project_domain_id", "default")),
         "Who looks after the whole cloud: administrators with a system scope, of another project than the target's, "
-        "or of the project admin.",
+        "or of the project admin of the domain default.",
     ),
     Rule("kilonova:servers:placement", READER_OR_ADMIN, "See why a server is where it is: reasons with counts."),
     Rule(

@@ -28,9 +28,13 @@ class Cause(msgspec.Struct, frozen=True):
     hosts: int
 
     def __str__(self) -> str:
-        verb, _, rest = self.text.partition(" ")
-        singular = {"lack": "lacks", "have": "has"}.get(verb) if self.hosts == 1 else None
-        return f"{self.hosts} {singular} {rest}" if singular else f"{self.hosts} {self.text}"
+        return f"{self.hosts} {of_one(self.text) if self.hosts == 1 else self.text}"
+
+
+def of_one(text: str) -> str:
+    """A reason as it is said of one host: `lacks 2048 MB memory`."""
+    verb, space, rest = text.partition(" ")
+    return {"lack": "lacks", "have": "has"}.get(verb, verb) + space + rest
 
 
 class FilterResult(msgspec.Struct, frozen=True):
@@ -103,9 +107,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
     def account(self) -> str:
         """For administrators, a line for each of some rejected hosts."""
         shown = self.rejections[:_LINES]
-        lines = [f"{one.host}: {one.text} (needed {one.need}): {one.have}" for one in shown]
+        lines = [_line(one) for one in shown]
         more = sum(result.rejected for result in self.filters) - len(lines)
         return "\n".join([*lines, f"and {more} more"] if lines and more > 0 else lines)
+
+
+def _line(one: Rejection) -> str:
+    """`sim-001: lacks 8192 MB memory: 3584 MB memory free of 7680 MB memory`."""
+    needed = "" if one.need in one.text else f" (needed {one.need})"
+    return f"{one.host}: {of_one(one.text)}{needed}: {one.have}"
 
 
 def asked_of(request: Request) -> dict[str, Any]:

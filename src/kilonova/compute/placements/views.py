@@ -17,7 +17,7 @@ from kilonova.scheduler.explain import Diagnosis, Free, Weight
 NUMBER = {"type": "integer"}
 OBJECTS = {"type": "array", "items": OBJECT}
 # Of what was asked, these name a host.
-_NAMES = ("host", "hypervisor_hostname")
+_NAMES = ("host", "hypervisor_hostname", "hypervisor_uuid")
 
 
 def _told(show: Callable[[Diagnosis, Sight], Any]) -> Value:
