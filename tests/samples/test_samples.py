@@ -103,6 +103,9 @@ CASES = [
     *every("os-services/service-enable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
     *every("os-services/service-disable-log-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
     *every("os-services/service-force-down-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    Case("os-hosts/hosts-list-resp.json", "GET", "/os-hosts"),
+    Case("os-hosts/host-get-resp.json", "GET", "/os-hosts/host1"),
+    Case("os-hosts/host-put-maintenance-resp.json", "PUT", "/os-hosts/host1", "request"),
     *every("os-hypervisors/hypervisors-list-resp.json", "- 2.28", "GET", "/os-hypervisors"),
     *every("os-hypervisors/hypervisors-list-resp.json", "2.33 2.53 2.88", "GET", "/os-hypervisors?limit=1"),
     *every(

@@ -17,6 +17,7 @@ NOUNS = (
     "aggregates",
     "zones",
     "services",
+    "hosts",
     "hypervisors",
     "quotas",
     "limits",
