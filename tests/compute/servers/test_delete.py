@@ -138,7 +138,9 @@ def test_a_delete_that_failed_can_be_asked_for_again(database_url: str) -> None:
             await c.delete(f"/servers/{server_id}")
             shown = await c.settled(server_id)
             assert shown["status"] == "ERROR"
-            assert "the guest is stuck" in shown["fault"]["message"]
+            assert shown["fault"]["message"] == "The host could not destroy guest: refused by the hypervisor"
+            seen = (await c.get(f"/servers/{server_id}", as_="admin")).json()["server"]
+            assert "the guest is stuck" in seen["fault"]["details"]
             assert await holdings(c, server_id) == {"allocations": 3, "ports": 1, "guests": 1}
             await c.delete(f"/servers/{server_id}")
             await c.gone(server_id)
