@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -10,10 +12,11 @@ import orjson
 import pytest
 from sqlalchemy import BigInteger, Boolean, Double, Integer
 
-from kilonova import clock
+from kilonova import clock, doctor
 from kilonova.compute.servers.states import ACTIVE, BUILDING, ERROR, RUNNING, SHUTDOWN, STOPPED
 from kilonova.doctor import Finding, examine
 from kilonova.hosts.messages import GuestState, Power
+from kilonova.remedies import REMEDIES
 from kilonova.store import Database
 from kilonova.store.schema import metadata
 from tests.support import run
@@ -238,16 +241,26 @@ def test_a_consumer_that_holds_nothing(database: Opener) -> None:
     assert findings(database, prepare) == [("consumer without allocations", "nobody")]
 
 
-@pytest.mark.parametrize("facts, found", [(1, "provider over capacity"), (5, "capacity lowered below use")])
-def test_a_provider_over_capacity(database: Opener, facts: int, found: str) -> None:
-    async def prepare(db: Database) -> None:
-        await sound(db)
-        await change(db, "UPDATE resource_providers SET facts = $1", facts)
-        await allocate(db, "accelerator", kind="CUSTOM", used=7)
-        assert await examine(db) == []
-        await change(db, "UPDATE inventories SET reserved = 1 WHERE provider_id = 1")
+def test_a_provider_over_capacity(database: Opener) -> None:
+    async def look() -> list[Finding]:
+        async with database() as db:
+            await sound(db)
+            await allocate(db, "accelerator", kind="CUSTOM", used=7)
+            assert await examine(db) == []
+            await change(db, "UPDATE inventories SET reserved = 1 WHERE provider_id = 1")
+            return await examine(db)
 
-    assert findings(database, prepare, guest()) == [(found, "host-1")]
+    (found,) = run(look())
+    assert (found.kind, found.subject) == ("provider over capacity", "host-1")
+    assert found.detail == "8 VCPU in use on sim-001, which has 7: (total 8 - reserved 1) * ratio 1"
+    assert "raise them again" in found.remedy
+
+
+def test_every_finding_says_what_to_do() -> None:
+    source = inspect.getsource(doctor)
+    kinds = set(re.findall(r'Finding\(\s*"([^"]+)"', source))
+    assert len(kinds) > 15
+    assert kinds == REMEDIES.keys()
 
 
 def test_an_allocation_without_inventory(database: Opener) -> None:

@@ -17,6 +17,7 @@ from kilonova import clock
 from kilonova.compute.servers.states import BUILDING, ERROR, RUNNING, SHUTDOWN
 from kilonova.hosts.messages import GuestState
 from kilonova.operations import views
+from kilonova.remedies import REMEDIES
 from kilonova.scheduler.specs import needs
 from kilonova.store import Reader, Row
 
@@ -32,6 +33,11 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str
     subject: str
     detail: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return REMEDIES[self.kind]
 
 
 class _Held(msgspec.Struct):
@@ -189,11 +195,14 @@ async def _wrong_providers(db: Reader) -> list[Finding]:
 
 
 def _over_capacity(row: Row) -> Finding:
-    """Nothing was claimed since the provider's facts last changed: then capacity was taken away, which is allowed."""
+    """Whether too much was claimed or capacity was taken away afterwards, which is allowed, nothing kept tells."""
     what = f"{row['used']} {row['resource_class']} in use on {row['name']}, which has {int(row['capacity'])}"
-    if row["facts"] >= row["change"]:
-        return Finding("capacity lowered below use", row["uuid"], what)
-    return Finding("provider over capacity", row["uuid"], what)
+    return Finding("provider over capacity", row["uuid"], f"{what}: {_made_of(row)}")
+
+
+def _made_of(row: Row) -> str:
+    """`(8 - 1) * 1.5`, the words that operators change."""
+    return f"(total {row['total']} - reserved {row['reserved']}) * ratio {row['allocation_ratio']:g}"
 
 
 _WITHOUT_INVENTORY = """
@@ -204,9 +213,9 @@ LEFT JOIN resource_providers p ON p.id = a.provider_id
 WHERE i.provider_id IS NULL ORDER BY a.consumer_uuid, a.resource_class
 """
 _OVER_CAPACITY = """
-SELECT p.uuid, p.name, p.change, p.facts, u.resource_class, u.used, u.capacity FROM (
+SELECT p.uuid, p.name, u.resource_class, u.used, u.capacity, u.total, u.reserved, u.allocation_ratio FROM (
     SELECT i.provider_id, i.resource_class, (i.total - i.reserved) * i.allocation_ratio AS capacity,
-           CAST(SUM(a.used) AS BIGINT) AS used
+           i.total, i.reserved, i.allocation_ratio, CAST(SUM(a.used) AS BIGINT) AS used
     FROM allocations a
     JOIN inventories i ON i.provider_id = a.provider_id AND i.resource_class = a.resource_class
     GROUP BY i.provider_id, i.resource_class, i.total, i.reserved, i.allocation_ratio

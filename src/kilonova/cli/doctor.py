@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kilonova.cli import options
+from kilonova.cli import bars, options
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -63,19 +63,21 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
 
 
 def _print_table(findings: Sequence[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from kilonova.remedies import REMEDIES
 
-    table = Table("What", "Id", "Details", title=f"{len(findings)} findings", title_justify="left")
+    console = bars.console()
+    console.print("1 finding" if len(findings) == 1 else f"{len(findings)} findings")
+    table = bars.table("WHAT", "ID", "DETAILS")
     for finding in findings:
         table.add_row(finding.kind, finding.subject, finding.detail)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # a pipe has no width, and ids must stay whole
     console.print(table)
+    console.print("What to do:")
+    for kind in dict.fromkeys(finding.kind for finding in findings):
+        console.print(f"- {kind}: {REMEDIES[kind]}", soft_wrap=True)
 
 
 def _print_json(findings: Sequence[Finding]) -> None:
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))
+    shown = [{**msgspec.structs.asdict(finding), "remedy": finding.remedy} for finding in findings]
+    click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))

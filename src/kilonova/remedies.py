@@ -1,0 +1,33 @@
+"""What to do about each kind of finding of the doctor."""
+
+from __future__ import annotations
+
+# Operations put right whatever they touch, so much is repaired by deleting and booting anew. Where only a bug can be
+# the cause, it says so: then the finding is worth a report, together with `kilonova operations` of the server.
+REMEDIES = {
+    "operation stuck": "see what it waits for in its reason; it goes on by itself once that is over. A kind or step "
+    "that this release does not know waits for a worker of the release that does",
+    "transient state without operation": "a bug: delete the server and boot it anew",
+    "allocation without server": "a bug, or made by hand: openstack resource provider allocation delete ID",
+    "consumer without allocations": "a bug; it holds nothing and goes with the next allocations of that consumer",
+    "allocation on the wrong host": "a bug, or moved by hand: put it right with openstack resource provider "
+    "allocation set ID",
+    "server's needs cannot be read": "its flavor or image asks for what no release understands: delete it and boot it "
+    "with another",
+    "server without allocation": "a bug, or deleted by hand: give it back with openstack resource provider allocation "
+    "set ID, or delete the server",
+    "allocation differs from needs": "a bug, or changed by hand: put it right with openstack resource provider "
+    "allocation set ID",
+    "allocation without inventory": "a bug: have the host report its inventory by restarting it, or delete the server",
+    "provider over capacity": "total, reserved amount or ratio were lowered below what is in use, and nothing new "
+    "goes there: raise them again, or delete servers there. If nobody lowered them, it is a bug",
+    "aggregate not mirrored": "take the host out of the aggregate and add it again",
+    "disabled service not mirrored": "disable or enable the service once more, as it is meant to be",
+    "server group policy broken": "a bug: delete one of the servers and boot it anew in the group",
+    "port without server": "a bug, or made by hand: openstack port delete ID",
+    "server's port missing": "somebody deleted it: delete the server and boot it anew",
+    "guest without server": "a bug, or hosts restored from a copy: remove the guest on its host",
+    "guest missing": "lost by its host: delete the server and boot it anew",
+    "guest on the wrong host": "a bug, or hosts restored from a copy: remove the guest on that host",
+    "guest power differs": "switched outside of the cloud: start or stop the server as it is meant to be",
+}
