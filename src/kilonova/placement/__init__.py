@@ -1,4 +1,15 @@
-"""Placement: who has how much of what, and who uses it. Its REST API stands on these same functions."""
+"""Placement: who has how much of what, and who uses it. Its REST API stands on these same functions.
+
+facts, shapes, providers   what hosts tell of themselves, how the database differs, and the writing of it
+mirror                     what compute says of hosts: aggregates, ratios, who is disabled or gone
+claims                     takes room for a server, all or nothing, and gives it back
+replacing                  the same for clients of the API, who replace what consumers hold
+changes                    the sequence by which schedulers learn of every such write
+allocations, names         what is used, summed up; standard and custom classes and traits
+candidates/                in which ways providers can give what is asked for
+rest/, versions/           the REST API: a file for each noun, a file for each microversion
+api, build, errors         where it is mounted, how it is put together, what it says in errors
+"""
 
 from __future__ import annotations
 
