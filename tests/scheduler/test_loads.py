@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kilonova import clock
 from kilonova.operations import Operation, Step, begin
 from kilonova.placement import Consumer, claim, hosts_changed
@@ -132,5 +134,28 @@ def test_a_host_that_failed_to_build_comes_last_until_it_builds(sqlite_url):
             assert (await hosts())[-1] == "h1"
             scheduler.built("h1", True)
             assert (await hosts())[0] == "h1"
+            scheduler.unheard("h1")
+            assert (await hosts())[-1] == "h1"
+            scheduler.built("h1", True)
+            assert (await hosts())[0] == "h1"
 
     run(scenario())
+
+
+def test_that_a_host_did_not_answer_counts_until_its_silence_would_show(sqlite_url):
+    async def scenario():
+        async with opened(sqlite_url) as db:
+            await add_hosts(db, described("h1", vcpus=64), described("h2"))
+            scheduler = Scheduler(db, SchedulerConfig(jitter=0.0), down_time=0.2)
+            await heard_in_an_hour(db)
+            scheduler.unheard("h1")
+            assert (await scheduler.plan(Request(resources=TINY))).candidates[0].host == "h2"
+            await asyncio.sleep(0.25)
+            assert (await scheduler.plan(Request(resources=TINY))).candidates[0].host == "h1"
+
+    run(scenario())
+
+
+async def heard_in_an_hour(db: Database) -> None:
+    async with db.transaction() as tx:
+        await tx.execute("UPDATE services SET last_seen_at = $1", clock.now() + 3600)

@@ -1,10 +1,11 @@
-"""How busy hosts are: servers they have, operations that run there, builds that failed lately.
+"""How busy hosts are: servers they have, operations that run there, builds that failed lately, and who did not answer.
 
 The first two are read only if a configured filter or weigher says so in its `reads`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ class Loads:
         """By host; most hosts are idle and not in it."""
         self.failures: dict[str, int] = {}
         """Builds that failed in a row, by host, as this process remembers them."""
-
+        self.unheard: dict[str, float] = {}
+        """Hosts that did not answer this process, and until when (`time.monotonic`) that counts."""
         self._running: Numbers = np.zeros(0)
         self._running_of: Mapping[str, int] | None = None
 
@@ -40,9 +42,19 @@ class Loads:
     def grow(self, by: int) -> None:
         self.servers = longer(self.servers, by)
 
+    @property
+    def troubles(self) -> Mapping[str, int]:
+        """Failures by host, no answer being one more."""
+        return Counter(self.failures) + Counter(self.unheard.keys()) if self.unheard else self.failures
+
+    def expire(self, now: float) -> None:
+        if self.unheard:
+            self.unheard = {host: until for host, until in self.unheard.items() if until > now}
+
     def built(self, host: str, succeeded: bool) -> None:
         if succeeded:
             self.failures.pop(host, None)
+            self.unheard.pop(host, None)
         else:
             self.failures[host] = self.failures.get(host, 0) + 1
 

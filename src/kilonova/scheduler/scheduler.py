@@ -67,6 +67,7 @@ class Scheduler:
             self._give_up(feed, lost)
         await self._look(asked if lost else asked - self._config.refresh_every)
         hosts.foresight.expire(asked)
+        hosts.loads.expire(asked)
         plan = await _in_turns(planner.pieces(request, hosts), nullcontext)
         if not plan.candidates:
             # Neither a change not yet seen nor a proposal that may come to nothing is a reason to refuse.
@@ -80,7 +81,7 @@ class Scheduler:
         planner, hosts = await self.look()
         from kilonova.scheduler.rehearsal import rehearse
 
-        return rehearse(planner, hosts, following)
+        return await rehearse(planner, hosts, following)
 
     async def look(self) -> tuple[Planner, Hosts]:
         """Who plans, and the hosts as the database has them now, for whoever wants to know what would be."""
@@ -88,11 +89,16 @@ class Scheduler:
             await asyncio.to_thread(_import_columns)
         await self._look(time.monotonic())
         feed, planner = self._parts()
+        feed.hosts.loads.expire(time.monotonic())
         return planner, feed.hosts
 
     def built(self, host: str, succeeded: bool) -> None:
         """Remember whether a host could build a server, so that hosts which could not come last."""
         self._parts()[0].hosts.loads.built(host, succeeded)
+
+    def unheard(self, host: str) -> None:
+        """Remember that a host did not answer, until its silence shows in the database, or it builds a server."""
+        self._parts()[0].hosts.loads.unheard[host] = time.monotonic() + self._down_time
 
     async def close(self) -> None:
         if self._reloading is not None:

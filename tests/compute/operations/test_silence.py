@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kilonova.compute.operations import silence
 from kilonova.compute.operations.common import guest_of
 from kilonova.hosts.messages import Command, Spawn
 from kilonova.hosts.transport import StaleEpoch
@@ -127,6 +128,32 @@ def test_where_all_are_silent_the_server_says_so(database_url: str) -> None:
                 sim.clear()
             await all_done(c)
             assert await holdings(c, shown["id"]) == NOTHING
+
+    run(scenario())
+
+
+def test_others_are_not_sent_to_a_host_that_one_waits_for_in_vain(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "PING", 0.05)
+
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, operations__host_seconds=3) as c:
+            await c.active(availability_zone=":sim-002", as_="admin")  # so that the other one looks better
+            with rules(c) as sim:
+                sim.add_failure("sim-001", "spawn", "hang", None, None)
+                sim.add_failure("sim-001", "describe", "unreachable", None, None)
+                waiting = (await c.boot(availability_zone=":sim-001", as_="admin"))["id"]
+                _, known = await c.services.scheduler.look()
+                async with asyncio.timeout(PATIENCE):
+                    while not known.loads.unheard:
+                        await asyncio.sleep(0.01)
+                assert (await c.show(waiting))["status"] == "BUILD", "it waits its time"
+                servers = [await c.active() for _ in range(3)]
+                assert {server["OS-EXT-SRV-ATTR:host"] for server in servers} == {"sim-002"}
+                sim.clear()
+            assert (await c.delete(f"/servers/{waiting}", as_="admin")).status == 204
+            await c.gone(waiting)
 
     run(scenario())
 

@@ -151,7 +151,8 @@ async def spawn(op: Operation) -> None:
     guest = guest_of(await server_of(op), op.results["make ports"])
     since = time.monotonic()
     try:
-        await ask(op, host, "spawn", Spawn(guest=guest), timeout=op.services.config.operations.host_seconds)
+        with silence.watched(op, host):
+            await ask(op, host, "spawn", Spawn(guest=guest), timeout=op.services.config.operations.host_seconds)
     except HostUnreachable as error:
         if not await silence.is_silent(op, host, since):
             raise

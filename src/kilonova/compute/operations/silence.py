@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kilonova.hosts.messages import Command, Destroy
 from kilonova.hosts.registry import COMPUTE
@@ -48,6 +50,7 @@ async def is_silent(op: Operation, host: str, since: float) -> bool:
         try:
             await describe(op.services.hosts, host, timeout=PING)
         except HostUnreachable:
+            op.services.scheduler.unheard(host)
             if time.monotonic() >= since + patience:
                 return True
             await asyncio.sleep(min(1.0, patience / 10))
@@ -55,6 +58,32 @@ async def is_silent(op: Operation, host: str, since: float) -> bool:
             return False
         else:
             return False
+
+
+@contextmanager
+def watched(op: Operation, host: str) -> Iterator[None]:
+    """While the operation waits in here for the host, find out early whether the host is there at all.
+
+    The operation waits its time. But others need not be sent to the same host, to wait as long.
+    """
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+    timer = loop.call_later(PING, lambda: tasks.append(loop.create_task(_ping(op, host))))
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+async def _ping(op: Operation, host: str) -> None:
+    try:
+        await describe(op.services.hosts, host, timeout=PING)
+    except HostUnreachable:
+        op.services.scheduler.unheard(host)
+    except HostTrouble:
+        pass  # whatever it says, it is there
 
 
 async def leave_guest(op: Operation, tx: Transaction, host: str) -> None:

@@ -1,4 +1,4 @@
-"""Hosts that failed to build servers lately come last, until they build one."""
+"""Hosts that failed to build servers lately, or did not answer just now, come last, until they build one."""
 
 from __future__ import annotations
 
@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers | None:
-    return -hosts.spread(hosts.loads.failures).take(rows) if hosts.loads.failures else None
+    troubles = hosts.loads.troubles
+    return -hosts.spread(troubles).take(rows) if troubles else None
