@@ -15,6 +15,7 @@ from kilonova.scheduler.plan import Planner
 from kilonova.scheduler.rehearsal import rehearse
 from kilonova.scheduler.snapshot import HostFacts, Hosts
 from tests.scheduler.support import TINY, amounts, cell, host, numa_host, pool, snapshot
+from tests.support import run
 
 
 def planner(**config: Any) -> Planner:
@@ -28,7 +29,7 @@ def counted(hosts: Hosts, config: dict[str, Any] | None = None, **asked: Any) ->
 def placed(hosts: Hosts, config: dict[str, Any] | None = None, **asked: Any) -> int:
     """How many find a host if they are placed one after the other."""
     request = Request(**{"resources": TINY} | asked)
-    plans = rehearse(planner(**config or {}), hosts, lambda taken: request)
+    plans = run(rehearse(planner(**config or {}), hosts, lambda taken: request))
     return len(plans) - 1
 
 

@@ -8,6 +8,7 @@ Everything that can be refused was refused before, as if it were done.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from kilonova.scheduler import Candidate, Plan, Request
 
 __all__ = ["answer", "asked"]
 
+_AT_ONCE = 50
+
 
 async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Request]) -> Answer:
     """The plans of these requests, one after the other, for a caller who looks at servers of the target's project."""
@@ -33,9 +36,19 @@ async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Reques
         "sees": seen.sees,
         "servers": len(requests),
         "placed": placed,
-        "plans": [ctx.render("plan", (plan, seen)) for plan in plans],
+        "plans": await _shown(ctx, plans, seen),
     }
     return Answer({"plan": body}, status=200)
+
+
+async def _shown(ctx: Context, plans: Sequence[Plan], seen: Sight) -> list[dict[str, Any]]:
+    """A thousand plans take a while; others have their turns in between."""
+    shown = []
+    for number, plan in enumerate(plans, 1):
+        shown.append(ctx.render("plan", (plan, seen)))
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return shown
 
 
 def _following(requests: Sequence[Request], taken: Sequence[Candidate]) -> Request | None:
