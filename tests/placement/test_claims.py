@@ -14,7 +14,6 @@ from kilonova.placement import (
     Outcome,
     allocations_of,
     claim,
-    project_usages,
     release,
     try_claim,
     usages,
@@ -278,22 +277,6 @@ def test_a_rolled_back_transaction_leaves_no_claim(database):
                     assert await claim(tx, consumer(), {facts.uuid: {"VCPU": 1}})
                     raise RuntimeError
             assert await everything(db) == before
-
-    run(scenario())
-
-
-def test_use_of_a_project_is_summed_over_its_consumers(database):
-    async def scenario():
-        async with database() as db:
-            facts = provider(VCPU=Inventory(10), DISK_GB=Inventory(10))
-            await write(db, facts)
-            async with db.transaction() as tx:
-                assert await claim(tx, consumer("p1", "u1"), {facts.uuid: {"VCPU": 1, "DISK_GB": 1}})
-                assert await claim(tx, consumer("p1", "u2"), {facts.uuid: {"VCPU": 2}})
-                assert await claim(tx, consumer("p2", "u1"), {facts.uuid: {"VCPU": 4}})
-                assert await project_usages(tx, "p1") == {"VCPU": 3, "DISK_GB": 1}
-            assert await project_usages(db, "p1", "u2") == {"VCPU": 2}
-            assert await project_usages(db, "p3") == {}
 
     run(scenario())
 

@@ -13,7 +13,7 @@ api, build, errors         where it is mounted, how it is put together, what it 
 
 from __future__ import annotations
 
-from kilonova.placement.allocations import allocations_of, project_usages, usages
+from kilonova.placement.allocations import allocations_of, usages
 from kilonova.placement.changes import hosts_changed
 from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Seen, claim, release, try_claim
 from kilonova.placement.providers import Inventory, ProviderFacts, sync
@@ -28,7 +28,6 @@ __all__ = [
     "allocations_of",
     "claim",
     "hosts_changed",
-    "project_usages",
     "release",
     "sync",
     "try_claim",

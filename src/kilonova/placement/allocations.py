@@ -15,12 +15,6 @@ async def usages(reader: Reader, provider_uuids: Sequence[str]) -> dict[str, dic
     return found
 
 
-async def project_usages(reader: Reader, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """Used amounts per class over everything a project, or one user in it, consumes."""
-    rows = await reader.fetch(_PROJECT_USAGES, project_id, user_id)
-    return {row["resource_class"]: row["used"] for row in rows}
-
-
 async def allocations_of(reader: Reader, consumers: Sequence[str]) -> dict[str, dict[str, dict[str, int]]]:
     """What each consumer holds: consumer uuid, provider uuid, class, amount."""
     found: dict[str, dict[str, dict[str, int]]] = {}
@@ -35,12 +29,6 @@ SELECT p.uuid, i.resource_class, COALESCE((
     WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class), 0) AS used
 FROM resource_providers p JOIN inventories i ON i.provider_id = p.id
 WHERE p.uuid = ANY($1)
-"""
-_PROJECT_USAGES = """
-SELECT a.resource_class, CAST(SUM(a.used) AS BIGINT) AS used
-FROM consumers c JOIN allocations a ON a.consumer_uuid = c.uuid
-WHERE c.project_id = $1 AND (CAST($2 AS TEXT) IS NULL OR c.user_id = $2)
-GROUP BY a.resource_class
 """
 _ALLOCATIONS = """
 SELECT a.consumer_uuid, p.uuid, a.resource_class, a.used

@@ -68,9 +68,14 @@ async def hosts_changed(tx: Transaction, hosts: Sequence[str]) -> None:
 
     Call it in the transaction of the change, and before a hypervisor's row goes. Nobody's generation moves.
     """
-    rows = await tx.fetch(_LOCK_HOSTS, list(hosts))
-    if rows:
-        await tx.execute(_HOSTS, [row["id"] for row in rows])
+    roots = await lock_hosts(tx, hosts)
+    if roots:
+        await tx.execute(_HOSTS, roots)
+
+
+async def lock_hosts(tx: Transaction, hosts: Sequence[str]) -> list[int]:
+    """The root providers of these hosts, whose rows are locked by `tx` from now on."""
+    return [row["id"] for row in await tx.fetch(_LOCK_HOSTS, list(hosts))]
 
 
 async def delete_providers(tx: Transaction, provider_ids: Sequence[int]) -> None:

@@ -130,7 +130,7 @@ async def _lock(tx: Transaction, uuids: list[str], wait: bool) -> dict[str, Row]
 async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
     now = clock.now()
     values = (consumer.uuid, consumer.project_id, consumer.user_id, consumer.type, now)
-    if not await tx.execute(_NEW_CONSUMER, *values):
+    if not await tx.execute(NEW_CONSUMER, *values):
         # Two transactions claim for one consumer on different providers at once: the later one starts again.
         raise Unavailable(f"consumer {consumer.uuid} is being written by another transaction")
 
@@ -202,7 +202,7 @@ SELECT p.uuid AS provider_uuid, a.resource_class, a.used
 FROM allocations a JOIN resource_providers p ON p.id = a.provider_id
 WHERE a.consumer_uuid = $1 ORDER BY p.id, a.resource_class
 """
-_NEW_CONSUMER = """
+NEW_CONSUMER = """
 INSERT INTO consumers (uuid, project_id, user_id, type, generation, created_at, updated_at)
 VALUES ($1, $2, $3, $4, 1, $5, $5) ON CONFLICT (uuid) DO NOTHING
 """

@@ -9,8 +9,8 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from kilonova.placement import providers
-from kilonova.placement.changes import delete_providers, facts_changed, hosts_changed
+from kilonova.placement import names, providers
+from kilonova.placement.changes import delete_providers, facts_changed, hosts_changed, lock_hosts
 from kilonova.placement.facts import SHARES
 from kilonova.store import Row, Transaction
 
@@ -31,7 +31,7 @@ class InUse(Exception):
 
 async def aggregate_joined(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
     """The hosts are now in this host aggregate: so are their root providers."""
-    roots = await _locked_roots(tx, hosts)
+    roots = await lock_hosts(tx, hosts)
     rows = await tx.fetch(_IN_AGGREGATE, aggregate_uuid, roots)
     joining = sorted(set(roots) - {row["provider_id"] for row in rows})
     if joining:
@@ -42,7 +42,7 @@ async def aggregate_joined(tx: Transaction, aggregate_uuid: str, hosts: Sequence
 
 async def aggregate_left(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
     """The hosts are no longer in this host aggregate. What they report of themselves stays."""
-    roots = await _locked_roots(tx, hosts)
+    roots = await lock_hosts(tx, hosts)
     rows = await tx.fetch(f"{_IN_AGGREGATE} AND NOT reported", aggregate_uuid, roots)
     leaving = [row["provider_id"] for row in rows]
     if leaving:
@@ -120,7 +120,7 @@ async def hosts_registered(tx: Transaction, hosts: Sequence[str]) -> None:
 
 
 async def _mark_disabled(tx: Transaction, hosts: Sequence[str], disabled: bool) -> None:
-    roots = await _locked_roots(tx, hosts)
+    roots = await lock_hosts(tx, hosts)
     rows = await tx.fetch(
         "SELECT provider_id FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED, roots
     )
@@ -129,7 +129,7 @@ async def _mark_disabled(tx: Transaction, hosts: Sequence[str], disabled: bool) 
     if not changing:
         return
     if disabled:
-        await providers.ensure(tx, "traits", [DISABLED])
+        await names.ensure(tx, "traits", [DISABLED])
         await tx.execute_many(
             "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2)", [(root, DISABLED) for root in changing]
         )
@@ -176,21 +176,11 @@ def _ratio(row: Row) -> float | None:
     return None
 
 
-async def _locked_roots(tx: Transaction, hosts: Sequence[str]) -> list[int]:
-    rows = await tx.fetch(_LOCK_ROOTS, list(hosts))
-    return [row["id"] for row in rows]
-
-
 async def _locked_trees(tx: Transaction, hosts: Iterable[str]) -> list[Row]:
     # One statement in the order of ids, as claims lock too.
     return await tx.fetch(_LOCK_TREES, list(hosts))
 
 
-_LOCK_ROOTS = """
-SELECT id FROM resource_providers
-WHERE uuid IN (SELECT uuid FROM hypervisors WHERE host = ANY($1))
-ORDER BY id FOR UPDATE
-"""
 # By parents, not by root: an operator may have put hosts below a provider of their own.
 _TREES = """
 WITH RECURSIVE tree (id, host) AS (

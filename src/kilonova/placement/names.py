@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from kilonova.store import Reader
+from kilonova import clock
+from kilonova.store import Reader, Transaction
 
 # A class or trait that may be there already.
 INSERT = "INSERT INTO {} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING"
@@ -25,6 +26,16 @@ def standard_traits() -> frozenset[str]:
     import os_traits
 
     return frozenset(os_traits.get_traits())
+
+
+async def ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
+    """Have a row for every class or trait that somebody refers to."""
+    wanted = sorted(names)
+    there = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", wanted)}
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        now = clock.now()
+        await tx.execute_many(INSERT.format(table), [(name, now) for name in missing])
 
 
 async def unknown_classes(reader: Reader, names: Iterable[str]) -> list[str]:

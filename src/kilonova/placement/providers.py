@@ -9,12 +9,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova import clock
+from kilonova.placement import names
 from kilonova.placement.changes import NEXT, delete_providers, facts_changed
 from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted, flaw
 from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news
 from kilonova.store import Transaction
 
-__all__ = ["TREES", "Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "ensure", "flaw", "sync"]
+__all__ = ["TREES", "Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "flaw", "sync"]
 
 log = logging.getLogger(__name__)
 
@@ -58,19 +59,6 @@ async def drop_unshared(tx: Transaction, aggregates: Sequence[str]) -> None:
     if used:
         await tx.execute("UPDATE inventories SET reserved = total WHERE provider_id = ANY($1)", sorted(used))
         await facts_changed(tx, sorted(used))
-
-
-async def ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
-    """Have a row for every class or trait that a host names."""
-    wanted = sorted(names)
-    there = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", wanted)}
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        now = clock.now()
-        await tx.execute_many(
-            f"INSERT INTO {table} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING",
-            [(name, now) for name in missing],
-        )
 
 
 # Looking
@@ -300,7 +288,7 @@ class _Writing:
             if known.inventory.get(name) != stock
         ]
         if put:
-            await ensure(self._tx, "resource_classes", {row[1] for row in put})
+            await names.ensure(self._tx, "resource_classes", {row[1] for row in put})
             await self._tx.execute_many(_PUT_INVENTORY, put)
             self._touched |= {row[0] for row in put}
 
@@ -328,7 +316,7 @@ class _Writing:
         put = [(provider_id, name) for provider_id, new in changes if new for name in sorted(new[0])]
         drop = [(provider_id, name) for provider_id, new in changes if new for name in sorted(new[1])]
         if put and column == "trait":
-            await ensure(self._tx, "traits", {name for _, name in put})
+            await names.ensure(self._tx, "traits", {name for _, name in put})
         if put:
             await self._tx.execute_many(
                 f"INSERT INTO {table} (provider_id, {column}, reported) VALUES ($1, $2, TRUE) ON CONFLICT DO NOTHING",

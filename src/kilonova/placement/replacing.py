@@ -15,6 +15,7 @@ from kilonova import clock
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.placement import errors, names
 from kilonova.placement.changes import allocations_changed, allocations_gone
+from kilonova.placement.claims import NEW_CONSUMER
 from kilonova.store import Database, Row, Transaction
 
 ATTEMPTS = 10
@@ -198,7 +199,7 @@ async def _write_consumer(tx: Transaction, one: Wanted, consumer: Row | None, mi
     ]
     if consumer is not None:
         await tx.execute(_CHANGE_CONSUMER, one.uuid, *values, clock.now())
-    elif not await tx.execute(_NEW_CONSUMER, one.uuid, *values, clock.now()):
+    elif not await tx.execute(NEW_CONSUMER, one.uuid, *values, clock.now()):
         raise Raced
 
 
@@ -215,10 +216,6 @@ SELECT i.*, COALESCE((
 FROM inventories i WHERE i.provider_id = ANY($1)
 """
 _ALLOCATE = "INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used) VALUES ($1, $2, $3, $4)"
-_NEW_CONSUMER = """
-INSERT INTO consumers (uuid, project_id, user_id, type, generation, created_at, updated_at)
-VALUES ($1, $2, $3, $4, 1, $5, $5) ON CONFLICT (uuid) DO NOTHING
-"""
 _CHANGE_CONSUMER = """
 UPDATE consumers SET project_id = $2, user_id = $3, type = $4, generation = generation + 1, updated_at = $5
 WHERE uuid = $1

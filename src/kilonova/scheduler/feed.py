@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from kilonova import clock
 from kilonova.hosts.heartbeat import DOWN_TIME
-from kilonova.placement.candidates.search import SHARES
 from kilonova.placement.changes import HIGHEST
+from kilonova.placement.facts import SHARES
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.loads import OPERATIONS, SERVERS, count_operations, count_servers

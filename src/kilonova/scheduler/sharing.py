@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kilonova.placement.candidates.search import SHARES
+from kilonova.placement.facts import SHARES
 from kilonova.scheduler.stock import Integers, Numbers, Stock, longer
 from kilonova.scheduler.trees import Member, Summary, summary
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kilonova.placement.candidates.search import SHARES
+from kilonova.placement.facts import SHARES
 from kilonova.placement.providers import Amounts
 from kilonova.scheduler.columns import STEP, Columns, Host, Mask
 from kilonova.scheduler.config import SchedulerConfig

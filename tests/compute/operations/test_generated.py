@@ -23,7 +23,7 @@ from kilonova.operations import Operation, begin
 from kilonova.operations.testing import OperationTests
 from kilonova.operations.views import running_of
 from kilonova.placement.changes import facts_changed
-from kilonova.placement.providers import ensure
+from kilonova.placement.names import ensure
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
 from tests.support.cloud import DEMO, put_server

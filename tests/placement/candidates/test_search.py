@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kilonova.placement.candidates.model import Arrangement, Ask, Group, Provider, Stock
-from kilonova.placement.candidates.search import SHARES, arrangements
+from kilonova.placement.candidates.search import arrangements
+from kilonova.placement.facts import SHARES
 
 from .oracle import all_arrangements
 

@@ -8,7 +8,8 @@ import msgspec
 
 from kilonova.placement.candidates.conditions import Conditions
 from kilonova.placement.candidates.model import Ask, Group, Provider, Stock
-from kilonova.placement.candidates.search import SHARES, Surroundings, gives
+from kilonova.placement.candidates.search import Surroundings, gives
+from kilonova.placement.facts import SHARES
 from kilonova.store import Reader, Row
 
 Tree = list[Provider]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kilonova.placement.candidates.model import UNNUMBERED, Arrangement, Ask, Group, Provider
+from kilonova.placement.facts import SHARES
 
-SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # Combinations tried since the last arrangement before the tree is given up. Some asks have exponentially many that
 # nearly fit, and an answer that never comes is worse than a host passed over.
 PATIENCE = 20_000

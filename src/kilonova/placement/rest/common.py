@@ -12,7 +12,6 @@ from kilonova.store import Reader, Row, Transaction
 
 Schema = dict[str, Any]
 UUID: Schema = {"type": "string", "format": "uuid"}
-INTEGER: Schema = {"type": "integer"}
 GENERATION: Schema = {"type": "integer"}
 PROVIDER = "/resource_providers/{uuid}"
 

@@ -1,4 +1,4 @@
-"""The version document."""
+"""The version document, and the description of the API."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from kilonova.http.errors import BadRequest, Conflict, NotFound
 from kilonova.placement import errors, names
 from kilonova.placement.api import api, dated
 from kilonova.placement.changes import facts_changed
-from kilonova.placement.providers import ensure
 from kilonova.placement.rest.common import (
     GENERATION,
     PROVIDER,
@@ -153,7 +152,7 @@ def amounts(ctx: Context, verb: str, provider: Row, name: str, given: Mapping[st
 async def put(tx: Transaction, provider_id: int, wanted: Mapping[str, tuple[Any, ...]]) -> None:
     """Write inventories of classes that exist."""
     if wanted:
-        await ensure(tx, "resource_classes", wanted)
+        await names.ensure(tx, "resource_classes", wanted)
         await tx.execute_many(_PUT, [(provider_id, name, *columns) for name, columns in wanted.items()])
 
 

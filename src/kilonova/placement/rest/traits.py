@@ -8,7 +8,6 @@ from kilonova.http.errors import BadRequest, Conflict, NotFound
 from kilonova.placement import names
 from kilonova.placement.api import api, dated
 from kilonova.placement.changes import facts_changed
-from kilonova.placement.providers import ensure
 from kilonova.placement.rest.common import (
     GENERATION,
     PROVIDER,
@@ -109,7 +108,7 @@ async def replace(ctx: Context, uuid: str) -> Answer:
             await tx.execute(_LOSE, provider["id"], gone)
         new = [trait for trait in wanted if trait not in there]
         if new:
-            await ensure(tx, "traits", new)
+            await names.ensure(tx, "traits", new)
             await tx.execute_many(_GAIN, [(provider["id"], trait) for trait in new])
         await facts_changed(tx, [provider["id"]])
         provider = await find(tx, uuid)
