@@ -83,6 +83,11 @@ class Aggregates:
 
         return self.keep(("numbers", key), make)
 
+    def numbers_or(self, key: str, usual: float) -> float | Numbers:
+        """The same, and the usual number where none gives any."""
+        said = self.numbers(key)
+        return usual if said is None else np.where(np.isnan(said), usual, said)
+
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, worked out once until an aggregate changes."""
         found: T | None = self._cache.get(key)

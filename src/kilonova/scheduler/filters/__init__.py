@@ -74,6 +74,15 @@ class Filter(NamedTuple):
     """How many more servers each host may have before the filter rejects it, where their number alone decides."""
 
 
+def all_of(hosts: Hosts, masks: Iterable[Mask]) -> Mask:
+    """The rows of all these masks; `hosts.everywhere` itself where none of them leaves out any."""
+    found = hosts.everywhere
+    for mask in masks:
+        if mask is not hosts.everywhere:
+            found = found & mask
+    return found
+
+
 def load(names: Iterable[str]) -> tuple[Filter, ...]:
     """The configured filters, in their order. Raises ValueError for a name that is none."""
     return tuple(_load(name) for name in names)

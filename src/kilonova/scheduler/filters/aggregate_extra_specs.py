@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.filters import Reason, Reasons, all_of
 from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.specs import PLAIN
@@ -64,9 +64,4 @@ reason = Reasons(lambda request: [_lack(*rule) for rule in _rules(request)])
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    mask = hosts.everywhere
-    for rule in _rules(request):
-        fits = _fits(*rule, hosts)
-        if fits is not hosts.everywhere:
-            mask = mask & fits
-    return mask
+    return all_of(hosts, (_fits(*rule, hosts) for rule in _rules(request)))

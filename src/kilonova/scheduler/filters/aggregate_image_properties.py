@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.filters import Reason, Reasons, all_of
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -48,9 +48,4 @@ reason = Reasons(lambda request: [_other(key, value) for key, value in request.i
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    mask = hosts.everywhere
-    for key, value in request.image_properties.items():
-        fits = _fits(key, value, hosts)
-        if fits is not hosts.everywhere:
-            mask = mask & fits
-    return mask
+    return all_of(hosts, (_fits(key, value, hosts) for key, value in request.image_properties.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.filters import Reason, Reasons, all_of
 from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
 
@@ -50,9 +50,4 @@ reason = Reasons(lambda request: [_lack(*rule) for rule in _rules(request)])
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    mask = hosts.everywhere
-    for path, rule in _rules(request):
-        fits = _fits(path, rule, hosts)
-        if fits is not hosts.everywhere:
-            mask = mask & fits
-    return mask
+    return all_of(hosts, (_fits(path, rule, hosts) for path, rule in _rules(request)))

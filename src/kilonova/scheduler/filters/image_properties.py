@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kilonova.scheduler.filters import Reason, Reasons
+from kilonova.scheduler.filters import Reason, Reasons, all_of
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -153,9 +153,4 @@ reason = Reasons(lambda request: [_reason(wish) for wish in _wishes(request)])
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    mask = hosts.everywhere
-    for wish in _wishes(request):
-        fits = hosts.machines.where(wish.met, hosts.everywhere)
-        if fits is not hosts.everywhere:
-            mask = mask & fits
-    return mask
+    return all_of(hosts, (hosts.machines.where(wish.met, hosts.everywhere) for wish in _wishes(request)))

@@ -24,9 +24,6 @@ reads = ("operations",)
 def passes(request: Request, hosts: Hosts) -> Mask:
     if not hosts.loads.operations:
         return hosts.everywhere
-    import numpy as np
-
-    usual = hosts.settings.max_io_ops_per_host
-    said = hosts.aggregates.numbers(KEY)
-    mask: Mask = hosts.loads.running(hosts) < (usual if said is None else np.where(np.isnan(said), usual, said))
+    most = hosts.aggregates.numbers_or(KEY, hosts.settings.max_io_ops_per_host)
+    mask: Mask = hosts.loads.running(hosts) < most
     return mask

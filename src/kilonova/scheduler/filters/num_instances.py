@@ -15,11 +15,7 @@ KEY = "max_instances_per_host"
 
 
 def _most(hosts: Hosts) -> float | Numbers:
-    import numpy as np
-
-    said = hosts.aggregates.numbers(KEY)
-    usual = hosts.settings.max_instances_per_host
-    return usual if said is None else np.where(np.isnan(said), usual, said)
+    return hosts.aggregates.numbers_or(KEY, hosts.settings.max_instances_per_host)
 
 
 def room(hosts: Hosts) -> Numbers:
