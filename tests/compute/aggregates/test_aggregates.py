@@ -75,6 +75,16 @@ async def ratio(c: Cloud, host: str, resource_class: str = "VCPU") -> float:
     return found
 
 
+def test_the_number_of_one_that_is_gone_is_not_given_again(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            first = await create(c, "first")
+            assert (await c.delete(f"/os-aggregates/{first['id']}", as_="admin")).status == 200
+            assert (await create(c, "second"))["id"] > first["id"]
+
+    run(scenario())
+
+
 @proves(
     "GET /os-aggregates",
     "POST /os-aggregates",

@@ -6,12 +6,11 @@ CREATE TABLE alembic_version (
 );
 
 CREATE TABLE aggregates (
-    id INTEGER NOT NULL,
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     uuid TEXT NOT NULL,
     name TEXT NOT NULL,
     created_at DOUBLE NOT NULL,
-    updated_at DOUBLE,
-    CONSTRAINT pk_aggregates PRIMARY KEY (id)
+    updated_at DOUBLE
 );
 
 CREATE UNIQUE INDEX aggregates_name ON aggregates (name);

@@ -136,6 +136,7 @@ aggregates = Table(
     Column("updated_at", Double),
     Index("aggregates_uuid", "uuid", unique=True),
     Index("aggregates_name", "name", unique=True),
+    sqlite_autoincrement=True,
 )
 
 aggregate_hosts = Table(

@@ -71,6 +71,9 @@ def upgrade() -> None:
     )
     op.create_index("departed_providers_change", "departed_providers", ["change"], unique=False)
 
+    if op.get_context().dialect.name == "sqlite":
+        _number_aggregates_once()
+
     op.add_column("hypervisors", sa.Column("booted_at", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("own_ratio", sa.Double(), nullable=True))
     op.add_column("inventories", sa.Column("aggregate_ratio", sa.Double(), nullable=True))
@@ -89,3 +92,22 @@ def upgrade() -> None:
         " JOIN aggregate_hosts ah ON ah.aggregate_id = a.id JOIN hypervisors h ON h.host = ah.host"
         " JOIN resource_providers p ON p.uuid = h.uuid"
     )
+
+
+def _number_aggregates_once() -> None:
+    """SQLite would give the number of the last aggregate again when that one is gone; clients keep such numbers."""
+    op.create_table(
+        "new_aggregates",
+        sa.Column("id", NUMBERED, autoincrement=True, nullable=False),
+        sa.Column("uuid", TEXT, nullable=False),
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_aggregates")),
+        sqlite_autoincrement=True,
+    )
+    op.execute("INSERT INTO new_aggregates SELECT id, uuid, name, created_at, updated_at FROM aggregates")
+    op.drop_table("aggregates")
+    op.rename_table("new_aggregates", "aggregates")
+    op.create_index("aggregates_name", "aggregates", ["name"], unique=True)
+    op.create_index("aggregates_uuid", "aggregates", ["uuid"], unique=True)

@@ -1,0 +1,30 @@
+"""What the revisions make of the rows of an older release."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from kilonova.store.revising import upgrade_sqlite
+
+
+def test_aggregates_keep_their_numbers_hosts_and_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    upgrade_sqlite(path, "0001")
+    old = sqlite3.connect(path)
+    old.execute("INSERT INTO aggregates VALUES (7, 'uuid', 'name', 1.0, NULL)")
+    old.execute("INSERT INTO aggregate_hosts VALUES (7, 'host1')")
+    old.execute("INSERT INTO aggregate_metadata VALUES (7, 'ssd', 'true')")
+    old.commit()
+    old.close()
+    upgrade_sqlite(path)
+    new = sqlite3.connect(path)
+    new.execute("PRAGMA foreign_keys = ON")
+    assert new.execute("SELECT * FROM aggregates").fetchall() == [(7, "uuid", "name", 1.0, None)]
+    assert new.execute("SELECT * FROM aggregate_metadata").fetchall() == [(7, "ssd", "true")]
+    # What refers to them still does.
+    new.execute("DELETE FROM aggregates")
+    assert new.execute("SELECT * FROM aggregate_hosts").fetchall() == []
+    new.execute("INSERT INTO aggregates (uuid, name, created_at) VALUES ('other', 'other', 1.0)")
+    assert new.execute("SELECT id FROM aggregates").fetchall() == [(8,)]
+    new.close()
