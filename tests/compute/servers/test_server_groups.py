@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from kilonova.compute.quotas import model as quotas
 from kilonova.scheduler import Scheduler, SchedulerConfig
 from tests.compute.servers.support import make_flavor, rules
 from tests.support import run
-from tests.support.cloud import fault
+from tests.support.cloud import DEMO, fault
 from tests.support.whole import Whole, whole
 
 MANY: dict[str, Any] = {
@@ -111,6 +112,26 @@ class TestMembers:
 
 
 class TestHints:
+    def test_a_users_own_quota_of_a_group(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url, quota__server_group_members=4) as c:
+                group_id = await group(c, "soft-affinity")
+                async with c.db.transaction() as tx:
+                    await quotas.set_user_limits(tx, DEMO, "member-id", {"server_group_members": 2})
+                assert (await ask(c, {"group": group_id}, min_count=3)).status == 403
+                assert (await ask(c, {"group": group_id}, max_count=3)).status == 202
+                answer = await ask(c, {"group": group_id})
+                assert fault(answer)[::2] == (
+                    403,
+                    "Quota exceeded, too many servers in group: 2 there, 2 allowed",
+                )
+                # Others of the project have what the project's limit leaves.
+                answer = await ask(c, {"group": group_id}, as_="project-admin", min_count=2, max_count=3)
+                assert answer.status == 202
+                assert await c.db.fetch_value("SELECT COUNT(*) FROM server_group_members") == 4
+
+        run(scenario())
+
     def test_only_a_group_of_the_own_project(self, database_url: str) -> None:
         async def scenario() -> None:
             async with whole(database_url, hosts=1) as c:
@@ -224,6 +245,37 @@ class TestPolicies:
                 shown = await settled(c, {"group": group_id}, flavorRef="large")
                 assert shown["status"] == "ERROR"
                 assert shown["fault"]["message"].startswith("No valid host was found: 6 hosts: ")
+
+        run(scenario())
+
+    def test_all_leave_a_host_that_can_build_none_of_them(self, database_url: str) -> None:
+        """Whoever fails first finds the others there, and waits whether they will leave too."""
+
+        async def scenario() -> None:
+            async with whole(database_url, hosts=3, **MANY) as c:
+                group_id = await group(c, "affinity")
+                with rules(c) as sim:
+                    sim.set_latency("*", "spawn", 0.2)  # meanwhile all have gone to one host
+                    sim.add_failure("*", "spawn", "error", 4, "no more")
+                    await boot(c, {"group": group_id}, min_count=4)
+                    assert list((await placed(c, group_id)).values()) == [4]
+
+        run(scenario())
+
+    def test_who_cannot_follow_the_others_is_told_so(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url, hosts=3, **MANY) as c:
+                group_id = await group(c, "affinity")
+                with rules(c) as sim:
+                    sim.set_latency("*", "spawn", 0.2)
+                    sim.add_failure("*", "spawn", "error", 1, "no more")
+                    await boot(c, {"group": group_id}, min_count=3)
+                    assert list((await placed(c, group_id)).values()) == [2]
+                members = (await c.get(f"/os-server-groups/{group_id}", version="2.64")).json()["server_group"]
+                shown = [await c.show(server_id) for server_id in members["members"]]
+                [refused] = [server["fault"]["message"] for server in shown if server["status"] == "ERROR"]
+                assert refused.startswith("No valid host was found: 3 hosts: ")
+                assert "without the servers of its affinity group" in refused
 
         run(scenario())
 

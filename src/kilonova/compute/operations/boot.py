@@ -16,7 +16,7 @@ from kilonova.compute.servers import model, placing, states
 from kilonova.compute.servers.placing import Destination
 from kilonova.hosts.messages import Destroy, Spawn
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable
-from kilonova.operations import Cancelled, Failed, GoBack, Operation, Step
+from kilonova.operations import Cancelled, Failed, GoBack, Operation, Passing, Step
 from kilonova.placement.claims import Consumer, release
 from kilonova.scheduler import Candidate, Diagnosis, attempts, claim_first
 from kilonova.scheduler.attempts import Packed
@@ -70,9 +70,11 @@ async def choose(op: Operation) -> dict[str, Any]:
     request = await placing.request_for(op.db, server, destination=destination, excluded=frozenset(tried))
     plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
     if not plan.candidates:
+        message = _no_host(plan.diagnosis.sentence(), tried, op.note)
+        if await placing.others_may_leave(op.db, server, tried):
+            raise Passing(message)
         async with op.db.transaction() as tx:
             await _keep(op, tx, plan.diagnosis, None)
-        message = _no_host(plan.diagnosis.sentence(), tried, op.note)
         raise Failed(message, fault=_fault(tried, plan.diagnosis.account()))
     candidates = [structs.astuple(candidate) for candidate in plan.candidates]
     return {"candidates": candidates, "diagnosis": attempts.pack(plan.diagnosis)}

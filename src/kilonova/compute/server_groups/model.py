@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
 from kilonova.scheduler.request import GroupRule
 from kilonova.store import Reader, Row, Transaction
@@ -23,6 +24,14 @@ _INSERT = "INSERT INTO server_groups ({}) VALUES ({})".format(
 _HOSTS = """
 SELECT s.host, COUNT(*) AS members FROM server_group_members m JOIN servers s ON s.id = m.server_id
 WHERE m.group_id = $1 AND s.id <> $2 AND NOT s.deleted AND s.host IS NOT NULL GROUP BY s.host
+"""
+_COUNT = """
+SELECT COUNT(*) FROM server_group_members m JOIN servers s ON s.id = m.server_id
+WHERE m.group_id = $1 AND (CAST($2 AS TEXT) IS NULL OR s.user_id = $2)
+"""
+_SETTLED = """
+SELECT 1 FROM server_group_members m JOIN servers s ON s.id = m.server_id
+WHERE m.group_id = $1 AND s.id <> $2 AND NOT s.deleted AND s.host IS NOT NULL AND s.vm_state <> $3 LIMIT 1
 """
 _MEMBERS = """
 SELECT m.group_id, m.server_id FROM server_group_members m JOIN servers s ON s.id = m.server_id
@@ -80,15 +89,22 @@ async def hold(tx: Transaction, group_id: str) -> None:
     await tx.hold(f"server-group:{group_id}")
 
 
-async def room(tx: Transaction, group_id: str, project_id: str, config: Config, least: int, most: int) -> int:
-    """How many servers may join: `most` or fewer. Where `least` may not, all are refused (403)."""
-    limit = (await quotas.limits(tx, project_id, config))["server_group_members"]
-    if limit < 0:
-        return most
-    there = await tx.fetch_value("SELECT COUNT(*) FROM server_group_members WHERE group_id = $1", group_id)
-    if limit - there < least:
-        raise Forbidden(f"Quota exceeded, too many servers in group: {there} there, {limit} allowed")
-    return min(most, int(limit - there))
+async def room(
+    tx: Transaction, group_id: str, project_id: str, user_id: str, config: Config, least: int, most: int
+) -> int:
+    """How many servers may join: `most` or fewer. Where `least` may not, all are refused (403).
+
+    A limit of the user's own is one on how many of the group are theirs.
+    """
+    for whose in (None, user_id):
+        limit = (await quotas.limits(tx, project_id, config, whose))["server_group_members"]
+        if limit < 0:
+            continue
+        there = int(await tx.fetch_value(_COUNT, group_id, whose))
+        if limit - there < least:
+            raise Forbidden(f"Quota exceeded, too many servers in group: {there} there, {limit} allowed")
+        most = min(most, limit - there)
+    return most
 
 
 async def join(tx: Transaction, group_id: str, server_ids: Iterable[str]) -> None:
@@ -119,6 +135,11 @@ async def rule_of(reader: Reader, group_id: str, server_id: str) -> GroupRule | 
     members = {row["host"]: row["members"] for row in await reader.fetch(_HOSTS, group_id, server_id)}
     most = group["max_server_per_host"] or 1
     return GroupRule(id=group_id, policy=group["policy"], max_per_host=most, members=members)
+
+
+async def has_settled(reader: Reader, group_id: str, server_id: str) -> bool:
+    """Whether another server of the group has a host for good, and is not just being built there."""
+    return await reader.fetch_value(_SETTLED, group_id, server_id, states.BUILDING) is not None
 
 
 def accepts(rule: GroupRule, host: str) -> bool:

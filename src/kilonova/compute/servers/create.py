@@ -125,15 +125,13 @@ async def prepare(ctx: Context) -> Prepared:
 
 async def rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
     """As many servers as the quota and their group have room for. Others of the project wait until `tx` ends."""
-    project_id = prepared.common["project_id"]
+    project_id, user_id = prepared.common["project_id"], prepared.common["user_id"]
     config, least = ctx.services.config, prepared.least
-    count = await quotas.fit(
-        tx, project_id, config, prepared.each, least, prepared.most, user_id=prepared.common["user_id"]
-    )
+    count = await quotas.fit(tx, project_id, config, prepared.each, least, prepared.most, user_id=user_id)
     if prepared.group_id is not None:
         await groups.hold(tx, prepared.group_id)
         await _group(ctx, tx, prepared.group_id)
-        count = await groups.room(tx, prepared.group_id, project_id, config, least, count)
+        count = await groups.room(tx, prepared.group_id, project_id, user_id, config, least, count)
     body = ctx.body["server"]
     return [{**prepared.common, **_own(ctx, body, place, count)} for place in range(count)]
 

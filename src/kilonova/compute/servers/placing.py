@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -71,6 +71,20 @@ async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bo
     if rule is None or rule.policy in groups.SOFT:
         return None
     return lambda candidate: groups.accepts(rule, candidate.host)
+
+
+async def others_may_leave(reader: Reader, server: Row, hosts: Collection[str]) -> bool:
+    """Whether nothing but servers that are being built keeps a server's affinity group on these hosts.
+
+    They followed it there before it failed. If they fail too, they leave as it did, and all may go elsewhere together.
+    """
+    group_id = group_of(orjson.loads(server["scheduler_hints"]))
+    if not hosts or group_id is None:
+        return False
+    rule = await groups.rule_of(reader, group_id, server["id"])
+    if rule is None or rule.policy != groups.AFFINITY or not rule.members or not rule.members.keys() <= set(hosts):
+        return False
+    return not await groups.has_settled(reader, group_id, server["id"])
 
 
 def group_of(hints: dict[str, Any]) -> str | None:
