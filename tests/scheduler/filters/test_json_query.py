@@ -34,6 +34,11 @@ def test_what_cannot_be_read_chooses_nobody(query: str) -> None:
     assert passing("json_query", HOSTS, hints={"query": query}) == set()
 
 
+def test_an_expression_nested_without_end_chooses_nobody() -> None:
+    deep = '["not", ' * 1000 + '["=", "$host", "h1"]' + "]" * 1000
+    assert passing("json_query", HOSTS, hints={"query": deep}) == set()
+
+
 def test_it_says_what_it_looked_at() -> None:
     assert idle("json_query", HOSTS)
     words = said("json_query", HOSTS, 1, hints={"query": '[">=", "$free_ram_mb", 1024]'})

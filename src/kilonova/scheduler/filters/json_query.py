@@ -40,7 +40,7 @@ def passes(request: Request, hosts: Hosts) -> Mask:
         return hosts.everywhere
     try:
         return _evaluate(orjson.loads(query) if isinstance(query, str) else query, hosts)
-    except (Malformed, orjson.JSONDecodeError):
+    except (Malformed, orjson.JSONDecodeError, RecursionError):  # the last: nested deeper than anybody means
         return ~hosts.everywhere
 
 
