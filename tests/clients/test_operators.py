@@ -138,6 +138,33 @@ def test_the_day_of_an_operator(cloud: Cloud, version: str | None) -> None:
     check_quotas(*shown[14:])
 
 
+def test_hosts_of_old_versions(cloud: Cloud) -> None:
+    script = """
+        host list --zone east -f json
+        host set --disable sim-002
+        compute service list --host sim-002 -f json
+        host set --enable sim-002
+        compute service list --host sim-002 -f json
+        host show sim-002 -f json
+    """
+    (listed, off, on, amounts), complaints = openstack(cloud, "2.42", script)
+    assert set(complaints.splitlines()) == {
+        f"API has been deprecated; consider using '{other}' instead."
+        for other in ("hypervisor list", "compute service set", "hypervisor show")
+    }
+    assert [(each["Host Name"], each["Service"]) for each in listed] == [
+        (f"sim-00{number}", "compute") for number in range(1, 5)
+    ]
+    assert (off[0]["Status"], on[0]["Status"]) == ("disabled", "enabled")
+    assert [each["Project"] for each in amounts] == ["(total)", "(used_now)", "(used_max)"]
+
+
+def test_images_are_fetched_ahead(cloud: Cloud) -> None:
+    shown, complaints = openstack(cloud, "2.81", "aggregate cache image east cirros-sim\naggregate show east -f json")
+    assert complaints == ""
+    assert [each["name"] for each in shown] == ["east"]
+
+
 def test_a_service_is_deleted(cloud: Cloud) -> None:
     admin, path = cloud.client("kilonova"), "/os-services?host=sim-004"
     (service,) = admin.get("compute", path, version="2.53").json()["services"]
