@@ -26,7 +26,7 @@ def test_nothing_is_out_of_date() -> None:
 
 
 def test_check_tells_and_writing_mends(tmp_path: Path) -> None:
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / "tests").mkdir()
     (tmp_path / "docs/api").mkdir(parents=True)
     (tmp_path / "docs/api/routes.json").write_text((ROOT / "docs/api/routes.json").read_text())
 
