@@ -90,6 +90,26 @@ def test_cells_are_filled_one_by_one() -> None:
     assert counted(hosts, **isolated).servers == placed(hosts, **isolated) == 4
 
 
+def test_hosts_that_have_it_but_not_together_are_told_apart() -> None:
+    """Six processors are there, four on no cell; and two groups of one class run out of it together."""
+    hosts = snapshot(numa_host(1, cell(101, 1, vcpus=3), cell(102, 1, vcpus=3)), host(2))
+    asked = {"groups": {"1": Group(resources={"VCPU": 2}), "2": Group(resources={"VCPU": 2})}, "isolate": True}
+    found = counted(hosts, resources={}, **asked)
+    assert (found.servers, found.hosts) == (1, 1)
+    assert found.runs_out == {"VCPU": 1}
+    (result,) = [one for one in found.diagnosis.filters if one.filter == "arrangement"]
+    assert (result.rejected, result.left) == (1, 1)
+    assert found.diagnosis.sentence().startswith("1 of 2 hosts fits: 1 cannot arrange: ")
+    pairs = {"groups": {"1": Group(resources={"VCPU": 1}), "2": Group(resources={"VCPU": 1})}, "resources": {}}
+    assert counted(snapshot(numa_host(1, cell(101, 1, vcpus=3))), **pairs).runs_out == {"VCPU": 1}
+
+
+def test_there_is_no_end_of_room() -> None:
+    hosts = snapshot(host(1, inventory={"VCPU": amounts(2**31, allocation_ratio=1000.0)}))
+    found = counted(hosts, resources={"VCPU": 1})
+    assert (found.servers, found.runs_out) == (2**31 * 1000, {"VCPU": 1})
+
+
 def test_what_is_shared_is_counted_once() -> None:
     """Each of three hosts alone could take 8 servers with the disk of the pool, but the pool has disk for 10."""
     own = {"VCPU": amounts(8), "MEMORY_MB": amounts(8192)}

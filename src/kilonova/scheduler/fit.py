@@ -16,13 +16,14 @@ import numpy as np
 
 from kilonova.placement.candidates.model import Ask, Provider, Stock
 from kilonova.scheduler.arranging import Allocations, best
-from kilonova.scheduler.explain import Diagnosis, Free, asked_of, classes_of, free_of
+from kilonova.scheduler.explain import Diagnosis, FilterResult, Free, asked_of, classes_of, free_of
 from kilonova.scheduler.plan import ARRANGEMENT, Planner
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.snapshot import Hosts
 from kilonova.scheduler.stock import Integers
 
-_UNLIMITED = 10**9
+# More than any host has room for, so that whoever reaches it was stopped by a filter.
+_UNLIMITED = 2**62
 
 
 class HostFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ class _Filled(msgspec.Struct, frozen=True):
 
 class _Count:
     def __init__(self, planner: Planner, hosts: Hosts, request: Request) -> None:
+        self.planner = planner
         self.hosts = hosts
         self.request = request
         self.ask = request.ask
@@ -157,15 +159,22 @@ class _Count:
             self.hosts.zone_names[number]: self._zone(able[zones == number]) for number in np.unique(zones).tolist()
         }
         best_first = able[np.argsort(-self.servers[able], kind="stable")][:shown]
-        runs_out = Counter(self.runs_out[row] for row in self.rows.tolist())
+        runs_out = Counter(self.runs_out[row] for row in able.tolist())
         return Fit(
             servers=self._zone(able),
             zones=dict(sorted(per_zone.items(), key=lambda item: -item[1])),
             runs_out=dict(runs_out.most_common()),
             hosts=len(able),
             best=tuple(self._hosts(best_first)),
-            diagnosis=Diagnosis(len(self.hosts), self.results, asked=asked_of(self.request)),
+            diagnosis=Diagnosis(len(self.hosts), self._results(), asked=asked_of(self.request)),
         )
+
+    def _results(self) -> tuple[FilterResult, ...]:
+        """What became of the hosts, those included that pass all filters and still cannot take one."""
+        failed = self.others[self.servers[self.others] == 0].tolist()
+        if not failed:
+            return self.results
+        return (*self.results, self.planner.unarranged(self.request, self.hosts, failed, len(self.rows)))
 
     def _zone(self, rows: Integers) -> int:
         shared = self.hosts.sharing.circle[rows] > 0
@@ -218,9 +227,18 @@ def _used(stock: Stock, amount: int) -> Stock:
 
 
 def _short(ask: Ask, providers: Sequence[Provider]) -> str:
-    """The class of which no provider has enough; if there is none, they do not have it together."""
+    """The class of which no provider has enough for a group, or all together for all groups; else it is not so simple.
+
+    There may be enough of everything, but not where it would have to be.
+    """
+    total: Counter[str] = Counter()
     for group in ask.groups.values():
         for name, amount in group.resources.items():
+            total[name] += amount
             if not any(name in one.stocks and one.stocks[name].gives(amount) for one in providers):
                 return name
+    for name, amount in total.items():
+        stocks = [one.stocks[name] for one in providers if name in one.stocks]
+        if sum(max(0, int(stock.capacity) - stock.used) for stock in stocks) < amount:
+            return name
     return ARRANGEMENT

@@ -66,13 +66,7 @@ class Planner:
 
     def plan(self, request: Request, hosts: Hosts) -> Plan:
         """All at once."""
-        pieces = self.pieces(request, hosts)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as end:
-                plan: Plan = end.value
-                return plan
+        return _at_once(self.pieces(request, hosts))
 
     def pieces(self, request: Request, hosts: Hosts) -> Pieces[Plan]:
         """A plan in pieces of some milliseconds. Between them others may run, and hosts come, change and go.
@@ -93,6 +87,11 @@ class Planner:
                 return _plan(request, hosts, results, found, rows, totals, parts)
         shown = self._show(request, hosts, rejected)
         return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
+
+    def unarranged(self, request: Request, hosts: Hosts, failed: list[int], before: int) -> FilterResult:
+        """What became of rows that pass all filters, `before` in number, and cannot be arranged on."""
+        parts = _at_once(self._unarranged(Arranger(request, hosts), hosts, failed, explain_all=True))
+        return _result(ARRANGEMENT, request, before, parts)
 
     @property
     def limits(self) -> list[tuple[str, Callable[[Hosts], Numbers]]]:
@@ -191,6 +190,15 @@ class Planner:
             for row, free in zip(rows.tolist(), free_of(hosts, rows, classes), strict=True):
                 shown.append(_rejection(request, hosts, part, row, free))
         return tuple(shown)
+
+
+def _at_once(pieces: Pieces[T]) -> T:
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class _Turn:

@@ -81,6 +81,8 @@ def needs(flavor: Mapping[str, Any], image_properties: Mapping[str, str]) -> dic
                 draft.trait(f"the image property {name}", "", _trait(name, name[6:]), value)
     subtrees = _subtrees(draft, specs)
     groups = {suffix: _group(draft, suffix, subtrees) for suffix in draft.suffixes}
+    if not draft.resources[""] and not any(group.resources for group in groups.values()):
+        raise ValueError("its extra specs leave nothing to ask a host for")
     return {
         "resources": draft.resources[""],
         "required_traits": frozenset(draft.required[""]),

@@ -11,6 +11,7 @@ from kilonova.http.client import Response
 from kilonova.store import Database, Row
 from kilonova.store.schema import metadata
 from tests.compute.placements.support import HUGE, assign
+from tests.compute.servers.support import make_flavor
 from tests.support import run
 from tests.support.cloud import DEMO, fault
 from tests.support.proves import proves
@@ -144,6 +145,22 @@ def test_what_a_create_refuses_a_dry_run_refuses_in_the_same_words(
             server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto", **keys}
             real = await c.post("/servers", {"server": server}, version="2.96")
             assert fault(dry) == fault(real)
+
+    run(scenario())
+
+
+def test_a_flavor_that_asks_for_nothing_is_refused_by_all(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            await make_flavor(c, "nothing", disk=0)
+            specs = {"extra_specs": {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}}
+            assert (await c.post("/flavors/nothing/os-extra_specs", specs, as_="admin")).status == 200
+            server = {"name": "s", "flavorRef": "nothing", "imageRef": c.image_id, "networks": "auto"}
+            real = await c.post("/servers", {"server": server}, as_="admin", version="2.96")
+            words = "Flavor nothing cannot be placed: its extra specs leave nothing to ask a host for"
+            assert fault(real) == (400, "badRequest", words)
+            assert fault(await attempt(c, as_="admin", flavorRef="nothing")) == fault(real)
+            assert fault(await c.get("/kilonova-fit?flavor=nothing", as_="admin")) == fault(real)
 
     run(scenario())
 
