@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
 START_SECONDS = 30.0
+_NUMBERS = itertools.count()
 _FIELDS = {"task_state": "OS-EXT-STS:task_state", "power_state": "OS-EXT-STS:power_state"}
 
 
@@ -180,6 +182,7 @@ class Cloud:
         self.environ = dict(environ or {})
         self.process: subprocess.Popen[str] | None = None
         self.started_in = 0.0
+        self.number = next(_NUMBERS)  # several may share a data directory
 
     def __enter__(self) -> Cloud:
         self.start()
@@ -210,7 +213,7 @@ class Cloud:
 
     @property
     def _output_file(self) -> Path:
-        return self.data.with_name(f"{self.data.name}.output")
+        return self.data.with_name(f"{self.data.name}.{self.number}.output")
 
     @property
     def log(self) -> str:
@@ -219,7 +222,8 @@ class Cloud:
     def start(self, *more: str, wait: bool = True) -> None:
         """Returns when the process answers. Raises NotStarted."""
         assert not self.running
-        (self.data / "endpoints.json").unlink(missing_ok=True)
+        if self.command != ("worker",):
+            (self.data / "endpoints.json").unlink(missing_ok=True)
         arguments = [KILONOVA, *self.command, "--data", str(self.data), *self.options, *more]
         if "--port" not in arguments and self.command != ("worker",):
             arguments += ["--port", "0"]
