@@ -21,8 +21,8 @@ test: packages lint ## Check style and types, then run the tests (TESTS=tests/st
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 lint: $(READY) ## Check style and types
-	@$(BIN)/ruff check --quiet src tests bench
-	@$(BIN)/ruff format --check --quiet src tests bench || { echo "run: $(BIN)/ruff format src tests bench" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet src tests bench examples
+	@$(BIN)/ruff format --check --quiet src tests bench examples || { echo "run: $(BIN)/ruff format src tests bench examples" >&2; exit 1; }
 	@$(BIN)/mypy
 
 bench: $(VENV)/.bench ## Measure start-up, memory, boots, lists, and what grows with the hosts (ARGS="--boots 50")
@@ -40,7 +40,7 @@ schema: $(READY) ## Write the schema's snapshots anew
 
 clean: ## Remove .venv and everything that tools left behind; ./data stays
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest build dist src/*.egg-info
-	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 packages:
 	@tools/packages
