@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +18,7 @@ from typing import Any
 import pytest
 
 from kilonova.cli.bars import asked_for, bar, needed
-from tests.support.process import Cloud, kilonova
+from tests.support.process import KILONOVA, Cloud, kilonova
 
 NOBODY = "11111111-1111-1111-1111-111111111111"
 
@@ -119,7 +126,7 @@ def test_how_many_fit(cloud: Cloud) -> None:
     assert "sim-001" not in zoned
     none = told(cloud, "fit", "--flavor", "m1.xlarge")
     assert none.startswith("0 more servers fit")
-    assert "2 lack " in none
+    assert "No valid host was found: 2 hosts: " in none
 
 
 @pytest.mark.parametrize(
@@ -173,3 +180,33 @@ def test_what_was_asked_for_in_words() -> None:
     }
     assert asked_for(asked) == "1 VCPU, 2 CUSTOM_X; group 1: 2 VCPU; zone az1; traits A, B"
     assert needed(asked) == {"VCPU": 3, "CUSTOM_X": 2}
+
+
+def test_names_stay_whole_on_a_narrow_terminal(cloud: Cloud) -> None:
+    for arguments in (("why", "big"), ("why", "web"), ("fit", "--flavor", "m1.tiny")):
+        narrow = on_terminal(80, *arguments, "--data", str(cloud.data))
+        assert "\x1b[" in narrow, "a terminal has colours"
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", narrow)
+        assert re.search(r"^ +(→ +)?sim-001 ", plain, re.MULTILINE), plain
+        wide = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(200, *arguments, "--data", str(cloud.data)))
+        assert re.search(r"█ \d+ of \d+", wide), wide
+    assert "\x1b[" not in told(cloud, "why", "big"), "a pipe has none"
+
+
+def on_terminal(columns: int, *arguments: str) -> str:
+    """What a command prints on a terminal of that width."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environ = {**os.environ, "TERM": "xterm-256color"}
+    for name in ("COLUMNS", "NO_COLOR"):
+        environ.pop(name, None)
+    with subprocess.Popen([KILONOVA, *arguments], stdin=its, stdout=its, stderr=its, env=environ) as process:
+        os.close(its)
+        printed = b""
+        # Reading fails when the last who had the terminal open is gone.
+        with contextlib.suppress(OSError):
+            while some := os.read(ours, 65536):
+                printed += some
+    os.close(ours)
+    assert process.returncode == 0, printed
+    return printed.decode().replace("\r\n", "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 WIDTH = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+# What nobody could copy if it were broken in two.
+_WHOLE = ("HOST", "ID", "FILTER", "REJECTED BY")
 _UNITS = {"MEMORY_MB": ("MB", "memory"), "DISK_GB": ("GB", "disk")}
 
 
@@ -31,8 +33,15 @@ def table(*headings: str, numbers: Iterable[str] = ()) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     right = set(numbers)
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        whole = heading in _WHOLE
+        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold", no_wrap=whole)
     return made
+
+
+def fitting(console: Console, make: Callable[[int], Table]) -> Table:
+    """The table with bars of the usual width, or if that is too wide for the terminal, without any."""
+    made = make(WIDTH)
+    return made if console.measure(made).maximum <= console.width else make(0)
 
 
 def bar(part: float, whole: float, width: int = WIDTH) -> str:
@@ -43,15 +52,16 @@ def bar(part: float, whole: float, width: int = WIDTH) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width, "·")
 
 
-def free(amounts: Mapping[str, Mapping[str, int]], needed: Mapping[str, int], name: str) -> Text:
-    """A bar of what is free of a class; red where it is less than what is needed."""
+def free(amounts: Mapping[str, Mapping[str, int]], needed: Mapping[str, int], name: str, width: int) -> Text:
+    """A bar of what is free of a class, and the numbers; red where it is less than what is needed."""
     from rich.text import Text
 
     if name not in amounts:
         return Text("none", "red" if needed.get(name) else "dim")
     left, limit = amounts[name]["free"], amounts[name]["of"]
     style = "red" if left < needed.get(name, 0) else "green" if left * 2 > limit else "yellow"
-    return Text.assemble((bar(left, limit), style), f" {left} of {limit}")
+    numbers = f"{left} of {limit}"
+    return Text.assemble((bar(left, limit, width), style), f" {numbers}") if width else Text(numbers, style)
 
 
 def needed(asked: Mapping[str, Any]) -> dict[str, int]:

@@ -70,7 +70,7 @@ def _print(flavor: str, zone: str | None, found: dict[str, Any]) -> None:
         if counts:
             console.print(_counts(title, counts, heading))
     if found["hosts"]:
-        console.print(_hosts(found))
+        console.print(bars.fitting(console, lambda width: _hosts(found, width)))
         more = found["hosts_with_room"] - len(found["hosts"])
         if more > 0:
             console.print(f"and {more} more hosts with room for fewer or as many")
@@ -86,13 +86,13 @@ def _counts(title: str, counts: dict[str, int], heading: str) -> Any:
     return table
 
 
-def _hosts(found: dict[str, Any]) -> Any:
+def _hosts(found: dict[str, Any], width: int) -> Any:
     needed = bars.needed(found["asked"])
     table = bars.table(
         "HOST", "ZONE", "SERVERS", "RUNS OUT FIRST", *(f"{name} FREE" for name in needed), numbers=("SERVERS",)
     )
     for one in found["hosts"]:
-        free = (bars.free(one["free"], needed, name) for name in needed)
+        free = (bars.free(one["free"], needed, name, width) for name in needed)
         number = f"{one['servers']}{'*' if one['shared'] else ''}"
         table.add_row(one["host"], one["zone"], number, one["runs_out"], *free)
     return table

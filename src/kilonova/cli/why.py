@@ -104,9 +104,9 @@ def _print(console: Console, attempt: dict[str, Any]) -> None:
     if attempt["filters"]:
         console.print(_filters(attempt))
     if attempt.get("candidates"):
-        console.print(_candidates(attempt))
+        console.print(bars.fitting(console, lambda width: _candidates(attempt, width)))
     if attempt.get("rejections"):
-        console.print(_rejections(attempt))
+        console.print(bars.fitting(console, lambda width: _rejections(attempt, width)))
         more = sum(result["rejected"] for result in attempt["filters"]) - len(attempt["rejections"])
         if more > 0:
             console.print(f"and {more} more hosts")
@@ -124,7 +124,7 @@ def _filters(attempt: dict[str, Any]) -> Any:
     return table
 
 
-def _candidates(attempt: dict[str, Any]) -> Any:
+def _candidates(attempt: dict[str, Any], width: int) -> Any:
     needed = bars.needed(attempt["asked"])
     weighers = _weighers(attempt["candidates"])
     weight = ["WEIGHT", *weighers] if "weight" in attempt["candidates"][0] else []
@@ -132,7 +132,7 @@ def _candidates(attempt: dict[str, Any]) -> Any:
     for one in attempt["candidates"]:
         chosen = one.get("host") is not None and one["host"] == attempt.get("host")
         parts = [f"{one['weight']:.2f}", *(f"{one['weights'][name]:.2f}" for name in weighers)] if weight else []
-        free = (bars.free(one["free"], needed, name) for name in needed)
+        free = (bars.free(one["free"], needed, name, width) for name in needed)
         table.add_row("→" if chosen else "", _name(one), *parts, *free)
     return table
 
@@ -143,11 +143,11 @@ def _weighers(candidates: list[dict[str, Any]]) -> list[str]:
     return [name for name in names if any(one["weights"][name] for one in candidates)]
 
 
-def _rejections(attempt: dict[str, Any]) -> Any:
+def _rejections(attempt: dict[str, Any], width: int) -> Any:
     needed = bars.needed(attempt["asked"])
     table = bars.table("HOST", "REJECTED BY", "NEED", "HAVE", *(f"{name} FREE" for name in needed))
     for one in attempt["rejections"]:
-        free = (bars.free(one["free"], needed, name) for name in needed)
+        free = (bars.free(one["free"], needed, name, width) for name in needed)
         table.add_row(_name(one), one["filter"], one.get("need", one["reason"]), one.get("have", ""), *free)
     return table
 
