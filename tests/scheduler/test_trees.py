@@ -300,6 +300,7 @@ def test_room_in_pieces_is_called_so() -> None:
     hosts = snapshot(numa_host(1, cell(101, 1, used={"VCPU": 1}), cell(102, 1, used={"VCPU": 2})))
     diagnosis = plan(hosts, resources={"VCPU": 4}).diagnosis
     assert diagnosis.rejections[0].have == "at most 3 VCPU in one place, 5 VCPU altogether"
+    assert diagnosis.sentence() == "No valid host was found: 1 host: 1 cannot give one server 4 VCPU"
 
 
 # Proposals

@@ -65,7 +65,7 @@ def test_no_room_names_what_is_lacking(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url, hosts=2, **UNLIMITED) as c:
             for lacking, keys in (
-                ("2 lack 9 VCPU", {"vcpus": 9}),
+                ("2 cannot give one server 9 VCPU", {"vcpus": 9}),
                 ("2 lack 16000 MB memory", {"ram": 16000}),
                 ("2 lack 101 GB disk", {"disk": 101}),
             ):

@@ -35,9 +35,9 @@ def test_there_must_be_room(resources: dict[str, int], expected: set[str]) -> No
     [
         (1, {"VCPU": 3}, Said("lack 3 VCPU", "3 VCPU", "2 VCPU free of 8 VCPU")),
         (1, {"VCPU": 1, "MEMORY_MB": 1}, Said("lack 1 MB memory", "1 MB memory", "0 MB memory free of 8192 MB memory")),
-        (2, {"VCPU": 6}, Said("lack 6 VCPU", "6 VCPU", "at most 4 VCPU for one server")),
-        (2, {"VCPU": 1}, Said("lack 1 VCPU", "1 VCPU", "at least 2 VCPU for one server")),
-        (2, {"VCPU": 3}, Said("lack 3 VCPU", "3 VCPU", "steps of 2 VCPU")),
+        (2, {"VCPU": 6}, Said("cannot give one server 6 VCPU", "6 VCPU", "at most 4 VCPU for one server")),
+        (2, {"VCPU": 1}, Said("cannot give one server 1 VCPU", "1 VCPU", "at least 2 VCPU for one server")),
+        (2, {"VCPU": 3}, Said("cannot give one server 3 VCPU", "3 VCPU", "steps of 2 VCPU")),
         (2, {"DISK_GB": 3}, Said("lack 3 GB disk", "3 GB disk", "no DISK_GB")),
         (0, {"CUSTOM_FPGA": 3}, Said("lack 3 CUSTOM_FPGA", "3 CUSTOM_FPGA", "no CUSTOM_FPGA")),
     ],

@@ -43,16 +43,25 @@ def _have(resource_class: str, number: int, host: Host) -> str:
     return f"{amount(resource_class, max(0, stock.free[row]))} free of {amount(resource_class, stock.limit[row])}"
 
 
-def _lack(resource_class: str, number: int) -> Reason:
-    return Reason(
-        "lack {need}",
-        need=lambda _: amount(resource_class, number),
-        have=lambda _, host: _have(resource_class, number, host),
-        applies=lambda _, hosts: ~fits(resource_class, number, hosts),
-    )
+def _short(resource_class: str, number: int) -> tuple[Reason, Reason]:
+    """Too little is there; or there is enough, but not in one place, or not in the amounts that one server gets."""
+
+    def reason_for(text: str, enough: bool) -> Reason:
+        return Reason(
+            text,
+            need=lambda _: amount(resource_class, number),
+            have=lambda _, host: _have(resource_class, number, host),
+            applies=lambda _, hosts: ~fits(resource_class, number, hosts) & (is_there(hosts) == enough),
+        )
+
+    def is_there(hosts: Hosts) -> Mask:
+        mask: Mask = hosts.stock(resource_class).free >= number
+        return mask
+
+    return reason_for("lack {need}", False), reason_for("cannot give one server {need}", True)
 
 
-reason = Reasons(lambda request: [_lack(name, number) for name, number in request.portions])
+reason = Reasons(lambda request: [one for name, number in request.portions for one in _short(name, number)])
 
 even_if_forced = True
 
