@@ -189,7 +189,7 @@ def test_names_stay_whole_on_a_narrow_terminal(cloud: Cloud) -> None:
         plain = re.sub(r"\x1b\[[0-9;]*m", "", narrow)
         assert re.search(r"^ +(→ +)?sim-001 ", plain, re.MULTILINE), plain
         wide = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(200, *arguments, "--data", str(cloud.data)))
-        assert re.search(r"█ \d+ of \d+", wide), wide
+        assert re.search(r"[█▏▎▍▌▋▊▉·] \d+ of \d+", wide), wide
     assert "\x1b[" not in told(cloud, "why", "big"), "a pipe has none"
 
 
