@@ -112,7 +112,7 @@ def test_everything_settles(tmp_path: Path, empty_url: str) -> None:
         for user in users:
             assert user.alive <= found.keys(), "acknowledged creates are there"
             assert not user.deleted & found.keys(), "acknowledged deletes are done"
-        assert {server["status"] for server in servers} == {"ACTIVE", "ERROR"}
+        assert {server["status"] for server in servers} <= {"ACTIVE", "ERROR"}
         faults = [server["fault"]["message"] for server in servers if server["status"] == "ERROR"]
         assert all(fault.startswith("No valid host was found: 6 hosts: ") for fault in faults), faults
         _check_groups(api, groups, found)
