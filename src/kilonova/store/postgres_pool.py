@@ -18,6 +18,8 @@ SETTINGS = {
     # A process that froze in a transaction must not keep its locks for ever.
     "idle_in_transaction_session_timeout": "60s",
     "lock_timeout": "30s",
+    # Compiling a statement with hundreds of conditions takes half a minute, and running it as it is a tenth of a second.
+    "jit": "off",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",

@@ -139,3 +139,58 @@ def test_an_answer_has_an_end(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) 
     devices = [provider(f"fpga{number}", host, FPGA=4) for number in range(20)]
     asked = Ask(groups={f"_{number}": Group(resources={"FPGA": 1}) for number in range(12)})
     assert len(run_find(sqlite_url, [host, *devices], asked)) == 500
+
+
+@pytest.mark.parametrize("enough, found", [(7, 7), (3, 5)])  # every tree is named at least once
+def test_there_are_further_ways_to_use_a_tree_only_until_there_are_enough(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, enough: int, found: int
+) -> None:
+    monkeypatch.setattr(finding, "ENOUGH", enough)
+    hosts = []
+    for number in range(5):
+        host = provider(f"host{number}", VCPU=4)
+        hosts += [host, *(provider(f"gpu{number}-{n}", host, VGPU=1) for n in range(3))]
+    asked = Ask(groups={"": Group(resources={"VCPU": 1}), "1": Group(resources={"VGPU": 1})})
+    assert len(run_find(sqlite_url, hosts, asked)) == found
+
+
+@pytest.mark.parametrize("seconds, found", [(10.0, 5), (0.0, 1)])
+def test_a_search_has_an_end_in_time(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, seconds: float, found: int
+) -> None:
+    monkeypatch.setattr(finding, "LONGEST", seconds)
+    hosts = [provider(f"host{number}", VCPU=4) for number in range(5)]
+    assert len(run_find(sqlite_url, hosts, Ask(groups={"": Group(resources={"VCPU": 1})}))) == found
+
+
+@pytest.mark.parametrize("groups, found", [(13, 1), (60, 1), (61, 0)])
+def test_more_groups_than_one_statement_looks_at(database_url: str, groups: int, found: int) -> None:
+    host = provider("host", VCPU=4)
+    devices = [provider(f"fpga{n}", host, FPGA=1) for n in range(60)]
+    asked = Ask(groups={f"_{n}": Group(resources={"FPGA": 1}) for n in range(groups)}, isolate=True)
+    assert len(run_find(database_url, [host, *devices], asked, limit=1)) == found
+
+
+def test_others_get_their_turn_while_nothing_is_found(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "MOST", 10)
+    monkeypatch.setattr(loading, "FEWEST", 10)
+    turns = 0
+
+    async def scenario() -> int:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with opened(sqlite_url) as db:
+            await store(db, [provider(f"host{number}", VCPU=1) for number in range(100)])
+            counting = asyncio.create_task(count())
+            await asyncio.sleep(0)
+            before = turns
+            found = await find(db, Ask(groups={"": Group(resources={"VCPU": 2})}))
+            counting.cancel()
+            assert not found.arrangements
+            return turns - before
+
+    assert asyncio.run(scenario()) >= 10

@@ -95,3 +95,19 @@ def test_before_1_39_the_last_of_several_required_counts(sqlite_url: str) -> Non
             assert new.json()["resource_providers"] == []
 
     asyncio.run(scenario())
+
+
+def test_a_query_as_long_as_a_query_may_be(database_url: str) -> None:
+    """Every parameter is a condition of its own, and no database is asked for one that nests too deep."""
+
+    async def scenario() -> None:
+        async with placement(database_url, *ALL) as api:
+            queries = [f"member_of=in:{A},{uid(str(number))}" for number in range(999)]
+            answer = await api.get("/resource_providers?" + "&".join(queries))
+            assert answer.status == 200, answer.body
+            assert {one["uuid"] for one in answer.json()["resource_providers"]} == {HOST.uuid, PLAIN.uuid, DISK.uuid}
+            answer = await api.get("/resource_providers?" + "&".join([*queries, f"member_of={A}", "required=X"]))
+            assert answer.status == 400
+            assert "more than 1000 parameters" in answer.json()["errors"][0]["detail"]
+
+    asyncio.run(scenario())

@@ -174,3 +174,28 @@ def test_what_only_trying_everything_would_tell_is_given_up() -> None:
     started = time.perf_counter()
     assert list(arrangements(asked, pool(12, 3))) == []
     assert time.perf_counter() - started < 5
+
+
+def test_groups_that_nearly_find_a_subtree_in_many_ways() -> None:
+    """One device too few below each cell: seen after some steps, and each step is a short one."""
+    tree = [Provider("root", None, "root", {}, frozenset(), frozenset())]
+    for cell in range(16):
+        tree.append(Provider(f"cell{cell}", "root", "root", {"VCPU": Stock(8, 0)}, frozenset(), frozenset()))
+        for device in range(12):
+            stock = {"VGPU": Stock(4, 0)}
+            tree.append(Provider(f"d{cell}-{device}", f"cell{cell}", "root", stock, frozenset(), frozenset()))
+    groups = {"_C": Group(resources={"VCPU": 1})} | {f"_{n}": Group(resources={"VGPU": 1}) for n in range(13)}
+    started = time.perf_counter()
+    asked = Ask(groups=groups, isolate=True, same_subtree=(frozenset(groups),))
+    assert next(arrangements(asked, tree), None) is None
+    assert time.perf_counter() - started < 1
+
+
+def test_a_tree_deeper_than_the_interpreter_has_frames() -> None:
+    tree = [Provider("p0", None, "p0", {"VCPU": Stock(1, 0)}, frozenset(), frozenset())]
+    for depth in range(1, 1500):
+        tree.append(Provider(f"p{depth}", f"p{depth - 1}", "p0", {}, frozenset(), frozenset()))
+    tree[-1] = Provider("leaf", "p1498", "p0", {"VGPU": Stock(1, 0)}, frozenset(), frozenset())
+    groups = {"_A": Group(resources={"VCPU": 1}), "_B": Group(resources={"VGPU": 1})}
+    (found,) = arrangements(Ask(groups=groups, same_subtree=(frozenset(groups),)), tree)
+    assert found.mappings == {"_A": ["p0"], "_B": ["leaf"]}

@@ -189,3 +189,11 @@ async def test_of_many_that_saw_the_same_generation_one_writes(place: Place) -> 
     told = await place.told(at(uuid))
     assert told["resource_provider_generation"] == 1
     assert told["inventories"]["VCPU"]["total"] == winner["inventories"]["VCPU"]["total"]  # type: ignore[index]
+
+
+@on_both
+async def test_a_capacity_beyond_all_measure_is_shown_as_a_number_that_readers_can_take(place: Place) -> None:
+    uuid = await place.provider(VCPU={"total": 2**31 - 1, "allocation_ratio": 3.4e38})
+    told = await place.told("/allocation_candidates?resources=VCPU:1")
+    assert told["provider_summaries"][uuid]["resources"] == {"VCPU": {"capacity": 2**53 - 1, "used": 0}}
+    assert (await place.allocate(new_id(), on={uuid: {"VCPU": 2**31 - 1}})).status == 204

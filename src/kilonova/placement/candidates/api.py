@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import orjson
+
 from kilonova.http import Answer, Context, Field, View, multi
+from kilonova.http.app import JSON
 from kilonova.placement.api import api, dated
 from kilonova.placement.candidates import query
-from kilonova.placement.candidates.finding import find, in_trees_of
+from kilonova.placement.candidates.finding import Turn, find, in_trees_of
 from kilonova.placement.candidates.model import Arrangement, Provider
+
+# Ratios may be so large that most readers of JSON could not take in what comes of them.
+LARGEST = 2**53 - 1
 
 TREES = "candidates span trees of providers"
 
@@ -52,7 +59,8 @@ def listed_allocations(arrangement: Arrangement, ctx: Context) -> list[dict[str,
 
 def _resources(summary: Summary, ctx: Context) -> dict[str, Any]:
     return {
-        name: {"capacity": int(stock.capacity), "used": stock.used} for name, stock in summary.provider.stocks.items()
+        name: {"capacity": min(int(stock.capacity), LARGEST), "used": stock.used}
+        for name, stock in summary.provider.stocks.items()
     }
 
 
@@ -103,14 +111,21 @@ async def index(ctx: Context) -> Answer:
     used = dict.fromkeys(uuid for arrangement in found.arrangements for uuid in arrangement.allocations)
     shown = in_trees_of(used, found.providers) if ctx.behaves(TREES) else [found.providers[uuid] for uuid in used]
     asked = frozenset(name for group in ask.groups.values() for name in group.resources)
-    return dated(
-        ctx,
-        {
-            "allocation_requests": [
-                ctx.render("allocation request", arrangement) for arrangement in found.arrangements
-            ],
-            "provider_summaries": {
-                provider.uuid: ctx.render("provider summary", Summary(provider, asked)) for provider in shown
-            },
-        },
+    requests = await _written(ctx.render("allocation request", arrangement) for arrangement in found.arrangements)
+    summaries = await _written(
+        {provider.uuid: ctx.render("provider summary", Summary(provider, asked))} for provider in shown
     )
+    body = b'{"allocation_requests":[%b],"provider_summaries":{%b}}' % (
+        b",".join(requests),
+        b",".join(summary[1:-1] for summary in summaries),
+    )
+    return dated(ctx, body, headers={"Content-Type": JSON})
+
+
+async def _written(members: Iterable[Any]) -> list[bytes]:
+    """Members of a list as JSON. There may be so many that others have to get their turn in between."""
+    turn, found = Turn(), []
+    for member in members:
+        found.append(orjson.dumps(member))
+        await turn.over()
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,8 +15,12 @@ from kilonova.store import Reader
 
 # More than any caller can look at; without it a few groups on a large tree would fill the memory.
 MOST = 100_000
-# After so many trees or arrangements others get their turn.
-_TURN = 200
+# Second and further arrangements of trees are looked for while there are fewer than this.
+ENOUGH = 10_000
+# After so many seconds others get their turn.
+_TURN = 0.005
+# After so many seconds the caller gets what was found so far.
+LONGEST = 10.0
 
 
 class Found(NamedTuple):
@@ -36,13 +41,25 @@ async def find(reader: Reader, ask: Ask, *, limit: int | None = None, nested: bo
     search = _Finding(known, sharing, min(limit or MOST, MOST), nested, found)
     async for tree in loading.trees(reader, known, sharing, limit):
         search.look_at(tree)
-        if search.full:
+        await search.turn.over()
+        if search.full or search.late:
             return found
-        await search.breathe()
-    while search.left and not search.full:
-        search.go_round()
-        await search.breathe()
+    search.limit = min(search.limit, ENOUGH)
+    while search.left and not search.full and not search.late:
+        await search.go_round()
     return found
+
+
+class Turn:
+    """Lets others have theirs, every now and then."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _TURN
+
+    async def over(self) -> None:
+        if time.monotonic() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.monotonic() + _TURN
 
 
 class _Finding:
@@ -55,7 +72,8 @@ class _Finding:
         self.found = found
         self.left: list[Iterator[Arrangement]] = []
         self.seen: set[tuple[object, ...]] = set()
-        self.steps = 0
+        self.turn = Turn()
+        self._until = time.monotonic() + LONGEST
 
     @property
     def full(self) -> bool:
@@ -67,19 +85,19 @@ class _Finding:
         if self._next(ways):
             self.left.append(ways)
 
-    def go_round(self) -> None:
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self._until
+
+    async def go_round(self) -> None:
         """One more arrangement of each tree that has one."""
         going, self.left = self.left, []
         for ways in going:
-            if self.full:
+            if self.full or self.late:
                 return
             if self._next(ways):
                 self.left.append(ways)
-
-    async def breathe(self) -> None:
-        self.steps += 1
-        if self.steps % _TURN == 0:
-            await asyncio.sleep(0)
+            await self.turn.over()
 
     def _next(self, ways: Iterator[Arrangement]) -> bool:
         for arrangement in ways:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
-from kilonova.placement.candidates.conditions import Conditions
+from kilonova.placement.candidates.conditions import Conditions, every
 from kilonova.placement.candidates.model import Ask, Group, Provider, Stock
 from kilonova.placement.candidates.search import Surroundings, gives
 from kilonova.placement.facts import SHARES
@@ -14,7 +16,7 @@ from kilonova.store import Reader, Row
 
 Tree = list[Provider]
 # Trees read at once: few at first where few arrangements are wanted, never so many that others wait long.
-FEWEST, MOST = 32, 1000
+FEWEST, MOST = 32, 128
 # Conditions beyond these only make the statement longer; the search checks all.
 _SLOTS = 12
 
@@ -48,13 +50,13 @@ async def trees(reader: Reader, ask: Ask, sharing: Sequence[Tree], wanted: int |
     """The trees that may meet the ask, in the order of their making, read as the caller goes on."""
     aggregates = bool(sharing) or any(group.member_of or group.forbidden_aggregates for group in ask.groups.values())
     portion = MOST if wanted is None else min(MOST, max(FEWEST, 2 * wanted))
-    where = Conditions()
+    where = Conditions(apart=True)
     after, most = where.put(0), where.put(portion)
     only = _only(ask, sharing)
     within = f"AND uuid = {where.text(only)}" if only is not None else ""
     # The roots are counted off before the conditions are asked, lest the database look at all of them for a few.
     sql = f"""
-        SELECT r.id, CAST({" AND ".join(_narrowing(where, ask, sharing)) or "TRUE"} AS BOOLEAN) AS fits
+        SELECT r.id, CAST({every(islice(_narrowing(where, ask, sharing), _SLOTS))} AS BOOLEAN) AS fits
         FROM (SELECT id FROM resource_providers WHERE root_id = id AND id > {after} {within}
               ORDER BY id LIMIT {most}) r
         ORDER BY r.id
@@ -67,6 +69,7 @@ async def trees(reader: Reader, ask: Ask, sharing: Sequence[Tree], wanted: int |
                 yield tree
         if len(rows) < portion:
             return
+        await asyncio.sleep(0)
         last = rows[-1]["id"]
         portion = min(MOST, 2 * portion)
 
@@ -115,32 +118,34 @@ def _sets(rows: Iterable[Row]) -> dict[int, frozenset[str]]:
 # Conditions on a root `r`
 
 
-def _narrowing(where: Conditions, ask: Ask, sharing: Sequence[Tree]) -> list[str]:
-    said = [where.has_one("r.id", {trait}) for trait in sorted(ask.root_required)]
+def _narrowing(where: Conditions, ask: Ask, sharing: Sequence[Tree]) -> Iterator[str]:
+    """One after the other: what is not taken has no arguments either."""
+    for trait in sorted(ask.root_required):
+        yield where.has_one("r.id", {trait})
     if ask.root_forbidden:
-        said.append(f"NOT {where.has_one('r.id', ask.root_forbidden)}")
+        yield f"NOT {where.has_one('r.id', ask.root_forbidden)}"
     for suffix, group in ask.groups.items():
         if suffix:
-            said.append(_served(where, group, group, sharing, spread=False))
+            yield _served(where, group, group, sharing, spread=False)
             continue
         for name, amount in group.resources.items():
             part = msgspec.structs.replace(group, resources={name: amount})
-            said.append(_served(where, part, group, sharing, spread=True))
-        said += _covered(where, group, sharing)
-    return said[:_SLOTS]
+            yield _served(where, part, group, sharing, spread=True)
+        yield from _covered(where, group, sharing)
 
 
 def _served(where: Conditions, part: Group, group: Group, sharing: Sequence[Tree], *, spread: bool) -> str:
     """Some provider of the tree, or one that shares with it, can serve the group or this part of it."""
+    group = msgspec.structs.replace(group, required=group.required[:_SLOTS], member_of=group.member_of[:_SLOTS])
     said = [
         "p.root_id = r.id",
         *where.in_tree("r.id", group),
-        *where.gives("p.id", part.resources),
+        *where.gives("p.id", dict(islice(part.resources.items(), _SLOTS))),
         *([] if spread else where.has_traits("p.id", group)),
         *where.lacks_traits("p.id", group),
         *where.is_member("p.id", group, "r.id" if spread else None),
     ]
-    inside = f"EXISTS (SELECT 1 FROM resource_providers p WHERE {' AND '.join(said)})"
+    inside = f"EXISTS (SELECT 1 FROM resource_providers p WHERE {every(said)})"
     aggregates = frozenset().union(*(provider.aggregates for provider in _sharers(part, sharing, spread)))
     if not aggregates:
         return inside
@@ -149,15 +154,14 @@ def _served(where: Conditions, part: Group, group: Group, sharing: Sequence[Tree
         WHERE g.aggregate_uuid = ANY({where.put(sorted(aggregates))})))"""
 
 
-def _covered(where: Conditions, group: Group, sharing: Sequence[Tree]) -> list[str]:
+def _covered(where: Conditions, group: Group, sharing: Sequence[Tree]) -> Iterator[str]:
     """Some provider of the tree has each trait, unless a sharing one might contribute it."""
     parts = [msgspec.structs.replace(group, resources={name: n}) for name, n in group.resources.items()]
     helpers = [provider for part in parts for provider in _sharers(part, sharing, spread=True)]
-    return [
-        f"EXISTS (SELECT 1 FROM resource_providers p WHERE p.root_id = r.id AND {where.has_one('p.id', any_of)})"
-        for any_of in group.required
-        if not any(any_of & provider.traits for provider in helpers)
-    ]
+    for any_of in group.required:
+        if not any(any_of & provider.traits for provider in helpers):
+            had = where.has_one("p.id", any_of)
+            yield f"EXISTS (SELECT 1 FROM resource_providers p WHERE p.root_id = r.id AND {had})"
 
 
 def _sharers(part: Group, sharing: Sequence[Tree], spread: bool) -> list[Provider]:

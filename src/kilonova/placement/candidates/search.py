@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kilonova.placement.candidates.model import UNNUMBERED, Arrangement, Ask, Group, Provider
 from kilonova.placement.facts import SHARES
 
-# Combinations tried since the last arrangement before the tree is given up. Some asks have exponentially many that
-# nearly fit, and an answer that never comes is worse than a host passed over.
+# How many steps the search goes after its last arrangement before it gives up a tree. Some asks have exponentially many
+# combinations that nearly fit, and an answer that never comes is worse than a host passed over.
 PATIENCE = 20_000
 # Beyond so many groups only the search itself tells whether each finds a provider of its own.
 _MANY = 100
@@ -37,6 +37,7 @@ class Surroundings:
         self.root_uuid = tree[0].root
         self.by_uuid = {provider.uuid: provider for provider in (*sharing, *tree)}
         self.root = self.by_uuid[self.root_uuid]
+        self._above: dict[str, frozenset[str]] = {}
         own = frozenset().union(*(provider.aggregates for provider in tree)) if sharing else frozenset()
         self.reach = list(tree)
         self.reach += (
@@ -73,17 +74,16 @@ class Surroundings:
         known = self.by_uuid.get(uuid)
         return known.root if known is not None else uuid
 
-    def within(self, provider: Provider, ancestor: Provider) -> bool:
-        step: Provider | None = provider
-        while step is not None:
-            if step.uuid == ancestor.uuid:
-                return True
-            step = self.by_uuid.get(step.parent) if step.parent is not None else None
-        return False
-
-    def subtree(self, providers: Sequence[Provider]) -> bool:
-        """Whether one of them is an ancestor of all the others."""
-        return any(all(self.within(other, top) for other in providers) for top in providers)
+    def above(self, uuid: str) -> frozenset[str]:
+        """The provider itself, and those above it."""
+        found = self._above.get(uuid)
+        if found is None:
+            chain, step = [uuid], self.by_uuid.get(uuid)
+            while step is not None and step.parent is not None:
+                chain.append(step.parent)
+                step = self.by_uuid.get(step.parent)
+            found = self._above[uuid] = frozenset(chain)
+        return found
 
 
 def arrangements(
@@ -150,7 +150,9 @@ class _Search:
         self.slots = slots(ask, around)
         # The fewer ways a slot can be filled, the earlier a dead end shows.
         self.slots.sort(key=lambda slot: len(slot.options))
-        self.options = {slot.suffix: slot.options for slot in self.slots if slot.suffix}
+        self.options = {slot.suffix: frozenset(p.uuid for p in slot.options) for slot in self.slots if slot.suffix}
+        self.apart: set[str] = set()
+        """The providers of numbered groups, where each has to have its own."""
         unnumbered = [depth for depth, slot in enumerate(self.slots) if not slot.suffix]
         self.covered_at = unnumbered[-1] if unnumbered else -1
 
@@ -201,11 +203,11 @@ class _Search:
                 stock = provider.stocks[name]
                 if already + amount > stock.max_unit or stock.used + already + amount > stock.capacity:
                     return False
-        if slot.suffix and self.ask.isolate:
-            return not any(key[0] and other is provider for key, other in self.chosen.items())
-        return True
+        return not (slot.suffix and provider.uuid in self.apart)
 
     def _add(self, slot: Slot, provider: Provider, sign: int) -> None:
+        if slot.suffix and self.ask.isolate:
+            (self.apart.add if sign > 0 else self.apart.discard)(provider.uuid)
         for name, amount in slot.resources.items():
             place = (provider.uuid, name)
             self.load[place] = self.load.get(place, 0) + sign * amount
@@ -229,15 +231,12 @@ class _Search:
 
     def _may_hold(self, together: frozenset[str]) -> bool:
         """Whether these groups are, or with what is left to choose can still be, below one of their providers."""
-        placed = [self.chosen[suffix, ""] for suffix in together if (suffix, "") in self.chosen]
-        if self.around.subtree(placed):
+        placed = {self.chosen[suffix, ""].uuid for suffix in together if (suffix, "") in self.chosen}
+        self.tries += len(together)
+        tops = frozenset.intersection(*map(self.around.above, placed))
+        if not tops.isdisjoint(placed):
             return True
-        return any(
-            all(self.around.within(provider, top) for provider in placed)
-            for suffix in together
-            if (suffix, "") not in self.chosen
-            for top in self.options.get(suffix, ())
-        )
+        return any(not tops.isdisjoint(self.options[suffix]) for suffix in together if (suffix, "") not in self.chosen)
 
     def _arrangement(self) -> Arrangement:
         allocations: dict[str, dict[str, int]] = {}
