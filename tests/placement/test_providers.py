@@ -181,3 +181,28 @@ def test_an_empty_sync_is_nothing(database):
             assert await db.fetch("SELECT * FROM resource_providers") == []
 
     run(scenario())
+
+
+def test_a_host_takes_its_name_back_unless_somebody_else_has_it(database):
+    async def scenario():
+        async with database() as db:
+            host, other = provider("host-1", VCPU=Inventory(8)), provider("other", VCPU=Inventory(8))
+            await write(db, host, other)
+
+            async def rename(uuid: str, name: str) -> None:
+                async with db.transaction() as tx:
+                    await tx.execute("UPDATE resource_providers SET name = $2 WHERE uuid = $1", uuid, name)
+
+            async def names() -> list[str]:
+                return [row["name"] for row in await db.fetch("SELECT name FROM resource_providers ORDER BY id")]
+
+            await rename(host.uuid, "renamed")
+            await write(db, host, other)
+            assert await names() == ["host-1", "other"]
+            await rename(host.uuid, "renamed")
+            stranger = provider("host-1", VCPU=Inventory(8))
+            await write(db, stranger)
+            await write(db, host, other)  # the others of the same report are not to suffer
+            assert await names() == ["renamed", "other", "host-1"]
+
+    run(scenario())

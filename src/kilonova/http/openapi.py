@@ -156,6 +156,8 @@ def _actions(routes: list[Route]) -> list[str]:
 
 def _parameters(api: Api, form: Form) -> list[dict[str, Any]]:
     parameters = [_query_parameter(key, schema) for key, schema in form.query_keys.items()]
+    if form.query_patterns:
+        parameters.append(_patterns(form))
     return [{"$ref": "#/components/parameters/version"}, *parameters] if api.major else parameters
 
 
@@ -164,6 +166,23 @@ def _query_parameter(key: str, schema: dict[str, Any]) -> dict[str, Any]:
     if schema.pop("multi", False):
         schema = {"type": "array", "items": schema}
     return {"name": key, "in": "query", "schema": schema}
+
+
+def _patterns(form: Form) -> dict[str, Any]:
+    """Keys that callers choose, as the members of one object that is spread over the query."""
+    known = form.query.schema["patternProperties"]
+    return {
+        "name": "others",
+        "in": "query",
+        "description": "Any number of keys like these.",
+        "style": "form",
+        "explode": True,
+        "schema": {
+            "type": "object",
+            "patternProperties": {key: {"type": "string"} for key in known},
+            "additionalProperties": False,
+        },
+    }
 
 
 def _version_parameter(api: Api, version: str) -> dict[str, Any]:

@@ -125,21 +125,22 @@ def _left(told: Told, groups: Iterable[str], picture: Picture) -> set[str]:
 async def _leave_taken_names(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> None:
     """Somebody else's provider may have the name that a host gives to one of its parts. Then the host does without.
 
-    For the host's own provider there is no doing without: that is a Conflict.
+    A host's own provider keeps the name that it has by then, if it was renamed; a new one without a name is a Conflict.
     """
     hosts = told.groups.keys() - {uuid for shares in told.shares.values() for uuid in shares}
     new = {
         one.name: one.uuid
         for group in groups
         for one in told.groups[group]
-        if one.uuid not in hosts and (one.uuid not in picture.known or picture.known[one.uuid].name != one.name)
+        if (one.uuid in picture.known or one.uuid not in hosts)
+        and (one.uuid not in picture.known or picture.known[one.uuid].name != one.name)
     }
     if not new:
         return
     rows = await tx.fetch("SELECT uuid, name FROM resource_providers WHERE name = ANY($1)", list(new))
     taken = {new[row["name"]]: row["name"] for row in rows if row["uuid"] != new[row["name"]]}
     for name in sorted(taken.values()):
-        log.warning("provider %s is left out: another provider has that name", name)
+        log.warning("provider %s is left out or keeps another name: somebody else's provider has that name", name)
     if taken:
         for group in groups:
             told.groups[group] = _without(told.groups[group], set(taken), picture)

@@ -18,7 +18,7 @@ SETTINGS = {
     # A process that froze in a transaction must not keep its locks for ever.
     "idle_in_transaction_session_timeout": "60s",
     "lock_timeout": "30s",
-    # Compiling a statement with hundreds of conditions takes half a minute, and running it as it is a tenth of a second.
+    # To compile a statement with hundreds of conditions takes half a minute, to run it as it is a tenth of a second.
     "jit": "off",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kilonova.ids import new_id
@@ -248,3 +250,18 @@ async def test_the_api_describes_itself(place: Place) -> None:
     body = told["paths"]["/allocations/{consumer_uuid}"]["put"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["allocations"]
     assert (await place.get("/openapi.json?version=1.40")).status == 400
+
+
+@on_both
+async def test_keys_with_suffixes_are_described(place: Place) -> None:
+    async def patterns(version: str) -> set[str]:
+        told = (await place.get(f"/openapi.json?version={version}", as_=None, version=None)).json()
+        parameters = told["paths"]["/allocation_candidates"]["get"]["parameters"]
+        spread = [one for one in parameters if one.get("explode")]
+        return {key for one in spread for key in one["schema"]["patternProperties"]}
+
+    assert await patterns("1.24") == set()
+    assert {key for key in await patterns("1.25") if re.fullmatch(key, "resources7")}
+    assert not {key for key in await patterns("1.25") if re.fullmatch(key, "resources_GPU")}
+    kinds = ("resources", "required", "member_of", "in_tree")
+    assert {kind for kind in kinds for key in await patterns("1.39") if re.fullmatch(key, f"{kind}_GPU")} == set(kinds)
