@@ -118,7 +118,7 @@ SUBRESOURCES = rules(
     ("os-instance-actions:list", READER_OR_ADMIN, "List the actions on a server."),
     ("os-instance-actions:show", READER_OR_ADMIN, "Show an action on a server."),
     ("os-instance-actions:events", ADMIN, "See host and traceback of an action's events."),
-    ("os-instance-actions:events:details", ADMIN, "See the details of an action's events."),
+    ("os-instance-actions:events:details", READER_OR_ADMIN, "See in users' words why an action's event failed."),
     ("ips:index", READER_OR_ADMIN, "List a server's addresses."),
     ("ips:show", READER_OR_ADMIN, "Show a server's addresses on one network."),
     ("server-metadata:index", READER_OR_ADMIN, "List a server's metadata."),

@@ -101,8 +101,8 @@ def test_every_version_shows_its_own_fields(database_url: str) -> None:
                 ("2.61", True, set(), {"traceback"}),
                 ("2.62", True, {"hostId"}, {"traceback", "host", "hostId"}),
                 ("2.83", True, {"hostId"}, {"traceback", "host", "hostId"}),
-                ("2.84", True, {"hostId"}, {"traceback", "host", "hostId", "details"}),
-                ("2.106", True, {"hostId"}, {"traceback", "host", "hostId", "details"}),
+                ("2.84", True, {"hostId", "details"}, {"traceback", "host", "hostId", "details"}),
+                ("2.106", True, {"hostId", "details"}, {"traceback", "host", "hostId", "details"}),
             ):
                 fields = ACTION | ({"updated_at"} if updated else set())
                 for who, more in (("member", member), ("reader", member), ("admin", admin)):
@@ -132,7 +132,7 @@ def test_events_name_the_host_as_the_server_does(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_failed_step_says_why_to_administrators(database_url: str) -> None:
+def test_a_failed_step_says_why_and_to_administrators_where(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url) as c:
             server_id = (await c.active())["id"]
@@ -152,7 +152,8 @@ def test_a_failed_step_says_why_to_administrators(database_url: str) -> None:
             for who in ("member", "manager"):
                 shown = await action(c, server_id, failed["request_id"], version="2.84", as_=who)
                 assert [event["result"] for event in shown["events"]] == ["Error", "Success"]
-                assert "details" not in shown["events"][0]
+                assert [event["details"] for event in shown["events"]] == [details for *_, details in found]
+                assert "traceback" not in shown["events"][0]
 
     run(scenario())
 
@@ -173,7 +174,12 @@ def test_a_boot_tells_of_every_host_it_tried(database_url: str) -> None:
             assert all(event["traceback"] == f"{event['host']}: the disk is on fire" for event in tries)
             last = [event for event in shown["events"] if event["event"] == "choose host"][-1]
             assert last["host"] is None
-            assert (last["result"], last["details"]) == ("Error", (await c.show(server_id))["fault"]["message"])
+            message = (await c.show(server_id))["fault"]["message"]
+            assert (last["result"], last["details"]) == ("Error", message)
+            seen = await action(c, server_id, created["request_id"], version="2.84", as_="member")
+            assert [event["details"] for event in seen["events"]][-len(shown["events"]) :] == [
+                event["details"] for event in shown["events"]
+            ]
 
     run(scenario())
 
