@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kilonova.compute import dry_run
@@ -26,7 +27,7 @@ RULE = "os_compute_api:servers:"
 async def index(ctx: Context) -> Answer:
     """List servers."""
     rows, full = await listing.servers(ctx, all_tenants_rule=RULE + "index:get_all_tenants")
-    return _page(ctx, "/servers", "server brief", rows, full)
+    return _page(ctx, "/servers", "server brief", rows, rows[-1]["id"] if full else None)
 
 
 @api.route(
@@ -35,14 +36,15 @@ async def index(ctx: Context) -> Answer:
 async def detail(ctx: Context) -> Answer:
     """List servers with their details."""
     rows, full = await listing.servers(ctx, all_tenants_rule=RULE + "detail:get_all_tenants")
-    await model.dress(ctx, rows, "server detail")
-    return _page(ctx, "/servers/detail", "server detail", rows, full)
+    shown = await model.dress(ctx, rows, "server detail")
+    return _page(ctx, "/servers/detail", "server detail", shown, rows[-1]["id"] if full else None)
 
 
-def _page(ctx: Context, path: str, view: str, rows: list[Row], full: bool) -> Answer:
+def _page(ctx: Context, path: str, view: str, rows: Sequence[Row], last: str | None) -> Answer:
+    """`last` is the server after which the next page begins."""
     body: dict[str, Any] = {"servers": [ctx.render(view, row) for row in rows]}
-    if full:
-        body["servers_links"] = next_link(ctx, path, rows[-1]["id"], full)
+    if last is not None:
+        body["servers_links"] = next_link(ctx, path, last, True)
     return Answer(body)
 
 
@@ -70,8 +72,10 @@ async def create_servers(ctx: Context) -> Answer:
 async def show(ctx: Context, server_id: str) -> Answer:
     """Show a server."""
     row = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
-    await model.dress(ctx, [row], "server")
-    return Answer({"server": ctx.render("server", row)})
+    found = await model.dress(ctx, [row], "server")
+    if not found:
+        raise model.missing(server_id)
+    return Answer({"server": ctx.render("server", found[0])})
 
 
 @api.route(

@@ -8,6 +8,7 @@ from typing import Any
 from kilonova import clock
 from kilonova.compute.schemas import BOOLEAN, is_true
 from kilonova.compute.servers import states
+from kilonova.compute.servers.model import READ
 from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
@@ -109,7 +110,7 @@ async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bo
         return [], False
     marker = await _marker(ctx, everywhere)
     page = Page(_sort(ctx), marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
-    sql = f"SELECT * FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
+    sql = f"SELECT {READ} FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
     try:
         rows = await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
     except Invalid as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,10 @@ from kilonova.operations import views as operations
 from kilonova.store import Reader, Row, Transaction
 
 SHOW = "os_compute_api:servers:show"
+# Rows and operations are read one after the other. What was busy and is no longer has another row by then.
+READ = """servers.*, EXISTS (
+    SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL
+) AS busy"""
 _DOCUMENTS = ("flavor", "image_properties", "metadata", "nics", "scheduler_hints")
 
 
@@ -27,7 +31,7 @@ def missing(server_id: str) -> NotFound:
 
 async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Row:
     """The server, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
-    sql = "SELECT * FROM servers WHERE id = $1 AND NOT deleted"
+    sql = f"SELECT {READ} FROM servers WHERE id = $1 AND NOT deleted"
     row = await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
     if row is None or not ctx.may(SHOW, target(row)):
         raise missing(server_id)
@@ -47,8 +51,12 @@ async def unfinished(reader: Reader, server_id: str) -> list[Row]:
 
 
 async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
-    """Add what is derived: status and task from the running operations, the zone and its state from the host."""
+    """Add what is derived: status and task from the running operations, the zone and its state from the host.
+
+    The rows again, but for servers whose deletion ended just now.
+    """
     running = await operations.running_of(ctx.db, [row["id"] for row in rows])
+    gone = await _read_again(ctx.db, rows, running)
     hosts = {row["host"] for row in rows if row["host"]}
     zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
     host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
@@ -64,7 +72,20 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
         row["server_groups"] = [group_of[row["id"]]] if row["id"] in group_of else []
         row["host_status"] = host_status.get(row["host"], "")
-    return rows
+    return [row for row in rows if row["id"] not in gone] if gone else rows
+
+
+async def _read_again(reader: Reader, rows: Sequence[Row], running: Collection[str]) -> set[str]:
+    """Have the rows as operations that ended meanwhile left them, else servers would look idle in the state before.
+
+    The ids of servers that are gone now.
+    """
+    stale = {row["id"]: row for row in rows if row.get("busy") and not row["deleted"] and row["id"] not in running}
+    if not stale:
+        return set()
+    for fresh in await reader.fetch("SELECT * FROM servers WHERE id = ANY($1)", list(stale)):
+        stale[fresh["id"]].update(fresh)
+    return {server_id for server_id, row in stale.items() if row["deleted"]}
 
 
 async def _host_status(ctx: Context, hosts: Iterable[str]) -> dict[str, str]:
