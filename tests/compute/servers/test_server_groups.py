@@ -55,6 +55,14 @@ async def placed(c: Whole, group_id: str) -> Counter[str]:
     return Counter(server["OS-EXT-SRV-ATTR:host"] for server in shown if server["status"] == "ACTIVE")
 
 
+async def spawning(c: Whole, group_id: str) -> None:
+    """Until every server of the group has gone to its host, none being built yet."""
+    members = (await c.get(f"/os-server-groups/{group_id}", version="2.64")).json()["server_group"]["members"]
+    for server_id in members:
+        while (await c.show(server_id))["OS-EXT-STS:task_state"] != "spawning":
+            await asyncio.sleep(0.01)
+
+
 class TestMembers:
     def test_from_creation_to_deletion(self, database_url: str) -> None:
         async def scenario() -> None:
@@ -255,9 +263,11 @@ class TestPolicies:
             async with whole(database_url, hosts=3, **MANY) as c:
                 group_id = await group(c, "affinity")
                 with rules(c) as sim:
-                    sim.set_latency("*", "spawn", 0.2)  # meanwhile all have gone to one host
+                    sim.add_failure("sim-*", "spawn", "hang", None, None)
                     sim.add_failure("*", "spawn", "error", 4, "no more")
                     await boot(c, {"group": group_id}, min_count=4)
+                    await spawning(c, group_id)
+                    sim.clear("sim-*")
                     assert list((await placed(c, group_id)).values()) == [4]
 
         run(scenario())
@@ -267,9 +277,11 @@ class TestPolicies:
             async with whole(database_url, hosts=3, **MANY) as c:
                 group_id = await group(c, "affinity")
                 with rules(c) as sim:
-                    sim.set_latency("*", "spawn", 0.2)
+                    sim.add_failure("sim-*", "spawn", "hang", None, None)
                     sim.add_failure("*", "spawn", "error", 1, "no more")
                     await boot(c, {"group": group_id}, min_count=3)
+                    await spawning(c, group_id)
+                    sim.clear("sim-*")
                     assert list((await placed(c, group_id)).values()) == [2]
                 members = (await c.get(f"/os-server-groups/{group_id}", version="2.64")).json()["server_group"]
                 shown = [await c.show(server_id) for server_id in members["members"]]

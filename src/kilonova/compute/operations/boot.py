@@ -71,7 +71,7 @@ async def choose(op: Operation) -> dict[str, Any]:
     plan = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
     if not plan.candidates:
         message = _no_host(plan.diagnosis.sentence(), tried, op.note)
-        if await placing.others_may_leave(op.db, server, tried):
+        if await placing.others_may_leave(op.db, server, tried, request.group):
             raise Passing(message)
         async with op.db.transaction() as tx:
             await _keep(op, tx, plan.diagnosis, None)

@@ -73,18 +73,19 @@ async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bo
     return lambda candidate: groups.accepts(rule, candidate.host)
 
 
-async def others_may_leave(reader: Reader, server: Row, hosts: Collection[str]) -> bool:
-    """Whether nothing but servers that are being built keeps a server's affinity group on these hosts.
+async def others_may_leave(reader: Reader, server: Row, hosts: Collection[str], planned: GroupRule | None) -> bool:
+    """Whether nothing but servers that were being built kept a server's affinity group on these hosts.
 
     They followed it there before it failed. If they fail too, they leave as it did, and all may go elsewhere together.
+    Some may have left since the plan was made, which is why its rule is asked for.
     """
-    group_id = group_of(orjson.loads(server["scheduler_hints"]))
-    if not hosts or group_id is None:
+    there = planned.members.keys() if planned and planned.policy == groups.AFFINITY else ()
+    if planned is None or not there or not set(there) <= set(hosts):
         return False
-    rule = await groups.rule_of(reader, group_id, server["id"])
-    if rule is None or rule.policy != groups.AFFINITY or not rule.members or not rule.members.keys() <= set(hosts):
-        return False
-    return not await groups.has_settled(reader, group_id, server["id"])
+    # In this order: who has settled stays, so that whoever is still there next did so there.
+    settled = await groups.has_settled(reader, planned.id, server["id"])
+    now = await groups.rule_of(reader, planned.id, server["id"])
+    return not settled or now is None or not now.members or not now.members.keys() <= set(hosts)
 
 
 def group_of(hints: dict[str, Any]) -> str | None:

@@ -110,12 +110,11 @@ class SimDriver:
             seconds = self._latency.get(step, 0.0)
         if seconds > 0:
             await asyncio.sleep(seconds)
-        rule = self._rules.take_failure(self._host, step)
-        if rule is not None:
+        while (rule := self._rules.take_failure(self._host, step)) is not None:
             await self._fail(rule, step)
 
     async def _fail(self, rule: Rule, step: Step) -> None:
-        """A hang lasts until its rule is cleared, and then the step goes on."""
+        """A hang lasts until its rule is cleared, and then the step goes on to the next rule that is due."""
         message = rule.message or f"simulated failure of {step}"
         match rule.mode:
             case "unreachable":
