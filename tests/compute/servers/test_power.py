@@ -71,16 +71,17 @@ def test_what_the_state_does_not_allow_is_refused(database_url: str) -> None:
             assert await refusal("os-stop") == cannot % ("stop", "stopped")
             assert await refusal("reboot", SOFT) == cannot % ("reboot", "stopped")
             with rules(c) as sim:
-                sim.set_latency("*", "power_on", 0.3)
+                sim.add_failure("*", "power_on", "hang", None, None)
                 assert (await act(c, server_id, "os-start")).status == 202
                 for action, body in (("os-start", None), ("os-stop", None), ("reboot", SOFT), ("reboot", HARD)):
                     assert (await refusal(action, body)).endswith("while it is in task_state powering-on")
                 sim.clear()
                 assert (await c.settled(server_id))["status"] == "ACTIVE"
-                sim.set_latency("*", "spawn", 0.3)
+                sim.add_failure("*", "spawn", "hang", None, None)
                 building = (await c.boot())["id"]
                 status, _, message = fault(await act(c, building, "os-stop"))
                 assert (status, "task_state" in message) == (409, True)
+                sim.clear()
 
     run(scenario())
 
