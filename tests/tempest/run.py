@@ -95,6 +95,8 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "metadata_service": "false",
                 "config_drive": "true",
                 "enable_instance_password": "true",
+                "hostname_fqdn_sanitization": "true",
+                "scheduler_enabled_filters": "all",
             },
             "network": {
                 "public_network_id": external,
