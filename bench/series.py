@@ -46,7 +46,7 @@ def draw(all_series: Sequence[Series], path: Path) -> None:
 
     matplotlib.use("svg")
     # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "kilonova"
+    matplotlib.rcParams.update({"svg.hashsalt": "kilonova", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
     columns = 2
