@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from kilonova.compute.aggregates import model, schemas, views, zoning
@@ -12,7 +13,7 @@ from kilonova.compute.api import api
 from kilonova.compute.zones.model import INTERNAL
 from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Answer, Context
-from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.errors import BadRequest, Conflict, HttpError, NotFound
 from kilonova.placement import mirror
 from kilonova.store import Row, Transaction
 
@@ -93,12 +94,8 @@ async def add_host(ctx: Context, aggregate_id: str) -> Answer:
         await _check_host(tx, host)
         if host in row["hosts"]:
             raise Conflict(f"Aggregate {row['id']} already has host {host}.")
-        try:
-            zones = await zoning.before(tx, [host])
+        async with _zones_checked(ctx, tx, row, [host], Conflict, "add_host to"):
             await model.join(tx, row, [host])
-            await zoning.check(tx, zones, _default_zone(ctx))
-        except zoning.Refused as reason:
-            raise Conflict(_refusal("add_host to", row, reason)) from None
         row = await _locked(tx, aggregate_id)
     return _shown(ctx, row, aggregate_id)
 
@@ -112,12 +109,8 @@ async def remove_host(ctx: Context, aggregate_id: str) -> Answer:
         if host not in row["hosts"]:
             await _check_host(tx, host)
             raise NotFound(f"Aggregate {row['id']} has no host {host}.")
-        try:
-            zones = await zoning.before(tx, [host])
+        async with _zones_checked(ctx, tx, row, [host], Conflict, "remove_host from"):
             await model.leave(tx, row, [host])
-            await zoning.check(tx, zones, _default_zone(ctx))
-        except zoning.Refused as reason:
-            raise Conflict(_refusal("remove_host from", row, reason)) from None
         row = await _locked(tx, aggregate_id)
     return _shown(ctx, row, aggregate_id)
 
@@ -156,12 +149,21 @@ async def _set_metadata(ctx: Context, tx: Transaction, row: Row, values: Mapping
         await model.set_metadata(tx, row, values)
         return
     _check_zone(values[model.ZONE])
-    try:
-        zones = await zoning.before(tx, row["hosts"])
+    async with _zones_checked(ctx, tx, row, row["hosts"], BadRequest, action):
         await model.set_metadata(tx, row, values)
+
+
+@asynccontextmanager
+async def _zones_checked(
+    ctx: Context, tx: Transaction, row: Row, hosts: Sequence[str], refusal: type[HttpError], action: str
+) -> AsyncIterator[None]:
+    """A change that may move these hosts between zones: refused at its end if it does so where it must not."""
+    try:
+        zones = await zoning.before(tx, hosts)
+        yield
         await zoning.check(tx, zones, _default_zone(ctx))
     except zoning.Refused as reason:
-        raise BadRequest(_refusal(action, row, reason)) from None
+        raise refusal(_refusal(action, row, reason)) from None
 
 
 async def _locked(tx: Transaction, aggregate_id: str) -> Row:
