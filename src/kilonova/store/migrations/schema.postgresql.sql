@@ -134,6 +134,37 @@ CREATE TABLE keypairs (
 
 CREATE UNIQUE INDEX keypairs_user_name ON keypairs (user_id, name);
 
+CREATE TABLE moves (
+    id BIGSERIAL NOT NULL,
+    operation_id TEXT COLLATE "C" NOT NULL,
+    server_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    source_host TEXT COLLATE "C" NOT NULL,
+    source_node TEXT COLLATE "C" NOT NULL,
+    dest_host TEXT COLLATE "C",
+    dest_node TEXT COLLATE "C",
+    old_flavor TEXT COLLATE "C" NOT NULL,
+    new_flavor TEXT COLLATE "C" NOT NULL,
+    old_vm_state TEXT COLLATE "C" NOT NULL,
+    old_power_state BIGINT NOT NULL,
+    transfer TEXT COLLATE "C",
+    outcome TEXT COLLATE "C",
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_moves PRIMARY KEY (id),
+    CONSTRAINT uq_moves_operation_id UNIQUE (operation_id)
+);
+
+CREATE INDEX moves_dest ON moves (dest_host, id);
+
+CREATE INDEX moves_project ON moves (project_id, id);
+
+CREATE INDEX moves_server ON moves (server_id, id);
+
+CREATE INDEX moves_source ON moves (source_host, id);
+
 CREATE TABLE network_quotas (
     project_id TEXT COLLATE "C" NOT NULL,
     resource TEXT COLLATE "C" NOT NULL,
@@ -356,6 +387,8 @@ CREATE TABLE servers (
     reservation_id TEXT COLLATE "C" NOT NULL,
     launch_index BIGINT NOT NULL,
     root_device_name TEXT COLLATE "C",
+    shelved_at DOUBLE PRECISION,
+    shelved_image_id TEXT COLLATE "C",
     locked BOOLEAN NOT NULL,
     locked_reason TEXT COLLATE "C",
     fault TEXT COLLATE "C",
@@ -804,6 +837,18 @@ CREATE INDEX ix_routers_name ON routers (name);
 
 CREATE INDEX ix_routers_project ON routers (project_id);
 
+CREATE TABLE standby_bindings (
+    port_id TEXT COLLATE "C" NOT NULL,
+    host TEXT COLLATE "C" NOT NULL,
+    vnic_type TEXT COLLATE "C" NOT NULL,
+    profile TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_standby_bindings PRIMARY KEY (port_id, host),
+    CONSTRAINT fk_standby_bindings_port_id FOREIGN KEY(port_id) REFERENCES ports (id) ON DELETE CASCADE
+);
+
+CREATE INDEX standby_bindings_host ON standby_bindings (host);
+
 CREATE TABLE auto_topologies (
     project_id TEXT COLLATE "C" NOT NULL,
     network_id TEXT COLLATE "C" NOT NULL,
@@ -851,4 +896,4 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
-INSERT INTO alembic_version (version_num) VALUES ('0002');
+INSERT INTO alembic_version (version_num) VALUES ('0003');

@@ -132,6 +132,36 @@ CREATE TABLE keypairs (
 
 CREATE UNIQUE INDEX keypairs_user_name ON keypairs (user_id, name);
 
+CREATE TABLE moves (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    operation_id TEXT NOT NULL,
+    server_id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    source_host TEXT NOT NULL,
+    source_node TEXT NOT NULL,
+    dest_host TEXT,
+    dest_node TEXT,
+    old_flavor TEXT NOT NULL,
+    new_flavor TEXT NOT NULL,
+    old_vm_state TEXT NOT NULL,
+    old_power_state BIGINT NOT NULL,
+    transfer TEXT,
+    outcome TEXT,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT uq_moves_operation_id UNIQUE (operation_id)
+);
+
+CREATE INDEX moves_dest ON moves (dest_host, id);
+
+CREATE INDEX moves_project ON moves (project_id, id);
+
+CREATE INDEX moves_server ON moves (server_id, id);
+
+CREATE INDEX moves_source ON moves (source_host, id);
+
 CREATE TABLE network_quotas (
     project_id TEXT NOT NULL,
     resource TEXT NOT NULL,
@@ -351,6 +381,8 @@ CREATE TABLE servers (
     reservation_id TEXT NOT NULL,
     launch_index BIGINT NOT NULL,
     root_device_name TEXT,
+    shelved_at DOUBLE,
+    shelved_image_id TEXT,
     locked BOOLEAN NOT NULL,
     locked_reason TEXT,
     fault TEXT,
@@ -801,6 +833,18 @@ CREATE INDEX ix_routers_name ON routers (name);
 
 CREATE INDEX ix_routers_project ON routers (project_id);
 
+CREATE TABLE standby_bindings (
+    port_id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    vnic_type TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    CONSTRAINT pk_standby_bindings PRIMARY KEY (port_id, host),
+    CONSTRAINT fk_standby_bindings_port_id FOREIGN KEY(port_id) REFERENCES ports (id) ON DELETE CASCADE
+);
+
+CREATE INDEX standby_bindings_host ON standby_bindings (host);
+
 CREATE TABLE auto_topologies (
     project_id TEXT NOT NULL,
     network_id TEXT NOT NULL,
@@ -848,4 +892,4 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
-INSERT INTO alembic_version (version_num) VALUES ('0002');
+INSERT INTO alembic_version (version_num) VALUES ('0003');

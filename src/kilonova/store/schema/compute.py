@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -40,7 +41,7 @@ servers = Table(
     Column("pinned_zone", String(255)),
     Column("flavor_id", String(255), nullable=False),
     Column("flavor", Text, nullable=False),
-    # Copied from `flavor`, so that quota and usage are sums over rows.
+    # What the quota counts, so that usage is a sum over rows: the flavor's, or the larger of two during a resize.
     Column("vcpus", Integer, nullable=False),
     Column("ram", Integer, nullable=False),
     Column("image_id", String(36)),
@@ -58,6 +59,9 @@ servers = Table(
     Column("reservation_id", String(32), nullable=False),
     Column("launch_index", Integer, nullable=False),
     Column("root_device_name", String(64)),
+    # Of a shelved server: since when, and the snapshot it comes back from.
+    Column("shelved_at", Double),
+    Column("shelved_image_id", String(36)),
     Column("locked", Boolean, nullable=False),
     Column("locked_reason", String(255)),
     Column("fault", Text),
@@ -221,5 +225,41 @@ attempts = Table(
     document("diagnosis"),
     moment("created_at"),
     Index("attempts_server", "server_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+# Where a server was moved from and to, one row per operation that moves one. What became of the move is read from its
+# operation; `outcome` is what was decided about it later.
+moves = Table(
+    "moves",
+    metadata,
+    sequence("id"),
+    string("operation_id"),
+    string("server_id"),
+    string("project_id"),
+    string("user_id"),
+    # The API's word: migration, resize, live-migration, evacuation.
+    string("type"),
+    string("source_host"),
+    string("source_node"),
+    string("dest_host", nullable=True),
+    string("dest_node", nullable=True),
+    # The server's own copies with their ids; one flavor twice where it does not change.
+    document("old_flavor"),
+    document("new_flavor"),
+    # What the server was before, for whoever takes it back.
+    string("old_vm_state"),
+    number("old_power_state"),
+    # How much was moved so far, while the guest runs on.
+    document("transfer", nullable=True),
+    # confirmed, reverted, or for an evacuation cleaned; nothing while that is open.
+    string("outcome", nullable=True),
+    moment("created_at"),
+    moment("updated_at"),
+    UniqueConstraint("operation_id"),
+    Index("moves_server", "server_id", "id"),
+    Index("moves_source", "source_host", "id"),
+    Index("moves_dest", "dest_host", "id"),
+    Index("moves_project", "project_id", "id"),
     sqlite_autoincrement=True,
 )

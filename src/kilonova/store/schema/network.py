@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Index, Table, Text, text
+from sqlalchemy import Column, ForeignKey, Index, PrimaryKeyConstraint, Table, Text, text
 
 from kilonova.store.schema.base import document, flag, ident, metadata, moment, number, reference, string
 
@@ -202,4 +202,17 @@ network_quotas = Table(
     Column("project_id", Text, primary_key=True),
     Column("resource", Text, primary_key=True),
     number("maximum"),
+)
+
+# Where a port may be next: bindings beside the active one, which is the port's own `host_id`.
+standby_bindings = Table(
+    "standby_bindings",
+    metadata,
+    reference("port_id", "ports.id", ondelete="CASCADE"),
+    string("host"),
+    string("vnic_type"),
+    document("profile"),
+    moment("created_at"),
+    PrimaryKeyConstraint("port_id", "host"),
+    Index("standby_bindings_host", "host"),
 )
