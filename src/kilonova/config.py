@@ -90,6 +90,19 @@ class Operations(msgspec.Struct, forbid_unknown_fields=True):
     host_seconds: float = 60.0
 
 
+class Compute(msgspec.Struct, forbid_unknown_fields=True):
+    """Servers: whether a resize may stay on its host; after how many seconds a resize is confirmed by itself (0: never)
+    and a shelved server leaves its host (0: at once, -1: never); for how many seconds per GiB of its memory a live
+    migration may run, and how many may leave one host at a time (0: any number).
+    """
+
+    resize_on_same_host: bool = False
+    resize_confirm_seconds: float = 0.0
+    shelved_offload_seconds: float = 0.0
+    live_migration_seconds: float = 800.0
+    live_migrations_per_host: int = 4
+
+
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):
     """Agents: how often they report, and after how long without a report a host is down."""
 
@@ -142,6 +155,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     placement: Placement = msgspec.field(default_factory=Placement)
     cors: Cors = msgspec.field(default_factory=Cors)
     operations: Operations = msgspec.field(default_factory=Operations)
+    compute: Compute = msgspec.field(default_factory=Compute)
     hosts: Hosts = msgspec.field(default_factory=Hosts)
     sim: Sim = msgspec.field(default_factory=Sim)
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)

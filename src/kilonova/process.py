@@ -272,6 +272,7 @@ class Process:
 
     async def _start_worker(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
+        from kilonova.compute.duties import attend
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
 
@@ -287,6 +288,7 @@ class Process:
             observer=services.metrics,
         )
         self._in_background(stack, self._worker.run())
+        self._in_background(stack, attend(services))
         self._in_background(stack, self._warm())
 
     async def _warm(self) -> None:

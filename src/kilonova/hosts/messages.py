@@ -6,12 +6,12 @@ by name.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
-# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted.
-VERSION = 2
+# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted. 3: guests move.
+VERSION = 3
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
 
@@ -86,6 +86,8 @@ class Guest(Message, frozen=True, kw_only=True):
 
 
 class GuestState(Message, frozen=True, kw_only=True):
+    """A guest, or with `slot` what a host keeps of one beside it. `disk` tells one disk's content from another's."""
+
     id: str
     name: str
     power: Power
@@ -94,6 +96,32 @@ class GuestState(Message, frozen=True, kw_only=True):
     disk_gb: int
     created_at: float = 0.0
     boots: int = 0
+    disk: str = ""
+    slot: str = ""
+
+
+class MigrationState(Message, frozen=True, kw_only=True):
+    """How far a live migration is. Amounts are in bytes."""
+
+    memory_total: int = 0
+    memory_processed: int = 0
+    disk_total: int = 0
+    disk_processed: int = 0
+
+    @property
+    def percent(self) -> int:
+        total = self.memory_total + self.disk_total
+        return 100 * (self.memory_processed + self.disk_processed) // total if total else 0
+
+
+class Transfer(Message, frozen=True, kw_only=True):
+    """Where the data of an image is read or written, and the token for it."""
+
+    url: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Transfer(url={self.url!r})"
 
 
 class Inventory(Message, frozen=True, kw_only=True):
@@ -162,7 +190,15 @@ class GuestVerb(Verb, frozen=True, kw_only=True):
 
 
 class Spawn(Verb, frozen=True, kw_only=True, tag="spawn"):
+    """Build a guest. `data` is where its image is read from, for drivers that need it.
+
+    With `disk_of`, a host that failed, the guest goes on with the disk it had there if both hosts share storage.
+    """
+
     guest: Guest
+    start: bool = True
+    data: Transfer | None = None
+    disk_of: str = ""
     answer: ClassVar[Any] = GuestState
 
     @property
@@ -187,6 +223,95 @@ class Reboot(GuestVerb, frozen=True, kw_only=True, tag="reboot"):
     answer: ClassVar[Any] = GuestState
 
 
+# Moves. What a host keeps of a guest beside the guest itself lies in a slot, named by the operation that put it there:
+# the guest as it was before a move, or the one that is being received.
+
+
+class Park(GuestVerb, frozen=True, kw_only=True, tag="park"):
+    """Put the guest, which stands still, aside into the slot, with its disks."""
+
+    slot: str
+    answer: ClassVar[Any] = GuestState
+
+
+class Unpark(GuestVerb, frozen=True, kw_only=True, tag="unpark"):
+    """Take the guest out of the slot again."""
+
+    slot: str
+    start: bool
+    answer: ClassVar[Any] = GuestState
+
+
+class Discard(GuestVerb, frozen=True, kw_only=True, tag="discard"):
+    """Remove what is in the slot, and only that."""
+
+    slot: str
+
+
+class Receive(Verb, frozen=True, kw_only=True, tag="receive"):
+    """Build the guest with the disks that the source, perhaps this very host, keeps in the slot."""
+
+    guest: Guest
+    source: str
+    slot: str
+    start: bool
+    answer: ClassVar[Any] = GuestState
+
+    @property
+    def guest_id(self) -> str:
+        return self.guest.id
+
+
+class Expect(Verb, frozen=True, kw_only=True, tag="expect"):
+    """Make ready for a running guest of the source to come into the slot.
+
+    `block`: whether its disks come too; None leaves it to the hosts. What cannot work is refused here.
+    """
+
+    guest: Guest
+    source: str
+    slot: str
+    block: bool | None = None
+    answer: ClassVar[Any] = None
+
+    @property
+    def guest_id(self) -> str:
+        return self.guest.id
+
+
+class MigrateLive(GuestVerb, frozen=True, kw_only=True, tag="migrate_live"):
+    """Move the running guest to the slot at the destination, where it then is the guest, and here no more.
+
+    Takes as long as it takes. A guest that is not here but runs at the destination has been moved: a success.
+    """
+
+    destination: str
+    slot: str
+    block: bool | None = None
+
+
+class StopMigration(GuestVerb, frozen=True, kw_only=True, tag="stop_migration"):
+    """Abort a live migration under way: the guest stays here. Interrupts MigrateLive."""
+
+
+class HurryMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"):
+    """Make a live migration end now, at the cost of a pause. Runs beside MigrateLive."""
+
+
+class Snapshot(GuestVerb, frozen=True, kw_only=True, tag="snapshot"):
+    """Write the guest's root disk as an image."""
+
+    data: Transfer
+
+
+class LookMigration(Verb, frozen=True, kw_only=True, tag="look_migration"):
+    """How far the live migration of the guest away from here is; None if there is none."""
+
+    guest_id: str
+    answer: ClassVar[Any] = MigrationState | None
+    changes: ClassVar[bool] = False
+
+
 class ListGuests(Verb, frozen=True, kw_only=True, tag="list_guests"):
     answer: ClassVar[Any] = list[GuestState]
     changes: ClassVar[bool] = False
@@ -197,12 +322,24 @@ class Describe(Verb, frozen=True, kw_only=True, tag="describe"):
     changes: ClassVar[bool] = False
 
 
-Change = Spawn | Destroy | PowerOn | PowerOff | Reboot
-Read = ListGuests | Describe
-VERBS: dict[str, type[Verb]] = {
-    verb.__struct_config__.tag: verb  # type: ignore[misc]
-    for verb in (Spawn, Destroy, PowerOn, PowerOff, Reboot, ListGuests, Describe)
-}
+Change = (
+    Spawn
+    | Destroy
+    | PowerOn
+    | PowerOff
+    | Reboot
+    | Park
+    | Unpark
+    | Discard
+    | Receive
+    | Expect
+    | MigrateLive
+    | StopMigration
+    | HurryMigration
+    | Snapshot
+)
+Read = ListGuests | LookMigration | Describe
+VERBS: dict[str, type[Verb]] = {verb.__struct_config__.tag: verb for verb in (*get_args(Change), *get_args(Read))}
 
 
 class Command(Message, frozen=True, kw_only=True):
@@ -221,7 +358,8 @@ ErrorKind = Literal[
     "driver",  # the hypervisor said no
     "missing guest",
     "guest differs",  # a guest of that id is there, built otherwise
-    "interrupted",  # a destroy of the same guest came in between
+    "interrupted",  # a destroy of the same guest, or a stop of its migration, came in between
+    "no such slot",
     "stale epoch",
     "wrong host",
     "unsupported",  # a verb of another release

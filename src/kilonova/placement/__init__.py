@@ -3,6 +3,7 @@
 facts, shapes, providers   what hosts tell of themselves, how the database differs, and the writing of it
 mirror                     what compute says of hosts: aggregates, ratios, who is disabled or gone
 claims                     takes room for a server, all or nothing, and gives it back
+exchanging                 lets two consumers change places, at the end of a server's move
 replacing                  the same for clients of the API, who replace what consumers hold
 changes                    the sequence by which schedulers learn of every such write
 allocations, names         what is used, summed up; standard and custom classes and traits
@@ -16,6 +17,7 @@ from __future__ import annotations
 from kilonova.placement.allocations import allocations_of, usages
 from kilonova.placement.changes import hosts_changed
 from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Seen, claim, release, try_claim
+from kilonova.placement.exchanging import exchange
 from kilonova.placement.providers import Inventory, ProviderFacts, sync
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Seen",
     "allocations_of",
     "claim",
+    "exchange",
     "hosts_changed",
     "release",
     "sync",

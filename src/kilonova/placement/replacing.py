@@ -97,7 +97,7 @@ async def replace(tx: Transaction, wanted: Sequence[Wanted], locked: Locked, mis
         for name, amount in resources.items()
     ]
     if rows:
-        await tx.execute_many(_ALLOCATE, rows)
+        await tx.execute_many(ALLOCATE, rows)
     used = sorted({row[1] for row in rows})
     freed = sorted({row["provider_id"] for row in locked.held}.difference(used))
     if used:
@@ -215,7 +215,7 @@ SELECT i.*, COALESCE((
     WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class), 0) AS used
 FROM inventories i WHERE i.provider_id = ANY($1)
 """
-_ALLOCATE = "INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used) VALUES ($1, $2, $3, $4)"
+ALLOCATE = "INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used) VALUES ($1, $2, $3, $4)"
 _CHANGE_CONSUMER = """
 UPDATE consumers SET project_id = $2, user_id = $3, type = $4, generation = generation + 1, updated_at = $5
 WHERE uuid = $1

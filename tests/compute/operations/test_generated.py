@@ -13,7 +13,7 @@ from kilonova import clock
 from kilonova.compute.operations.boot import Boot
 from kilonova.compute.operations.delete import Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
-from kilonova.compute.operations.silence import ClearGuest
+from kilonova.compute.operations.leftovers import ClearGuest
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.server_groups import model as groups

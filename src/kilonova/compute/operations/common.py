@@ -41,18 +41,6 @@ async def ask(op: Operation, host: str, step: str, verb: Change, *, timeout: flo
     )
 
 
-async def put_power_back(op: Operation, step: str, verb: Change) -> None:
-    """Undo a power action. A server that is about to be deleted does not need it, nor does a guest that is gone."""
-    if op.cancelled:
-        return
-    server = await server_of(op)
-    try:
-        await ask(op, server["host"], step, verb)
-    except HostFailed as error:
-        if error.kind != "missing guest":
-            raise
-
-
 def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:
     flavor = orjson.loads(server["flavor"])
     properties = orjson.loads(server["image_properties"])

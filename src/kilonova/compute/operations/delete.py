@@ -7,7 +7,7 @@ import time
 import orjson
 
 from kilonova import clock
-from kilonova.compute.operations import ports, silence
+from kilonova.compute.operations import leftovers, ports, silence
 from kilonova.compute.operations.common import command, server_of
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model, states
@@ -60,7 +60,7 @@ async def drop_ports(op: Operation) -> None:
 async def settle(op: Operation, tx: Transaction) -> None:
     left = op.results.get("destroy guest")
     if left:
-        await silence.leave_guest(op, tx, left["left on"])
+        await leftovers.leave_guest(op, tx, left["left on"])
     await release(tx, str(op.server_id))
     await groups.leave(tx, str(op.server_id))
     now = clock.now()

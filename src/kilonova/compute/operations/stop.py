@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.common import command, put_power_back, server_of
+from kilonova.compute.operations import leftovers
+from kilonova.compute.operations.common import command, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import PowerOff, PowerOn
+from kilonova.hosts.messages import PowerOff
 from kilonova.operations import Operation, Step
 from kilonova.store import Transaction
 
@@ -28,7 +29,8 @@ async def forward(op: Operation) -> None:
 
 
 async def back(op: Operation) -> None:
-    await put_power_back(op, "undo power off", PowerOn(guest_id=str(op.server_id)))
+    server = await server_of(op)
+    await leftovers.restore(op, server["host"], "undo power off", running=True)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

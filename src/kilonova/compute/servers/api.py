@@ -12,13 +12,11 @@ from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.schemas import ANYTHING, address, is_true
-from kilonova.compute.servers import create, listing, model, schemas, states, views
+from kilonova.compute.servers import acting, create, listing, model, schemas, views
 from kilonova.http import Answer, Context
-from kilonova.http.errors import Conflict
 from kilonova.http.pagination import next_link
-from kilonova.operations import Operation, begin, request_cancel
-from kilonova.operations import views as operations
-from kilonova.store import Row, Transaction
+from kilonova.operations import request_cancel
+from kilonova.store import Row
 
 RULE = "os_compute_api:servers:"
 
@@ -113,12 +111,12 @@ async def delete(ctx: Context, server_id: str) -> Answer:
     """Delete a server, whatever else is happening to it."""
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, server_id, rule=RULE + "delete", lock=True)
-        check_unlocked(ctx, row)
+        acting.check_unlocked(ctx, row)
         unfinished = await model.unfinished(tx, server_id)
         if all(operation["kind"] != Delete.kind for operation in unfinished):
             for operation in unfinished:
                 await request_cancel(tx, operation["id"])
-            await _begin(ctx, tx, row, Delete)
+            await acting.start(ctx, tx, row, Delete)
     return Answer()
 
 
@@ -128,13 +126,13 @@ async def delete(ctx: Context, server_id: str) -> Answer:
 @api.action("os-start", body=ANYTHING, checks=["os_compute_api:servers:start"], status=202)
 async def start(ctx: Context, server_id: str) -> Answer:
     """Start a stopped server."""
-    return await act(ctx, server_id, Start, rule=RULE + "start", transition="os-start")
+    return await acting.act(ctx, server_id, Start, rule=RULE + "start", transition="os-start")
 
 
 @api.action("os-stop", body=ANYTHING, checks=["os_compute_api:servers:stop"], status=202)
 async def stop(ctx: Context, server_id: str) -> Answer:
     """Stop a running server."""
-    return await act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop")
+    return await acting.act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop")
 
 
 @api.action("reboot", body=schemas.REBOOT, checks=["os_compute_api:servers:reboot"], status=202)
@@ -142,41 +140,4 @@ async def reboot(ctx: Context, server_id: str) -> Answer:
     """Reboot a server, softly through its system or by power."""
     kind = ctx.body["reboot"]["type"].upper()
     operation = HardReboot if kind == "HARD" else Reboot
-    return await act(ctx, server_id, operation, rule=RULE + "reboot", transition=f"reboot {kind}")
-
-
-async def act(ctx: Context, server_id: str, operation: type[Operation], *, rule: str, transition: str) -> Answer:
-    """One transaction: the state allows it, nothing else is happening, the operation's row is written."""
-    async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
-        check_unlocked(ctx, row)
-        await check_state(tx, row, states.TRANSITIONS[transition])
-        if row["host"] is None:
-            raise Conflict(f"Instance {server_id} is not ready: no host has it")
-        await _begin(ctx, tx, row, operation)
-    return Answer()
-
-
-def check_unlocked(ctx: Context, row: Row) -> None:
-    if row["locked"] and not ctx.may("os_compute_api:os-lock-server:unlock:unlock_override", model.target(row)):
-        raise Conflict(f"Instance {row['id']} is locked")
-
-
-async def check_state(tx: Transaction, row: Row, transition: states.Transition) -> None:
-    running = (await operations.running_of(tx, [row["id"]])).get(row["id"])
-    word = "task_state" if running else "vm_state"
-    state = running.task_state if running else row["vm_state"]
-    if running or state not in transition.allowed:
-        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in {word} {state}")
-
-
-async def _begin(ctx: Context, tx: Transaction, row: Row, operation: type[Operation]) -> None:
-    await begin(
-        tx,
-        operation,
-        server_id=row["id"],
-        project_id=row["project_id"],
-        user_id=ctx.token.user_id,
-        request_id=ctx.request_id,
-        host=row["host"],
-    )
+    return await acting.act(ctx, server_id, operation, rule=RULE + "reboot", transition=f"reboot {kind}")

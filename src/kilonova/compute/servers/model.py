@@ -140,15 +140,27 @@ async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor
     )
 
 
-async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None, code: int = 500) -> None:
+async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
     """The server is in error, and says why."""
-    now = clock.now()
-    fault = {"code": code, "message": message, "details": details, "created_at": now}
     await tx.execute(
         "UPDATE servers SET vm_state = $2, power_state = $3, fault = $4, updated_at = $5 WHERE id = $1 AND NOT deleted",
         server_id,
         states.ERROR,
         states.NOSTATE,
-        orjson.dumps(fault).decode(),
-        now,
+        _fault(message, details),
+        clock.now(),
     )
+
+
+async def note_fault(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
+    """Something that was asked for failed, and the server is as it was before; until the next success it says why."""
+    await tx.execute(
+        "UPDATE servers SET fault = $2, updated_at = $3 WHERE id = $1 AND NOT deleted",
+        server_id,
+        _fault(message, details),
+        clock.now(),
+    )
+
+
+def _fault(message: str, details: str | None) -> str:
+    return orjson.dumps({"code": 500, "message": message, "details": details, "created_at": clock.now()}).decode()

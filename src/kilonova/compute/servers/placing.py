@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -50,6 +50,23 @@ async def request_for(
         image_id=server["image_id"],
         hints=hints,
     )
+
+
+async def move_request(
+    reader: Reader, server: Row, params: Mapping[str, Any], *, tried: frozenset[str] = frozenset()
+) -> Request:
+    """What a move asks; `params` are those of `operations.moving.Move`. It leaves its host, unless it may stay."""
+    stays = params.get("same_host", False)
+    excluded = tried | await uncleared(reader, server["id"]) | (frozenset() if stays else {server["host"]})
+    flavor = params.get("flavor")
+    wanted = server if flavor is None else {**server, "flavor": orjson.dumps(flavor).decode()}
+    return await request_for(reader, wanted, destination=Destination(host=params.get("host")), excluded=excluded)
+
+
+async def uncleared(reader: Reader, server_id: str) -> frozenset[str]:
+    """Hosts that are to remove remains of the server's guest, and might remove a new one with them."""
+    rows = await reader.fetch("SELECT host, params FROM operations WHERE kind = 'clear guest' AND finished_at IS NULL")
+    return frozenset(row["host"] for row in rows if orjson.loads(row["params"])["guest_id"] == server_id)
 
 
 async def group_rule(reader: Reader, server: Row) -> GroupRule | None:

@@ -13,6 +13,9 @@ ACTIVE = "active"
 STOPPED = "stopped"
 ERROR = "error"
 DELETED = "deleted"
+RESIZED = "resized"
+SHELVED = "shelved"
+SHELVED_OFFLOADED = "shelved_offloaded"
 
 NOSTATE, RUNNING, SHUTDOWN = 0, 1, 4
 
@@ -22,12 +25,22 @@ STATUS = {
     STOPPED: "SHUTOFF",
     ERROR: "ERROR",
     DELETED: "DELETED",
+    RESIZED: "VERIFY_RESIZE",
+    SHELVED: "SHELVED",
+    SHELVED_OFFLOADED: "SHELVED_OFFLOADED",
 }
 
 # Tasks that show as a status of their own while they run.
 STATUS_OF_TASK = {
     "rebooting": "REBOOT",
     "rebooting_hard": "HARD_REBOOT",
+    "resize_prep": "RESIZE",
+    "resize_migrating": "RESIZE",
+    "resize_migrated": "RESIZE",
+    "resize_finish": "RESIZE",
+    "resize_reverting": "REVERT_RESIZE",
+    "migrating": "MIGRATING",
+    "rebuilding": "REBUILD",
 }
 
 # Every word that a status filter may use; those of states that no operation leads to match nothing.
@@ -71,7 +84,18 @@ TRANSITIONS = {
     "os-stop": Transition("stop", frozenset({ACTIVE, ERROR}), STOPPED),
     "reboot SOFT": Transition("reboot", frozenset({ACTIVE}), ACTIVE),
     "reboot HARD": Transition("reboot", frozenset({ACTIVE, STOPPED, ERROR}), ACTIVE),
-    "delete": Transition("delete", frozenset({BUILDING, ACTIVE, STOPPED, ERROR}), DELETED),
+    "delete": Transition("delete", frozenset(STATUS) - {DELETED}, DELETED),
+    "shelve": Transition("shelve", frozenset({ACTIVE, STOPPED}), SHELVED),
+    "shelveOffload": Transition("shelveOffload", frozenset({SHELVED}), SHELVED_OFFLOADED),
+    "unshelve": Transition("unshelve", frozenset({SHELVED, SHELVED_OFFLOADED}), ACTIVE),
+    "resize": Transition("resize", frozenset({ACTIVE, STOPPED}), RESIZED),
+    "migrate": Transition("migrate", frozenset({ACTIVE, STOPPED}), RESIZED),
+    # Both go on to the state that the server had before it was resized.
+    "confirmResize": Transition("confirmResize", frozenset({RESIZED}), ACTIVE),
+    "revertResize": Transition("revertResize", frozenset({RESIZED}), ACTIVE),
+    "os-migrateLive": Transition("os-migrateLive", frozenset({ACTIVE}), None),
+    # From 2.95 what was evacuated is left stopped.
+    "evacuate": Transition("evacuate", frozenset({ACTIVE, STOPPED, ERROR}), ACTIVE),
 }
 
 

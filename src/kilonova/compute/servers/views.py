@@ -101,8 +101,9 @@ def security_groups(row: Any, ctx: Context) -> Any:
 
 
 def fault(row: Any, ctx: Context) -> Any:
+    """Why the server is in error, or why what was last asked of it came to nothing."""
     stored = row["fault"]
-    if stored is None or row["status"] not in ("ERROR", "DELETED"):
+    if stored is None:
         return OMIT
     shown = {"code": stored["code"], "created": clock.iso(stored["created_at"]), "message": stored["message"]}
     if stored.get("details") and ctx.may(ATTRIBUTES):

@@ -1,0 +1,1 @@
+"""Migrations: where servers were moved from and to, as a view of the operations that moved them."""

@@ -1,0 +1,172 @@
+"""What operations leave behind for hosts that do not answer: durable operations of their own, without a deadline.
+
+`clear` and `restore` are for undo steps: they do it now, or leave it to be done on the host's return. A host whose
+guests are to be cleared does not count as up until that is done.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from kilonova.compute.operations.common import command
+from kilonova.compute.operations.silence import PING, is_silent
+from kilonova.compute.servers import states
+from kilonova.hosts.messages import Change, Command, Destroy, Discard, PowerOff, PowerOn, Unpark
+from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
+from kilonova.operations import Failed, Operation, Passing, Step, begin
+from kilonova.store import Row, Transaction
+
+# What a host says of a guest that nothing can or need be done to any more.
+_GONE = ("missing guest", "no such slot")
+_FOR_EVER = 100 * 365 * 24 * 3600.0
+
+
+class ClearGuest(Operation):
+    """Destroy a guest that may be on a host where its server is no longer, or what is left of it in a slot.
+
+    `params`: `guest_id`, `host`, `slot` (or null for the guest itself), and of the command that may have put it there
+    `operation`, `round`, and a higher `epoch`, so that the host refuses that command if it comes late.
+    """
+
+    kind = "clear guest"
+    action = "clear guest"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        why = "nobody wants the guest back"
+        return (Step("destroy guest", _clear, undo=None, why=why, deadline=_FOR_EVER),)
+
+
+class RestoreGuest(Operation):
+    """Have a guest as its server's record says it is: out of the slot, and running or not.
+
+    `params`: those of ClearGuest, and `running`.
+    """
+
+    kind = "restore guest"
+    action = "restore guest"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        why = "it is the undoing of something else"
+        return (Step("restore guest", _restore, undo=None, why=why, deadline=_FOR_EVER),)
+
+
+async def clear(op: Operation, host: str, step: str, *, slot: str | None = None) -> None:
+    """Have the operation's guest, or what is in the slot, gone from the host: now, or on its return."""
+    verb = _clearing(str(op.server_id), slot)
+    if not await _now_or_silent(op, host, step, verb):
+        async with op.db.transaction() as tx:
+            await leave_guest(op, tx, host, slot=slot)
+
+
+async def restore(op: Operation, host: str, step: str, *, running: bool, slot: str | None = None) -> None:
+    """Have the operation's guest on the host again as it was: now, or on its return.
+
+    A server that is about to be deleted does not need it, nor does a guest that is gone.
+    """
+    if op.cancelled and slot is None:
+        return
+    if not await _now_or_silent(op, host, step, _restoring(str(op.server_id), slot, running)):
+        async with op.db.transaction() as tx:
+            await _leave(op, tx, RestoreGuest, host, slot, running=running)
+
+
+async def leave_guest(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
+    """Have the operation's guest destroyed when the host is back. Repeating it changes nothing."""
+    await _leave(op, tx, ClearGuest, host, slot)
+
+
+async def _now_or_silent(op: Operation, host: str, step: str, verb: Change) -> bool:
+    """False: the host is silent, and nobody knows whether it was done."""
+    since = time.monotonic()
+    try:
+        await command(op, host, step, verb, timeout=PING)
+    except HostUnreachable:
+        # Whoever goes to the next host because this one is silent need not find that out again.
+        if host not in op.note.get("tried", {}) and not await is_silent(op, host, since):
+            raise
+        return False
+    except Failed as error:
+        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in _GONE):
+            raise
+    return True
+
+
+async def _leave(
+    op: Operation, tx: Transaction, kind: type[Operation], host: str, slot: str | None, **more: Any
+) -> None:
+    identity = str(uuid.uuid5(uuid.UUID(op.id), f"{kind.kind} {host} {slot} {op.epoch}"))
+    if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
+        return
+    fence = {"operation": op.id, "round": op.round, "epoch": op.epoch + 1}
+    await begin(
+        tx,
+        kind,
+        params={"guest_id": op.server_id, "host": host, "slot": slot, **fence, **more},
+        project_id=op.project_id,
+        user_id=op.user_id,
+        request_id=op.request_id,
+        host=host,
+        operation_id=identity,
+    )
+
+
+async def _clear(op: Operation) -> None:
+    host, guest_id, slot = op.params["host"], op.params["guest_id"], op.params.get("slot")
+    server = await _server(op)
+    if slot is None and server is not None and server["host"] == host and not server["deleted"]:
+        raise Passing(f"{host}: the server is there")
+    await _fenced(op, _clearing(guest_id, slot))
+    async with op.db.transaction() as tx:
+        await tx.execute(
+            "UPDATE moves SET outcome = 'cleaned' WHERE operation_id = $1 AND type = 'evacuation'",
+            op.params["operation"],
+        )
+
+
+async def _restore(op: Operation) -> None:
+    host, slot, running = op.params["host"], op.params.get("slot"), op.params["running"]
+    server = await _server(op)
+    if server is None or server["deleted"] or server["host"] != host:
+        return
+    busy = await op.db.fetch_value(
+        "SELECT 1 FROM operations WHERE server_id = $1 AND finished_at IS NULL LIMIT 1", server["id"]
+    )
+    if busy:
+        raise Passing(f"{host}: the server is busy")
+    if slot is None and (server["vm_state"] == states.ACTIVE) != running:
+        return  # somebody wanted it otherwise since
+    await _fenced(op, _restoring(server["id"], slot, running))
+
+
+async def _fenced(op: Operation, verb: Change) -> None:
+    """Ask on behalf of the operation that left this behind."""
+    host = op.params["host"]
+    if await op.db.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
+        return  # a host that an operator has removed does not come back
+    fence = {"operation": op.params["operation"], "round": op.params["round"], "epoch": op.params["epoch"]}
+    try:
+        await op.services.hosts.call(host, Command(host=host, step=op.kind, verb=verb, **fence))
+    except StaleEpoch:
+        return  # the operation itself came back to it, later than this was asked for
+    except HostFailed as error:
+        if error.kind not in _GONE:
+            raise Passing(str(error)) from error
+
+
+async def _server(op: Operation) -> Row | None:
+    sql = "SELECT id, host, deleted, vm_state FROM servers WHERE id = $1"
+    return await op.db.fetch_one(sql, op.params["guest_id"])
+
+
+def _clearing(guest_id: str, slot: str | None) -> Change:
+    return Destroy(guest_id=guest_id) if slot is None else Discard(guest_id=guest_id, slot=slot)
+
+
+def _restoring(guest_id: str, slot: str | None, running: bool) -> Change:
+    if slot is not None:
+        return Unpark(guest_id=guest_id, slot=slot, start=running)
+    return PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)
