@@ -21,6 +21,7 @@ from kilonova.config import load
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.heartbeat import Heartbeat
+from kilonova.hosts.messages import GuestState
 from kilonova.hosts.transport import list_all_guests
 from kilonova.http.client import InProcess
 from kilonova.image.client import ImageClient
@@ -81,10 +82,17 @@ class Whole(Cloud):
 
     async def guests(self) -> dict[str, tuple[str, str]]:
         """Host and power of every guest, by its id."""
-        found: dict[str, tuple[str, str]] = {}
+        return {guest.id: (host, guest.power) for host, guest in await self._everything() if not guest.slot}
+
+    async def kept(self) -> list[tuple[str, GuestState]]:
+        """What hosts keep in slots, with the host."""
+        return [(host, guest) for host, guest in await self._everything() if guest.slot]
+
+    async def _everything(self) -> list[tuple[str, GuestState]]:
+        found: list[tuple[str, GuestState]] = []
         for host, guests in (await list_all_guests(self.hosts, self.hosts.names)).items():
             assert isinstance(guests, list), guests
-            found |= {guest.id: (host, guest.power) for guest in guests}
+            found += [(host, guest) for guest in guests]
         return found
 
 

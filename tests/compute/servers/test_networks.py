@@ -11,7 +11,7 @@ from kilonova.compute.operations.boot import Boot
 from kilonova.http.client import Unreachable
 from kilonova.ids import new_id
 from kilonova.operations import begin
-from tests.compute.operations.test_generated import put_building
+from tests.compute.operations.worlds import put_building
 from tests.compute.servers.support import (
     NETWORK,
     NOTHING,
