@@ -1,0 +1,128 @@
+"""What a migration is called, by its type, the state and step of its operation, and what was decided later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+import kilonova.compute.operations  # noqa: F401 - declares the operations that move servers
+from kilonova.compute.migrations import status
+from kilonova.compute.operations.moving import Move
+from kilonova.operations.table import kinds
+
+TYPE_OF_KIND = {
+    "live_migrate": "live-migration",
+    "resize": "resize",
+    "migrate": "migration",
+    "evacuate": "evacuation",
+}
+FAILURE = orjson.dumps({"type": "Failed", "message": "No valid host was found", "fault": "host1 is full"}).decode()
+CANCEL = orjson.dumps({"type": "Cancelled", "message": "Cancelled", "fault": None}).decode()
+
+
+def row(type: str, state: str, step: str = "choose host", **more: Any) -> dict[str, Any]:
+    return {
+        "type": type, "state": state, "step": step, "undo_to": None, "error": None, "outcome": None, "ending": None,
+        **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "type, step, word",
+    [
+        *(("live-migration", step, "queued") for step in ("choose host", "claim", "take turn")),
+        *(("live-migration", step, "preparing") for step in ("prepare destination", "bind ports")),
+        ("live-migration", "migrate guest", "running"),
+        *(("live-migration", step, "post-migrating") for step in ("move ports", "hand over")),
+        *(
+            (type, step, word)
+            for type in ("resize", "migration")
+            for step, word in (
+                ("choose host", "pre-migrating"),
+                ("claim", "pre-migrating"),
+                ("stop guest", "migrating"),
+                ("park guest", "migrating"),
+                ("move ports", "post-migrating"),
+                ("build guest", "post-migrating"),
+                ("hand over", "post-migrating"),
+            )
+        ),
+        *(("evacuation", step, "accepted") for step in ("choose host", "claim")),
+        *(("evacuation", step, "pre-migrating") for step in ("move ports", "build guest", "hand over")),
+    ],
+)
+@pytest.mark.parametrize("state", ["queued", "running", "waiting"])
+def test_going_forward_by_step(type: str, state: str, step: str, word: str) -> None:
+    assert status.status(row(type, state, step)) == word
+    assert status.in_progress(row(type, state, step))
+
+
+@pytest.mark.parametrize(
+    "type, state, more, word",
+    [
+        ("live-migration", "done", {}, "completed"),
+        ("live-migration", "failed", {"error": FAILURE}, "failed"),
+        ("live-migration", "cancelled", {"error": CANCEL}, "cancelled"),
+        ("evacuation", "done", {}, "done"),
+        ("evacuation", "done", {"outcome": "cleaned"}, "completed"),
+        ("evacuation", "failed", {"error": FAILURE}, "failed"),
+        # Remains of an evacuation that failed are cleaned too.
+        ("evacuation", "failed", {"error": FAILURE, "outcome": "cleaned"}, "failed"),
+        *(
+            (type, state, more, word)
+            for type in ("resize", "migration")
+            for state, more, word in (
+                ("done", {}, "finished"),
+                ("done", {"ending": "confirm_resize"}, "confirming"),
+                ("done", {"outcome": "confirmed"}, "confirmed"),
+                ("done", {"ending": "revert_resize"}, "reverting"),
+                ("done", {"outcome": "reverted"}, "reverted"),
+                # A later resize of the server is being confirmed, not this one.
+                ("done", {"outcome": "confirmed", "ending": "revert_resize"}, "confirmed"),
+                ("failed", {"error": FAILURE}, "error"),
+                ("cancelled", {"error": CANCEL}, "cancelled"),
+            )
+        ),
+    ],
+)
+def test_what_became_of_it(type: str, state: str, more: dict[str, Any], word: str) -> None:
+    assert status.status(row(type, state, "hand over", **more)) == word
+    assert not status.in_progress(row(type, state, "hand over", **more))
+
+
+@pytest.mark.parametrize("type", ["live-migration", "resize", "migration", "evacuation"])
+def test_undoing_an_error_is_an_error_until_it_is_over(type: str) -> None:
+    undoing = row(type, "undoing", "move ports", error=FAILURE)
+    assert status.status(undoing) == "error"
+    assert not status.in_progress(undoing)
+    assert status.reason(undoing) == "No valid host was found"
+
+
+def test_going_to_another_host_is_no_error() -> None:
+    back = row("evacuation", "undoing", "build guest", error=FAILURE, undo_to="choose host")
+    assert status.status(back) == "pre-migrating"
+    assert status.in_progress(back)
+    assert status.reason(back) is None
+
+
+def test_what_was_cancelled_is_in_progress_until_it_is_undone() -> None:
+    undoing = row("live-migration", "undoing", "migrate guest", error=CANCEL)
+    assert status.status(undoing) == "running"
+    assert status.in_progress(undoing)
+
+
+def test_a_step_of_another_release_has_a_word_too() -> None:
+    assert status.status(row("live-migration", "running", "polish guest")) == "queued"
+
+
+def test_every_step_of_every_move_has_a_word() -> None:
+    moves = [kind for kind in kinds() if issubclass(kind, Move)]
+    missing = {
+        (kind.kind, step.name)
+        for kind in moves
+        for step in kind.table().steps
+        if step.name not in status.WORDS[TYPE_OF_KIND[kind.kind]].steps
+    }
+    assert not missing
