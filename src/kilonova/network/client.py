@@ -102,6 +102,34 @@ class NetworkClient:
         for port_id in port_ids:
             await self.delete_port(port_id, token)
 
+    # Bindings of ports to hosts beside the active one
+
+    async def bindings(self, port_id: str, token: str) -> list[Item]:
+        """The port's bindings; none if it is gone, or the service knows only the active one."""
+        try:
+            found: list[Item] = (await self._call("GET", _binding(port_id), token))["bindings"]
+        except NetworkError as error:
+            if error.status != 404:
+                raise
+            return []
+        return found
+
+    async def create_binding(self, port_id: str, binding: Item, token: str) -> Item:
+        made: Item = (await self._call("POST", _binding(port_id), token, {"binding": binding}))["binding"]
+        return made
+
+    async def activate_binding(self, port_id: str, host: str, token: str) -> None:
+        """What was the active binding stands by then."""
+        await self._call("PUT", f"{_binding(port_id, host)}/activate", token)
+
+    async def delete_binding(self, port_id: str, host: str, token: str) -> None:
+        """A binding that is gone already is fine."""
+        try:
+            await self._call("DELETE", _binding(port_id, host), token)
+        except NetworkError as error:
+            if error.status != 404:
+                raise
+
     # Security groups
 
     async def security_groups(self, project_id: str, token: str, name: str | None = None) -> list[Item]:
@@ -151,6 +179,10 @@ class NetworkClient:
         if answer.status >= 400:
             raise _error(answer)
         return answer.json() if answer.body else None
+
+
+def _binding(port_id: str, host: str = "") -> str:
+    return f"/v2.0/ports/{quote(port_id, safe='')}/bindings" + (f"/{quote(host, safe='')}" if host else "")
 
 
 def _error(answer: Response) -> Exception:

@@ -31,6 +31,10 @@ def port_not_found(port_id: str) -> NotFound:
     return NotFound(f"Port {port_id} could not be found.", code="PortNotFound")
 
 
+def binding_not_found(port_id: str, host: str) -> NotFound:
+    return NotFound(f"Binding for port {port_id} for host {host[:255]} could not be found.", code="PortBindingNotFound")
+
+
 def router_not_found(router_id: str) -> NotFound:
     return NotFound(f"Router {router_id} could not be found", code="RouterNotFound")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.network import availability, tags, topology, versions, zones
 from kilonova.network.api import api
+from kilonova.network.bindings import routes as bindings
 from kilonova.network.floatingips import routes as floatingips
 from kilonova.network.groups import routes as groups
 from kilonova.network.networks import routes as networks
@@ -19,6 +20,7 @@ DECLARED = (
     networks,
     subnets,
     ports,
+    bindings,
     groups,
     routers,
     floatingips,

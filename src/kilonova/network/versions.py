@@ -16,6 +16,7 @@ EXTENSIONS = {
     "auto-allocated-topology": ("Auto Allocated Topology Services", "Auto Allocated Topology Services."),
     "availability_zone": ("Availability Zone", "The availability zone extension."),
     "binding": ("Port Binding", "Expose port bindings of a virtual port to external application"),
+    "binding-extended": ("Port Bindings Extended", "Expose port bindings of a virtual port to external application"),
     "external-net": ("Neutron external network", "Adds external network attribute to network resource."),
     "ext-gw-mode": ("Neutron L3 Configurable external gateway mode", "Extension of the router abstraction for SNAT"),
     "extra_dhcp_opt": ("Neutron Extra DHCP options", "Extra options configuration for DHCP on ports."),

@@ -82,11 +82,11 @@ PORTS = rules(
     ("update_port:binding:profile", SERVICE_OR_ADMIN, "Change the binding profile of a port."),
     ("update_port:binding:vnic_type", PORT_OWNER, "Change a port's type of interface."),
     ("delete_port", PORT_OWNER | NETWORK_OWNER, "Delete a port."),
-    ("create_port_binding", SERVICE, "Bind a port to a further host."),
+    ("create_port_binding", SERVICE_OR_ADMIN, "Bind a port to a further host."),
     ("get_port_binding", SERVICE_OR_ADMIN, "Show and list the bindings of a port."),
-    ("update_port_binding", SERVICE, "Change a binding of a port."),
-    ("activate", SERVICE, "Make a binding of a port the active one."),
-    ("delete_port_binding", SERVICE, "Delete a binding of a port."),
+    ("update_port_binding", SERVICE_OR_ADMIN, "Change a binding of a port."),
+    ("activate", SERVICE_OR_ADMIN, "Make a binding of a port the active one."),
+    ("delete_port_binding", SERVICE_OR_ADMIN, "Delete a binding of a port."),
 )
 
 ROUTERS = rules(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
+
+from kilonova.compute.operations.common import server_of
 from kilonova.network.client import NetworkError
 from kilonova.operations import Failed, Operation, Passing
 
@@ -74,6 +78,88 @@ async def _set_free(op: Operation, port_id: str, token: str) -> None:
     except NetworkError as error:
         if error.status != 404:
             raise
+
+
+async def standby(op: Operation, host: str) -> None:
+    """Have every port bound to the host beside where it is, so that it can move there at once."""
+    network, token = op.services.network, await op.services.identity.token()
+    async with _explained({host}):
+        for port in await _own(op, token):
+            if port["binding:host_id"] == host:
+                continue
+            wanted = {"host": host, "vnic_type": port["binding:vnic_type"], "profile": port["binding:profile"]}
+            try:
+                made = await network.create_binding(port["id"], wanted, token)
+            except NetworkError as error:
+                if error.status == 404:
+                    continue
+                there = [one for one in await network.bindings(port["id"], token) if one["host"] == host]
+                if error.status != 409 or not there:
+                    raise
+                made = there[0]
+            if made["vif_type"] == "binding_failed":
+                raise Failed(f"Port {port['id']} cannot be bound to the destination.", fault=f"{host}: {made}")
+
+
+async def unstandby(op: Operation, host: str) -> None:
+    """Take back what `standby` did; ports that are on the host stay there."""
+    network, token = op.services.network, await op.services.identity.token()
+    async with _explained({host}):
+        for port in await _own(op, token):
+            if port["binding:host_id"] != host:
+                await network.delete_binding(port["id"], host, token)
+
+
+async def move(op: Operation, host: str) -> None:
+    """Have every port bound to the host and nowhere else, or nowhere at all. Done before, or half done, is fine."""
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _explained(hosts):
+        for port in await _own(op, token):
+            bindings = await op.services.network.bindings(port["id"], token)
+            active = next((one["host"] for one in bindings if one["status"] == "ACTIVE"), port["binding:host_id"])
+            others = {one["host"] for one in bindings} - {active}
+            hosts |= {active, *others}
+            await _move(op, port["id"], active, others, host, token)
+
+
+async def _move(op: Operation, port_id: str, active: str, others: set[str], host: str, token: str) -> None:
+    network = op.services.network
+    try:
+        if host in others:
+            await network.activate_binding(port_id, host, token)
+            others = {*others, active}
+        elif host != active:
+            await network.update_port(port_id, {"binding:host_id": host}, token)
+        for other in sorted(others - {host, ""}):
+            await network.delete_binding(port_id, other, token)
+    except NetworkError as error:
+        if error.status == 404:
+            raise Passing(f"port {port_id} has changed just now") from error  # or is gone, then it is skipped next
+        raise
+
+
+async def _own(op: Operation, token: str) -> list[dict[str, Any]]:
+    """The server's interfaces that are still its own: ports can be deleted or given to others behind our back."""
+    nics = [nic["port_id"] for nic in orjson.loads((await server_of(op))["nics"])]
+    if not nics:
+        return []
+    there = {port["id"]: port for port in await op.services.network.ports_of(str(op.server_id), token)}
+    return [there[port_id] for port_id in nics if port_id in there]
+
+
+@asynccontextmanager
+async def _explained(hosts: set[str]) -> AsyncIterator[None]:
+    """What the network service says, to users without the hosts it names."""
+    try:
+        yield
+    except NetworkError as error:
+        if error.status in (409, 412):
+            raise Passing(str(error)) from error
+        said = str(error)
+        for host in sorted(hosts - {""}, key=len, reverse=True):
+            said = said.replace(host, "the host")
+        raise Failed(f"The network ports could not be moved: {said}", fault=str(error)) from error
 
 
 async def _groups(op: Operation, names: list[str], token: str) -> list[str]:

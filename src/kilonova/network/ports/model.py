@@ -117,10 +117,18 @@ async def change(tx: Transaction, port: Port, changes: Row, groups: list[str] | 
     after = {**port.row, **changes}
     changes["status"] = status_of(after)
     row = await rows.update(tx, "ports", port.row, changes, now)
+    if row["host_id"] != port.row["host_id"]:
+        # A port has one binding a host, and one that is bound nowhere has none at all.
+        await drop_standby(tx, row["id"], row["host_id"])
     if groups is not None and groups != port.groups:
         await tx.execute("DELETE FROM port_security_groups WHERE port_id = $1", row["id"])
         await _join(tx, row["id"], groups)
     return Port(row, port.fixed_ips, port.groups if groups is None else groups)
+
+
+async def drop_standby(tx: Transaction, port_id: str, host: str) -> None:
+    """Delete the binding that stands by on the host, or all of them if none is named."""
+    await tx.execute("DELETE FROM standby_bindings WHERE port_id = $1 AND $2 IN ('', host)", port_id, host)
 
 
 async def mac_in_use(tx: Transaction, row: Row, mac: str) -> bool:

@@ -13,6 +13,10 @@ from kilonova.network.ports.model import BOUND, Port, vif_type
 VIF_DETAILS = {"port_filter": True, "connectivity": "l2", "bound_drivers": {"0": "kilonova"}}
 
 
+def details_of(kind: str) -> dict[str, Any]:
+    return VIF_DETAILS if kind == BOUND else {}
+
+
 def view(ctx: Context, port: Port) -> dict[str, Any]:
     row = port.row
     shown = {
@@ -38,7 +42,7 @@ def view(ctx: Context, port: Port) -> dict[str, Any]:
     if ctx.may("get_port:binding:vif_type"):
         shown["binding:vif_type"] = vif_type(row)
     if ctx.may("get_port:binding:vif_details"):
-        shown["binding:vif_details"] = VIF_DETAILS if vif_type(row) == BOUND else {}
+        shown["binding:vif_details"] = details_of(vif_type(row))
     if ctx.may("get_port:binding:profile"):
         shown["binding:profile"] = orjson.loads(row["profile"])
     return shown
