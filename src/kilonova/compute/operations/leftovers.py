@@ -20,7 +20,7 @@ from kilonova.store import Row, Transaction
 
 # What a host says of a guest that nothing can or need be done to any more.
 _GONE = ("missing guest", "no such slot")
-_FOR_EVER = 100 * 365 * 24 * 3600.0
+FOR_EVER = 100 * 365 * 24 * 3600.0
 
 
 class ClearGuest(Operation):
@@ -36,7 +36,7 @@ class ClearGuest(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         why = "nobody wants the guest back"
-        return (Step("destroy guest", _clear, undo=None, why=why, deadline=_FOR_EVER),)
+        return (Step("destroy guest", _clear, undo=None, why=why, deadline=FOR_EVER),)
 
 
 class RestoreGuest(Operation):
@@ -51,7 +51,7 @@ class RestoreGuest(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         why = "it is the undoing of something else"
-        return (Step("restore guest", _restore, undo=None, why=why, deadline=_FOR_EVER),)
+        return (Step("restore guest", _restore, undo=None, why=why, deadline=FOR_EVER),)
 
 
 async def clear(op: Operation, host: str, step: str, *, slot: str | None = None) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from kilonova.compute.operations.common import ask
 from kilonova.hosts.messages import Change
 from kilonova.hosts.registry import COMPUTE
-from kilonova.hosts.transport import HostTrouble, HostUnreachable, describe
-from kilonova.operations import Operation
+from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, describe
+from kilonova.operations import Failed, Operation
 
 PING = 5.0
 """Seconds in which a host that is there answers the simplest question."""
@@ -41,6 +41,16 @@ async def insist(op: Operation, host: str, step: str, verb: Change) -> Any:
         if not await is_silent(op, host, since):
             raise
         raise HostSilent(host, patience) from error
+
+
+async def demand(op: Operation, host: str, step: str, verb: Change) -> Any:
+    """Like `insist`; but what the host cannot do, or that it does not answer, fails the operation."""
+    try:
+        return await insist(op, host, step, verb)
+    except (HostSilent, HostFailed) as error:
+        if error.passing:
+            raise
+        raise Failed(f"The host could not {step}: {error.public}", fault=str(error)) from error
 
 
 async def is_silent(op: Operation, host: str, since: float) -> bool:
