@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,10 +13,20 @@ import pytest
 from sqlalchemy import BigInteger, Boolean, Double, Integer
 
 from kilonova import clock, doctor
-from kilonova.compute.servers.states import ACTIVE, BUILDING, ERROR, RUNNING, SHUTDOWN, STOPPED
+from kilonova.compute.servers.states import (
+    ACTIVE,
+    BUILDING,
+    ERROR,
+    RESIZED,
+    RUNNING,
+    SHELVED,
+    SHELVED_OFFLOADED,
+    SHUTDOWN,
+    STOPPED,
+)
 from kilonova.doctor import Finding, examine
+from kilonova.doctor.remedies import REMEDIES
 from kilonova.hosts.messages import GuestState, Power
-from kilonova.remedies import REMEDIES
 from kilonova.store import Database
 from kilonova.store.schema import metadata
 from tests.support import run
@@ -58,6 +68,7 @@ async def add_server(db: Database, identity: str = SERVER, **values: Any) -> Non
             "hypervisor_hostname": "sim-001",
             "nics": orjson.dumps(nics).decode(),
             "flavor": flavor(),
+            "vcpus": 1,
             **values,
         },
     )
@@ -97,11 +108,11 @@ async def add_hosts(db: Database) -> None:
         await insert(db, "hypervisors", uuid=f"host-{number}", service_id=number, **names)
 
 
-async def add_port(db: Database, identity: str = PORT, device: str = SERVER) -> None:
+async def add_port(db: Database, identity: str = PORT, device: str = SERVER, host: str = "sim-001") -> None:
     if not await db.fetch_value("SELECT COUNT(*) FROM networks"):
         await insert(db, "networks", id="network-1")
     values = {"id": identity, "network_id": "network-1", "device_id": device, "mac_address": identity}
-    await insert(db, "ports", device_owner="compute:nova", **values)
+    await insert(db, "ports", device_owner="compute:nova", host_id=host, **values)
 
 
 async def add_operation(db: Database, **values: Any) -> None:
@@ -110,8 +121,10 @@ async def add_operation(db: Database, **values: Any) -> None:
     await insert(db, "operations", **{**defaults, "run_at": now, "lease_until": now + 15, "created_at": now, **values})
 
 
-def guest(host: str = "sim-001", identity: str = SERVER, power: Power = "running") -> tuple[str, GuestState]:
-    return host, GuestState(id=identity, name="web", power=power, vcpus=1, ram_mb=1, disk_gb=1)
+def guest(
+    host: str = "sim-001", identity: str = SERVER, power: Power = "running", slot: str = ""
+) -> tuple[str, GuestState]:
+    return host, GuestState(id=identity, name="web", power=power, vcpus=1, ram_mb=1, disk_gb=1, slot=slot)
 
 
 async def sound(db: Database) -> None:
@@ -210,7 +223,7 @@ def test_a_server_holds_what_it_needs_summed_over_nested_and_sharing_providers(d
 @pytest.mark.parametrize(
     "values, found",
     [
-        ({"flavor": flavor(2)}, "allocation differs from needs"),
+        ({"flavor": flavor(2), "vcpus": 2}, "allocation differs from needs"),
         ({"flavor": flavor(1, **{"resources:DISK_GB": "1"})}, "allocation differs from needs"),
         ({"flavor": flavor(1, **{"resources:DISK_GB": "much"})}, "server's needs cannot be read"),
     ],
@@ -222,6 +235,14 @@ def test_a_server_that_holds_something_else_than_it_needs(database: Opener, valu
         await allocate(db, OTHER)
 
     assert findings(database, prepare, guest(identity=OTHER)) == [(found, OTHER)]
+
+
+def test_what_the_quota_counts(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await change(db, "UPDATE servers SET ram = 512")
+
+    assert findings(database, prepare, guest()) == [("quota counts wrongly", SERVER)]
 
 
 def test_allocations_on_a_provider_of_no_host_are_on_the_wrong_one(database: Opener) -> None:
@@ -257,7 +278,7 @@ def test_a_provider_over_capacity(database: Opener) -> None:
 
 
 def test_every_finding_says_what_to_do() -> None:
-    source = inspect.getsource(doctor)
+    source = "".join(file.read_text() for file in Path(doctor.__file__).parent.glob("*.py"))
     kinds = set(re.findall(r'Finding\(\s*"([^"]+)"', source))
     assert len(kinds) > 15
     assert kinds == REMEDIES.keys()
@@ -403,3 +424,227 @@ def test_stuck_operations(database: Opener, values: dict[str, Any]) -> None:
         await add_operation(db, **values)
 
     assert findings(database, prepare) == [("operation stuck", "operation-1")]
+
+
+# Moves
+
+MOVE = "move-1"
+
+
+async def resized(db: Database, state: str = "done", **move: Any) -> None:
+    """From the first host to the second, with one core more, and not decided yet."""
+    await sound(db)
+    values = {"host": "sim-002", "hypervisor_hostname": "sim-002", "flavor": flavor(2), "vcpus": 2}
+    await change(db, "DELETE FROM allocations")
+    await change(db, "UPDATE consumers SET type = 'INSTANCE'")
+    await hold(db, SERVER, 2, "VCPU", 2)
+    await allocate(db, MOVE, kind="MIGRATION")
+    await update_server(db, vm_state=RESIZED, **values)
+    await change(db, "UPDATE ports SET host_id = 'sim-002'")
+    finished = {"finished_at": 1.0} if state == "done" else {}
+    await add_operation(db, id=MOVE, kind="resize", state=state, **finished)
+    hosts = {"source_host": "sim-001", "source_node": "sim-001", "dest_host": "sim-002", "dest_node": "sim-002"}
+    flavors = {"old_flavor": flavor(1), "new_flavor": flavor(2)}
+    defaults = {"operation_id": MOVE, "server_id": SERVER, "type": "resize", "old_vm_state": ACTIVE}
+    await insert(db, "moves", **{**defaults, **hosts, **flavors, **move})
+
+
+async def update_server(db: Database, **values: Any) -> None:
+    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(values, 1))
+    await change(db, f"UPDATE servers SET {changes}", *values.values())
+
+
+OLD_GUEST = guest(power="shutdown", slot=MOVE)
+
+
+def test_a_resized_server_has_two_shares_and_two_guests(database: Opener) -> None:
+    assert findings(database, resized, guest("sim-002"), OLD_GUEST) == []
+
+
+@pytest.mark.parametrize(
+    "sql, found",
+    [
+        (
+            "UPDATE moves SET outcome = 'confirmed'",
+            [
+                ("resize undecided", SERVER),
+                ("allocation without move", MOVE),
+                ("guest kept without reason", SERVER),
+            ],
+        ),
+        ("UPDATE servers SET vm_state = 'active'", [("resize undecided", SERVER)]),
+        ("UPDATE servers SET vm_state = 'error'", []),
+        ("UPDATE servers SET vcpus = 3", []),
+        ("DELETE FROM consumers WHERE type = 'MIGRATION'", [("resize cannot be reverted", SERVER)]),
+        ("UPDATE allocations SET provider_id = 2 WHERE provider_id = 1", [("resize cannot be reverted", SERVER)]),
+        ("UPDATE allocations SET used = 2 WHERE provider_id = 1", [("resize cannot be reverted", SERVER)]),
+        ("UPDATE ports SET host_id = 'sim-001'", [("port on the wrong host", PORT)]),
+    ],
+)
+def test_a_resize_that_waits(database: Opener, sql: str, found: list[tuple[str, str]]) -> None:
+    async def prepare(db: Database) -> None:
+        await resized(db)
+        await change(db, sql)
+
+    assert findings(database, prepare, guest("sim-002"), OLD_GUEST) == found
+
+
+@pytest.mark.parametrize(
+    "guests, found",
+    [
+        ([guest("sim-002")], [("guest missing", SERVER)]),
+        ([OLD_GUEST], [("guest missing", SERVER)]),
+        (
+            [guest("sim-002"), guest("sim-002", slot=MOVE)],
+            [("guest kept without reason", SERVER), ("guest missing", SERVER)],
+        ),
+        ([guest("sim-002"), OLD_GUEST, guest(slot="another")], [("guest kept without reason", SERVER)]),
+    ],
+)
+def test_guests_of_a_resize(
+    database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]
+) -> None:
+    assert findings(database, resized, *guests) == found
+
+
+def test_a_move_under_way_is_left_alone(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await resized(db, state="running")
+        await insert(db, "standby_bindings", port_id=PORT, host="sim-001")
+
+    assert findings(database, prepare, guest("sim-001"), guest("sim-002"), OLD_GUEST) == []
+
+
+def test_shares_and_bindings_of_no_move(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await allocate(db, MOVE, provider=2, kind="MIGRATION")
+        await insert(db, "standby_bindings", port_id=PORT, host="sim-002")
+
+    assert findings(database, prepare, guest()) == [
+        ("allocation without move", MOVE),
+        ("standby binding without move", PORT),
+    ]
+
+
+async def offloaded(db: Database) -> None:
+    await add_hosts(db)
+    await add_server(db, vm_state=SHELVED_OFFLOADED, power_state=SHUTDOWN, host=None, hypervisor_hostname=None)
+    await add_port(db, host="")
+
+
+def test_shelved_servers(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await offloaded(db)
+        await add_server(db, OTHER, vm_state=SHELVED, power_state=SHUTDOWN)
+        await allocate(db, OTHER)
+
+    assert findings(database, prepare, guest(identity=OTHER, power="shutdown")) == []
+
+
+def test_a_shelved_server_that_runs(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await update_server(db, vm_state=SHELVED)
+
+    assert findings(database, prepare, guest()) == [("guest power differs", SERVER)]
+
+
+def test_an_offloaded_server_that_is_somewhere(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await offloaded(db)
+        await allocate(db)
+        await change(db, "UPDATE ports SET host_id = 'sim-001'")
+
+    assert findings(database, prepare, guest(power="shutdown")) == [
+        ("allocation on the wrong host", SERVER),
+        ("port on the wrong host", PORT),
+        ("guest on the wrong host", SERVER),
+    ]
+
+
+def test_an_offloaded_server_that_says_so(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await update_server(db, vm_state=SHELVED_OFFLOADED, power_state=SHUTDOWN)
+
+    assert findings(database, prepare, guest(power="shutdown")) == [("offloaded server on a host", SERVER)]
+
+
+# What operations leave for hosts to do
+
+
+async def add_leftover(db: Database, kind: str = "clear guest", **values: Any) -> None:
+    """For the second host, since ever."""
+    slot = values.pop("slot", None)
+    params = {"guest_id": SERVER, "host": "sim-002", "slot": slot, "operation": MOVE, "round": 1, "epoch": 2}
+    defaults = {"id": "leftover-1", "kind": kind, "server_id": None, "host": "sim-002", "state": "queued"}
+    text = orjson.dumps(params).decode()
+    await add_operation(db, **{**defaults, "params": text, "created_at": 1.0, **values})
+
+
+@pytest.mark.parametrize(
+    "kind, slot, there",
+    [
+        ("clear guest", None, [guest(), guest("sim-002")]),
+        ("clear guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
+        ("clear guest", MOVE, [guest()]),
+        ("restore guest", None, [guest(), guest("sim-002", power="shutdown")]),
+        ("restore guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
+    ],
+)
+def test_what_is_to_be_done_on_a_silent_host(
+    database: Opener, kind: str, slot: str | None, there: list[tuple[str, GuestState]]
+) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        trouble = '{"type": "Failed", "message": "no answer from the host", "fault": "sim-002: no answer"}'
+        await add_leftover(db, kind, slot=slot, attempt=9, trouble=trouble)
+
+    assert findings(database, prepare, *there) == []
+
+
+def test_only_what_is_to_be_cleared_is_excused(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await add_leftover(db, slot=MOVE)
+
+    assert findings(database, prepare, guest(), guest("sim-002"), guest(slot=MOVE)) == [
+        ("guest on the wrong host", SERVER),
+        ("guest kept without reason", SERVER),
+    ]
+
+
+def test_a_guest_that_is_to_be_restored_may_be_in_its_slot(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await update_server(db, host="sim-002", hypervisor_hostname="sim-002")
+        await change(db, "UPDATE allocations SET provider_id = 2")
+        await change(db, "UPDATE ports SET host_id = 'sim-002'")
+        await add_leftover(db, "restore guest", slot=MOVE)
+
+    assert findings(database, prepare, guest("sim-002", power="shutdown", slot=MOVE)) == []
+
+
+@pytest.mark.parametrize("kind", ["clear guest", "restore guest"])
+def test_a_host_that_is_up_does_what_it_has_to(database: Opener, kind: str) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        await change(db, "UPDATE services SET last_seen_at = $1", clock.now())
+        await add_leftover(db, kind, created_at=clock.now())
+        assert await examine(db) == [], "there was little time"
+        await change(db, "UPDATE operations SET created_at = $1", clock.now() - 100)
+        await change(db, "UPDATE services SET forced_down = TRUE")
+        assert await examine(db) == [], "the host does not count as up"
+        await change(db, "UPDATE services SET forced_down = FALSE")
+
+    assert findings(database, prepare, guest()) == [("leftover on a host", "leftover-1")]
+
+
+def test_a_host_that_answers_and_cannot(database: Opener) -> None:
+    async def prepare(db: Database) -> None:
+        await sound(db)
+        trouble = '{"type": "Failed", "message": "the disk is full", "fault": null}'
+        await add_leftover(db, attempt=9, trouble=trouble)
+
+    assert findings(database, prepare, guest()) == [("leftover on a host", "leftover-1")]

@@ -53,7 +53,8 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
         raise options.Failure(f"--database: {error}") from None
     sim = SimStore(guests) if with_guests and guests.is_file() else None
     try:
-        return await examine(db, None if sim is None else sim.all_guests())
+        found = None if sim is None else sim.all_guests()
+        return await examine(db, found, down_seconds=config.hosts.down_seconds)
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:
@@ -63,7 +64,7 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
 
 
 def _print_table(findings: Sequence[Finding]) -> None:
-    from kilonova.remedies import REMEDIES
+    from kilonova.doctor.remedies import REMEDIES
 
     console = bars.console()
     console.print("1 finding" if len(findings) == 1 else f"{len(findings)} findings")

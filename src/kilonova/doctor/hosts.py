@@ -1,0 +1,63 @@
+"""Guests on hosts beside the servers they belong to, and what hosts keep of guests in slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kilonova.compute.operations.leftovers import ClearGuest, RestoreGuest
+from kilonova.compute.servers.states import ERROR, RUNNING, SHELVED, SHUTDOWN
+from kilonova.doctor.facts import Facts, Finding, named
+from kilonova.hosts.messages import GuestState
+from kilonova.store import Row
+
+_POWER = {RUNNING: "running", SHUTDOWN: "shutdown"}
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    if facts.guests is None:
+        return
+    to_clear = {(row["host"], row["guest_id"], row.get("slot")) for row in _leftovers(facts, ClearGuest.kind)}
+    to_restore = {(row["host"], row["guest_id"]) for row in _leftovers(facts, RestoreGuest.kind)}
+    there = {(host, guest.id, guest.slot or None) for host, guest in facts.guests}
+    seen = {identity for _, identity, slot in there if slot is None}
+    for host, guest in facts.guests:
+        excused = (host, guest.id, guest.slot or None) in to_clear or (host, guest.id) in to_restore
+        if excused or guest.id in facts.busy:
+            continue
+        yield from _kept(facts, host, guest) if guest.slot else _wrong(facts.servers.get(guest.id), host, guest)
+    for server in facts.idle():
+        if server["vm_state"] == ERROR or (server["host"], server["id"]) in to_restore:
+            continue
+        if server["host"] and server["id"] not in seen:
+            yield Finding("guest missing", server["id"], f"{named(server)} is not on {server['host']}")
+        move = facts.waiting.get(server["id"])
+        if move and (move["source_host"], server["id"], move["operation_id"]) not in there:
+            detail = f"{named(server)} as it was before its resize is not on {move['source_host']}"
+            yield Finding("guest missing", server["id"], detail)
+
+
+def _leftovers(facts: Facts, kind: str) -> Iterator[Row]:
+    return (row for row in facts.leftovers if row["kind"] == kind)
+
+
+def _wrong(server: Row | None, host: str, guest: GuestState) -> Iterator[Finding]:
+    if server is None:
+        yield Finding("guest without server", guest.id, f"{guest.name} on {host}")
+    elif server["host"] != host:
+        where = server["host"] or "no host"
+        yield Finding("guest on the wrong host", guest.id, f"{guest.name} is on {host}, not {where}")
+    elif server["vm_state"] != ERROR and _expected(server) != guest.power:
+        recorded = _expected(server) or "unknown"
+        yield Finding("guest power differs", guest.id, f"{guest.name} is {guest.power}, recorded as {recorded}")
+
+
+def _expected(server: Row) -> str | None:
+    return "shutdown" if server["vm_state"] == SHELVED else _POWER.get(server["power_state"])
+
+
+def _kept(facts: Facts, host: str, guest: GuestState) -> Iterator[Finding]:
+    """A slot bears the name of the operation that it is for."""
+    move = facts.waiting.get(guest.id)
+    waits = move is not None and (move["operation_id"], move["source_host"]) == (guest.slot, host)
+    if not waits and guest.slot not in facts.busy:
+        yield Finding("guest kept without reason", guest.id, f"{guest.name} on {host} in slot {guest.slot}")
