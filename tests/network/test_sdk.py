@@ -74,3 +74,20 @@ def test_the_sdk_pages_through_lists_and_reads_the_rest(cloud: Cloud) -> None:
     demo.delete_auto_allocated_topology(connection.current_project_id)
     for network in made:
         demo.delete_network(network)
+
+
+def test_the_sdk_binds_a_port_to_a_second_host_and_moves_it(cloud: Cloud) -> None:
+    admin = connect(cloud, "kilonova").network
+    assert admin.find_extension("binding-extended").alias == "binding-extended"
+    network = admin.create_network(name="moving")
+    port = admin.create_port(network_id=network.id, binding_host_id="h1")
+    made = admin.create_port_binding(port, host="h2", profile={"a": 1})
+    assert (made.host, made.status, made.vif_type, made.profile) == ("h2", "INACTIVE", "bridge", {"a": 1})
+    assert admin.activate_port_binding(port, host="h2") is not None
+    assert {(found.host, found.status) for found in admin.port_bindings(port)} == {("h2", "ACTIVE"), ("h1", "INACTIVE")}
+    assert [found.host for found in admin.port_bindings(port, status="INACTIVE")] == ["h1"]
+    assert admin.get_port(port.id).binding_host_id == "h2"
+    admin.delete_port_binding(port, host="h1", ignore_missing=False)
+    assert [found.host for found in admin.port_bindings(port)] == ["h2"]
+    admin.delete_port(port)
+    admin.delete_network(network)

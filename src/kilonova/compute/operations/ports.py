@@ -82,32 +82,40 @@ async def _set_free(op: Operation, port_id: str, token: str) -> None:
 
 async def standby(op: Operation, host: str) -> None:
     """Have every port bound to the host beside where it is, so that it can move there at once."""
-    network, token = op.services.network, await op.services.identity.token()
-    async with _explained({host}):
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _explained(hosts):
         for port in await _own(op, token):
-            if port["binding:host_id"] == host:
-                continue
-            wanted = {"host": host, "vnic_type": port["binding:vnic_type"], "profile": port["binding:profile"]}
-            try:
-                made = await network.create_binding(port["id"], wanted, token)
-            except NetworkError as error:
-                if error.status == 404:
-                    continue
-                there = [one for one in await network.bindings(port["id"], token) if one["host"] == host]
-                if error.status != 409 or not there:
-                    raise
-                made = there[0]
-            if made["vif_type"] == "binding_failed":
-                raise Failed(f"Port {port['id']} cannot be bound to the destination.", fault=f"{host}: {made}")
+            hosts.add(port["binding:host_id"])
+            if port["binding:host_id"] != host:
+                await _stand_by(op, port, host, token)
+
+
+async def _stand_by(op: Operation, port: dict[str, Any], host: str, token: str) -> None:
+    network, port_id = op.services.network, port["id"]
+    wanted = {"host": host, "vnic_type": port["binding:vnic_type"], "profile": port["binding:profile"]}
+    try:
+        made = await network.create_binding(port_id, wanted, token)
+    except NetworkError as error:
+        if error.status == 404:
+            return  # the port is gone, or the service knows but one binding: then there is nothing to prepare
+        there = [one for one in await network.bindings(port_id, token) if one["host"] == host]
+        if error.status != 409 or not there:
+            raise
+        made = there[0]
+    if made["vif_type"] == "binding_failed":
+        raise Failed(f"Port {port_id} cannot be bound to the destination.", fault=f"{host}: port {port_id}: {made}")
 
 
 async def unstandby(op: Operation, host: str) -> None:
     """Take back what `standby` did; ports that are on the host stay there."""
-    network, token = op.services.network, await op.services.identity.token()
-    async with _explained({host}):
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _explained(hosts):
         for port in await _own(op, token):
+            hosts.add(port["binding:host_id"])
             if port["binding:host_id"] != host:
-                await network.delete_binding(port["id"], host, token)
+                await op.services.network.delete_binding(port["id"], host, token)
 
 
 async def move(op: Operation, host: str) -> None:
@@ -159,7 +167,7 @@ async def _explained(hosts: set[str]) -> AsyncIterator[None]:
         said = str(error)
         for host in sorted(hosts - {""}, key=len, reverse=True):
             said = said.replace(host, "the host")
-        raise Failed(f"The network ports could not be moved: {said}", fault=str(error)) from error
+        raise Failed(f"The network ports could not be bound: {said}", fault=str(error)) from error
 
 
 async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
