@@ -18,9 +18,11 @@ import kilonova.compute.operations  # noqa: F401 - declares what there is to car
 from kilonova import compute
 from kilonova.compute.flavors import model as flavors
 from kilonova.config import load
+from kilonova.hosts.drivers.sim.shapes import Shapes
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.heartbeat import Heartbeat
+from kilonova.hosts.images import ImageService
 from kilonova.hosts.messages import GuestState
 from kilonova.hosts.transport import list_all_guests
 from kilonova.http.client import InProcess
@@ -41,10 +43,12 @@ from tests.support.databases import opened
 from tests.support.proves import Witness
 
 PATIENCE = 20.0
+NO_SHAPES = Shapes()
 
 
 class Whole(Cloud):
     hosts: EmbeddedHosts
+    heartbeat: Heartbeat
     network_id: str
     image_id: str
 
@@ -82,13 +86,14 @@ class Whole(Cloud):
 
     async def guests(self) -> dict[str, tuple[str, str]]:
         """Host and power of every guest, by its id."""
-        return {guest.id: (host, guest.power) for host, guest in await self._everything() if not guest.slot}
+        return {guest.id: (host, guest.power) for host, guest in await self.everything() if not guest.slot}
 
     async def kept(self) -> list[tuple[str, GuestState]]:
         """What hosts keep in slots, with the host."""
-        return [(host, guest) for host, guest in await self._everything() if guest.slot]
+        return [(host, guest) for host, guest in await self.everything() if guest.slot]
 
-    async def _everything(self) -> list[tuple[str, GuestState]]:
+    async def everything(self) -> list[tuple[str, GuestState]]:
+        """Guests and slots, each with its host."""
         found: list[tuple[str, GuestState]] = []
         for host, guests in (await list_all_guests(self.hosts, self.hosts.names)).items():
             assert isinstance(guests, list), guests
@@ -96,7 +101,9 @@ class Whole(Cloud):
         return found
 
 
-async def furnish(services: Services, directory: Path, stack: AsyncExitStack, hosts: int) -> Whole:
+async def furnish(
+    services: Services, directory: Path, stack: AsyncExitStack, hosts: int, shapes: Shapes = NO_SHAPES
+) -> Whole:
     """Everything but the worker, on a database that is open."""
     db = services.db
     whole = Whole(services, [compute.build(), image_api, network_api])
@@ -111,10 +118,12 @@ async def furnish(services: Services, directory: Path, stack: AsyncExitStack, ho
     whole.network_id = await seed_network(db, ADMIN)
     whole.image_id = await seed_image(db, directory / "images", ADMIN)
     whole.hosts = services.hosts = EmbeddedHosts(
-        EmbeddedConfig(directory=directory, hosts=hosts, size=Size(8, 16384, 100))
+        EmbeddedConfig(directory=directory, hosts=hosts, size=Size(8, 16384, 100), shapes=shapes),
+        ImageService(InProcess(whole.app, "/image")),
     )
     stack.callback(whole.hosts.close)
-    await Heartbeat(db, whole.hosts, process_host="control").beat()
+    whole.heartbeat = Heartbeat(db, whole.hosts, process_host="control")
+    await whole.heartbeat.beat()
     services.scheduler = Scheduler(db, SchedulerConfig())
     stack.push_async_callback(services.scheduler.close)
     return whole
@@ -122,7 +131,7 @@ async def furnish(services: Services, directory: Path, stack: AsyncExitStack, ho
 
 @asynccontextmanager
 async def whole(
-    database_url: str, *, hosts: int = 3, zones: tuple[str, ...] = (), **flags: Any
+    database_url: str, *, hosts: int = 3, zones: tuple[str, ...] = (), shapes: Shapes = NO_SHAPES, **flags: Any
 ) -> AsyncIterator[Whole]:
     """`flags` are configuration keys with two underscores for the dot: `quota__instances=1`."""
     services = Services()
@@ -131,7 +140,7 @@ async def whole(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services.config.data = str(directory)
         services.db = await stack.enter_async_context(opened(database_url))
-        cloud = await furnish(services, directory, stack, hosts)
+        cloud = await furnish(services, directory, stack, hosts, shapes)
         if zones:
             await spread(services.db, zones, cloud.hosts.names)
         await stack.enter_async_context(working(services.db, services))

@@ -42,6 +42,7 @@ class ServerOperation(OperationTests):
         world.stack = stack = AsyncExitStack()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         world.config = load(environ={})
+        world.config.data = str(directory)
         world.db = db
         world.cloud = await furnish(world, directory, stack, hosts=self.hosts)
         world.server_id = new_id()
@@ -155,6 +156,6 @@ class MoveOperation(ServerOperation):
 
 
 _SHARES = """
-SELECT c.type, c.uuid = $1 AS of_server, p.name, a.resource_class, a.used FROM allocations a
+SELECT c.type, CASE WHEN c.uuid = $1 THEN 1 ELSE 0 END AS of_server, p.name, a.resource_class, a.used FROM allocations a
 JOIN consumers c ON c.uuid = a.consumer_uuid JOIN resource_providers p ON p.id = a.provider_id ORDER BY 1, 3, 4
 """
