@@ -216,6 +216,8 @@ class Process:
         from kilonova.hosts.drivers.sim.store import Size
         from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
         from kilonova.hosts.heartbeat import Heartbeat
+        from kilonova.hosts.images import ImageService
+        from kilonova.http.client import InProcess
         from kilonova.seeds import spread
 
         db, sim = self.services.db, self.config.sim
@@ -223,7 +225,10 @@ class Process:
         try:
             shapes = load(Path(sim.shape)) if sim.shape else Shapes()
             hosts = self.hosts = EmbeddedHosts(
-                EmbeddedConfig(directory=self.directory, hosts=sim.hosts, size=size, shapes=shapes, latency=sim.latency)
+                EmbeddedConfig(
+                    directory=self.directory, hosts=sim.hosts, size=size, shapes=shapes, latency=sim.latency
+                ),
+                ImageService(InProcess(self.app, "/image")),
             )
         except ValueError as error:
             raise CannotStart(str(error)) from None

@@ -16,9 +16,11 @@ from kilonova.hosts.messages import (
     GuestState,
     HostFacts,
     Image,
+    MigrationState,
     Nic,
     Power,
     Spawn,
+    Transfer,
 )
 
 HOST = "sim-001"
@@ -69,8 +71,11 @@ class HeldDriver:
         gate = self.gates[step] = asyncio.Event()
         return gate
 
-    async def spawn(self, guest: Guest) -> GuestState:
-        return await self._step("spawn", guest.id, lambda: self._set(guest.id, "running"))
+    async def spawn(
+        self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
+    ) -> GuestState:
+        power: Power = "running" if start else "shutdown"
+        return await self._step("spawn", guest.id, lambda: self._set(guest.id, power))
 
     async def destroy(self, guest_id: str) -> None:
         await self._step("destroy", guest_id, lambda: self.states.pop(guest_id, None))
@@ -83,6 +88,37 @@ class HeldDriver:
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:
         return await self._step("reboot", guest_id, lambda: self._state(guest_id))
+
+    async def park(self, guest_id: str, slot: str) -> GuestState:
+        return await self._step("park", guest_id, lambda: self._set(guest_id, "shutdown"))
+
+    async def unpark(self, guest_id: str, slot: str, start: bool) -> GuestState:
+        return await self._step("unpark", guest_id, lambda: self._set(guest_id, "running"))
+
+    async def discard(self, guest_id: str, slot: str) -> None:
+        await self._step("discard", guest_id, lambda: None)
+
+    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState:
+        return await self._step("receive", guest.id, lambda: self._set(guest.id, "running"))
+
+    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None:
+        await self._step("expect", guest.id, lambda: None)
+
+    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None:
+        await self._step("migrate_live", guest_id, lambda: self.states.pop(guest_id, None))
+
+    async def stop_migration(self, guest_id: str) -> None:
+        await self._step("stop_migration", guest_id, lambda: None)
+
+    async def hurry_migration(self, guest_id: str) -> None:
+        self.asked.append("hurry_migration")
+        self.gates["migrate_live"].set()
+
+    async def snapshot(self, guest_id: str, data: Transfer) -> None:
+        await self._step("snapshot", guest_id, lambda: None)
+
+    async def look_migration(self, guest_id: str) -> MigrationState | None:
+        return MigrationState(memory_total=512) if guest_id in self.busy else None
 
     async def guests(self) -> list[GuestState]:
         return list(self.states.values())

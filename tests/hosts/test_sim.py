@@ -30,7 +30,7 @@ from tests.support import run
 @pytest.fixture
 def driver(tmp_path: Path) -> SimDriver:
     store = SimStore(tmp_path / "sim.db")
-    return SimDriver(HOST, Body(Size(vcpus=8, memory_mb=4096, disk_gb=100)), store, Rules(store), {})
+    return SimDriver(HOST, {HOST: Body(Size(vcpus=8, memory_mb=4096, disk_gb=100))}, store, Rules(store), {})
 
 
 def test_spawn_finds_its_own_work(driver: SimDriver) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, assert_never
 
 import apsw
 
@@ -18,24 +18,38 @@ from kilonova.hosts.messages import (
     Command,
     Describe,
     Destroy,
+    Discard,
+    Expect,
+    HurryMigration,
     ListGuests,
+    LookMigration,
+    MigrateLive,
+    Park,
     PowerOff,
     PowerOn,
     Reboot,
+    Receive,
     Reply,
+    Snapshot,
     Spawn,
+    StopMigration,
+    Unpark,
 )
 
 log = logging.getLogger(__name__)
 
 
+# What these do depends on whether a migration is under way just now, so that a repeat is done again.
+_FORGOTTEN = StopMigration | HurryMigration
+
+
 class _Run:
     """A change under way. Commands that repeat it join it, and lend it their epoch."""
 
-    def __init__(self, epoch: int, interruptible: bool) -> None:
+    def __init__(self, epoch: int, verb: messages.Change) -> None:
         self.epoch = epoch
-        self.interruptible = interruptible
-        self.interrupted = False
+        self.verb = verb
+        self.interrupted = ""
         self.task: asyncio.Task[bytes]
 
 
@@ -53,9 +67,9 @@ class Agent:
             refusal = self._refusal(command)
             if refusal is not None:
                 return messages.encode(refusal)
-            if command.verb.changes:
-                return await self._once(command)
-            return messages.encode(await self._perform(command.verb))
+            if isinstance(command.verb, messages.Read):
+                return messages.encode(await self._perform(command.verb))
+            return await self._once(command, command.verb)
         except messages.Unreadable as unreadable:
             return messages.encode(Reply(ok=False, error=unreadable.error))
         except apsw.Error as trouble:
@@ -70,8 +84,8 @@ class Agent:
             return messages.failure("malformed", "a change must name its operation and step")
         return None
 
-    async def _once(self, command: Command) -> bytes:
-        key = _key(command)
+    async def _once(self, command: Command, verb: messages.Change) -> bytes:
+        key = _key(command, verb)
         epoch, reply = self._journal.look(key)
         if epoch is not None and command.epoch < epoch:
             return _stale(command, command.epoch, epoch)
@@ -81,18 +95,21 @@ class Agent:
             return reply
         run = self._running.get(key)
         if run is None:
-            run = self._start(key, command)
+            run = self._start(key, command, verb)
         else:
             run.epoch = max(run.epoch, command.epoch)
         return await _outcome(run)
 
-    def _start(self, key: Key, command: Command) -> _Run:
+    def _start(self, key: Key, command: Command, verb: messages.Change) -> _Run:
         earlier = [run for other, run in self._running.items() if other.guest == key.guest]
-        destroys = isinstance(command.verb, Destroy)
-        if destroys:
-            for run in earlier:
-                _interrupt(run)
-        run = _Run(command.epoch, interruptible=not destroys)
+        for run in earlier:
+            reason = _interruption(verb, run.verb)
+            if reason:
+                run.interrupted = reason
+                run.task.cancel()
+        if isinstance(verb, HurryMigration):
+            earlier = []
+        run = _Run(command.epoch, verb)
         # A task of its own: a caller that gives up waiting must not stop work that is half done.
         run.task = asyncio.create_task(self._run(run, key, command, [other.task for other in earlier]))
         self._running[key] = run
@@ -110,9 +127,9 @@ class Agent:
             epoch, _ = self._journal.look(key)
             if epoch is not None and run.epoch < epoch:
                 return _stale(command, run.epoch, epoch)
-        reply = await self._perform(command.verb)
+        reply = await self._perform(run.verb)
         encoded = messages.encode(reply)
-        if reply.ok:
+        if reply.ok and not isinstance(run.verb, _FORGOTTEN):
             self._journal.finish(key, encoded)
         return encoded
 
@@ -130,8 +147,8 @@ class Agent:
     async def _ask_driver(self, verb: messages.Change | messages.Read) -> Any:
         driver = self._driver
         match verb:
-            case Spawn(guest=guest):
-                return await driver.spawn(guest)
+            case Spawn(guest=guest, start=start, data=data, disk_of=disk_of):
+                return await driver.spawn(guest, start=start, data=data, disk_of=disk_of)
             case Destroy(guest_id=guest_id):
                 return await driver.destroy(guest_id)
             case PowerOn(guest_id=guest_id):
@@ -140,28 +157,54 @@ class Agent:
                 return await driver.power_off(guest_id)
             case Reboot(guest_id=guest_id, hard=hard):
                 return await driver.reboot(guest_id, hard)
+            case Park(guest_id=guest_id, slot=slot):
+                return await driver.park(guest_id, slot)
+            case Unpark(guest_id=guest_id, slot=slot, start=start):
+                return await driver.unpark(guest_id, slot, start)
+            case Discard(guest_id=guest_id, slot=slot):
+                return await driver.discard(guest_id, slot)
+            case Receive(guest=guest, source=source, slot=slot, start=start):
+                return await driver.receive(guest, source, slot, start)
+            case Expect(guest=guest, source=source, slot=slot, block=block):
+                return await driver.expect(guest, source, slot, block)
+            case MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block):
+                return await driver.migrate_live(guest_id, destination, slot, block)
+            case StopMigration(guest_id=guest_id):
+                return await driver.stop_migration(guest_id)
+            case HurryMigration(guest_id=guest_id):
+                return await driver.hurry_migration(guest_id)
+            case Snapshot(guest_id=guest_id, data=transfer):
+                return await driver.snapshot(guest_id, transfer)
+            case LookMigration(guest_id=guest_id):
+                return await driver.look_migration(guest_id)
             case ListGuests():
                 return await driver.guests()
             case Describe():
                 return await driver.describe()
+            case _:
+                assert_never(verb)
 
 
-def _key(command: Command) -> Key:
-    verb = command.verb
-    assert not isinstance(verb, ListGuests | Describe)
+def _key(command: Command, verb: messages.Change) -> Key:
     tag = str(verb.__struct_config__.tag)
     return Key(command.host, command.operation, command.step, command.round, tag, verb.guest_id)
+
+
+def _interruption(newcomer: messages.Change, running: messages.Change) -> str:
+    """Why what runs has to end for the newcomer; nothing if the newcomer waits."""
+    match newcomer, running:
+        case Destroy(), Destroy():
+            return ""
+        case Destroy(), _:
+            return "the guest is being destroyed"
+        case StopMigration(), MigrateLive() | HurryMigration():
+            return "the migration was stopped"
+    return ""
 
 
 def _stale(command: Command, epoch: int, seen: int) -> bytes:
     message = f"epoch {epoch} of operation {command.operation} is stale: {seen} was seen"
     return messages.encode(messages.failure("stale epoch", message))
-
-
-def _interrupt(run: _Run) -> None:
-    if run.interruptible:
-        run.interrupted = True
-        run.task.cancel()
 
 
 async def _outcome(run: _Run) -> bytes:
@@ -171,4 +214,4 @@ async def _outcome(run: _Run) -> bytes:
         caller = asyncio.current_task()
         if not run.interrupted or (caller is not None and caller.cancelling()):
             raise
-    return messages.encode(messages.failure("interrupted", "the guest is being destroyed"))
+    return messages.encode(messages.failure("interrupted", run.interrupted))

@@ -15,6 +15,7 @@ import msgspec
 
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.disk import checkpoint
+from kilonova.hosts.drivers.base import Images
 from kilonova.hosts.drivers.sim.driver import Body, SimDriver
 from kilonova.hosts.drivers.sim.rules import STEPS, Rules
 from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
@@ -70,10 +71,11 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedHosts:
-    """A transport together with the hosts it reaches."""
+    """A transport together with the hosts it reaches. `images`: how they read and write the data of images."""
 
-    def __init__(self, config: EmbeddedConfig) -> None:
+    def __init__(self, config: EmbeddedConfig, images: Images | None = None) -> None:
         self._config = config
+        self._images = images
         self._bodies = config.bodies()
         self.names = list(self._bodies)
         self._journal = Journal(config.directory / JOURNAL_NAME)
@@ -125,7 +127,7 @@ class EmbeddedHosts:
     def _agent(self, host: str) -> Agent | None:
         agent = self._agents.get(host)
         if agent is None and host in self._bodies:
-            driver = SimDriver(host, self._bodies[host], self._store, self._rules, self._config.latency)
+            driver = SimDriver(host, self._bodies, self._store, self._rules, self._config.latency, self._images)
             agent = self._agents[host] = Agent(host, driver, self._journal)
         return agent
 

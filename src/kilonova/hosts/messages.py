@@ -115,7 +115,10 @@ class MigrationState(Message, frozen=True, kw_only=True):
 
 
 class Transfer(Message, frozen=True, kw_only=True):
-    """Where the data of an image is read or written, and the token for it."""
+    """Where the data of an image is read or written, and the token for it.
+
+    `url` is a path below the image service, whose place the host knows itself: tokens go nowhere else.
+    """
 
     url: str
     token: str

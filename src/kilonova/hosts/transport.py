@@ -48,7 +48,9 @@ _PUBLIC = {
     "driver": "refused by the hypervisor",
     "missing guest": "the guest is missing",
     "guest differs": "another guest has its id",
-    "interrupted": "interrupted by a delete",
+    "interrupted": "interrupted by a delete or an abort",
+    "no such slot": "what was kept of the guest is missing",
+    "unsupported": "the host is of an older release",
 }
 
 

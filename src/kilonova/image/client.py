@@ -62,14 +62,13 @@ class ImageClient:
         return changed
 
     async def upload(self, image_id: str, content: bytes | AsyncIterator[bytes], token: str) -> None:
-        path = f"{_path(image_id)}/file"
-        await self._call("PUT", path, token, content=content, kind="application/octet-stream")
+        await self._call("PUT", data_path(image_id), token, content=content, kind="application/octet-stream")
 
     @asynccontextmanager
     async def download(self, image_id: str, token: str) -> AsyncIterator[AsyncIterator[bytes]]:
         """`async with client.download(…) as chunks`; an image without data gives none."""
         headers = {"X-Auth-Token": token}
-        async with self._caller.stream("GET", f"{_path(image_id)}/file", headers=headers) as answer:
+        async with self._caller.stream("GET", data_path(image_id), headers=headers) as answer:
             if answer.status >= 400:
                 body = b"".join([chunk async for chunk in answer.chunks])
                 raise _error(answer.status, body)
@@ -100,6 +99,11 @@ class ImageClient:
         if answer.status >= 400:
             raise _error(answer.status, answer.body)
         return answer.json() if answer.body else None
+
+
+def data_path(image_id: str) -> str:
+    """Where the image's data is, below the service's base."""
+    return f"{_path(image_id)}/file"
 
 
 def _path(image_id: str) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 import orjson
 
 from kilonova.hosts import messages
-from kilonova.hosts.messages import Change, Command
+from kilonova.hosts.messages import Change, Command, Transfer
 from kilonova.hosts.transport import HostFailed
+from kilonova.image.client import data_path
 from kilonova.operations import Failed, Operation
+from kilonova.services import Services
 from kilonova.store import Reader, Row
 
 
@@ -39,6 +41,11 @@ async def ask(op: Operation, host: str, step: str, verb: Change, *, timeout: flo
         Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),
         timeout=timeout,
     )
+
+
+async def transfer_of(services: Services, image_id: str) -> Transfer:
+    """How a host gets at the image's data: for this service, whoever's image it is."""
+    return Transfer(url=data_path(image_id), token=await services.identity.token())
 
 
 def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:

@@ -3,23 +3,39 @@
 A command may reach a driver twice: the agent may die after the work and before its journal says so. So every
 method says what the guest shall be, not what to do to it, and finds its own earlier work:
 
-    spawn      an identical guest that is there is a success (started if it stands still); one that was built
-               half is completed or replaced; another guest under the same id is refused as "guest differs"
-    destroy    a guest that is not there is a success; what half a spawn left behind goes as well
-    power_on   a running guest is a success
-    power_off  a guest that is shut down is a success
-    reboot     the one that cannot tell: a repeat boots once more; a guest that stands still is started
+    spawn            an identical guest that is there is a success (started if it stands still and shall run); one that
+                     was built half is completed or replaced; another guest under the same id is refused as "guest
+                     differs"
+    destroy          a guest that is not there is a success; what half a spawn left behind goes as well; slots stay
+    power_on         a running guest is a success
+    power_off        a guest that is shut down is a success
+    reboot           the one that cannot tell: a repeat boots once more; a guest that stands still is started
 
-The agent lets one method at a time work on a guest. Only a destroy does not wait: the running method's task is
-cancelled, and the destroy starts once that task has ended. A driver whose work goes on in a thread or in the
-hypervisor must therefore not let CancelledError out before that work has stopped touching the guest.
+    park             what is in the slot already is a success, and a guest beside it is left alone
+    unpark           an empty slot and a guest are a success (it is started or stopped as asked); a guest beside the
+                     slot is replaced by what the slot holds; neither is "no such slot"
+    discard          an empty slot is a success; the guest itself is left alone
+    receive          an identical guest that is there is a success (started as with spawn), also when the source's slot
+                     is empty by now; another one is refused as "guest differs"
+    expect           a slot made ready is a success, and so is a guest that has come already
+    migrate_live     a guest that is not here but at the destination is a success; one that is at neither is missing
+    stop_migration   no migration is a success. One that ended before is not brought back: look where the guest is
+    hurry_migration  no migration is a success
+    snapshot         an image that has its data already is a success
+
+The agent lets one method at a time work on a guest, but for two. A destroy does not wait: the running method's task
+is cancelled, and the destroy starts once that task has ended; and so does a stop_migration with a migrate_live. A
+hurry_migration runs beside it. A driver whose work goes on in a thread or in the hypervisor must therefore not let
+CancelledError out before that work has stopped touching the guest. A migrate_live that is cancelled leaves the guest
+here, and the slot at the destination as it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
-from kilonova.hosts.messages import ErrorKind, Guest, GuestState, HostFacts
+from kilonova.hosts.messages import ErrorKind, Guest, GuestState, HostFacts, MigrationState, Transfer
 
 
 class DriverError(Exception):
@@ -37,12 +53,28 @@ class MissingGuest(DriverError):
         super().__init__(f"no guest {guest_id} on this host", kind="missing guest")
 
 
+class NoSuchSlot(DriverError):
+    def __init__(self, guest_id: str, slot: str, host: str) -> None:
+        super().__init__(f"{host} keeps nothing of guest {guest_id} in slot {slot}", kind="no such slot")
+
+
 class NoAnswer(Exception):
     """The host falls silent and its agent answers nothing at all. Raised by simulations of it only."""
 
 
+class Images(Protocol):
+    """How a driver reads and writes the data of images. Both raise DriverError."""
+
+    async def write(self, transfer: Transfer, data: bytes | AsyncIterator[bytes]) -> None:
+        """An image that has its data already is left as it is: an earlier try has written it."""
+
+    def read(self, transfer: Transfer) -> AsyncIterator[bytes]: ...
+
+
 class Driver(Protocol):
-    async def spawn(self, guest: Guest) -> GuestState: ...
+    async def spawn(
+        self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
+    ) -> GuestState: ...
 
     async def destroy(self, guest_id: str) -> None: ...
 
@@ -52,6 +84,27 @@ class Driver(Protocol):
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState: ...
 
-    async def guests(self) -> list[GuestState]: ...
+    async def park(self, guest_id: str, slot: str) -> GuestState: ...
+
+    async def unpark(self, guest_id: str, slot: str, start: bool) -> GuestState: ...
+
+    async def discard(self, guest_id: str, slot: str) -> None: ...
+
+    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState: ...
+
+    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None: ...
+
+    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None: ...
+
+    async def stop_migration(self, guest_id: str) -> None: ...
+
+    async def hurry_migration(self, guest_id: str) -> None: ...
+
+    async def snapshot(self, guest_id: str, data: Transfer) -> None: ...
+
+    async def look_migration(self, guest_id: str) -> MigrationState | None: ...
+
+    async def guests(self) -> list[GuestState]:
+        """Those in slots too."""
 
     async def describe(self) -> HostFacts: ...

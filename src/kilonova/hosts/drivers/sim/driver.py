@@ -7,12 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import orjson
 
-from kilonova.hosts.drivers.base import DriverError, MissingGuest, NoAnswer
+from kilonova import ids
+from kilonova.hosts.drivers.base import DriverError, Images, MissingGuest, NoAnswer, NoSuchSlot
+from kilonova.hosts.drivers.sim.migration import Migration
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
 from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, inventory_of
 from kilonova.hosts.drivers.sim.store import SimStore, Size
-from kilonova.hosts.messages import Guest, GuestState, HostFacts, Inventory, SharingProvider
+from kilonova.hosts.messages import (
+    Guest,
+    GuestState,
+    HostFacts,
+    Inventory,
+    MigrationState,
+    SharingProvider,
+    Transfer,
+)
 
 RESERVED_MEMORY_MB = 512
 CPU_ALLOCATION_RATIO = 4.0
@@ -37,6 +48,9 @@ X86_TRAITS = ["HW_CPU_X86_SSE42", "HW_CPU_X86_VMX"]
 _PLAIN = Shape(name="plain")
 _CPUS = {"VCPU", "PCPU"}
 _HANG_LOOKS_EVERY = 0.1
+# What a snapshot's data begins with; and more than this is nobody's snapshot of ours.
+_SNAPSHOT = "kilonova-sim disk"
+_MOST_SNAPSHOT_BYTES = 4096
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -48,22 +62,35 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class SimDriver:
-    def __init__(self, host: str, body: Body, store: SimStore, rules: Rules, latency: Mapping[str, float]) -> None:
+    """`peers`: the bodies of all hosts of the store, by name. `images`: without, nothing is read or written there."""
+
+    def __init__(
+        self,
+        host: str,
+        peers: Mapping[str, Body],
+        store: SimStore,
+        rules: Rules,
+        latency: Mapping[str, float],
+        images: Images | None = None,
+    ) -> None:
         self._host = host
-        self._body = body
+        self._peers = peers
         self._store = store
         self._rules = rules
         self._latency = latency
+        self._images = images
+        self._migrations: dict[str, Migration] = {}
 
-    async def spawn(self, guest: Guest) -> GuestState:
+    async def spawn(
+        self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
+    ) -> GuestState:
         await self._pass("spawn")
-        built = self._store.spec(self._host, guest.id)
-        if built is None:
-            self._store.add_guest(self._host, guest)
+        found = self._identical(guest)
+        if found is None:
+            disk = self._disk_left(guest.id, disk_of) or await self._disk_from(guest, data) or ids.new_id()
+            self._store.add_guest(self._host, guest, disk, running=start)
             return self._guest(guest.id)
-        if not built.same_machine(guest):
-            raise DriverError(f"guest {guest.id} is there already, built otherwise", kind="guest differs")
-        return self._started(guest.id)
+        return self._started(guest.id) if start else found
 
     async def destroy(self, guest_id: str) -> None:
         await self._pass("destroy")
@@ -75,13 +102,84 @@ class SimDriver:
 
     async def power_off(self, guest_id: str) -> GuestState:
         await self._pass("power_off")
-        self._store.set_power(self._host, guest_id, "shutdown")
-        return self._guest(guest_id)
+        return self._stopped(guest_id)
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:
         await self._pass("reboot")
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
+
+    async def park(self, guest_id: str, slot: str) -> GuestState:
+        await self._pass("park")
+        if self._store.kept(self._host, guest_id, slot) is None:
+            self._guest(guest_id)
+            self._store.park(self._host, guest_id, slot)
+        return self._kept(self._host, guest_id, slot)
+
+    async def unpark(self, guest_id: str, slot: str, start: bool) -> GuestState:
+        await self._pass("unpark")
+        if self._store.kept(self._host, guest_id, slot) is not None:
+            self._store.unpark(self._host, guest_id, slot)
+        elif self._store.guest(self._host, guest_id) is None:
+            raise NoSuchSlot(guest_id, slot, self._host)
+        return self._started(guest_id) if start else self._stopped(guest_id)
+
+    async def discard(self, guest_id: str, slot: str) -> None:
+        await self._pass("discard")
+        self._store.drop(self._host, guest_id, slot)
+
+    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState:
+        await self._pass("receive")
+        found = self._identical(guest)
+        if found is None:
+            self._reach(source)
+            disk = self._kept(source, guest.id, slot).disk
+            self._store.add_guest(self._host, guest, disk, running=start)
+            return self._guest(guest.id)
+        return self._started(guest.id) if start else found
+
+    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None:
+        await self._pass("expect")
+        self._moves_disks(source, block)
+        if self._store.guest(self._host, guest.id) is None:
+            self._store.keep(self._host, guest, slot)
+        elif self._store.guest(source, guest.id) is not None:
+            raise DriverError(f"guest {guest.id} is here already, and on {source} too", kind="guest differs")
+
+    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None:
+        guest = self._store.guest(self._host, guest_id)
+        if guest is None and self._store.guest(destination, guest_id) is not None:
+            return
+        self._kept(destination, guest_id, slot)
+        migration = Migration(self._guest(guest_id), self._moves_disks(destination, block), self._takes("migrate_live"))
+        self._migrations[guest_id] = migration
+        try:
+            while await migration.goes_on():
+                self._reach(destination)
+            await self._fail_as_told("migrate_live")
+            self._arrive(guest_id, destination, slot)
+        finally:
+            del self._migrations[guest_id]
+
+    async def stop_migration(self, guest_id: str) -> None:
+        # The agent has cancelled the migration before it asks for this.
+        await self._pass("stop_migration")
+
+    async def hurry_migration(self, guest_id: str) -> None:
+        await self._pass("hurry_migration")
+        migration = self._migrations.get(guest_id)
+        if migration is not None:
+            migration.hurry()
+
+    async def snapshot(self, guest_id: str, data: Transfer) -> None:
+        await self._pass("snapshot")
+        content = {_SNAPSHOT: self._guest(guest_id).disk, "guest": guest_id}
+        await self._image_service().write(data, orjson.dumps(content))
+
+    async def look_migration(self, guest_id: str) -> MigrationState | None:
+        await self._pass("look_migration")
+        migration = self._migrations.get(guest_id)
+        return None if migration is None else migration.state()
 
     async def guests(self) -> list[GuestState]:
         await self._pass("guests")
@@ -89,7 +187,7 @@ class SimDriver:
 
     async def describe(self) -> HostFacts:
         await self._pass("describe")
-        return facts(self._host, self._body, self._store.booted_at(self._host))
+        return facts(self._host, self._peers[self._host], self._store.booted_at(self._host))
 
     def _guest(self, guest_id: str) -> GuestState:
         guest = self._store.guest(self._host, guest_id)
@@ -104,12 +202,89 @@ class SimDriver:
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
 
+    def _stopped(self, guest_id: str) -> GuestState:
+        self._store.set_power(self._host, guest_id, "shutdown")
+        return self._guest(guest_id)
+
+    def _identical(self, guest: Guest) -> GuestState | None:
+        built = self._store.spec(self._host, guest.id)
+        if built is None:
+            return None
+        if not built.same_machine(guest):
+            raise DriverError(f"guest {guest.id} is there already, built otherwise", kind="guest differs")
+        return self._guest(guest.id)
+
+    def _kept(self, host: str, guest_id: str, slot: str) -> GuestState:
+        found = self._store.kept(host, guest_id, slot)
+        if found is None:
+            raise NoSuchSlot(guest_id, slot, host)
+        return found
+
+    # Disks
+
+    def _disk_left(self, guest_id: str, host: str) -> str:
+        """The disk that the guest had on a host that failed, if it can be had from here."""
+        found = self._store.guest(host, guest_id) if host and self._shares_disks(host) else None
+        return "" if found is None else found.disk
+
+    async def _disk_from(self, guest: Guest, data: Transfer | None) -> str:
+        """The disk that a snapshot was taken of. Whatever else people call a snapshot is an image like any other."""
+        if data is None or guest.image is None or guest.image.properties.get("image_type") != "snapshot":
+            return ""
+        content = b""
+        async for chunk in self._image_service().read(data):
+            content += chunk
+            if len(content) > _MOST_SNAPSHOT_BYTES:
+                return ""
+        try:
+            return str(orjson.loads(content)[_SNAPSHOT])
+        except (ValueError, KeyError, TypeError):
+            return ""
+
+    def _image_service(self) -> Images:
+        if self._images is None:
+            raise DriverError(f"{self._host} has no image service to read from or write to")
+        return self._images
+
+    def _shares_disks(self, other: str) -> bool:
+        here, there = (_disk_stores(self._peers.get(host)) for host in (self._host, other))
+        return not here.isdisjoint(there)
+
+    def _moves_disks(self, other: str, block: bool | None) -> bool:
+        """Whether a migration between both moves the disks too. What is asked for and cannot be is refused."""
+        shared = self._shares_disks(other)
+        if block is False and not shared:
+            raise DriverError(f"{self._host} and {other} share no storage, so that the disks have to be moved as well")
+        if block and shared:
+            raise DriverError(f"{self._host} and {other} share the storage of disks, so that these cannot be moved")
+        return not shared
+
+    # Moves
+
+    def _reach(self, other: str) -> None:
+        if other != self._host and self._rules.silent([other]):
+            raise DriverError(f"{other} cannot be reached from {self._host}")
+
+    def _arrive(self, guest_id: str, destination: str, slot: str) -> None:
+        self._reach(destination)
+        if not self._store.hand_over(self._host, guest_id, destination, slot):
+            self._guest(guest_id)
+            self._kept(destination, guest_id, slot)
+            raise DriverError(f"guest {guest_id} is on {destination} already, and here too", kind="guest differs")
+
+    # Troubles made to order
+
     async def _pass(self, step: Step) -> None:
-        seconds = self._rules.latency(self._host, step)
-        if seconds is None:
-            seconds = self._latency.get(step, 0.0)
+        seconds = self._takes(step)
         if seconds > 0:
             await asyncio.sleep(seconds)
+        await self._fail_as_told(step)
+
+    def _takes(self, step: Step) -> float:
+        seconds = self._rules.latency(self._host, step)
+        return self._latency.get(step, 0.0) if seconds is None else seconds
+
+    async def _fail_as_told(self, step: Step) -> None:
         while (rule := self._rules.take_failure(self._host, step)) is not None:
             await self._fail(rule, step)
 
@@ -124,6 +299,11 @@ class SimDriver:
                     await asyncio.sleep(_HANG_LOOKS_EVERY)
             case _:
                 raise DriverError(message)
+
+
+def _disk_stores(body: Body | None) -> set[str]:
+    """The names of what the host has its disks on together with others."""
+    return {one.name for one in body.sharing if "DISK_GB" in one.inventory} if body is not None else set()
 
 
 def facts(host: str, body: Body, booted_at: float | None = None) -> HostFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
@@ -12,7 +13,26 @@ from kilonova.hosts.drivers.sim.store import SimStore
 
 Kind = Literal["fail", "latency"]
 Mode = Literal["error", "unreachable", "hang"]
-Step = Literal["spawn", "destroy", "power_on", "power_off", "reboot", "guests", "describe", "heartbeat"]
+Step = Literal[
+    "spawn",
+    "destroy",
+    "power_on",
+    "power_off",
+    "reboot",
+    "park",
+    "unpark",
+    "discard",
+    "receive",
+    "expect",
+    "migrate_live",
+    "stop_migration",
+    "hurry_migration",
+    "snapshot",
+    "look_migration",
+    "guests",
+    "describe",
+    "heartbeat",
+]
 
 MODES: tuple[str, ...] = get_args(Mode)
 STEPS: tuple[str, ...] = get_args(Step)
@@ -20,7 +40,10 @@ ANY = "*"
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`host` is a name or a shell pattern; `step` is one of STEPS or `*`; no `times` means until cleared."""
+    """`host` is a name or a shell pattern; `step` is one of STEPS or `*`; no `times` means until cleared.
+
+    With a `chance` it strikes in that part of the cases, else in all.
+    """
 
     id: int
     kind: Kind
@@ -31,6 +54,7 @@ class Rule(msgspec.Struct, frozen=True):
     times: int | None
     seconds: float | None
     fired: int
+    chance: float | None
 
     @property
     def spent(self) -> bool:
@@ -39,6 +63,9 @@ class Rule(msgspec.Struct, frozen=True):
     def matches(self, host: str, step: str) -> bool:
         return self.step in (step, ANY) and fnmatchcase(host, self.host)
 
+    def drawn(self) -> bool:
+        return self.chance is None or random.random() < self.chance
+
 
 class Rules:
     def __init__(self, store: SimStore) -> None:
@@ -46,20 +73,26 @@ class Rules:
         self._version: object = None
         self._rules: list[Rule] = []
 
-    def add_failure(self, host: str, step: str, mode: str, times: int | None, message: str | None) -> int:
+    def add_failure(
+        self, host: str, step: str, mode: str, times: int | None, message: str | None, chance: float | None = None
+    ) -> int:
         self._connection.execute(
-            "INSERT INTO rules (kind, host, step, mode, times, message) VALUES ('fail', ?, ?, ?, ?, ?)",
-            (host, step, mode, times, message),
+            "INSERT INTO rules (kind, host, step, mode, times, message, chance) VALUES ('fail', ?, ?, ?, ?, ?, ?)",
+            (host, step, mode, times, message, chance),
         )
         self._forget()
         return self._connection.last_insert_rowid()
 
-    def set_latency(self, host: str, step: str, seconds: float) -> None:
-        """The newest latency that matches counts, so a 0 exempts; one for the same host and step is replaced."""
+    def set_latency(self, host: str, step: str, seconds: float, chance: float | None = None) -> None:
+        """The newest latency that matches counts, so a 0 exempts; one for the same host and step is replaced.
+
+        Where one with a chance does not strike, the next one counts.
+        """
         with self._connection:
             self._connection.execute("DELETE FROM rules WHERE kind = 'latency' AND host = ? AND step = ?", (host, step))
             self._connection.execute(
-                "INSERT INTO rules (kind, host, step, seconds) VALUES ('latency', ?, ?, ?)", (host, step, seconds)
+                "INSERT INTO rules (kind, host, step, seconds, chance) VALUES ('latency', ?, ?, ?, ?)",
+                (host, step, seconds, chance),
             )
         self._forget()
 
@@ -81,14 +114,15 @@ class Rules:
 
     def latency(self, host: str, step: str) -> float | None:
         for rule in reversed(self.all()):
-            if rule.kind == "latency" and rule.matches(host, step):
+            if rule.kind == "latency" and rule.matches(host, step) and rule.drawn():
                 return rule.seconds
         return None
 
     def take_failure(self, host: str, step: str) -> Rule | None:
         """The oldest failure that is due here, counted as fired."""
         for rule in self.all():
-            if rule.kind == "fail" and not rule.spent and rule.matches(host, step) and self._fire(rule):
+            is_due = rule.kind == "fail" and not rule.spent and rule.matches(host, step) and rule.drawn()
+            if is_due and self._fire(rule):
                 return rule
         return None
 
@@ -98,7 +132,9 @@ class Rules:
 
     def silent(self, hosts: Iterable[str]) -> list[str]:
         """Those cut off for good, so that not even their heartbeats come through."""
-        cuts = [rule for rule in self.all() if rule.mode == "unreachable" and rule.times is None]
+        cuts = [
+            rule for rule in self.all() if rule.mode == "unreachable" and rule.times is None and rule.chance is None
+        ]
         return [host for host in hosts if any(rule.matches(host, "heartbeat") for rule in cuts)]
 
     def _fire(self, rule: Rule) -> bool:
@@ -114,6 +150,6 @@ class Rules:
 
     def _load(self) -> list[Rule]:
         rows: Any = self._connection.execute(
-            "SELECT id, kind, host, step, mode, message, times, seconds, fired FROM rules ORDER BY id"
+            "SELECT id, kind, host, step, mode, message, times, seconds, fired, chance FROM rules ORDER BY id"
         )
         return [Rule(*row) for row in rows]

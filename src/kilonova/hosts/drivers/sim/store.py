@@ -1,4 +1,4 @@
-"""`sim.db`: the simulated hosts, their guests, and the rules of what shall go wrong on them."""
+"""`sim.db`: the simulated hosts, their guests and slots, and the rules of what shall go wrong on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,23 @@ CREATE TABLE IF NOT EXISTS guests (
     spec BLOB NOT NULL,
     created_at REAL NOT NULL,
     boots INTEGER NOT NULL,
+    disk TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (host, id)
+);
+CREATE TABLE IF NOT EXISTS kept (
+    host TEXT NOT NULL,
+    id TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    name TEXT NOT NULL,
+    power TEXT NOT NULL,
+    vcpus INTEGER NOT NULL,
+    ram_mb INTEGER NOT NULL,
+    disk_gb INTEGER NOT NULL,
+    spec BLOB NOT NULL,
+    created_at REAL NOT NULL,
+    boots INTEGER NOT NULL,
+    disk TEXT NOT NULL,
+    PRIMARY KEY (host, id, slot)
 );
 CREATE TABLE IF NOT EXISTS rules (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -47,11 +63,21 @@ CREATE TABLE IF NOT EXISTS rules (
     message TEXT,
     times INTEGER,
     seconds REAL,
-    fired INTEGER NOT NULL DEFAULT 0
+    fired INTEGER NOT NULL DEFAULT 0,
+    chance REAL
 );
 """
 
-_STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots"
+# What files of older releases lack, and how it is filled there.
+_ADDED = (
+    ("hosts", "booted_at", "REAL", "UPDATE hosts SET booted_at = :now WHERE booted_at IS NULL"),
+    ("guests", "disk", "TEXT NOT NULL DEFAULT ''", "UPDATE guests SET disk = lower(hex(randomblob(16)))"),
+    ("rules", "chance", "REAL", ""),
+)
+
+_STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk"
+# What is known of a guest before it first runs.
+_BUILT = "name, vcpus, ram_mb, disk_gb, spec, created_at"
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -68,17 +94,17 @@ class SimStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = open_file(path, _SCHEMA)
-        self._add_booted_at()
+        self._add_missing()
 
     def close(self) -> None:
         self.connection.close()
 
-    def _add_booted_at(self) -> None:
-        """Files of older releases have no such column."""
-        if not any(row[1] == "booted_at" for row in self.connection.execute("PRAGMA table_info(hosts)")):
-            with contextlib.suppress(apsw.SQLError):  # another process was quicker
-                self.connection.execute("ALTER TABLE hosts ADD COLUMN booted_at REAL")
-                self.connection.execute("UPDATE hosts SET booted_at = ? WHERE booted_at IS NULL", (clock.now(),))
+    def _add_missing(self) -> None:
+        for table, column, kind, fill in _ADDED:
+            if not any(row[1] == column for row in self.connection.execute(f"PRAGMA table_info({table})")):
+                with contextlib.suppress(apsw.SQLError), self.connection:  # another process may be quicker
+                    self.connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+                    self.connection.execute(fill, {"now": clock.now()})
 
     # Hosts
 
@@ -112,13 +138,11 @@ class SimStore:
 
     # Guests
 
-    def add_guest(self, host: str, guest: Guest) -> None:
-        flavor = guest.flavor
-        values = (guest.name, flavor.vcpus, flavor.ram_mb, flavor.disk_gb, messages.encode(guest), clock.now())
+    def add_guest(self, host: str, guest: Guest, disk: str, *, running: bool = True) -> None:
+        power: Power = "running" if running else "shutdown"
+        values = (host, guest.id, *_built(guest), power, int(running), disk)
         self.connection.execute(
-            "INSERT INTO guests (host, id, name, power, vcpus, ram_mb, disk_gb, spec, created_at, boots)"
-            " VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, 1)",
-            (host, guest.id, *values),
+            f"INSERT INTO guests (host, id, {_BUILT}, power, boots, disk) VALUES ({_marks(11)})", values
         )
 
     def remove_guest(self, host: str, guest_id: str) -> None:
@@ -142,16 +166,82 @@ class SimStore:
         return None if row is None else messages.decode_guest(row[0])
 
     def guests(self, host: str) -> list[GuestState]:
-        sql = f"SELECT {_STATE} FROM guests WHERE host = ? ORDER BY id"
-        return [_state(row) for row in self.connection.execute(sql, (host,))]
+        """Those in slots too."""
+        return [guest for _, guest in self._all("WHERE host = ?1", host)]
 
     def all_guests(self) -> list[tuple[str, GuestState]]:
-        sql = f"SELECT host, {_STATE} FROM guests ORDER BY host, created_at"
-        return [(host, _state(row)) for host, *row in self.connection.execute(sql)]
+        return self._all("")
+
+    def _all(self, condition: str, *values: str) -> list[tuple[str, GuestState]]:
+        sql = (
+            f"SELECT host, {_STATE}, '' AS slot FROM guests {condition}"
+            f" UNION ALL SELECT host, {_STATE}, slot FROM kept {condition} ORDER BY host, created_at, id, slot"
+        )
+        return [(host, _state(row)) for host, *row in self.connection.execute(sql, values)]
+
+    # Slots
+
+    def kept(self, host: str, guest_id: str, slot: str) -> GuestState | None:
+        sql = f"SELECT {_STATE}, slot FROM kept WHERE host = ? AND id = ? AND slot = ?"
+        row = self.connection.execute(sql, (host, guest_id, slot)).fetchone()
+        return None if row is None else _state(row)
+
+    def keep(self, host: str, guest: Guest, slot: str) -> None:
+        """Makes a slot ready for a guest that is to come."""
+        self.connection.execute(
+            f"INSERT OR IGNORE INTO kept (host, id, slot, {_BUILT}, power, boots, disk) VALUES ({_marks(12)})",
+            (host, guest.id, slot, *_built(guest), "shutdown", 0, ""),
+        )
+
+    def drop(self, host: str, guest_id: str, slot: str) -> None:
+        self.connection.execute("DELETE FROM kept WHERE host = ? AND id = ? AND slot = ?", (host, guest_id, slot))
+
+    def park(self, host: str, guest_id: str, slot: str) -> None:
+        with self.connection:
+            self.connection.execute(
+                f"INSERT INTO kept (host, id, slot, {_BUILT}, power, boots, disk)"
+                f" SELECT host, id, ?, {_BUILT}, 'shutdown', boots, disk FROM guests WHERE host = ? AND id = ?",
+                (slot, host, guest_id),
+            )
+            self.remove_guest(host, guest_id)
+
+    def unpark(self, host: str, guest_id: str, slot: str) -> None:
+        with self.connection:
+            self.connection.execute(
+                f"INSERT OR REPLACE INTO guests (host, id, {_BUILT}, power, boots, disk)"
+                f" SELECT host, id, {_BUILT}, power, boots, disk FROM kept WHERE host = ? AND id = ? AND slot = ?",
+                (host, guest_id, slot),
+            )
+            self.drop(host, guest_id, slot)
+
+    def hand_over(self, source: str, guest_id: str, destination: str, slot: str) -> bool:
+        """The slot at the destination becomes the guest, and the source has none. False: guest or slot is not there."""
+        with self.connection:
+            self.connection.execute(
+                f"INSERT OR IGNORE INTO guests (host, id, {_BUILT}, power, boots, disk)"
+                " SELECT k.host, k.id, k.name, k.vcpus, k.ram_mb, k.disk_gb, k.spec, g.created_at, g.power, g.boots,"
+                " g.disk FROM guests g JOIN kept k ON k.id = g.id AND k.host = ?3 AND k.slot = ?4"
+                " WHERE g.host = ?1 AND g.id = ?2",
+                (source, guest_id, destination, slot),
+            )
+            if self.connection.changes() != 1:
+                return False
+            self.remove_guest(source, guest_id)
+            self.drop(destination, guest_id, slot)
+        return True
+
+
+def _built(guest: Guest) -> tuple[object, ...]:
+    flavor = guest.flavor
+    return guest.name, flavor.vcpus, flavor.ram_mb, flavor.disk_gb, messages.encode(guest), clock.now()
+
+
+def _marks(number: int) -> str:
+    return ", ".join("?" * number)
 
 
 def _state(row: Any) -> GuestState:
-    guest_id, name, power, vcpus, ram_mb, disk_gb, created_at, boots = row
+    guest_id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, *slot = row
     return GuestState(
         id=guest_id,
         name=name,
@@ -161,4 +251,6 @@ def _state(row: Any) -> GuestState:
         disk_gb=disk_gb,
         created_at=created_at,
         boots=boots,
+        disk=disk,
+        slot=slot[0] if slot else "",
     )

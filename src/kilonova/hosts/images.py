@@ -1,0 +1,56 @@
+"""The data of images as drivers need it, from the image service's public API, in this process or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.http.client import Unreachable
+
+if TYPE_CHECKING:
+    from kilonova.hosts.messages import Transfer
+    from kilonova.http.client import Caller
+
+_FILE = "/file"
+
+
+class ImageService:
+    """The caller's base is the service's, without a version. Only there do the tokens go that commands bring along."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def write(self, transfer: Transfer, data: bytes | AsyncIterator[bytes]) -> None:
+        headers = _headers(transfer) | {"Content-Type": "application/octet-stream"}
+        try:
+            answer = await self._caller.request("PUT", transfer.url, headers=headers, content=data)
+            if answer.status == 409 and await self._is_written(transfer):
+                return
+        except Unreachable as error:
+            raise DriverError(str(error), passing=True) from error
+        _check(answer.status)
+
+    async def read(self, transfer: Transfer) -> AsyncIterator[bytes]:
+        try:
+            async with self._caller.stream("GET", transfer.url, headers=_headers(transfer)) as answer:
+                _check(answer.status)
+                async for chunk in answer.chunks:
+                    yield chunk
+        except Unreachable as error:
+            raise DriverError(str(error), passing=True) from error
+
+    async def _is_written(self, transfer: Transfer) -> bool:
+        path = transfer.url.removesuffix(_FILE)
+        answer = await self._caller.request("GET", path, headers=_headers(transfer))
+        return answer.status == 200 and answer.json()["status"] == "active"
+
+
+def _headers(transfer: Transfer) -> dict[str, str]:
+    return {"X-Auth-Token": transfer.token}
+
+
+def _check(status: int) -> None:
+    if status >= 400:
+        passing = status >= 500 or status == 429
+        raise DriverError(f"the image service answered {status}", passing=passing)
