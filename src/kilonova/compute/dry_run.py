@@ -9,7 +9,7 @@ Everything that can be refused was refused before, as if it were done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -17,10 +17,12 @@ from msgspec import structs
 from kilonova.compute.api import api
 from kilonova.compute.placements import views
 from kilonova.compute.placements.sight import Sight, sight
+from kilonova.compute.servers import copying, placing
 from kilonova.http import Answer, Context, Field, View
 from kilonova.http.dry_run import asked
 from kilonova.http.views import OMIT
 from kilonova.scheduler import Candidate, Plan, Request
+from kilonova.store import Row
 
 __all__ = ["answer", "asked"]
 
@@ -30,11 +32,23 @@ _AT_ONCE = 50
 async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Request]) -> Answer:
     """The plans of these requests, one after the other, for a caller who looks at servers of the target's project."""
     plans = await ctx.services.scheduler.rehearse(lambda taken: _following(requests, taken))
+    return await _answer(ctx, target, len(requests), plans)
+
+
+async def answer_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Answer:
+    """The plan of a move; `params` are those of `operations.moving.Move`."""
+    target = {"project_id": server["project_id"], "user_id": server["user_id"]}
+    if params.get("unverified"):
+        return await _answer(ctx, target, 1, [await copying.plan(ctx.db, server, params["host"])])
+    return await answer(ctx, target, [await placing.move_request(ctx.db, server, params)])
+
+
+async def _answer(ctx: Context, target: dict[str, Any], servers: int, plans: Sequence[Plan]) -> Answer:
     seen = await sight(ctx, target)
     placed = sum(bool(plan.candidates) for plan in plans)
     body = {
         "sees": seen.sees,
-        "servers": len(requests),
+        "servers": servers,
         "placed": placed,
         "plans": await _shown(ctx, plans, seen),
     }

@@ -179,8 +179,8 @@ class request:
         self.target = target
         self.name = name or f"`{target}`"
 
-    def gains(self, path: str) -> Change:
-        return Body(self.target, f"{self.name} takes `{path}`", path, None, False, None)
+    def gains(self, path: str, *, upgrade: Upgrade | None = None) -> Change:
+        return Body(self.target, f"{self.name} takes `{path}`", path, None, False, upgrade)
 
     def loses(self, path: str, *, schema: Schema, required: bool = False, upgrade: Upgrade | None = None) -> Change:
         return Body(self.target, f"{self.name} no longer takes `{path}`", path, schema, required, upgrade)

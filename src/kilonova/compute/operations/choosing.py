@@ -14,7 +14,7 @@ from kilonova.compute.servers import placing
 from kilonova.hosts.transport import HostTrouble
 from kilonova.operations import Failed, GoBack, Operation, Passing
 from kilonova.placement.claims import Consumer
-from kilonova.scheduler import Candidate, Diagnosis, Request, attempts, claim_first
+from kilonova.scheduler import Candidate, Diagnosis, Plan, Request, attempts, claim_first
 from kilonova.scheduler.attempts import Packed
 from kilonova.store import Row, Transaction
 
@@ -29,23 +29,27 @@ def tried(op: Operation) -> frozenset[str]:
 async def plan(op: Operation, server: Row, request: Request) -> dict[str, Any]:
     """The result of "choose host". Raises Failed where no host is valid."""
     found = await op.services.scheduler.plan(request, lost=op.note.get("lost", ()))
+    if not found.candidates and await placing.others_may_leave(op.db, server, op.note.get("tried", {}), request.group):
+        raise Passing(_refusal(op, found.diagnosis))
+    return await proposal(op, found)
+
+
+async def proposal(op: Operation, found: Plan) -> dict[str, Any]:
+    """The same from a plan that is made."""
     if not found.candidates:
-        before = op.note.get("tried", {})
-        sentence = found.diagnosis.sentence()
-        message = f"{sentence}. Tried before: {_reasons(before, op.note)}" if before else sentence
-        if await placing.others_may_leave(op.db, server, before, request.group):
-            raise Passing(message)
         async with op.db.transaction() as tx:
             await _keep(op, tx, found.diagnosis, None)
-        raise Failed(message, fault=_fault(before, found.diagnosis.account()))
-    return proposal(found.candidates, found.diagnosis)
-
-
-def proposal(candidates: tuple[Candidate, ...], diagnosis: Diagnosis) -> dict[str, Any]:
+        fault = _fault(op.note.get("tried", {}), found.diagnosis.account())
+        raise Failed(_refusal(op, found.diagnosis), fault=fault)
     return {
-        "candidates": [structs.astuple(candidate) for candidate in candidates],
-        "diagnosis": attempts.pack(diagnosis),
+        "candidates": [structs.astuple(candidate) for candidate in found.candidates],
+        "diagnosis": attempts.pack(found.diagnosis),
     }
+
+
+def _refusal(op: Operation, diagnosis: Diagnosis) -> str:
+    before, sentence = op.note.get("tried", {}), diagnosis.sentence()
+    return f"{sentence}. Tried before: {_reasons(before, op.note)}" if before else sentence
 
 
 async def take(op: Operation, tx: Transaction, server: Row, consumer: Consumer) -> Candidate:

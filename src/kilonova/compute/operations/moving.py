@@ -11,12 +11,10 @@ from typing import Any
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations import choosing
 from kilonova.compute.operations.common import server_of
-from kilonova.compute.servers import model, placing
+from kilonova.compute.servers import copying, model, placing
 from kilonova.operations import Cancelled, Failed, Operation
-from kilonova.placement import allocations_of, exchange
+from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
-from kilonova.scheduler import Candidate
-from kilonova.scheduler.explain import Diagnosis
 from kilonova.store import Row, Transaction
 
 
@@ -45,7 +43,8 @@ def destination(op: Operation) -> str:
 async def choose(op: Operation) -> dict[str, Any]:
     server = await server_of(op)
     if op.params.get("unverified"):
-        return await _copy(op, server)
+        found = await copying.plan(op.db, server, op.params["host"], tried=choosing.tried(op))
+        return await choosing.proposal(op, found)
     request = await placing.move_request(op.db, server, op.params, tried=choosing.tried(op))
     return await choosing.plan(op, server, request)
 
@@ -82,35 +81,3 @@ async def hand_over(op: Operation, tx: Transaction) -> Row:
 
 def consumer(op: Operation, server: Row) -> Consumer:
     return Consumer(op.id, server["project_id"], server["user_id"], "MIGRATION")
-
-
-async def _copy(op: Operation, server: Row) -> dict[str, Any]:
-    """The named host without asking the scheduler: as much of its root as the server holds of the source's.
-
-    A share of several providers, or of a nested or sharing one, cannot be copied; nor can one to a host whose root
-    does not have it all.
-    """
-    if op.note.get("lost"):
-        raise Failed("No valid host was found: the given host has no room")
-    held = (await allocations_of(op.db, [server["id"]])).get(server["id"], {})
-    roots = await op.db.fetch(_ROOTS, server["host"], op.params["host"])
-    root_of = {row["host"]: row for row in roots}
-    source, target = root_of.get(server["host"]), root_of.get(op.params["host"])
-    if target is None:
-        raise Failed("No valid host was found: the given host is gone")
-    share = held.get(source["uuid"], {}) if source else {}
-    there = {row["resource_class"] for row in await op.db.fetch(_STOCK, target["uuid"])}
-    if len(held) != 1 or not share or not share.keys() <= there:
-        raise Failed("No valid host was found: the server's allocation is complex and cannot be copied by force")
-    candidate = Candidate(target["uuid"], target["host"], target["hypervisor_hostname"], {target["uuid"]: share})
-    asked = {"resources": share, "host": target["host"], "unverified": True}
-    return choosing.proposal((candidate,), Diagnosis(hosts=1, filters=(), asked=asked))
-
-
-_ROOTS = """
-SELECT h.uuid, h.host, h.hypervisor_hostname FROM hypervisors h JOIN resource_providers p ON p.uuid = h.uuid
-WHERE h.host IN ($1, $2)
-"""
-_STOCK = """
-SELECT i.resource_class FROM inventories i JOIN resource_providers p ON p.id = i.provider_id WHERE p.uuid = $1
-"""

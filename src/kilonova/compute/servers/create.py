@@ -118,9 +118,14 @@ async def prepare(ctx: Context) -> Prepared:
         params={"networks": nics, "security_groups": security_groups, "destination": to_builtins(destination)},
         destination=destination,
         group_id=await _group(ctx, ctx.db, group_of(_hints(ctx))),
-        password=body.get("adminPass") or "".join(secrets.choice(_ALPHABET) for _ in range(12)),
+        password=body.get("adminPass") or new_password(),
         security_groups=security_groups,
     )
+
+
+def new_password() -> str:
+    """For the answer; the guest learns none."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(12))
 
 
 async def rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
