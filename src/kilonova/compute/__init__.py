@@ -25,8 +25,11 @@ NOUNS = (
     "gone",
     "servers",
     "actions",
+    "migrations",
     "placements",
 )
+# Actions of servers that are more than a line have a module each.
+ACTIONS = ("evacuating", "shelving")
 
 
 @cache
@@ -37,5 +40,7 @@ def build() -> Api:
 
     for noun in NOUNS:
         importlib.import_module(f"kilonova.compute.{noun}.api")
+    for action in ACTIONS:
+        importlib.import_module(f"kilonova.compute.servers.{action}")
     api.compile(load(versions))
     return api

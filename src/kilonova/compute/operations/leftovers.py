@@ -19,7 +19,7 @@ from kilonova.operations import Failed, Operation, Passing, Step, begin
 from kilonova.store import Row, Transaction
 
 # What a host says of a guest that nothing can or need be done to any more.
-_GONE = ("missing guest", "no such slot")
+GONE = ("missing guest", "no such slot")
 FOR_EVER = 100 * 365 * 24 * 3600.0
 
 
@@ -40,7 +40,7 @@ class ClearGuest(Operation):
 
 
 class RestoreGuest(Operation):
-    """Have a guest as its server's record says it is: out of the slot, and running or not.
+    """Have a guest as its server's record says it is: out of the slot, and running or not; or gone, as the server is.
 
     `params`: those of ClearGuest, and `running`.
     """
@@ -90,7 +90,7 @@ async def _now_or_silent(op: Operation, host: str, step: str, verb: Change) -> b
             raise
         return False
     except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in _GONE):
+        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in GONE):
             raise
     return True
 
@@ -122,8 +122,9 @@ async def _clear(op: Operation) -> None:
     await _fenced(op, _clearing(guest_id, slot))
     async with op.db.transaction() as tx:
         await tx.execute(
-            "UPDATE moves SET outcome = 'cleaned' WHERE operation_id = $1 AND type = 'evacuation'",
+            "UPDATE moves SET outcome = 'cleaned' WHERE operation_id = $1 AND type = 'evacuation' AND source_host = $2",
             op.params["operation"],
+            host,
         )
 
 
@@ -131,6 +132,8 @@ async def _restore(op: Operation) -> None:
     host, slot, running = op.params["host"], op.params.get("slot"), op.params["running"]
     server = await _server(op)
     if server is None or server["deleted"] or server["host"] != host:
+        if slot is not None:
+            await _fenced(op, _clearing(op.params["guest_id"], slot))
         return
     busy = await op.db.fetch_value(
         "SELECT 1 FROM operations WHERE server_id = $1 AND finished_at IS NULL LIMIT 1", server["id"]
@@ -153,7 +156,7 @@ async def _fenced(op: Operation, verb: Change) -> None:
     except StaleEpoch:
         return  # the operation itself came back to it, later than this was asked for
     except HostFailed as error:
-        if error.kind not in _GONE:
+        if error.kind not in GONE:
             raise Passing(str(error)) from error
 
 
