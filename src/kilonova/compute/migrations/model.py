@@ -82,6 +82,14 @@ async def set_destination(tx: Transaction, operation_id: str, host: str | None, 
     )
 
 
+async def set_transfer(tx: Transaction, operation_id: str, transfer: dict[str, int]) -> None:
+    """How far a live migration is; the keys are those of `hosts.messages.MigrationState`."""
+    text = orjson.dumps(transfer).decode()
+    await tx.execute(
+        "UPDATE moves SET transfer = $2, updated_at = $3 WHERE operation_id = $1", operation_id, text, clock.now()
+    )
+
+
 async def set_outcome(tx: Transaction, operation_id: str, outcome: str) -> None:
     await tx.execute(
         "UPDATE moves SET outcome = $2, updated_at = $3 WHERE operation_id = $1", operation_id, outcome, clock.now()

@@ -21,10 +21,10 @@ from kilonova.compute.migrations.model import (
 from kilonova.operations.states import CANCELLED, DONE, FAILED, UNDOING
 from kilonova.store import Row
 
-# `ending`: the operation that confirms or reverts; `changed_at`: when anything of it was last written.
-READ = """
-SELECT m.*, o.state, o.step, o.undo_to, o.error,
-    CASE WHEN o.updated_at > m.updated_at THEN o.updated_at ELSE m.updated_at END AS changed_at,
+CHANGED_AT = "(CASE WHEN o.updated_at > m.updated_at THEN o.updated_at ELSE m.updated_at END)"
+# `ending` is the operation that confirms or reverts.
+READ = f"""
+SELECT m.*, o.state, o.step, o.undo_to, o.error, {CHANGED_AT} AS changed_at,
     (SELECT e.kind FROM operations e WHERE e.server_id = m.server_id AND e.finished_at IS NULL
         AND e.kind IN ('confirm_resize', 'revert_resize') ORDER BY e.seq LIMIT 1) AS ending
 FROM moves m JOIN operations o ON o.id = m.operation_id
@@ -106,6 +106,23 @@ def status(row: Row) -> str:
         return UNDOING_ERROR
     # Also of one that goes back to try another host, or that was cancelled and is not undone yet.
     return words.steps.get(row["step"], next(iter(words.steps.values())))
+
+
+def conditions(word: str) -> list[str]:
+    """In SQL about READ: one of these is true of every migration with this status, and of few others."""
+    found = []
+    for type, words in WORDS.items():
+        done = f"m.type = '{type}' AND o.state = '{DONE}'"
+        if word == words.done or (words is _COLD and word in ENDING.values()):
+            found.append(f"({done} AND m.outcome IS NULL)")
+        found += [f"({done} AND m.outcome = '{outcome}')" for outcome, said in words.outcomes.items() if word == said]
+        if word == words.failed:
+            found.append(f"(m.type = '{type}' AND o.state = '{FAILED}')")
+    if word == GIVEN_UP:
+        found.append(f"o.state = '{CANCELLED}'")
+    if word == UNDOING_ERROR or any(word in words for words in IN_PROGRESS.values()):
+        found.append("o.finished_at IS NULL")
+    return found
 
 
 def in_progress(row: Row) -> bool:

@@ -1,4 +1,4 @@
-"""Lists of servers and actions can be limited to changes before a time."""
+"""Lists of servers, actions and migrations can be limited to changes before a time."""
 
 from kilonova.http.versions import Microversion, query
 
@@ -9,5 +9,6 @@ version = Microversion(
         query("GET /servers").gains("changes-before"),
         query("GET /servers/detail").gains("changes-before"),
         query("GET /servers/{server_id}/os-instance-actions").gains("changes-before"),
+        query("GET /os-migrations").gains("changes-before"),
     ],
 )

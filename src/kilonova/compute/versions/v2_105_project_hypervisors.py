@@ -1,5 +1,8 @@
-"""Reserved: project admins list the hypervisors of their own aggregates and boot on one."""
+"""Reserved: project admins list the hypervisors of their own aggregates and boot on one.
 
-from kilonova.http.versions import Microversion
+Migrations show the reason of their failure.
+"""
 
-version = Microversion("2.105", __doc__, [])
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("2.105", __doc__, [view("migration").gains("reason")])

@@ -1,0 +1,63 @@
+"""What can be done to a live migration under way: give it up, or have it end now."""
+
+from __future__ import annotations
+
+from kilonova.compute.api import api
+from kilonova.compute.migrations import status
+from kilonova.compute.migrations.model import LIVE
+from kilonova.compute.operations.live_migrate import LiveMigrate, force_key
+from kilonova.compute.servers import acting, model
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.operations import post_event, request_cancel
+from kilonova.operations import views as operations
+from kilonova.store import Row, Transaction
+
+RULE = "os_compute_api:servers:migrations:"
+PATH = "/servers/{server_id}/migrations/{migration_id}"
+EARLY = "a live migration can be aborted before it runs"
+
+RUNNING, BEFORE = "running", frozenset({"queued", "preparing"})
+
+
+@api.route("DELETE", PATH, checks=[RULE + "delete"], status=202)
+async def abort(ctx: Context, server_id: str, migration_id: str) -> Answer:
+    """Abort a live migration."""
+    async with ctx.db.transaction() as tx:
+        move = await _under_way(ctx, tx, server_id, migration_id, "delete")
+        now = status.status(move)
+        if now != RUNNING and not (now in BEFORE and ctx.behaves(EARLY)):
+            raise _wrong_state(move, now, "abort")
+        await request_cancel(tx, move["operation_id"])
+    return Answer()
+
+
+@api.action("force_complete", at=PATH + "/action", checks=[RULE + "force_complete"], status=202)
+async def force_complete(ctx: Context, server_id: str, migration_id: str) -> Answer:
+    """Have a live migration end now, at the cost of a pause."""
+    async with ctx.db.transaction() as tx:
+        move = await _under_way(ctx, tx, server_id, migration_id, "force_complete")
+        now = status.status(move)
+        if now != RUNNING:
+            raise _wrong_state(move, now, "force complete")
+        await post_event(tx, force_key(move["operation_id"]))
+    return Answer()
+
+
+async def _under_way(ctx: Context, tx: Transaction, server_id: str, migration_id: str, verb: str) -> Row:
+    """The move, of a server that is being live-migrated. 404, 403, 409 and 404 in this order."""
+    row = await model.find(ctx, tx, server_id, rule=RULE + verb, lock=True)
+    acting.check_unlocked(ctx, row)
+    running = (await operations.running_of(tx, [server_id])).get(server_id)
+    if running is None or running.kind != LiveMigrate.kind:
+        state = f"task_state {running.task_state}" if running else f"vm_state {row['vm_state']}"
+        raise Conflict(f"Cannot '{verb}' a live migration of instance {server_id} while it is in {state}")
+    rows = await tx.fetch(f"{status.READ} WHERE m.server_id = $1 AND m.type = $2", server_id, LIVE)
+    move = next((row for row in rows if str(row["id"]) == migration_id), None)
+    if move is None:
+        raise NotFound(f"Migration {migration_id[:80]} for server {server_id} could not be found.")
+    return move
+
+
+def _wrong_state(move: Row, now: str, verb: str) -> BadRequest:
+    return BadRequest(f"Cannot {verb} migration {move['id']} of instance {move['server_id']} while it is {now}.")

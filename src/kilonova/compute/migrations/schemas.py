@@ -1,0 +1,15 @@
+"""Query keys of the migration routes."""
+
+from __future__ import annotations
+
+from kilonova.compute.schemas import DATE_TIME, STRING, Schema
+from kilonova.http.pagination import LIMIT, MARKER
+
+LIST: dict[str, Schema] = {
+    **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
+    **dict.fromkeys(("user_id", "project_id"), STRING),
+    "limit": LIMIT,
+    "marker": MARKER,
+    "changes-since": DATE_TIME,
+    "changes-before": DATE_TIME,
+}

@@ -1,0 +1,15 @@
+"""Migrations show their uuid; their list comes in pages, newest first, and refuses unknown query keys."""
+
+from kilonova.compute.migrations.listing import PAGED
+from kilonova.http.versions import Microversion, behaviour, query, view
+
+version = Microversion(
+    "2.59",
+    __doc__,
+    [
+        view("migration", "server migration").gains("uuid"),
+        query("GET /os-migrations").gains("limit", "marker", "changes-since"),
+        query("GET /os-migrations").closes(),
+        behaviour(PAGED),
+    ],
+)

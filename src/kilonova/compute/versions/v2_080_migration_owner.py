@@ -1,0 +1,12 @@
+"""Migrations show who asked for them and for which project, and are found by both."""
+
+from kilonova.http.versions import Microversion, query, view
+
+version = Microversion(
+    "2.80",
+    __doc__,
+    [
+        view("migration", "server migration").gains("user_id", "project_id"),
+        query("GET /os-migrations").gains("user_id", "project_id"),
+    ],
+)
