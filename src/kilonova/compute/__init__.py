@@ -28,8 +28,8 @@ NOUNS = (
     "migrations",
     "placements",
 )
-# Actions of servers that are more than a line have a module each.
-ACTIONS = ("evacuating", "shelving")
+# Actions that are more than a line have a module each, beside the `api` of their noun.
+ACTIONS = ("migrations.controls", "servers.evacuating", "servers.live_migrating", "servers.shelving")
 
 
 @cache
@@ -41,6 +41,6 @@ def build() -> Api:
     for noun in NOUNS:
         importlib.import_module(f"kilonova.compute.{noun}.api")
     for action in ACTIONS:
-        importlib.import_module(f"kilonova.compute.servers.{action}")
+        importlib.import_module(f"kilonova.compute.{action}")
     api.compile(load(versions))
     return api

@@ -38,9 +38,15 @@ async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Reques
 async def answer_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Answer:
     """The plan of a move; `params` are those of `operations.moving.Move`."""
     target = {"project_id": server["project_id"], "user_id": server["user_id"]}
+    return await _answer(ctx, target, 1, [await plan_move(ctx, server, params)])
+
+
+async def plan_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Plan:
     if params.get("unverified"):
-        return await _answer(ctx, target, 1, [await copying.plan(ctx.db, server, params["host"])])
-    return await answer(ctx, target, [await placing.move_request(ctx.db, server, params)])
+        return await copying.plan(ctx.db, server, params["host"])
+    request = await placing.move_request(ctx.db, server, params)
+    (plan,) = await ctx.services.scheduler.rehearse(lambda taken: _following([request], taken))
+    return plan
 
 
 async def _answer(ctx: Context, target: dict[str, Any], servers: int, plans: Sequence[Plan]) -> Answer:

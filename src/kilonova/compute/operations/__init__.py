@@ -2,12 +2,16 @@
 
 from kilonova.compute.operations import (
     boot,
+    confirm_resize,
     delete,
     evacuate,
     images,
     leftovers,
+    live_migrate,
     offload,
     reboot,
+    resize,
+    revert_resize,
     shelve,
     start,
     stop,
@@ -16,12 +20,16 @@ from kilonova.compute.operations import (
 
 __all__ = [
     "boot",
+    "confirm_resize",
     "delete",
     "evacuate",
     "images",
     "leftovers",
+    "live_migrate",
     "offload",
     "reboot",
+    "resize",
+    "revert_resize",
     "shelve",
     "start",
     "stop",

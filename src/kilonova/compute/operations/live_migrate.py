@@ -1,0 +1,332 @@
+"""Live migration: a running server goes to another host, and its guest hardly notices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+import orjson
+from msgspec import structs
+
+from kilonova import clock
+from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import choosing, leftovers, moving, ports, silence, turns
+from kilonova.compute.operations.common import ask, guest_of, server_of
+from kilonova.compute.operations.moving import Move, destination
+from kilonova.compute.operations.silence import PING, HostSilent
+from kilonova.compute.servers import model, states
+from kilonova.hosts.messages import (
+    Command,
+    Expect,
+    HurryMigration,
+    LookMigration,
+    MigrateLive,
+    MigrationState,
+    StopMigration,
+)
+from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, list_guests
+from kilonova.operations import Failed, LostLease, Operation, Step, Wait
+from kilonova.operations.table import Entry
+from kilonova.store import Row, Transaction
+
+PREPARE, MIGRATE = "prepare destination", "migrate guest"
+UNDO = f"undo {MIGRATE}"
+PULSE = 1.0
+"""Seconds between two looks at how far it is."""
+DAY = 24 * 3600.0
+_GIB_IN_MB = 1024
+
+
+class LiveMigrate(Move):
+    """`params`: those of Move, and `block` (whether the disks are copied too; null leaves it to the hosts)."""
+
+    kind = "live_migrate"
+    action = "live-migration"
+    task_state = "migrating"
+
+    @staticmethod
+    def steps() -> tuple[Entry, ...]:
+        return (
+            Step(choosing.CHOOSE, moving.choose, undo=None, why="a plan changes nothing", deadline=60),
+            Step(choosing.CLAIM, claim, undo=give_back, deadline=30, transaction=True, undo_transaction=True),
+            Wait(turns.TAKE, key=turns.key, deadline=DAY, poll=turns.look, poll_every=60),
+            Step(PREPARE, prepare, undo=clear_slot, deadline=300),
+            Step("bind ports", bind_ports, undo=unbind_ports, deadline=120),
+            # How long it may take depends on the guest's size; see `_limit`.
+            Step(MIGRATE, migrate, undo=bring_back, deadline=30 * DAY),
+            Step("move ports", move_ports, undo=return_ports, deadline=120),
+            Step(
+                "hand over",
+                hand_over,
+                undo=None,
+                why="one transaction: share, host and state",
+                deadline=30,
+                transaction=True,
+            ),
+        )
+
+
+def force_key(operation_id: str) -> str:
+    """The event by which somebody asks that it end now."""
+    return f"force complete {operation_id}"
+
+
+async def claim(op: Operation, tx: Transaction) -> dict[str, str]:
+    taken = await moving.take(op, tx)
+    await turns.join(op, tx)
+    return taken
+
+
+async def give_back(op: Operation, tx: Transaction) -> None:
+    await moving.give_back(op, tx)
+    await turns.leave(op, tx)
+
+
+async def prepare(op: Operation) -> None:
+    server, there = await server_of(op), destination(op)
+    try:
+        await silence.insist(op, there, PREPARE, _expectation(op, server, server["host"]))
+    except (HostSilent, HostFailed) as error:
+        _leave_destination(op, there, error)
+
+
+async def clear_slot(op: Operation) -> None:
+    await leftovers.clear(op, destination(op), f"undo {PREPARE}", slot=op.id)
+
+
+async def bind_ports(op: Operation) -> None:
+    await ports.standby(op, destination(op))
+
+
+async def unbind_ports(op: Operation) -> None:
+    await ports.unstandby(op, destination(op))
+
+
+async def move_ports(op: Operation) -> None:
+    await ports.move(op, destination(op))
+
+
+async def return_ports(op: Operation) -> None:
+    await ports.move(op, (await server_of(op))["host"])
+
+
+async def hand_over(op: Operation, tx: Transaction) -> None:
+    server = await moving.hand_over(op, tx)
+    await model.settle(tx, server["id"], states.ACTIVE, states.RUNNING)
+    if op.results.get(MIGRATE):
+        await leftovers.leave_guest(op, tx, server["host"])
+    await turns.leave(op, tx)
+
+
+# Moving the guest
+
+
+async def migrate(op: Operation) -> dict[str, bool] | None:
+    """Ends when the guest runs at the destination. The result says whether the source could not confirm it."""
+    here, there = (await server_of(op))["host"], destination(op)
+    while True:
+        try:
+            await _carry(op, MIGRATE, here, there)
+            return _arrived(op, there)
+        except HostSilent as error:
+            arrived = await _has_guest(op, there)
+            if arrived:
+                return _arrived(op, there, confirmed=False)
+            if arrived is False:
+                raise Failed(f"The server's host {error.public}", fault=str(error)) from error
+            # With both of them silent nobody knows where it is: ask again until the time is over.
+        except HostFailed as error:
+            if error.passing:
+                raise
+            if error.kind == "missing guest" and await _has_guest(op, there):
+                return _arrived(op, there)
+            if error.kind in ("missing guest", "interrupted"):
+                raise Failed(f"The guest could not be moved: {error.public}", fault=str(error)) from error
+            _leave_destination(op, there, error)
+        except _TimeIsUp as error:
+            stopped = False
+            with suppress(HostUnreachable, HostFailed):
+                stopped = await _stop(op, here, MIGRATE)
+            if not await _has_guest(op, there):
+                raise Failed(str(error)) from error
+            return _arrived(op, there, confirmed=stopped)
+
+
+def _arrived(op: Operation, there: str, *, confirmed: bool = True) -> dict[str, bool] | None:
+    op.services.scheduler.built(there, True)
+    return None if confirmed else {"source silent": True}
+
+
+class _TimeIsUp(Exception):
+    pass
+
+
+async def _carry(op: Operation, step: str, here: str, there: str) -> None:
+    """Have the guest moved, and tell how far it is. Raises HostSilent of `here`, HostFailed, or _TimeIsUp."""
+    limit = await _limit(op)
+    until = await _step_began(op) + limit
+    verb = MigrateLive(guest_id=str(op.server_id), destination=there, slot=op.id, block=op.params["block"])
+    heard = time.monotonic()
+    hurried = False
+    seen: MigrationState | None = None
+    while True:
+        pulse = time.monotonic() + PULSE
+        try:
+            # To ask again is to join what is under way.
+            await ask(op, here, step, verb, timeout=PULSE)
+            return
+        except HostUnreachable:
+            pass
+        if clock.now() >= until:
+            raise _TimeIsUp(f"The guest could not be moved within {limit:g} s")
+        try:
+            state = await _look(op, here)
+        except HostUnreachable as error:
+            if await silence.is_silent(op, here, heard):
+                raise HostSilent(here, op.services.config.operations.host_seconds) from error
+        else:
+            if state is not None and state != seen:
+                await _tell(op, state)
+                seen = state
+            if state is not None and not hurried and await _shall_hurry(op):
+                hurried = await _hurry(op, here, step)
+        heard = time.monotonic()
+        await asyncio.sleep(pulse - heard)
+
+
+async def _limit(op: Operation) -> float:
+    ram = (await server_of(op))["ram"]
+    seconds: float = op.services.config.compute.live_migration_seconds * max(1, ram / _GIB_IN_MB)
+    return seconds
+
+
+async def _step_began(op: Operation) -> float:
+    """Also before this process came to it."""
+    began: float = await op.db.fetch_value("SELECT step_started_at FROM operations WHERE id = $1", op.id)
+    return began
+
+
+async def _look(op: Operation, host: str) -> MigrationState | None:
+    verb = LookMigration(guest_id=str(op.server_id))
+    try:
+        state: MigrationState | None = await op.services.hosts.call(host, Command(host=host, verb=verb), timeout=PING)
+    except HostFailed:
+        return None  # it cannot tell, but it is there
+    return state
+
+
+async def _tell(op: Operation, state: MigrationState) -> None:
+    await op.report(state.percent)
+    async with op.db.transaction() as tx:
+        await moves.set_transfer(tx, op.id, structs.asdict(state))
+
+
+async def _shall_hurry(op: Operation) -> bool:
+    asked = await op.db.fetch_value("SELECT 1 FROM operation_events WHERE key = $1 LIMIT 1", force_key(op.id))
+    return asked is not None
+
+
+async def _hurry(op: Operation, host: str, step: str) -> bool:
+    try:
+        await ask(op, host, step, HurryMigration(guest_id=str(op.server_id)), timeout=PING)
+    except (HostUnreachable, HostFailed):
+        return False
+    return True
+
+
+async def _stop(op: Operation, host: str, step: str) -> bool:
+    """Have no migration away from the host. False: the host is silent."""
+    since = time.monotonic()
+    try:
+        await ask(op, host, step, StopMigration(guest_id=str(op.server_id)), timeout=PING)
+    except HostUnreachable:
+        if not await silence.is_silent(op, host, since):
+            raise
+        return False
+    return True
+
+
+async def _has_guest(op: Operation, host: str) -> bool | None:
+    """Whether the guest is on the host, and not only being received there. None: the host is silent."""
+    since = time.monotonic()
+    try:
+        guests = await list_guests(op.services.hosts, host, timeout=PING)
+    except HostUnreachable:
+        if not await silence.is_silent(op, host, since):
+            raise
+        return None
+    return any(guest.id == op.server_id and not guest.slot for guest in guests)
+
+
+def _expectation(op: Operation, server: Row, source: str) -> Expect:
+    guest = guest_of(server, orjson.loads(server["nics"]))
+    return Expect(guest=guest, source=source, slot=op.id, block=op.params["block"])
+
+
+def _leave_destination(op: Operation, host: str, error: HostSilent | HostFailed) -> NoReturn:
+    """It cannot have the guest; another one may, unless somebody wanted this one."""
+    if error.passing:
+        raise error
+    if op.params["host"] is not None:
+        raise Failed(f"The named host cannot have the server: {error.public}", fault=str(error)) from error
+    choosing.next_host(op, host, error)
+
+
+# Back again
+
+
+async def bring_back(op: Operation) -> None:
+    """Have the guest where its server is: stopped on its way, brought back, or else the server goes where it is.
+
+    Where nobody can tell where the guest is, it is taken to be where the records say.
+    """
+    here, there = (await moves.of_operation(op.db, op.id))["source_host"], destination(op)
+    server = await server_of(op)
+    if server["host"] == there:
+        return  # it went after its guest before
+    stayed = await _has_guest(op, here) if await _stop(op, here, UNDO) else None
+    if stayed:
+        return
+    if stayed is None:
+        # What still runs there must not arrive after the question whether it has arrived.
+        await leftovers.clear(op, there, UNDO, slot=op.id)
+    arrived = await _has_guest(op, there)
+    if arrived is False or (arrived is None and stayed is None):
+        return
+    if await _is_deleted(op):
+        await leftovers.clear(op, there, UNDO)
+    elif not (arrived and stayed is False and await _carry_back(op, server, here, there)):
+        await _go_after(op, there)
+
+
+async def _carry_back(op: Operation, server: Row, here: str, there: str) -> bool:
+    try:
+        await silence.insist(op, here, UNDO, _expectation(op, server, there))
+        await _carry(op, UNDO, there, here)
+    except (HostSilent, HostFailed, _TimeIsUp) as error:
+        if isinstance(error, HostTrouble) and error.passing:
+            raise
+        await _stop(op, there, UNDO)
+        await leftovers.clear(op, here, UNDO, slot=op.id)
+        return await _has_guest(op, here) is True
+    return True
+
+
+async def _go_after(op: Operation, there: str) -> None:
+    """The guest cannot come back, so that the server is at the destination although its migration failed."""
+    await ports.move(op, there)
+    async with op.db.transaction() as tx:
+        host = await tx.fetch_value("SELECT host FROM servers WHERE id = $1 FOR UPDATE", op.server_id)
+        if host == there:
+            return
+        await moving.exchange_shares(op, tx)
+        await leftovers.leave_guest(op, tx, host)
+        fence = "SELECT 1 FROM operations WHERE id = $1 AND epoch = $2 FOR UPDATE"
+        if await tx.fetch_value(fence, op.id, op.epoch) is None:
+            raise LostLease(op.id)
+
+
+async def _is_deleted(op: Operation) -> bool:
+    return any(other["kind"] == "delete" for other in await model.unfinished(op.db, str(op.server_id)))

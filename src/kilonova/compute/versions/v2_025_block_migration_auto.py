@@ -1,0 +1,15 @@
+"""Live migration finds out by itself whether disks have to be copied (`auto`), and loses `disk_over_commit`."""
+
+from kilonova.compute.schemas import BOOLEAN
+from kilonova.http.versions import Microversion, action
+
+LIVE = action("os-migrateLive")
+
+version = Microversion(
+    "2.25",
+    __doc__,
+    [
+        LIVE.changes("block_migration", before=BOOLEAN, required_before=True),
+        LIVE.loses("disk_over_commit", schema=BOOLEAN, required=True),
+    ],
+)

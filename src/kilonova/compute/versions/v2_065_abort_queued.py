@@ -1,0 +1,6 @@
+"""A live migration can also be aborted while it is queued or being prepared."""
+
+from kilonova.compute.migrations.controls import EARLY
+from kilonova.http.versions import Microversion, behaviour
+
+version = Microversion("2.65", __doc__, [behaviour(EARLY)])
