@@ -13,6 +13,7 @@ import pytest
 
 from kilonova.compute.server_groups import model as server_groups
 from kilonova.compute.zones.model import create_zone
+from tests.compute.migrations.support import put_move
 from tests.samples.shape import differences
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, Cloud, cloud, put_server
@@ -21,6 +22,8 @@ SAMPLES = Path(__file__).parents[3] / "shared/compute-api/samples"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
 SPECS = {"extra_specs": {"hw:cpu_policy": "shared", "hw:numa_nodes": "1"}}
 GROUP = "5bbcc3c4-1da2-4437-a48a-66f15b1b13f9"
+SERVER = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+SINCE, BEFORE = "changes-since=2000-01-01T00:00:00Z", "changes-before=2000-01-01T00:00:00Z"
 SERVICE = {"host": "host1", "binary": "nova-compute"}
 
 pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
@@ -164,6 +167,14 @@ CASES = [
     ),
     *every("os-hypervisors/hypervisors-uptime-resp.json", "- 2.28", "GET", "/os-hypervisors/1/uptime"),
     *every("os-hypervisors/hypervisors-uptime-resp.json", "2.53", "GET", "/os-hypervisors/{hypervisor}/uptime"),
+    *every("os-migrations/migrations-get.json", "- 2.23 2.59 2.80", "GET", "/os-migrations"),
+    *every("os-migrations/migrations-get-with-limit.json", "2.59 2.80", "GET", "/os-migrations?limit=1"),
+    *every("os-migrations/migrations-get-with-marker.json", "2.59 2.80", "GET", "/os-migrations?marker={migration}"),
+    *every("os-migrations/migrations-get-with-changes-since.json", "2.59 2.80", "GET", f"/os-migrations?{SINCE}"),
+    *every("os-migrations/migrations-get-with-changes-before.json", "2.66 2.80", "GET", f"/os-migrations?{BEFORE}"),
+    Case("os-migrations/v2.80/migrations-get-with-user-or-project-id.json", "GET", f"/os-migrations?project_id={DEMO}"),
+    *every("server-migrations/migrations-index.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations"),
+    *every("server-migrations/migrations-get.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations/1"),
     *every("os-aggregates/aggregates-list-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates"),
     *every("os-aggregates/aggregates-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates/1"),
     *every("os-aggregates/aggregate-post-resp.json", "- 2.41 2.81", "POST", "/os-aggregates", "request"),
@@ -233,7 +244,10 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
                 "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
             )
             assert found is not None
-            path = case.path.format(hypervisor=found["uuid"], service=found["service"], project=DEMO)
+            migration = await c.db.fetch_value("SELECT operation_id FROM moves ORDER BY id DESC LIMIT 1")
+            path = case.path.format(
+                hypervisor=found["uuid"], service=found["service"], project=DEMO, migration=migration
+            )
             options = {"as_": case.as_, "root": case.root, "version": version_of(case.sample)}
             answer = await c.request(case.method, path, json=body_of(case), **options)
             assert answer.status < 300, answer.body
@@ -246,7 +260,9 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
 
 async def furnish(c: Cloud) -> None:
     """What the samples show."""
-    await put_server(c.db, "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa", host="host1")
+    await put_server(c.db, SERVER, host="host1")
+    await put_move(c, SERVER, step="migrate guest", transfer={"memory_total": 2, "disk_total": 1})
+    await put_move(c, SERVER, "resize", step="park guest", at=1e9)
     async with c.db.transaction() as tx:
         await create_zone(tx, "london", ["host3"])
         await tx.execute("UPDATE hypervisors SET booted_at = 1")
