@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
-from kilonova.hosts.messages import Destroy
+from kilonova.hosts.messages import Destroy, Park
 from kilonova.hosts.transport import HostFailed, HostUnreachable, describe, list_guests
 from tests.hosts.support import HOST, command, spawn
 from tests.support import run
@@ -139,11 +139,44 @@ def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) 
     run(scenario())
 
 
+def test_a_rule_with_a_chance_strikes_now_and_then(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        said = cli("fail", "--step", "spawn", "--chance", "0.5", "--mode", "unreachable")
+        assert said == "rule 1: spawn on every host gets no answer until cleared, in 50 % of the cases\n"
+        assert hosts.silent(hosts.names) == [], "whoever answers now and then is there"
+        outcomes = {await outcome(hosts, HOST, f"op-{number}") for number in range(60)}
+        assert outcomes == {"ok", "unreachable"}
+        struck = int(cli("list").split()[-1])
+        assert 0 < struck < 60
+
+    run(scenario())
+
+
+def test_where_a_latency_with_a_chance_does_not_strike_the_next_one_counts(hosts: EmbeddedHosts, cli: Cli) -> None:
+    async def scenario() -> None:
+        cli("latency", "--host", HOST, "--step", "spawn", "--seconds", "0.05")
+        cli("latency", "--step", "spawn", "--seconds", "0", "--chance", "0.5")
+        loop = asyncio.get_running_loop()
+        slow = 0
+        for number in range(40):
+            began = loop.time()
+            assert await outcome(hosts, HOST, f"op-{number}") == "ok"
+            slow += loop.time() - began >= 0.05
+        assert 0 < slow < 40
+        assert "takes 0 s, in 50 % of the cases" in cli("list")
+
+    run(scenario())
+
+
 def test_guests_are_listed_with_their_hosts(hosts: EmbeddedHosts, cli: Cli) -> None:
     run(outcome(hosts, "sim-002", "op-1"))
     head, line = cli("guests").splitlines()
-    assert head.split() == ["HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED"]
-    assert line.split()[:5] == ["sim-002", "guest-op-1", "web-1", "running", "1"]
+    assert head.split() == ["HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED", "DISK", "SLOT"]
+    _, *words, disk, slot = line.split()
+    assert words[:4] == ["guest-op-1", "web-1", "running", "1"]
+    assert slot == "-"
+    run(hosts.call("sim-002", command(Park(guest_id="guest-op-1", slot="op-2"), host="sim-002")))
+    assert cli("guests").splitlines()[1].split()[-2:] == [disk, "op-2"]
     assert "guest-op-1" not in cli("guests", "--host", HOST)
 
 
@@ -154,6 +187,9 @@ def test_guests_are_listed_with_their_hosts(hosts: EmbeddedHosts, cli: Cli) -> N
         (("fail", "--host", HOST, "--step", "fly"), "'--step'", 2),
         (("fail", "--host", HOST, "--times", "0"), "'--times'", 2),
         (("fail", "--host", HOST, "--mode", "explode"), "'--mode'", 2),
+        (("fail", "--chance", "0"), "'--chance'", 2),
+        (("fail", "--chance", "1.1"), "'--chance'", 2),
+        (("latency", "--seconds", "1", "--chance", "nan"), "'--chance'", 2),
         (("latency", "--seconds", "-1"), "'--seconds'", 2),
         (("latency", "--seconds", "nan"), "'--seconds'", 2),
         (("latency", "--seconds", "inf"), "'--seconds'", 2),

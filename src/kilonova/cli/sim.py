@@ -23,12 +23,19 @@ _step = click.option(
 )
 
 
-class _Seconds(click.FloatRange):
+class _Number(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if not math.isfinite(seconds):
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
-        return seconds
+        return number
+
+
+_chance = click.option(
+    "--chance",
+    type=_Number(0, 1, min_open=True),
+    help="In which part of the cases, such as 0.3; without it in all.",
+)
 
 
 @click.group()
@@ -49,30 +56,39 @@ def sim() -> None:
     " altogether. hang: no answer until the rule is cleared, then the step goes on.",
 )
 @click.option("--message", help="The error's text.")
+@_chance
 @options.data
 @options.file
 def fail(
-    host: str, step: str, times: int | None, mode: str, message: str | None, data: str | None, file: Path | None
+    host: str,
+    step: str,
+    times: int | None,
+    mode: str,
+    message: str | None,
+    chance: float | None,
+    data: str | None,
+    file: Path | None,
 ) -> None:
     """Let a step fail on a host."""
     with _open(data, file) as store:
         _check_host(store, host)
-        number = Rules(store).add_failure(host, step, mode, times, message)
-    click.echo(f"rule {number}: {_on(host, step)} {_what(mode, times)}")
+        number = Rules(store).add_failure(host, step, mode, times, message, chance)
+    click.echo(f"rule {number}: {_on(host, step)} {_what(mode, times)}{_how_often(chance)}")
 
 
 @sim.command()
 @_host
 @_step
-@click.option("--seconds", type=_Seconds(min=0), required=True, help="How long; 0 for not at all.")
+@click.option("--seconds", type=_Number(min=0), required=True, help="How long; 0 for not at all.")
+@_chance
 @options.data
 @options.file
-def latency(host: str, step: str, seconds: float, data: str | None, file: Path | None) -> None:
+def latency(host: str, step: str, seconds: float, chance: float | None, data: str | None, file: Path | None) -> None:
     """Let a step take its time on a host. The newest latency that matches counts."""
     with _open(data, file) as store:
         _check_host(store, host)
-        Rules(store).set_latency(host, step, seconds)
-    click.echo(f"{_on(host, step)} takes {seconds:g} s")
+        Rules(store).set_latency(host, step, seconds, chance)
+    click.echo(f"{_on(host, step)} takes {seconds:g} s{_how_often(chance)}")
 
 
 @sim.command("list")
@@ -102,16 +118,28 @@ def clear(host: str | None, step: str | None, data: str | None, file: Path | Non
 @options.data
 @options.file
 def guests(host: str, data: str | None, file: Path | None) -> None:
-    """Show every guest that the simulated hypervisors have."""
+    """Show every guest that the simulated hypervisors have, and what they keep of one in a slot beside it.
+
+    A slot bears the id of the operation that made it. Guests of the same DISK go on with the same data.
+    """
     with _open(data, file) as store:
         _check_host(store, host)
         found = store.all_guests()
     rows = [
-        (name, guest.id, guest.name, guest.power, str(guest.boots), clock.iso(guest.created_at))
+        (
+            name,
+            guest.id,
+            guest.name,
+            guest.power,
+            str(guest.boots),
+            clock.iso(guest.created_at),
+            guest.disk or "-",
+            guest.slot or "-",
+        )
         for name, guest in found
         if fnmatchcase(name, host)
     ]
-    _table(("HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED"), rows)
+    _table(("HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED", "DISK", "SLOT"), rows)
 
 
 @sim.command()
@@ -168,11 +196,16 @@ def _what(mode: str, times: int | None) -> str:
     return f"{does} until cleared" if times is None else f"{does}, {times} times"
 
 
+def _how_often(chance: float | None) -> str:
+    return "" if chance is None else f", in {100 * chance:g} % of the cases"
+
+
 def _row(rule: Rule) -> tuple[str, ...]:
+    often = _how_often(rule.chance)
     if rule.kind == "latency":
-        return str(rule.id), rule.host, rule.step, f"takes {rule.seconds:g} s", ""
+        return str(rule.id), rule.host, rule.step, f"takes {rule.seconds:g} s{often}", ""
     assert rule.mode is not None
-    what = _what(rule.mode, rule.times) + (f": {rule.message}" if rule.message else "")
+    what = _what(rule.mode, rule.times) + often + (f": {rule.message}" if rule.message else "")
     return str(rule.id), rule.host, rule.step, what, f"{rule.fired}{' (spent)' if rule.spent else ''}"
 
 

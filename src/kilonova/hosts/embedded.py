@@ -96,7 +96,7 @@ class EmbeddedHosts:
         for host in asked:
             answer = answers[host]
             if isinstance(answer, HostTrouble):
-                log.warning("host %s is not registered yet: %s", host, answer.message)
+                log.warning("host %s does not say what it is: %s", host, answer.message)
             else:
                 found.append(answer)
         return found

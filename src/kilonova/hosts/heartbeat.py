@@ -1,4 +1,8 @@
-"""Heartbeats: a process registers the hosts it serves, and tells with one statement that they are alive."""
+"""Heartbeats: a process registers the hosts it serves, and tells with one statement that they are alive.
+
+A host on which guests are to be cleared, because their servers are elsewhere or gone, is fenced: it is not told to be
+alive before that is done. See docs/decisions/0012-silent-hosts.md.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,21 @@ from typing import Protocol
 from kilonova import clock
 from kilonova.hosts.messages import HostFacts
 from kilonova.hosts.registry import COMPUTE, CONDUCTOR, SCHEDULER, Service, register
+from kilonova.operations.requests import try_again
 from kilonova.store import Database, Row, StoreError
 
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 10.0
 DOWN_TIME = 60.0
+# How soon a host that is being cleared is looked at again. It doubles while nothing changes there.
+SOON = 0.5
+
+# Few are unfinished, and `run_at` leads to the index of these.
+_CLEARING = """
+SELECT id, host FROM operations
+WHERE kind = 'clear guest' AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
+"""
 
 
 def is_up(service: Row, now: float, down_time: float = DOWN_TIME) -> bool:
@@ -33,7 +46,7 @@ class ServedHosts(Protocol):
         """Of those that answer."""
 
     def silent(self, hosts: Iterable[str]) -> Collection[str]:
-        """Those that are cut off and must not be reported for."""
+        """Those that are cut off."""
 
 
 class Heartbeat:
@@ -52,15 +65,17 @@ class Heartbeat:
         self._process_host = process_host
         self._interval = interval
         self._services: dict[tuple[str, str], Service] = {}
+        self._pause = interval
+        self._clearing: set[str] = set()
 
     async def beat(self) -> int:
         """Registers who is not registered yet, then reports; the number of services reported.
 
-        The first beat is the start of the process. Hosts that are cut off then come in with a later one.
+        The first beat is the start of the process. Hosts that are cut off or fenced then come in with a later one.
         """
-        silent = set(self._hosts.silent(self._hosts.names)) if self._hosts is not None else set()
-        await self._register(silent)
-        alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in silent]
+        held = await self._held(self._hosts) if self._hosts is not None else set()
+        await self._register(held)
+        alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in held]
         async with self._db.transaction() as tx:
             reported = await tx.execute(
                 "UPDATE services SET last_seen_at = $1, report_count = report_count + 1 WHERE id = ANY($2)",
@@ -74,16 +89,41 @@ class Heartbeat:
     async def run(self) -> None:
         """Reports until cancelled."""
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._pause)
             try:
                 await self.beat()
             except StoreError as trouble:
                 log.warning("no heartbeat this time: %s", trouble)
 
-    async def _register(self, silent: set[str]) -> None:
+    async def _held(self, hosts: ServedHosts) -> set[str]:
+        """The hosts that must not be reported: cut off, or fenced."""
+        silent = set(hosts.silent(hosts.names))
+        served = set(hosts.names)
+        clearing = {row["id"]: row["host"] for row in await self._db.fetch(_CLEARING) if row["host"] in served}
+        fenced = set(clearing.values())
+        back = {facts.host for facts in await hosts.facts(sorted(fenced - silent))} if fenced - silent else set()
+        await self._clear_now({number: host for number, host in clearing.items() if host in back})
+        return silent | fenced
+
+    async def _clear_now(self, clearing: dict[str, str]) -> None:
+        """Hosts that answer are cleared at once. Until they are, the next beats come soon, then less and less so."""
+        if not clearing:
+            self._pause = self._interval
+        elif clearing.keys() != self._clearing:
+            log.info("hosts are up once guests are cleared", extra={"hosts": sorted(set(clearing.values()))})
+            self._pause = min(SOON, self._interval)
+        else:
+            self._pause = min(2 * self._pause, self._interval)
+        self._clearing = set(clearing)
+        if clearing:
+            async with self._db.transaction() as tx:
+                for operation_id in clearing:
+                    await try_again(tx, operation_id)
+
+    async def _register(self, held: set[str]) -> None:
         newcomers: list[HostFacts] = []
         if self._hosts is not None:
-            awaited = [h for h in self._hosts.names if (h, COMPUTE) not in self._services and h not in silent]
+            awaited = [h for h in self._hosts.names if (h, COMPUTE) not in self._services and h not in held]
             newcomers = await self._hosts.facts(awaited) if awaited else []
         known = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
         process_host = None if known else self._process_host
