@@ -1,0 +1,1 @@
+"""What Kilonova adds to the stock `openstack` client. It loads nothing of the service itself."""
