@@ -51,6 +51,7 @@ async def update(ctx: Context, service_id: str) -> Answer:
             raise BadRequest(
                 f"Updating a {row['program']} service is not supported. Only {COMPUTE} services can be updated."
             )
+        await _check_cleared(tx, row, values)
         row = await model.change(tx, row, **values)
         row["zone"] = await model.zone(tx, row, _default_zone(ctx))
     return Answer({"service": ctx.render("service", row)})
@@ -136,7 +137,21 @@ async def _change(ctx: Context, **values: Any) -> Row:
         row = await model.lock_named(tx, host, binary)
         if row is None:
             raise NotFound(f"Could not find binary {binary} on host {host}.")
+        await _check_cleared(tx, row, values)
         return await model.change(tx, row, **values)
+
+
+async def _check_cleared(tx: Transaction, row: Row, values: dict[str, Any]) -> None:
+    """A host on which guests of servers may run that are elsewhere by now is not declared up."""
+    if values.get("forced_down") is not False or row["program"] != COMPUTE:
+        return
+    guests = await model.uncleared(tx, row["host"])
+    if guests:
+        what = "1 guest" if guests == 1 else f"{guests} guests"
+        raise BadRequest(
+            f"Compute service of {row['host']} cannot be up yet: {what} of servers that are no longer there must be"
+            " removed first. That happens as soon as the host answers."
+        )
 
 
 def _named(row: Row, **shown: Any) -> Answer:

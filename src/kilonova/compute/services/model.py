@@ -45,6 +45,14 @@ async def zone(reader: Reader, row: Row, default_zone: str) -> str:
     return (await zones.zone_of_hosts(reader, [row["host"]], default_zone))[row["host"]]
 
 
+async def uncleared(reader: Reader, host: str) -> int:
+    """How many guests are still to be removed from the host because their servers are not there any more."""
+    found: int = await reader.fetch_value(
+        "SELECT COUNT(*) FROM operations WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL", host
+    )
+    return found
+
+
 async def has_servers(reader: Reader, row: Row) -> bool:
     sql = "SELECT id FROM servers WHERE host = $1 AND NOT deleted LIMIT 1"
     return row["program"] == COMPUTE and await reader.fetch_value(sql, row["host"]) is not None
