@@ -14,8 +14,21 @@ from kilonova.hosts import messages
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.journal import Journal
-from kilonova.hosts.messages import Command, Describe, Destroy, PowerOff, PowerOn, Reply
-from tests.hosts.support import HOST, HeldDriver, command, spawn
+from kilonova.hosts.messages import (
+    Command,
+    Describe,
+    Destroy,
+    HurryMigration,
+    LookMigration,
+    MigrateLive,
+    MigrationState,
+    PowerOff,
+    PowerOn,
+    Reply,
+    StopMigration,
+    Transfer,
+)
+from tests.hosts.support import HOST, HeldDriver, command, guest, spawn
 from tests.support import run
 
 Ask = Callable[[Command], Coroutine[Any, Any, Reply]]
@@ -269,5 +282,140 @@ def test_an_unexpected_error_tells_the_caller_no_internals(scene: Any, caplog: p
         assert reply.error is not None
         assert "hunter2" not in reply.error.message
         assert "Describe failed unexpectedly" in caplog.text
+
+    scene(scenario)
+
+
+# Live migrations: stopped, hurried and watched while they run
+
+MIGRATE = MigrateLive(guest_id="guest-1", destination="sim-002", slot="op-1")
+LOOK = Command(host=HOST, verb=LookMigration(guest_id="guest-1"))
+
+
+def test_a_stop_interrupts_a_migration_and_then_succeeds(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        driver.hold("migrate_live")
+        driver.unwinding = 0.02
+        await ask(spawn())
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
+        await settle()
+        assert (await ask(command(StopMigration(guest_id="guest-1"), step="undo"))).ok
+        reply = await migrating
+        assert reply.error == messages.HostError(kind="interrupted", message="the migration was stopped")
+        assert driver.asked == ["spawn", "migrate_live", "stop_migration"]
+        assert "guest-1" in driver.states
+
+    scene(scenario)
+
+
+def test_a_stop_succeeds_without_a_migration_and_interrupts_nothing_else(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        gate = driver.hold("spawn")
+        spawning = asyncio.create_task(ask(spawn()))
+        await settle()
+        stopping = asyncio.create_task(ask(command(StopMigration(guest_id="guest-1"), step="undo")))
+        await settle()
+        gate.set()
+        assert (await spawning).ok
+        assert (await stopping).ok
+        assert driver.asked == ["spawn", "stop_migration"]
+
+    scene(scenario)
+
+
+def test_the_same_stop_again_stops_the_next_migration(scene: Any) -> None:
+    """A stop found nothing under way, and the command to migrate came after it."""
+
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        driver.hold("migrate_live")
+        stop = command(StopMigration(guest_id="guest-1"), step="undo")
+        assert (await ask(stop)).ok
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
+        await settle()
+        assert (await ask(stop)).ok
+        assert kind(await migrating) == "interrupted"
+
+    scene(scenario)
+
+
+def test_a_stop_of_a_stale_epoch_stops_nothing(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        gate = driver.hold("migrate_live")
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate", epoch=2)))
+        await settle()
+        assert kind(await ask(command(StopMigration(guest_id="guest-1"), step="undo", epoch=1))) == "stale epoch"
+        gate.set()
+        assert (await migrating).ok
+
+    scene(scenario)
+
+
+def test_a_hurry_runs_beside_the_migration_and_what_waits_for_it(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        driver.hold("migrate_live")
+        await ask(spawn())
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
+        await settle()
+        waiting = asyncio.create_task(ask(command(PowerOff(guest_id="guest-1"), step="stop")))
+        await settle()
+        assert (await ask(command(HurryMigration(guest_id="guest-1"), operation="op-2"))).ok
+        assert (await migrating).ok
+        assert (await waiting).ok
+        assert driver.asked == ["spawn", "migrate_live", "hurry_migration", "power_off"]
+
+    scene(scenario)
+
+
+def test_a_destroy_interrupts_a_migration_too(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        driver.hold("migrate_live")
+        await ask(spawn())
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
+        await settle()
+        assert (await ask(command(Destroy(guest_id="guest-1"), operation="op-2"))).ok
+        reply = await migrating
+        assert reply.error == messages.HostError(kind="interrupted", message="the guest is being destroyed")
+        assert driver.states == {}
+
+    scene(scenario)
+
+
+def test_a_migration_is_watched_while_it_runs_and_looks_are_not_remembered(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        gate = driver.hold("migrate_live")
+        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) is None
+        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
+        await settle()
+        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) == MigrationState(memory_total=512)
+        gate.set()
+        assert (await migrating).ok
+        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) is None
+
+    scene(scenario)
+
+
+@pytest.mark.parametrize("verb", sorted(messages.VERBS))
+def test_every_verb_reaches_its_method_of_the_driver(scene: Any, verb: str) -> None:
+    facts = {
+        "guest": guest("guest-1"),
+        "guest_id": "guest-1",
+        "slot": "op-1",
+        "source": "sim-002",
+        "destination": "sim-002",
+        "start": True,
+        "data": Transfer(url="/v2/images/1/file", token="secret"),
+    }
+    kind_of_verb: Any = messages.VERBS[verb]
+    built = kind_of_verb(**{name: facts[name] for name in facts if name in kind_of_verb.__struct_fields__})
+
+    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+        driver.gates["migrate_live"] = asyncio.Event()
+        driver.gates["migrate_live"].set()
+        await ask(spawn())
+        driver.asked.clear()
+        reply = await ask(command(built, step="another"))
+        if verb != "describe":  # which this driver cannot
+            assert reply.ok, reply.error
+        assert driver.asked == ([verb] if built.changes else [])
 
     scene(scenario)

@@ -147,11 +147,12 @@ class SimDriver:
             raise DriverError(f"guest {guest.id} is here already, and on {source} too", kind="guest differs")
 
     async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None:
-        guest = self._store.guest(self._host, guest_id)
-        if guest is None and self._store.guest(destination, guest_id) is not None:
+        is_here = self._store.guest(self._host, guest_id) is not None
+        if not is_here and self._store.guest(destination, guest_id) is not None:
             return
+        guest = self._guest(guest_id)
         self._kept(destination, guest_id, slot)
-        migration = Migration(self._guest(guest_id), self._moves_disks(destination, block), self._takes("migrate_live"))
+        migration = Migration(guest, self._moves_disks(destination, block), self._takes("migrate_live"))
         self._migrations[guest_id] = migration
         try:
             while await migration.goes_on():

@@ -1,0 +1,127 @@
+"""How hosts get at the data of images: by the image service's own API, with the token that a command brings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from kilonova.compute.operations.common import transfer_of
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.images import ImageService
+from kilonova.hosts.messages import Image, Snapshot, Spawn, Transfer
+from kilonova.http.client import InProcess, Response, StreamResponse, Unreachable
+from tests.hosts.support import command, guest
+from tests.support import run
+from tests.support.cloud import DEMO
+from tests.support.whole import Whole, whole
+
+IMAGE = {"name": "shelf", "disk_format": "raw", "container_format": "bare", "owner": DEMO, "image_type": "snapshot"}
+
+
+async def new_image(c: Whole) -> str:
+    made = await c.services.image.create(IMAGE, "admin")
+    image_id: str = made["id"]
+    return image_id
+
+
+async def read(service: ImageService, transfer: Transfer) -> bytes:
+    return b"".join([chunk async for chunk in service.read(transfer)])
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+def test_what_is_written_is_read_and_written_once(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            service = ImageService(InProcess(c.app, "/image"))
+            for data in (b"data", chunks(b"da", b"ta")):
+                transfer = await transfer_of(c.services, await new_image(c))
+                await service.write(transfer, data)
+                await service.write(transfer, b"an earlier try has written it")
+                assert await read(service, transfer) == b"data"
+
+    run(scenario())
+
+
+def test_refusals_are_final_and_name_no_token(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            service = ImageService(InProcess(c.app, "/image"))
+            image_id = await new_image(c)
+            nowhere = await transfer_of(c.services, "nowhere")
+            nobody = Transfer(url=f"/v2/images/{image_id}/file", token="stolen")
+            for transfer, status in ((nowhere, 404), (nobody, 401)):
+                for tried in (service.write(transfer, b"data"), read(service, transfer)):
+                    with pytest.raises(DriverError, match=f"the image service answered {status}") as refused:
+                        await tried
+                    assert not refused.value.passing
+                    assert "stolen" not in repr((refused.value, transfer))
+
+    run(scenario())
+
+
+class Broken:
+    """A service that is out of order: it answers so, or not at all."""
+
+    def __init__(self, status: int | None) -> None:
+        self.status = status
+
+    async def request(self, *_: Any, **__: Any) -> Response:
+        if self.status is None:
+            raise Unreachable("connection refused")
+        return Response(self.status, {}, b"{}")
+
+    def stream(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[StreamResponse]:
+        raise Unreachable("connection refused")
+
+
+@pytest.mark.parametrize("status", [None, 429, 500, 503])
+def test_trouble_of_the_service_passes(status: int | None) -> None:
+    async def scenario() -> None:
+        service = ImageService(Broken(status))
+        transfer = Transfer(url="/v2/images/1/file", token="t")
+        for tried in (service.write(transfer, b"data"), read(service, transfer)):
+            with pytest.raises(DriverError) as failed:
+                await tried
+            assert failed.value.passing
+
+    run(scenario())
+
+
+def test_an_image_that_somebody_else_fills_just_now_is_refused() -> None:
+    async def scenario() -> None:
+        with pytest.raises(DriverError, match="answered 409"):
+            await ImageService(Saving(409)).write(Transfer(url="/v2/images/1/file", token="t"), b"data")
+
+    run(scenario())
+
+
+class Saving(Broken):
+    async def request(self, method: str, *_: Any, **__: Any) -> Response:
+        return Response(200, {}, b'{"status": "saving"}') if method == "GET" else Response(409, {}, b"{}")
+
+
+def test_a_snapshot_is_an_image_that_a_guest_can_be_built_from(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            image_id = await new_image(c)
+            transfer = await transfer_of(c.services, image_id)
+            first = await c.hosts.call("sim-001", command(Spawn(guest=guest("g"))))
+            for step in ("snapshot", "snapshot again"):
+                await c.hosts.call("sim-001", command(Snapshot(guest_id="g", data=transfer), step=step))
+            shown = await c.services.image.show(image_id, "admin")
+            assert shown is not None
+            assert (shown["status"], shown["image_type"]) == ("active", "snapshot")
+            image = Image(id=image_id, properties={"image_type": shown["image_type"]})
+            second = await c.hosts.call(
+                "sim-002", command(Spawn(guest=guest("h", image=image), data=transfer), host="sim-002")
+            )
+            assert second.disk == first.disk
+
+    run(scenario())

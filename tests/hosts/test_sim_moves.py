@@ -1,0 +1,556 @@
+"""Guests of simulated hosts move: each command by way of the agent, again after a lost journal, and interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import orjson
+import pytest
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.sim.rules import Rules
+from kilonova.hosts.drivers.sim.shapes import Shape, Shapes, Sharing
+from kilonova.hosts.drivers.sim.store import SimStore
+from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
+from kilonova.hosts.messages import (
+    Change,
+    Command,
+    Destroy,
+    Discard,
+    Expect,
+    Flavor,
+    Guest,
+    GuestState,
+    HurryMigration,
+    Image,
+    LookMigration,
+    MigrateLive,
+    MigrationState,
+    Park,
+    PowerOff,
+    Receive,
+    Snapshot,
+    Spawn,
+    StopMigration,
+    Transfer,
+    Unpark,
+)
+from kilonova.hosts.transport import HostFailed, list_guests
+from tests.hosts.support import command, guest
+from tests.support import run
+
+A, B, C = "sim-001", "sim-002", "sim-003"
+G = "guest-1"
+GUEST = guest(G)
+BIGGER = guest(G, flavor=Flavor(name="m1.small", vcpus=2, ram_mb=1024, disk_gb=2))
+SNAPSHOT = Image(id="image-2", properties={"image_type": "snapshot"})
+DATA = Transfer(url="/v2/images/image-2/file", token="secret")
+
+# The first two hosts have their disks on the same storage.
+SHARED = Shapes(
+    shape=[Shape(name="all", inventory={"VCPU": 8, "MEMORY_MB": 8192})],
+    sharing=[Sharing(name="pool", hosts=[A, B], inventory={"DISK_GB": 1000})],
+)
+
+
+class Shelf:
+    """Images in memory."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, bytes] = {}
+
+    async def write(self, transfer: Transfer, data: bytes | AsyncIterator[bytes]) -> None:
+        assert isinstance(data, bytes)
+        self.written.setdefault(transfer.url, data)
+
+    async def read(self, transfer: Transfer) -> AsyncIterator[bytes]:
+        if transfer.url not in self.written:
+            raise DriverError("the image service answered 404")
+        for byte in self.written[transfer.url]:
+            yield bytes([byte])
+
+
+class Scene:
+    def __init__(self, directory: Path, shapes: Shapes = SHARED) -> None:
+        self.shelf = Shelf()
+        self.hosts = EmbeddedHosts(EmbeddedConfig(directory=directory, hosts=3, shapes=shapes), self.shelf)
+        self.rules = Rules(SimStore(directory / "sim.db"))
+        self._steps = itertools.count()
+
+    async def ask(self, host: str, verb: Change) -> Any:
+        """As a command of its own, so that the driver is asked whatever the journal knows."""
+        return await self.hosts.call(host, command(verb, host=host, step=f"step {next(self._steps)}"))
+
+    async def twice(self, host: str, verb: Change) -> Any:
+        """The driver is asked again for what it has done, as if the process had died before the journal was written."""
+        first = await self.ask(host, verb)
+        assert await self.ask(host, verb) == first
+        return first
+
+    async def refused(self, host: str, verb: Change) -> str:
+        before = await self.everything()
+        with pytest.raises(HostFailed) as failed:
+            await self.ask(host, verb)
+        assert await self.everything() == before
+        assert not failed.value.passing
+        return failed.value.kind
+
+    async def look(self, host: str) -> MigrationState | None:
+        found: MigrationState | None = await self.hosts.call(host, Command(host=host, verb=LookMigration(guest_id=G)))
+        return found
+
+    async def everything(self) -> list[tuple[str, GuestState]]:
+        return [(host, state) for host in self.hosts.names for state in await list_guests(self.hosts, host)]
+
+    async def places(self) -> list[tuple[str, str, str]]:
+        """Host, slot and power of all that there is."""
+        return [(host, state.slot, state.power) for host, state in await self.everything()]
+
+    async def disk(self) -> str:
+        """The one disk that is there."""
+        (found,) = {state.disk for _, state in await self.everything()}
+        assert found
+        return found
+
+
+Play = Callable[[Callable[[Scene], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    def call(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+        async def main() -> None:
+            scene = Scene(tmp_path)
+            await scenario(scene)
+            scene.hosts.close()
+
+        run(main())
+
+    return call
+
+
+class TestPark:
+    def test_there_and_back(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            built = await scene.ask(A, Spawn(guest=GUEST))
+            parked = await scene.twice(A, Park(guest_id=G, slot="op"))
+            assert parked == msgspec.structs.replace(built, power="shutdown", slot="op")
+            assert await scene.places() == [(A, "op", "shutdown")]
+            back = await scene.twice(A, Unpark(guest_id=G, slot="op", start=True))
+            assert back == msgspec.structs.replace(built, boots=2)
+            assert await scene.places() == [(A, "", "running")]
+
+        play(scenario)
+
+    def test_back_without_a_start(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            await scene.ask(A, Spawn(guest=GUEST))
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            assert (await scene.twice(A, Unpark(guest_id=G, slot="op", start=False))).power == "shutdown"
+            await scene.ask(A, Unpark(guest_id=G, slot="op", start=True))
+            assert (await scene.ask(A, Unpark(guest_id=G, slot="op", start=False))).power == "shutdown"
+
+        play(scenario)
+
+    def test_what_is_not_there(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            assert await scene.refused(A, Park(guest_id=G, slot="op")) == "missing guest"
+            assert await scene.refused(A, Unpark(guest_id=G, slot="op", start=True)) == "no such slot"
+            await scene.ask(A, Spawn(guest=GUEST))
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            assert await scene.refused(A, Unpark(guest_id=G, slot="other", start=True)) == "no such slot"
+            assert await scene.refused(A, PowerOff(guest_id=G)) == "missing guest"
+
+        play(scenario)
+
+    def test_what_is_in_the_slot_takes_the_place_of_a_guest_beside_it(self, play: Play) -> None:
+        """The source of a resize on the spot was cut off before the new guest could be removed."""
+
+        async def scenario(scene: Scene) -> None:
+            await scene.ask(A, Spawn(guest=GUEST))
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            await scene.ask(A, Receive(guest=BIGGER, source=A, slot="op", start=True))
+            assert await scene.ask(A, Park(guest_id=G, slot="op")) == await scene.ask(A, Park(guest_id=G, slot="op"))
+            assert (await scene.twice(A, Unpark(guest_id=G, slot="op", start=True))).vcpus == 1
+            assert await scene.places() == [(A, "", "running")]
+
+        play(scenario)
+
+    def test_a_discard_removes_the_slot_and_a_destroy_the_guest(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            await scene.ask(A, Spawn(guest=GUEST))
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            await scene.ask(A, Receive(guest=BIGGER, source=A, slot="op", start=True))
+            await scene.ask(A, Discard(guest_id=G, slot="other"))
+            assert len(await scene.places()) == 2
+            await scene.twice(A, Discard(guest_id=G, slot="op"))
+            assert await scene.places() == [(A, "", "running")]
+            await scene.ask(A, Park(guest_id=G, slot="op-2"))
+            await scene.ask(A, Destroy(guest_id=G))
+            assert await scene.places() == [(A, "op-2", "shutdown")]
+
+        play(scenario)
+
+
+class TestReceive:
+    @pytest.mark.parametrize("destination", [B, C, A], ids=["shared storage", "other storage", "same host"])
+    @pytest.mark.parametrize("start", [True, False])
+    def test_the_disk_comes_along(self, play: Play, destination: str, start: bool) -> None:
+        async def scenario(scene: Scene) -> None:
+            built = await scene.ask(A, Spawn(guest=GUEST))
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            verb = Receive(guest=BIGGER, source=A, slot="op", start=start)
+            received = await scene.twice(destination, verb)
+            assert (received.vcpus, received.disk_gb, received.disk) == (2, 2, built.disk)
+            assert (received.power, received.boots) == (("running", 1) if start else ("shutdown", 0))
+            await scene.ask(A, Discard(guest_id=G, slot="op"))
+            assert await scene.ask(destination, verb) == received, "the slot is not needed any more"
+
+        play(scenario)
+
+    def test_what_cannot_be(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            receive = Receive(guest=BIGGER, source=A, slot="op", start=True)
+            await scene.ask(A, Spawn(guest=GUEST))
+            assert await scene.refused(B, receive) == "no such slot"
+            await scene.ask(A, Park(guest_id=G, slot="op"))
+            scene.rules.add_failure(A, "*", "unreachable", None, None)
+            with pytest.raises(HostFailed, match=f"{A} cannot be reached from {B}"):
+                await scene.ask(B, receive)
+            scene.rules.clear()
+            await scene.ask(B, receive)
+            other = Receive(guest=GUEST, source=A, slot="op", start=True)
+            assert await scene.refused(B, other) == "guest differs"
+
+        play(scenario)
+
+
+class TestDisks:
+    def test_a_new_guest_has_a_new_one(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            first = await scene.ask(A, Spawn(guest=GUEST))
+            assert (await scene.ask(A, Spawn(guest=GUEST))).disk == first.disk
+            await scene.ask(A, Destroy(guest_id=G))
+            assert (await scene.ask(A, Spawn(guest=GUEST, data=DATA))).disk not in ("", first.disk)
+
+        play(scenario)
+
+    @pytest.mark.parametrize("host, same", [(B, True), (C, False)])
+    def test_that_of_a_failed_host_is_found_on_shared_storage(self, play: Play, host: str, same: bool) -> None:
+        async def scenario(scene: Scene) -> None:
+            lost = await scene.ask(A, Spawn(guest=GUEST))
+            scene.rules.add_failure(A, "*", "unreachable", None, None)
+            rebuilt = await scene.twice(host, Spawn(guest=GUEST, disk_of=A, start=False))
+            assert (rebuilt.power, rebuilt.boots) == ("shutdown", 0)
+            assert (rebuilt.disk == lost.disk) is same
+
+        play(scenario)
+
+    def test_a_snapshot_goes_on_with_it(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            built = await scene.ask(A, Spawn(guest=GUEST))
+            await scene.twice(A, Snapshot(guest_id=G, data=DATA))
+            await scene.ask(A, Destroy(guest_id=G))
+            again = await scene.ask(C, Spawn(guest=guest(G, image=SNAPSHOT), data=DATA))
+            assert again.disk == built.disk
+            assert await scene.refused(A, Snapshot(guest_id=G, data=DATA)) == "missing guest"
+
+        play(scenario)
+
+    @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xd8", b"x" * 10_000, orjson.dumps({"guest": "g"})])
+    def test_what_else_is_called_a_snapshot_is_an_image_like_any_other(self, play: Play, content: bytes) -> None:
+        async def scenario(scene: Scene) -> None:
+            scene.shelf.written[DATA.url] = content
+            assert (await scene.ask(C, Spawn(guest=guest(G, image=SNAPSHOT), data=DATA))).disk
+
+        play(scenario)
+
+    def test_a_snapshot_that_cannot_be_read_builds_nothing(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            assert await scene.refused(C, Spawn(guest=guest(G, image=SNAPSHOT), data=DATA)) == "driver"
+
+        play(scenario)
+
+    def test_without_an_image_service_snapshots_are_refused(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            hosts = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))
+            await hosts.call(A, command(Spawn(guest=GUEST)))
+            for verb in (Snapshot(guest_id=G, data=DATA), Spawn(guest=guest("g", image=SNAPSHOT), data=DATA)):
+                with pytest.raises(HostFailed, match="has no image service"):
+                    await hosts.call(A, command(verb, operation="op-2"))
+
+        run(scenario())
+
+
+class TestMigrateLive:
+    @pytest.mark.parametrize("destination, block", [(B, None), (B, False), (C, None), (C, True)])
+    def test_the_running_guest_is_elsewhere(self, play: Play, destination: str, block: bool | None) -> None:
+        async def scenario(scene: Scene) -> None:
+            built = await scene.ask(A, Spawn(guest=GUEST))
+            await scene.twice(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+            assert await scene.places() == sorted([(A, "", "running"), (destination, "op", "shutdown")])
+            await scene.twice(A, MigrateLive(guest_id=G, destination=destination, slot="op", block=block))
+            assert await scene.everything() == [(destination, built)]
+            await scene.ask(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+            assert await scene.everything() == [(destination, built)], "nobody else is expected"
+
+        play(scenario)
+
+    @pytest.mark.parametrize("destination, block", [(B, True), (C, False)])
+    def test_disks_are_moved_only_where_they_must_be(self, play: Play, destination: str, block: bool) -> None:
+        async def scenario(scene: Scene) -> None:
+            await scene.ask(A, Spawn(guest=GUEST))
+            with pytest.raises(HostFailed, match="storage") as failed:
+                await scene.ask(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+            assert (failed.value.kind, failed.value.public) == ("driver", "refused by the hypervisor")
+            assert await scene.places() == [(A, "", "running")]
+            await scene.ask(destination, Expect(guest=GUEST, source=A, slot="op"))
+            migrate = MigrateLive(guest_id=G, destination=destination, slot="op", block=block)
+            assert await scene.refused(A, migrate) == "driver"
+
+        play(scenario)
+
+    def test_what_cannot_be(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            migrate = MigrateLive(guest_id=G, destination=B, slot="op")
+            assert await scene.refused(A, migrate) == "missing guest"
+            await scene.ask(A, Spawn(guest=GUEST))
+            assert await scene.refused(A, migrate) == "no such slot"
+            await scene.ask(B, Spawn(guest=GUEST))
+            assert await scene.refused(B, Expect(guest=GUEST, source=A, slot="op")) == "guest differs"
+            await scene.ask(B, Destroy(guest_id=G))
+            await scene.ask(B, Expect(guest=GUEST, source=A, slot="op"))
+            await scene.ask(B, Spawn(guest=GUEST))
+            assert await scene.refused(A, migrate) == "guest differs"
+            await scene.ask(B, Destroy(guest_id=G))
+            await scene.ask(A, PowerOff(guest_id=G))
+            assert await scene.refused(A, migrate) == "driver"
+
+        play(scenario)
+
+    async def begun(self, scene: Scene, destination: str = B, seconds: float = 30.0) -> asyncio.Task[Any]:
+        """A migration that takes its time."""
+        scene.rules.set_latency("*", "migrate_live", seconds)
+        await scene.ask(A, Spawn(guest=GUEST))
+        await scene.ask(destination, Expect(guest=GUEST, source=A, slot="op"))
+        task = asyncio.create_task(scene.ask(A, MigrateLive(guest_id=G, destination=destination, slot="op")))
+        async with asyncio.timeout(5):
+            while await scene.look(A) is None:
+                await asyncio.sleep(0)
+        return task
+
+    @pytest.mark.parametrize("destination, disk", [(B, 0), (C, 2**30)])
+    def test_it_can_be_watched(self, play: Play, destination: str, disk: int) -> None:
+        async def scenario(scene: Scene) -> None:
+            task = await self.begun(scene, destination, 0.3)
+            seen = [await scene.look(A)]
+            while not task.done():
+                await asyncio.sleep(0.02)
+                seen.append(await scene.look(A))
+            await task
+            assert seen.pop() is None
+            states = [state for state in seen if state is not None]
+            assert {(state.memory_total, state.disk_total) for state in states} == {(512 * 2**20, disk)}
+            percents = [state.percent for state in states]
+            assert percents == sorted(percents)
+            assert len(set(percents)) > 3
+            assert 0 <= percents[0] < percents[-1] <= 100
+
+        play(scenario)
+
+    def test_it_can_be_hurried(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            task = await self.begun(scene)
+            await scene.ask(A, HurryMigration(guest_id=G))
+            async with asyncio.timeout(1):
+                await task
+            assert await scene.places() == [(B, "", "running")]
+            await scene.ask(A, HurryMigration(guest_id=G))
+
+        play(scenario)
+
+    def test_a_stopped_one_leaves_the_guest_where_it_is(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            task = await self.begun(scene)
+            before = await scene.everything()
+            await scene.twice(A, StopMigration(guest_id=G))
+            with pytest.raises(HostFailed, match="the migration was stopped") as failed:
+                await task
+            assert failed.value.kind == "interrupted"
+            assert await scene.look(A) is None
+            assert await scene.everything() == before
+            scene.rules.clear()
+            await scene.ask(A, MigrateLive(guest_id=G, destination=B, slot="op"))
+            await scene.twice(A, StopMigration(guest_id=G))
+            assert await scene.places() == [(B, "", "running")], "too late, and no error"
+
+        play(scenario)
+
+    def test_a_destination_that_is_cut_off_ends_it(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            task = await self.begun(scene)
+            scene.rules.add_failure(B, "*", "unreachable", None, None)
+            with pytest.raises(HostFailed, match=f"{B} cannot be reached from {A}"):
+                await task
+            scene.rules.clear()
+            assert await scene.places() == [(A, "", "running"), (B, "op", "shutdown")]
+
+        play(scenario)
+
+    def test_a_slot_that_is_discarded_meanwhile_keeps_the_guest_at_its_source(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            task = await self.begun(scene)
+            await scene.ask(B, Discard(guest_id=G, slot="op"))
+            await scene.ask(A, HurryMigration(guest_id=G))
+            with pytest.raises(HostFailed) as failed:
+                await task
+            assert failed.value.kind == "no such slot"
+            assert await scene.places() == [(A, "", "running")]
+
+        play(scenario)
+
+    def test_one_that_fails_at_its_end_leaves_the_guest_where_it_is(self, play: Play) -> None:
+        async def scenario(scene: Scene) -> None:
+            scene.rules.add_failure(A, "migrate_live", "error", 1, "too busy")
+            task = await self.begun(scene, seconds=0.1)
+            with pytest.raises(HostFailed, match="too busy"):
+                await task
+            assert await scene.places() == [(A, "", "running"), (B, "op", "shutdown")]
+            scene.rules.clear()
+            await scene.ask(A, MigrateLive(guest_id=G, destination=B, slot="op"))
+            assert await scene.places() == [(B, "", "running")]
+
+        play(scenario)
+
+
+@pytest.mark.parametrize("step", ["park", "unpark", "discard", "receive", "expect", "snapshot"])
+def test_every_move_fails_where_a_rule_says_so(play: Play, step: str) -> None:
+    verbs: dict[str, Change] = {
+        "park": Park(guest_id=G, slot="new"),
+        "unpark": Unpark(guest_id=G, slot="op", start=True),
+        "discard": Discard(guest_id=G, slot="op"),
+        "receive": Receive(guest=BIGGER, source=A, slot="op", start=True),
+        "expect": Expect(guest=GUEST, source=A, slot="op"),
+        "snapshot": Snapshot(guest_id=G, data=DATA),
+    }
+
+    async def scenario(scene: Scene) -> None:
+        await scene.ask(A, Spawn(guest=GUEST))
+        scene.rules.add_failure(A, step, "error", 1, "no")
+        assert await scene.refused(A, verbs[step]) == "driver"
+        assert scene.shelf.written == {}
+
+    play(scenario)
+
+
+def test_guests_of_an_older_file_have_disks_too(tmp_path: Path) -> None:
+    Scene(tmp_path).hosts.close()
+    old = apsw.Connection(str(tmp_path / "sim.db"))
+    old.execute("DROP TABLE kept; ALTER TABLE rules DROP COLUMN chance; ALTER TABLE guests DROP COLUMN disk")
+    values = ("sim-001", G, "web-1", "running", 1, 512, 1, msgspec.msgpack.encode(GUEST), 1.0, 1)
+    columns = "host, id, name, power, vcpus, ram_mb, disk_gb, spec, created_at, boots"
+    old.execute(f"INSERT INTO guests ({columns}) VALUES ({', '.join('?' * 10)})", values)
+    old.execute("INSERT INTO rules (kind, host, step, mode) VALUES ('fail', 'sim-003', 'spawn', 'error')")
+    old.close()
+
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        disk = await scene.disk()
+        await scene.ask(A, Park(guest_id=G, slot="op"))
+        await scene.ask(B, Receive(guest=GUEST, source=A, slot="op", start=True))
+        assert await scene.disk() == disk
+        with pytest.raises(HostFailed, match="simulated failure of spawn"):
+            await scene.ask(C, Spawn(guest=guest("other")))
+
+    async def opened_again() -> None:
+        scene = Scene(tmp_path)
+        assert await scene.disk(), "what was added is added once"
+
+    run(scenario())
+    run(opened_again())
+
+
+# Runs until killed: moves a guest about, and says of each move that it is done.
+_RESTLESS = """
+import asyncio, sys
+from pathlib import Path
+from tests.hosts.test_sim_moves import A, B, GUEST, Scene, restless
+
+async def main():
+    scene = Scene(Path(sys.argv[1]))
+    await restless(scene, print)
+
+asyncio.run(main())
+"""
+
+
+async def restless(scene: Scene, tell: Callable[..., None]) -> None:
+    await scene.ask(A, Spawn(guest=GUEST))
+    here, there = A, B
+    for number in itertools.count():
+        slot = f"op-{number}"
+        if number % 2:
+            await scene.ask(here, Park(guest_id=G, slot=slot))
+            await scene.ask(there, Receive(guest=GUEST, source=here, slot=slot, start=True))
+            await scene.ask(here, Discard(guest_id=G, slot=slot))
+        else:
+            await scene.ask(there, Expect(guest=GUEST, source=here, slot=slot))
+            await scene.ask(here, MigrateLive(guest_id=G, destination=there, slot=slot))
+        here, there = there, here
+        tell(number, flush=True)
+
+
+def test_a_kill_loses_no_guest_and_doubles_none(tmp_path: Path) -> None:
+    for number in range(4):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        busy = subprocess.Popen([sys.executable, "-c", _RESTLESS, str(directory)], stdout=subprocess.PIPE, text=True)
+        assert busy.stdout is not None
+        enough = random.randrange(3, 40)
+        for line in busy.stdout:
+            if int(line) >= enough:
+                os.kill(busy.pid, signal.SIGKILL)
+                break
+        busy.wait()
+        busy.stdout.close()
+
+        async def scenario(directory: Path = directory) -> None:
+            scene = Scene(directory)
+            everything = await scene.everything()
+            running = [host for host, state in everything if not state.slot]
+            parked = [host for host, state in everything if state.slot and state.disk]
+            assert len(running) == 1 or (not running and len(parked) == 1), everything
+            (disk,) = {state.disk for _, state in everything} - {""}
+            # Whatever was under way can be cleared up, and the guest is the one it was.
+            for host, state in everything:
+                if state.slot and running:
+                    await scene.ask(host, Discard(guest_id=G, slot=state.slot))
+                elif state.slot:
+                    await scene.ask(host, Unpark(guest_id=G, slot=state.slot, start=True))
+            assert [power for *_, power in await scene.places()] == ["running"]
+            assert await scene.disk() == disk
+
+        run(scenario())
+
+
+def test_specs_are_those_of_the_destination(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.ask(A, Spawn(guest=GUEST))
+        await scene.ask(B, Expect(guest=GUEST, source=A, slot="op"))
+        await scene.ask(A, MigrateLive(guest_id=G, destination=B, slot="op"))
+        assert (await scene.ask(B, Spawn(guest=GUEST))).boots == 1, "it knows itself again"
+        different: Guest = BIGGER
+        assert await scene.refused(B, Spawn(guest=different)) == "guest differs"
+
+    play(scenario)
