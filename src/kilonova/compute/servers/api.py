@@ -12,7 +12,7 @@ from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.schemas import ANYTHING, address, is_true
-from kilonova.compute.servers import acting, create, listing, model, schemas, views
+from kilonova.compute.servers import acting, create, listing, model, pinning, schemas, views
 from kilonova.http import Answer, Context
 from kilonova.http.pagination import next_link
 from kilonova.operations import request_cancel
@@ -84,14 +84,19 @@ async def show(ctx: Context, server_id: str) -> Answer:
     shows=("server", "server update", False),
 )
 async def update(ctx: Context, server_id: str) -> Answer:
-    """Rename a server, or change its description, host name or access addresses."""
-    columns = {_UPDATE_COLUMNS[key]: value or None for key, value in ctx.body["server"].items()}
+    """Rename a server, or change its description, host name, access addresses or pin."""
+    body = ctx.body["server"]
+    columns = {_UPDATE_COLUMNS[key]: value or None for key, value in body.items()}
     columns |= {name: address(columns[name]) for name in ("access_ip_v4", "access_ip_v6") if name in columns}
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, server_id, rule=RULE + "update", lock=True)
-        row.update(columns, updated_at=ctx.now)
-        changes = ", ".join(f"{column} = ${place}" for place, column in enumerate([*columns, "updated_at"], 2))
-        await tx.execute(f"UPDATE servers SET {changes} WHERE id = $1", server_id, *columns.values(), ctx.now)
+        if "pinned_availability_zone" in body:
+            await pinning.check(ctx, tx, row, columns["pinned_zone"])
+        if columns != {"pinned_zone": row["pinned_zone"]}:
+            columns["updated_at"] = ctx.now
+            row.update(columns)
+            changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(columns, 2))
+            await tx.execute(f"UPDATE servers SET {changes} WHERE id = $1", server_id, *columns.values())
     await model.dress(ctx, [row], "server update")
     return Answer({"server": ctx.render("server update", row)})
 
@@ -103,6 +108,7 @@ _UPDATE_COLUMNS = {
     "accessIPv4": "access_ip_v4",
     "accessIPv6": "access_ip_v6",
     "OS-DCF:diskConfig": "disk_config",
+    "pinned_availability_zone": "pinned_zone",
 }
 
 

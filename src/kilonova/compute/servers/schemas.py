@@ -127,6 +127,7 @@ UPDATE: Schema = closed(
                 "accessIPv4": {"oneOf": [ACCESS_V4, {"const": ""}, {"type": "null"}]},
                 "accessIPv6": {"oneOf": [ACCESS_V6, {"const": ""}, {"type": "null"}]},
                 "OS-DCF:diskConfig": DISK_CONFIG,
+                "pinned_availability_zone": {**NAME, "type": ["string", "null"]},
             }
         )
     },
