@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
 SOFT = ("soft-affinity", "soft-anti-affinity")
+APART = (ANTI_AFFINITY, "soft-anti-affinity")
 
 _COLUMNS = ("id", "project_id", "user_id", "name", "policy", "max_server_per_host", "created_at")
 _INSERT = "INSERT INTO server_groups ({}) VALUES ({})".format(
@@ -24,6 +26,17 @@ _INSERT = "INSERT INTO server_groups ({}) VALUES ({})".format(
 _HOSTS = """
 SELECT s.host, COUNT(*) AS members FROM server_group_members m JOIN servers s ON s.id = m.server_id
 WHERE m.group_id = $1 AND s.id <> $2 AND NOT s.deleted AND s.host IS NOT NULL GROUP BY s.host
+"""
+# Beside where they are: where moves under way take them, and where a resize that is not decided can bring them back.
+_MOVING = """
+SELECT place.host, place.undecided, COUNT(*) AS members FROM (
+    SELECT CASE WHEN o.finished_at IS NULL THEN v.dest_host ELSE v.source_host END AS host, s.host AS now,
+        o.finished_at IS NOT NULL AS undecided
+    FROM server_group_members m JOIN servers s ON s.id = m.server_id
+    JOIN moves v ON v.server_id = s.id JOIN operations o ON o.id = v.operation_id
+    WHERE m.group_id = $1 AND s.id <> $2 AND NOT s.deleted AND (o.finished_at IS NULL OR (
+        o.state = 'done' AND v.outcome IS NULL AND v.type IN ('migration', 'resize')))
+) place WHERE place.host IS NOT NULL AND place.host <> place.now GROUP BY place.host, place.undecided
 """
 _COUNT = """
 SELECT COUNT(*) FROM server_group_members m JOIN servers s ON s.id = m.server_id
@@ -128,13 +141,24 @@ async def of_servers(reader: Reader, server_ids: Collection[str]) -> dict[str, s
 
 
 async def rule_of(reader: Reader, group_id: str, server_id: str) -> GroupRule | None:
-    """What the group asks of the server's host, and where its other servers are. None: there is no such group."""
+    """What the group asks of the server's host, and where its other servers are. None: there is no such group.
+
+    Whoever shall stay away from them also stays away from where they may be soon.
+    """
     group = await get(reader, group_id)
     if group is None:
         return None
-    members = {row["host"]: row["members"] for row in await reader.fetch(_HOSTS, group_id, server_id)}
+    members = Counter({row["host"]: row["members"] for row in await reader.fetch(_HOSTS, group_id, server_id)})
+    if group["policy"] in APART:
+        for row in await reader.fetch(_MOVING, group_id, server_id):
+            members[row["host"]] += row["members"]
     most = group["max_server_per_host"] or 1
-    return GroupRule(id=group_id, policy=group["policy"], max_per_host=most, members=members)
+    return GroupRule(id=group_id, policy=group["policy"], max_per_host=most, members=dict(members))
+
+
+async def is_moving(reader: Reader, group_id: str, server_id: str) -> bool:
+    """Whether another server of the group is on its way to another host."""
+    return any(not row["undecided"] for row in await reader.fetch(_MOVING, group_id, server_id))
 
 
 async def has_settled(reader: Reader, group_id: str, server_id: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from kilonova.compute.server_groups import model as groups
+from kilonova.operations import Passing
 from kilonova.scheduler import Candidate, Request
 from kilonova.scheduler.request import GroupRule
 from kilonova.scheduler.specs import needs
@@ -66,7 +67,9 @@ async def move_request(
 async def uncleared(reader: Reader, server_id: str) -> frozenset[str]:
     """Hosts that are to remove remains of the server's guest, and might remove a new one with them."""
     rows = await reader.fetch("SELECT host, params FROM operations WHERE kind = 'clear guest' AND finished_at IS NULL")
-    return frozenset(row["host"] for row in rows if orjson.loads(row["params"])["guest_id"] == server_id)
+    found = ((row["host"], orjson.loads(row["params"])) for row in rows)
+    # What is removed from a slot cannot be mistaken for the guest.
+    return frozenset(host for host, params in found if params["guest_id"] == server_id and not params.get("slot"))
 
 
 async def group_rule(reader: Reader, server: Row) -> GroupRule | None:
@@ -78,7 +81,8 @@ async def group_rule(reader: Reader, server: Row) -> GroupRule | None:
 async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bool] | None:
     """Which candidates the server's group lets it have. None: no group, or one that only wishes.
 
-    Until `tx` ends no other member is placed, so what is true now stays true for the claim.
+    Until `tx` ends no other member is placed, so what is true now stays true for the claim. Where an affinity group
+    will be is not known while one of its servers moves: Passing.
     """
     group_id = group_of(orjson.loads(server["scheduler_hints"]))
     if group_id is None:
@@ -87,6 +91,8 @@ async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bo
     rule = await groups.rule_of(tx, group_id, server["id"])
     if rule is None or rule.policy in groups.SOFT:
         return None
+    if rule.policy == groups.AFFINITY and await groups.is_moving(tx, group_id, server["id"]):
+        raise Passing("a server of its group is on its way to another host")
     return lambda candidate: groups.accepts(rule, candidate.host)
 
 
