@@ -165,35 +165,54 @@ class _TimeIsUp(Exception):
 
 async def _carry(op: Operation, step: str, here: str, there: str) -> None:
     """Have the guest moved, and tell how far it is. Raises HostSilent of `here`, HostFailed, or _TimeIsUp."""
+    verb = MigrateLive(guest_id=str(op.server_id), destination=there, slot=op.id, block=op.params["block"])
     limit = await _limit(op)
     until = await _step_began(op) + limit
-    verb = MigrateLive(guest_id=str(op.server_id), destination=there, slot=op.id, block=op.params["block"])
-    heard = time.monotonic()
-    hurried = False
-    seen: MigrationState | None = None
-    while True:
-        pulse = time.monotonic() + PULSE
+    watch = _Watch(op, step, here)
+    moving = asyncio.create_task(ask(op, here, step, verb))
+    try:
+        while True:
+            await asyncio.wait({moving}, timeout=PULSE)
+            if moving.done():
+                try:
+                    return moving.result()  # type: ignore[no-any-return]
+                except HostUnreachable:
+                    # To ask again is to join what is under way.
+                    moving = asyncio.create_task(ask(op, here, step, verb))
+                    await asyncio.sleep(PULSE)
+            if clock.now() >= until:
+                raise _TimeIsUp(f"The guest could not be moved within {limit:g} s")
+            await watch.look()
+    finally:
+        moving.cancel()
+
+
+class _Watch:
+    """What a migration is asked while it runs."""
+
+    def __init__(self, op: Operation, step: str, host: str) -> None:
+        self._op, self._step, self._host = op, step, host
+        self._heard = time.monotonic()
+        self._seen: MigrationState | None = None
+        self._hurried = False
+
+    async def look(self) -> None:
+        """Tell how far it is, and pass on the wish that it end now. Raises HostSilent."""
+        op, host = self._op, self._host
         try:
-            # To ask again is to join what is under way.
-            await ask(op, here, step, verb, timeout=PULSE)
-            return
-        except HostUnreachable:
-            pass
-        if clock.now() >= until:
-            raise _TimeIsUp(f"The guest could not be moved within {limit:g} s")
-        try:
-            state = await _look(op, here)
+            state = await _look(op, host)
         except HostUnreachable as error:
-            if await silence.is_silent(op, here, heard):
-                raise HostSilent(here, op.services.config.operations.host_seconds) from error
-        else:
-            if state is not None and state != seen:
-                await _tell(op, state)
-                seen = state
-            if state is not None and not hurried and await _shall_hurry(op):
-                hurried = await _hurry(op, here, step)
-        heard = time.monotonic()
-        await asyncio.sleep(pulse - heard)
+            if await silence.is_silent(op, host, self._heard):
+                raise HostSilent(host, op.services.config.operations.host_seconds) from error
+            state = None
+        self._heard = time.monotonic()
+        if state is None:
+            return
+        if state != self._seen:
+            await _tell(op, state)
+            self._seen = state
+        if not self._hurried and await _shall_hurry(op):
+            self._hurried = await _hurry(op, host, self._step)
 
 
 async def _limit(op: Operation) -> float:

@@ -157,6 +157,7 @@ class SimDriver:
         try:
             while await migration.goes_on():
                 self._reach(destination)
+                self._kept(destination, guest_id, slot)  # nobody receives it any more: it ends
             await self._fail_as_told("migrate_live")
             self._arrive(guest_id, destination, slot)
         finally:
