@@ -1,4 +1,4 @@
-"""Evacuation takes `force`, without which a named destination is verified by the scheduler; before, it never was."""
+"""Evacuation takes `force`, without which a named destination is verified by the scheduler; before, none was."""
 
 from typing import Any
 

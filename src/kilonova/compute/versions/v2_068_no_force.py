@@ -1,4 +1,4 @@
-"""Evacuation loses `force`: a named destination is always verified by the scheduler."""
+"""Live migration and evacuation lose `force`: a named destination is always verified by the scheduler."""
 
 from typing import Any
 
@@ -17,5 +17,10 @@ def force_to_unverified(body: dict[str, Any]) -> dict[str, Any]:
 
 
 version = Microversion(
-    "2.68", __doc__, [action("evacuate").loses("force", schema=BOOLEAN, upgrade=force_to_unverified)]
+    "2.68",
+    __doc__,
+    [
+        action("os-migrateLive").loses("force", schema=BOOLEAN, upgrade=force_to_unverified),
+        action("evacuate").loses("force", schema=BOOLEAN, upgrade=force_to_unverified),
+    ],
 )
