@@ -28,6 +28,7 @@ HOST: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r
 DEVICE_TAG: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
 ACCESS_V4: Schema = {"type": "string", "format": "ipv4"}
 ACCESS_V6: Schema = {"type": "string", "format": "ipv6"}
+FLAVOR_REF: Schema = {"type": ["string", "integer"], "minLength": 1, "maxLength": 255, "minimum": 0}
 DISK_CONFIG: Schema = {"type": "string", "enum": ["AUTO", "MANUAL"]}
 NETWORK_KEYS: Schema = {
     "uuid": UUID,
@@ -87,7 +88,7 @@ CREATE: Schema = closed(
                 "description": DESCRIPTION,
                 "hostname": HOSTNAME,
                 "imageRef": {"type": "string", "maxLength": 255},
-                "flavorRef": {"type": ["string", "integer"], "minLength": 1, "maxLength": 255, "minimum": 0},
+                "flavorRef": FLAVOR_REF,
                 "key_name": NAME,
                 "networks": networks(tag=DEVICE_TAG),
                 "security_groups": {
@@ -99,6 +100,7 @@ CREATE: Schema = closed(
                 "availability_zone": NAME,
                 "host": HOST,
                 "hypervisor_hostname": HOST,
+                "hypervisor_uuid": UUID,
                 "block_device_mapping_v2": BLOCK_DEVICES,
                 "config_drive": BOOLEAN,
                 "adminPass": STRING,
@@ -136,6 +138,13 @@ UPDATE: Schema = closed(
 
 REBOOT: Schema = closed(
     {"type": {"type": "string", "enum": ["HARD", "Hard", "hard", "SOFT", "Soft", "soft"]}}, ["type"]
+)
+
+# null: where it was. An object that says nothing is a mistake, and refused.
+UNSHELVE: Schema = closed(
+    {"availability_zone": {**NAME, "type": ["string", "null"]}, "host": HOST},
+    type=["object", "null"],
+    minProperties=1,
 )
 
 # What members may filter by, at first and by the name of the behaviour that opened it; admins filter by all.

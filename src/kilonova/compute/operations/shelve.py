@@ -1,0 +1,89 @@
+"""Shelve: a server is stopped and its disk kept as an image, so that it can leave its host."""
+
+from __future__ import annotations
+
+from kilonova import clock
+from kilonova.compute.operations import images, leftovers, offload, silence
+from kilonova.compute.operations.common import server_of, transfer_of
+from kilonova.compute.servers import model, states
+from kilonova.hosts.messages import PowerOff, Snapshot
+from kilonova.operations import Cancelled, Failed, Operation, Step
+from kilonova.store import Transaction
+
+
+class Shelve(Operation):
+    kind = "shelve"
+    action = "shelve"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        filled = "the image that it fills is deleted by undoing the step before"
+        return (
+            Step("stop guest", stop, undo=start_again, deadline=300, task_state="shelving"),
+            Step("make image", make, undo=drop, deadline=120, task_state="shelving_image_pending_upload"),
+            Step("snapshot", fill, undo=None, why=filled, deadline=6 * 3600, task_state="shelving_image_uploading"),
+            Step(
+                "settle",
+                settle,
+                undo=None,
+                why="one transaction: state and image, and the offload where it follows at once",
+                deadline=30,
+                transaction=True,
+                task_state="shelving",
+            ),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        if not isinstance(error, Cancelled):
+            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
+
+
+async def stop(op: Operation) -> None:
+    server = await server_of(op)
+    await silence.demand(op, server["host"], "stop guest", PowerOff(guest_id=server["id"]))
+
+
+async def start_again(op: Operation) -> None:
+    server = await server_of(op)
+    was_running = server["vm_state"] == states.ACTIVE
+    await leftovers.restore(op, server["host"], "undo stop guest", running=was_running)
+
+
+async def make(op: Operation) -> str:
+    server = await server_of(op)
+    suffix = "-shelved"
+    return await images.make(op, server, server["name"][: images.NAME_LENGTH - len(suffix)] + suffix)
+
+
+async def drop(op: Operation) -> None:
+    await images.delete(op, images.snapshot_id(op))
+
+
+async def fill(op: Operation) -> None:
+    """A guest that stands still writes the same again; so data that is there, whoever was told of it, is good."""
+    server = await server_of(op)
+    image_id = op.results["make image"]
+    try:
+        if not await _is_filled(op, image_id):
+            data = await transfer_of(op.services, image_id)
+            await silence.demand(op, server["host"], "snapshot", Snapshot(guest_id=server["id"], data=data))
+    except Failed:
+        if not await _is_filled(op, image_id):
+            raise
+
+
+async def _is_filled(op: Operation, image_id: str) -> bool:
+    image = await images.find(op, image_id)
+    return bool(image["status"] == "active")
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    await model.settle(tx, str(op.server_id), states.SHELVED, states.SHUTDOWN)
+    await tx.execute(
+        "UPDATE servers SET shelved_at = $2, shelved_image_id = $3 WHERE id = $1",
+        op.server_id,
+        clock.now(),
+        op.results["make image"],
+    )
+    if op.services.config.compute.shelved_offload_seconds == 0:
+        await offload.begin_offload(tx, await server_of(op, tx))

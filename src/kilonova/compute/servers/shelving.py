@@ -1,0 +1,87 @@
+"""Shelving: a server gives up its host and keeps its disk as an image, until somebody wants it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute import dry_run
+from kilonova.compute.api import api
+from kilonova.compute.operations import unshelve as unshelving
+from kilonova.compute.operations.offload import Offload
+from kilonova.compute.operations.shelve import Shelve
+from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace
+from kilonova.compute.schemas import ANYTHING
+from kilonova.compute.servers import acting, model, schemas, states
+from kilonova.compute.zones import model as zones
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, Conflict
+from kilonova.operations import Operation
+from kilonova.store import Reader, Row, Transaction
+
+RULE = "os_compute_api:os-shelve:"
+UNSHELVE, TO_HOST = RULE + "unshelve", RULE + "unshelve_to_host"
+
+
+@api.action("shelve", body=ANYTHING, checks=[RULE + "shelve"], status=202, dry_run=True)
+async def shelve(ctx: Context, server_id: str) -> Answer:
+    """Stop a server and keep its disk as an image."""
+    return await _act(ctx, server_id, Shelve, rule=RULE + "shelve", transition="shelve")
+
+
+@api.action("shelveOffload", body=ANYTHING, checks=[RULE + "shelve_offload"], status=202, dry_run=True)
+async def offload(ctx: Context, server_id: str) -> Answer:
+    """Take a shelved server off its host."""
+    return await _act(ctx, server_id, Offload, rule=RULE + "shelve_offload", transition="shelveOffload")
+
+
+async def _act(ctx: Context, server_id: str, operation: type[Operation], *, rule: str, transition: str) -> Answer:
+    async with ctx.db.transaction() as tx:
+        row = await acting.ready(ctx, tx, server_id, rule=rule, transition=transition)
+        if not dry_run.asked(ctx):
+            await acting.start(ctx, tx, row, operation)
+            return Answer()
+    return await dry_run.answer(ctx, model.target(row), [])
+
+
+@api.action("unshelve", body=schemas.UNSHELVE, checks=[UNSHELVE, TO_HOST], status=202, dry_run=True)
+async def unshelve(ctx: Context, server_id: str) -> Answer:
+    """Bring a shelved server back, where it was, or from its image to a zone, a host, or anywhere."""
+    body = ctx.body["unshelve"] or {}
+    async with ctx.db.transaction() as tx:
+        row = await _may(ctx, tx, server_id, body)
+        params = await _params(ctx, tx, row, body)
+        if not dry_run.asked(ctx):
+            await acting.start(ctx, tx, row, UnshelveInPlace if row["host"] else Unshelve, params)
+            return Answer()
+    requests = [] if row["host"] else [await unshelving.request_of(ctx.db, row, params)]
+    return await dry_run.answer(ctx, model.target(row), requests)
+
+
+async def _may(ctx: Context, tx: Transaction, server_id: str, body: dict[str, Any]) -> Row:
+    """Who may, before what is possible: nobody learns by refusals what is not theirs to ask."""
+    row = await model.find(ctx, tx, server_id, rule=UNSHELVE, lock=True)
+    if "host" in body:
+        ctx.authorize(TO_HOST, model.target(row))
+    acting.check_unlocked(ctx, row)
+    await acting.check_state(tx, row, states.TRANSITIONS["unshelve"])
+    if body and row["vm_state"] != states.SHELVED_OFFLOADED:
+        raise Conflict(
+            f"Cannot 'unshelve' instance {server_id} to another place while it is in vm_state {row['vm_state']}:"
+            " it has not left its host"
+        )
+    return row
+
+
+async def _params(ctx: Context, reader: Reader, row: Row, body: dict[str, Any]) -> dict[str, Any]:
+    """Those of `Unshelve`: where it goes, and what becomes of its pin."""
+    default = ctx.services.config.scheduler.default_zone
+    host, pin = body.get("host"), body.get("availability_zone", row["pinned_zone"])
+    if body.get("availability_zone") is not None and pin not in await zones.zones(reader, default):
+        raise BadRequest("The requested availability zone is not available")
+    if host is not None:
+        if await reader.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
+            raise BadRequest(f"Compute host {host} could not be found.")
+        if pin is not None and (await zones.zone_of_hosts(reader, [host], default))[host] != pin:
+            raise Conflict(f"Host {host} is not in the availability zone {pin}.")
+    changes = {"zone": body["availability_zone"]} if "availability_zone" in body else {}
+    return {"host": host, **changes}
