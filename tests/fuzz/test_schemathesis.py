@@ -103,10 +103,11 @@ def _furnish(cloud: Cloud, client: Client) -> dict[str, list[str]]:
     body = {"name": "fuzz", "imageRef": image, "flavorRef": "1", "networks": [{"uuid": network}]}
     made = [client.post("compute", "/servers", {"server": body}) for _ in range(3)]
     assert [answer.status for answer in made] == [202] * 3, made[0].body
+    operator = cloud.client("kilonova-system")
     hosts = [
         str(found["id"])
         for version in ("2.1", "latest")
-        for found in admin.get("compute", "/os-hypervisors", version=version).json()["hypervisors"][:2]
+        for found in operator.get("compute", "/os-hypervisors", version=version).json()["hypervisors"][:2]
     ]
     services = [
         str(found["id"])

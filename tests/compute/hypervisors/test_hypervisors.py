@@ -24,7 +24,7 @@ AMOUNTS = {
 
 
 async def listed(c: Cloud, path: str = "", version: str = "latest") -> list[dict[str, Any]]:
-    answer = await c.get(f"/os-hypervisors{path}", as_="admin", version=version)
+    answer = await c.get(f"/os-hypervisors{path}", as_="system", version=version)
     assert answer.status == 200, answer.body
     found: list[dict[str, Any]] = answer.json()["hypervisors"]
     return found
@@ -187,7 +187,7 @@ def test_pages(database_url: str, version: str) -> None:
             whole = await listed(c, "/detail", version)
             path, walked = "/os-hypervisors/detail?limit=2", []
             while path:
-                body = (await c.get(path, as_="admin", version=version)).json()
+                body = (await c.get(path, as_="system", version=version)).json()
                 walked += body["hypervisors"]
                 links = body.get("hypervisors_links", [])
                 path = links[0]["href"].partition("/v2.1")[2] if links else ""

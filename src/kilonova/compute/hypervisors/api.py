@@ -6,7 +6,7 @@ from typing import Any
 
 from kilonova import ids
 from kilonova.compute.api import api
-from kilonova.compute.hypervisors import model, schemas, views
+from kilonova.compute.hypervisors import model, own, schemas, views
 from kilonova.compute.schemas import is_true
 from kilonova.compute.services.api import BY_UUID
 from kilonova.compute.services.views import state
@@ -25,25 +25,25 @@ NO_AMOUNTS = "hypervisors show no amounts"
 @api.route(
     "GET",
     "/os-hypervisors",
-    policy=RULE + "list",
+    checks=[RULE + "list", own.ALL, own.ASSIGNED],
     query=schemas.LIST,
     shows=("hypervisors", "hypervisor summary", True),
 )
 async def index(ctx: Context) -> Answer:
-    """List hypervisors."""
-    return await _list(ctx, "/os-hypervisors", "hypervisor summary")
+    """List hypervisors: all, or those that are assigned to the own project."""
+    return await _list(ctx, "/os-hypervisors", "hypervisor summary", RULE + "list")
 
 
 @api.route(
     "GET",
     "/os-hypervisors/detail",
-    policy=RULE + "list-detail",
+    checks=[RULE + "list-detail", own.ALL, own.ASSIGNED],
     query=schemas.LIST,
     shows=("hypervisors", "hypervisor", True),
 )
 async def detail(ctx: Context) -> Answer:
-    """List hypervisors with details."""
-    return await _list(ctx, "/os-hypervisors/detail", "hypervisor")
+    """List hypervisors with details: all, or those that are assigned to the own project, whose details are null."""
+    return await _list(ctx, "/os-hypervisors/detail", "hypervisor", RULE + "list-detail")
 
 
 @api.route(
@@ -105,7 +105,9 @@ async def servers(ctx: Context, hypervisor_id: str) -> Answer:
     return Answer({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
 
 
-async def _list(ctx: Context, path: str, view: str) -> Answer:
+async def _list(ctx: Context, path: str, view: str, rule: str) -> Answer:
+    if not own.sees_all(ctx, rule):
+        return await own.listed(ctx, path, view)
     pattern = ctx.query_one("hypervisor_hostname_pattern")
     limit = limit_of(ctx) if ctx.behaves(PAGED) else None
     if pattern is None:

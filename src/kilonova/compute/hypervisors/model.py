@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from kilonova.scheduler.filters import tenant_isolation
 from kilonova.store import Reader, Row
 
 _SELECT = """
@@ -36,6 +37,15 @@ async def matching(reader: Reader, pattern: str) -> list[Row]:
     escaped = pattern.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     sql = f"{_SELECT} WHERE LOWER(h.hypervisor_hostname) LIKE $1 ESCAPE '!' ORDER BY h.id"
     return await reader.fetch(sql, f"%{escaped.lower()}%")
+
+
+async def assigned(reader: Reader, project_id: str | None) -> list[Row]:
+    """Those that are reserved for the project, perhaps together with others: hosts of aggregates that name it."""
+    if project_id is None:
+        return []
+    entries = await reader.fetch(_RESERVED, f"{tenant_isolation.KEY}%", f"%{project_id}%")
+    hosts = {row["host"] for row in entries if project_id in tenant_isolation.names(row["key"], row["value"])}
+    return await reader.fetch(f"{_SELECT} WHERE h.host = ANY($1) ORDER BY h.id", list(hosts)) if hosts else []
 
 
 async def get(reader: Reader, column: str, value: Any) -> Row | None:
@@ -90,6 +100,11 @@ def totals(rows: list[Row]) -> dict[str, int]:
     return {"count": len(rows), **{name: sum(row[name] for row in rows) for name in AMOUNTS}}
 
 
+# Narrows only: neither database compares here as the filter does, which has the last word.
+_RESERVED = """
+SELECT a.host, m.key, m.value FROM aggregate_metadata m JOIN aggregate_hosts a ON a.aggregate_id = m.aggregate_id
+WHERE m.key LIKE $1 AND m.value LIKE $2
+"""
 _USED = """(
     SELECT COALESCE(SUM(a.used), 0) FROM allocations a
     WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class

@@ -11,6 +11,7 @@ from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
 
 TEXT = {"type": "string"}
+NULLABLE = {"type": ["string", "null"]}
 SERVERS = {
     "type": "array",
     "items": {"type": "object", "properties": {"uuid": TEXT, "name": TEXT}, "required": ["uuid", "name"]},
@@ -45,7 +46,7 @@ def uptime(row: Any, ctx: Context) -> str | None:
 
 SUMMARY = {
     "id": col("uuid", {"type": "string", "format": "uuid"}),
-    "hypervisor_hostname": col("hypervisor_hostname", TEXT),
+    "hypervisor_hostname": col("hypervisor_hostname", NULLABLE),
     "state": Field(state, {"type": "string", "enum": ["up", "down"]}),
     "status": Field(status, {"type": "string", "enum": ["enabled", "disabled"]}),
     "servers": Field(servers, SERVERS, optional=True),
@@ -57,11 +58,11 @@ api.view(
         "hypervisor",
         {
             **SUMMARY,
-            "service": Field(service, {"type": "object"}),
-            "host_ip": col("host_ip", TEXT),
-            "hypervisor_type": col("hypervisor_type", TEXT),
-            "hypervisor_version": col("hypervisor_version", {"type": "integer"}),
-            "uptime": Field(uptime, {"type": ["string", "null"]}),
+            "service": Field(service, {"type": ["object", "null"]}),
+            "host_ip": col("host_ip", NULLABLE),
+            "hypervisor_type": col("hypervisor_type", NULLABLE),
+            "hypervisor_version": col("hypervisor_version", {"type": ["integer", "null"]}),
+            "uptime": Field(uptime, NULLABLE),
         },
     )
 )

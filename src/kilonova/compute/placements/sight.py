@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kilonova.compute.hypervisors import model as hypervisors
 from kilonova.http import Context
 from kilonova.scheduler.explain import Rejection
 from kilonova.store import Reader
@@ -61,24 +62,10 @@ async def sight(ctx: Context, target: dict[str, Any]) -> Sight:
     if ctx.may(ALL_HOSTS, target):
         return Sight("all hosts")
     if ctx.may(OWN_HOSTS, target):
-        return Sight("own hosts", await assigned(ctx.db, target["project_id"]))
+        return Sight("own hosts", await _own(ctx.db, target["project_id"]))
     return Sight()
 
 
-async def assigned(reader: Reader, project_id: str) -> dict[Names, str]:
-    """The hypervisors that are reserved for the project, perhaps together with others, and their uuids."""
-    rows = await reader.fetch(_ASSIGNED, f"%{project_id}%")
-    mine = (row for row in rows if project_id in _projects(row["value"]))
-    return {(row["host"], row["hypervisor_hostname"]): row["uuid"] for row in mine}
-
-
-def _projects(value: str) -> list[str]:
-    return [part.strip() for part in value.split(",")]
-
-
-_ASSIGNED = """
-SELECT DISTINCT h.uuid, h.host, h.hypervisor_hostname, m.value FROM aggregate_metadata m
-JOIN aggregate_hosts ah ON ah.aggregate_id = m.aggregate_id
-JOIN hypervisors h ON h.host = ah.host
-WHERE m.key LIKE 'filter!_tenant!_id%' ESCAPE '!' AND m.value LIKE $1
-"""
+async def _own(reader: Reader, project_id: str) -> dict[Names, str]:
+    rows = await hypervisors.assigned(reader, project_id)
+    return {(row["host"], row["hypervisor_hostname"]): row["uuid"] for row in rows}

@@ -1,22 +1,27 @@
-"""Where a new server is asked to go: a zone, a host of a zone, or a host or hypervisor by name."""
+"""Where a new server is asked to go: a zone, a host of a zone, or a host or hypervisor by name or uuid."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kilonova.compute.hypervisors import own
 from kilonova.compute.servers.placing import ANYWHERE, Destination
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest
+from kilonova.http.errors import BadRequest, NotFound
 
 FORCED_HOST = "os_compute_api:servers:create:forced_host"
 BY_NAME = "compute:servers:create:requested_destination"
+BY_UUID = "os_compute_api:servers:create:requested_destination"
+ZONE_ONLY = "availability_zone of a new server is a zone's name"
 
 
 async def asked(ctx: Context, body: dict[str, Any]) -> tuple[str | None, Destination]:
     """The pin, and the destination. Both are checked here as far as names go; the scheduler looks at the rest."""
     pin, destination = await _zone(ctx, body.get("availability_zone"))
     host, node = body.get("host"), body.get("hypervisor_hostname")
+    if "hypervisor_uuid" in body:
+        return pin, await _hypervisor(ctx, body["hypervisor_uuid"], host or node)
     if host is None and node is None:
         return pin, destination
     ctx.authorize(BY_NAME)
@@ -31,6 +36,10 @@ async def _zone(ctx: Context, text: str | None) -> tuple[str | None, Destination
     config = ctx.services.config.scheduler
     if text is None:
         return config.default_schedule_zone or None, ANYWHERE
+    if ctx.behaves(ZONE_ONLY):
+        if text not in await zones.zones(ctx.db, config.default_zone):
+            raise NotFound("The requested availability zone is not available")
+        return text, ANYWHERE
     zone, *names = text.split(":")
     if names:
         ctx.authorize(FORCED_HOST)
@@ -43,6 +52,16 @@ async def _zone(ctx: Context, text: str | None) -> tuple[str | None, Destination
         raise BadRequest("The requested availability zone is not available")
     forced = bool(host or node)
     return zone or None, Destination(host=host, hypervisor_hostname=node, forced=forced)
+
+
+async def _hypervisor(ctx: Context, uuid: str, named: str | None) -> Destination:
+    """One that the caller's list has. Nobody learns whether others are there."""
+    ctx.authorize(BY_UUID)
+    if named is not None:
+        raise BadRequest("hypervisor_uuid goes with neither host nor hypervisor_hostname.")
+    if await own.find(ctx, uuid) is None:
+        raise BadRequest(f"Hypervisor {uuid} could not be found.")
+    return Destination(hypervisor_uuid=uuid)
 
 
 async def _check(ctx: Context, host: str | None, node: str | None) -> None:

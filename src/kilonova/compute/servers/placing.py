@@ -21,6 +21,7 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str | None = None
     hypervisor_hostname: str | None = None
+    hypervisor_uuid: str | None = None
     forced: bool = False
 
 
@@ -42,6 +43,7 @@ async def request_for(
         zone=server["pinned_zone"],
         host=destination.host,
         hypervisor_hostname=destination.hypervisor_hostname,
+        hypervisor_uuid=destination.hypervisor_uuid,
         forced=destination.forced,
         excluded_hosts=excluded,
         same_hosts=None if same is None else await _hosts(reader, server, same),

@@ -1,8 +1,29 @@
-"""Reserved: project admins list the hypervisors of their own aggregates and boot on one.
-
-Migrations show the reason of their failure.
+"""Administrators and managers of a project list the hypervisors that are assigned to it, by `id`, `state` and `status`
+alone, and boot on one of them by `hypervisor_uuid`. A new server's `availability_zone` is a zone's name and nothing
+else: with a host, or unknown, it is 404. Migrations show why they failed.
 """
 
-from kilonova.http.versions import Microversion, view
+from kilonova.compute.hypervisors.own import OWN_ONLY
+from kilonova.compute.hypervisors.views import TEXT, service
+from kilonova.compute.servers.destinations import ZONE_ONLY
+from kilonova.http import col
+from kilonova.http.versions import Microversion, behaviour, request, view
 
-version = Microversion("2.105", __doc__, [view("migration").gains("reason")])
+HYPERVISORS = view("hypervisor summary", "hypervisor")
+DETAILS = view("hypervisor")
+
+version = Microversion(
+    "2.105",
+    __doc__,
+    [
+        behaviour(OWN_ONLY),
+        HYPERVISORS.changes("hypervisor_hostname", before=col("hypervisor_hostname").value, schema=TEXT),
+        DETAILS.changes("service", before=service, schema={"type": "object"}),
+        DETAILS.changes("host_ip", before=col("host_ip").value, schema=TEXT),
+        DETAILS.changes("hypervisor_type", before=col("hypervisor_type").value, schema=TEXT),
+        DETAILS.changes("hypervisor_version", before=col("hypervisor_version").value, schema={"type": "integer"}),
+        request("POST /servers").gains("server.hypervisor_uuid"),
+        behaviour(ZONE_ONLY),
+        view("migration").gains("reason"),
+    ],
+)

@@ -41,26 +41,21 @@ def own(request: Request, hosts: Hosts) -> Mask | None:
     return hosts.aggregates.union(numbers) if numbers else None
 
 
+def names(key: str, value: str) -> list[str]:
+    """The projects that an entry of an aggregate's metadata reserves its hosts for."""
+    return [project.strip() for project in value.split(",")] if key.startswith(KEY) else []
+
+
 def _by_project(hosts: Hosts) -> dict[str, set[int]]:
     """The aggregates that are reserved for each project."""
     found: dict[str, set[int]] = {}
     for key in hosts.aggregates.said():
         if key.startswith(KEY):
             for number, value in hosts.aggregates.having(key).items():
-                for project in _split(value):
+                for project in names(key, value):
                     found.setdefault(project, set()).add(number)
     return found
 
 
 def _projects(aggregates: Iterable[Mapping[str, str]]) -> set[str]:
-    return {
-        project
-        for metadata in aggregates
-        for key, value in metadata.items()
-        if key.startswith(KEY)
-        for project in _split(value)
-    }
-
-
-def _split(value: str) -> list[str]:
-    return [project.strip() for project in value.split(",")]
+    return {project for metadata in aggregates for key, value in metadata.items() for project in names(key, value)}
