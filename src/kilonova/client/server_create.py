@@ -33,7 +33,10 @@ class OnHypervisor(CommandHook):
             command: Any = self.cmd
             manager = command.app.client_manager
             compute = _Before(manager.compute, create_server=_creator(manager, uuid))
-            command.app = _Before(command.app, client_manager=_Before(manager, compute=compute))
+            # Releases of the client differ in the way by which they come to it.
+            connection = _Before(manager.sdk_connection, compute=compute)
+            front = _Before(manager, compute=compute, sdk_connection=connection)
+            command.app = _Before(command.app, client_manager=front)
         return parsed_args
 
     def after(self, parsed_args: argparse.Namespace, return_code: int) -> int:
