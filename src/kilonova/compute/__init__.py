@@ -29,7 +29,13 @@ NOUNS = (
     "placements",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
-ACTIONS = ("migrations.controls", "servers.evacuating", "servers.live_migrating", "servers.shelving")
+ACTIONS = (
+    "migrations.controls",
+    "servers.evacuating",
+    "servers.live_migrating",
+    "servers.resizing",
+    "servers.shelving",
+)
 
 
 @cache

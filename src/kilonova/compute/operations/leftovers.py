@@ -1,7 +1,7 @@
 """What operations leave behind for hosts that do not answer: durable operations of their own, without a deadline.
 
-`clear` and `restore` are for undo steps: they do it now, or leave it to be done on the host's return. A host whose
-guests are to be cleared does not count as up until that is done.
+`clear`, `restore` and `park` are for undo steps: they do it now, or leave it to be done on the host's return. A host
+whose guests are to be cleared does not count as up until that is done.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 import uuid
 from typing import Any
 
+from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.common import command
 from kilonova.compute.operations.silence import PING, is_silent
 from kilonova.compute.servers import states
-from kilonova.hosts.messages import Change, Command, Destroy, Discard, PowerOff, PowerOn, Unpark
+from kilonova.hosts.messages import Change, Command, Destroy, Discard, Park, PowerOff, PowerOn, Unpark
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
 from kilonova.operations import Failed, Operation, Passing, Step, begin
 from kilonova.store import Row, Transaction
@@ -54,24 +55,52 @@ class RestoreGuest(Operation):
         return (Step("restore guest", _restore, undo=None, why=why, deadline=FOR_EVER),)
 
 
-async def clear(op: Operation, host: str, step: str, *, slot: str | None = None) -> None:
-    """Have the operation's guest, or what is in the slot, gone from the host: now, or on its return."""
+class ParkGuest(Operation):
+    """Put a guest back into the slot that it was taken out of, perhaps, in vain. `params`: those of ClearGuest."""
+
+    kind = "park guest"
+    action = "park guest"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        why = "it is the undoing of something else"
+        return (Step("park guest", _park, undo=None, why=why, deadline=FOR_EVER),)
+
+
+async def clear(op: Operation, host: str, step: str, *, slot: str | None = None, leave: bool = True) -> None:
+    """Have the operation's guest, or what is in the slot, gone from the host: now, or on its return.
+
+    `leave=False`: a silent host is not told to do so on its return, because something else is left to it that does.
+    """
     verb = _clearing(str(op.server_id), slot)
-    if not await _now_or_silent(op, host, step, verb):
+    if not await _now_or_silent(op, host, step, verb) and leave:
         async with op.db.transaction() as tx:
             await leave_guest(op, tx, host, slot=slot)
 
 
-async def restore(op: Operation, host: str, step: str, *, running: bool, slot: str | None = None) -> None:
+async def restore(
+    op: Operation, host: str, step: str, *, running: bool, slot: str | None = None, aside: str | None = None
+) -> None:
     """Have the operation's guest on the host again as it was: now, or on its return.
 
     A server that is about to be deleted does not need it, nor does a guest that is gone.
     """
     if op.cancelled and slot is None:
         return
-    if not await _now_or_silent(op, host, step, _restoring(str(op.server_id), slot, running)):
-        async with op.db.transaction() as tx:
-            await _leave(op, tx, RestoreGuest, host, slot, running=running)
+    for verb in _restoring(str(op.server_id), slot, aside, running):
+        if not await _now_or_silent(op, host, step, verb):
+            async with op.db.transaction() as tx:
+                await _leave(op, tx, RestoreGuest, host, slot, running=running, aside=aside)
+            return
+
+
+async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
+    """Have the operation's guest in the slot again, where another host has the server: now, or on the host's return."""
+    for verb in _parking(str(op.server_id), slot):
+        if not await _now_or_silent(op, host, step, verb):
+            async with op.db.transaction() as tx:
+                await _leave(op, tx, ParkGuest, host, slot)
+            return
 
 
 async def leave_guest(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
@@ -129,20 +158,48 @@ async def _clear(op: Operation) -> None:
 
 
 async def _restore(op: Operation) -> None:
+    """What nobody comes back to any more is removed instead, where it is in a slot."""
     host, slot, running = op.params["host"], op.params.get("slot"), op.params["running"]
-    server = await _server(op)
-    if server is None or server["deleted"] or server["host"] != host:
-        if slot is not None:
+    server = await _idle(op)
+    if server is None or server["host"] != host or await _moved_since(op):
+        if slot is not None and not await _is_kept(op, server):
             await _fenced(op, _clearing(op.params["guest_id"], slot))
         return
-    busy = await op.db.fetch_value(
-        "SELECT 1 FROM operations WHERE server_id = $1 AND finished_at IS NULL LIMIT 1", server["id"]
-    )
-    if busy:
-        raise Passing(f"{host}: the server is busy")
-    if slot is None and (server["vm_state"] == states.ACTIVE) != running:
+    if slot is None and (server["power_state"] == states.RUNNING) != running:
         return  # somebody wanted it otherwise since
-    await _fenced(op, _restoring(server["id"], slot, running))
+    for verb in _restoring(server["id"], slot, op.params.get("aside"), running):
+        await _fenced(op, verb)
+
+
+async def _park(op: Operation) -> None:
+    guest_id, slot = op.params["guest_id"], op.params["slot"]
+    server = await _idle(op)
+    if server is not None and server["host"] == op.params["host"]:
+        return
+    for verb in _parking(guest_id, slot):
+        await _fenced(op, verb)
+    if not await _is_kept(op, server):
+        await _fenced(op, _clearing(guest_id, slot))
+
+
+async def _is_kept(op: Operation, server: Row | None) -> bool:
+    """Whether the server may yet be reverted to what is in the slot."""
+    move = await moves.waiting(op.db, op.params["guest_id"])
+    return server is not None and move is not None and move["operation_id"] == op.params["slot"]
+
+
+async def _idle(op: Operation) -> Row | None:
+    """The server, unless it is deleted. Whatever happens to it may yet come to this host, and is waited for."""
+    busy = "SELECT 1 FROM operations WHERE server_id = $1 AND finished_at IS NULL LIMIT 1"
+    if await op.db.fetch_value(busy, op.params["guest_id"]):
+        raise Passing(f"{op.params['host']}: the server is busy")
+    server = await _server(op)
+    return None if server is None or server["deleted"] else server
+
+
+async def _moved_since(op: Operation) -> bool:
+    """Whether the operation that left this behind succeeded after all, or a later one has moved the server."""
+    return bool(await op.db.fetch_value(_MOVED, op.params["operation"], op.params["guest_id"]))
 
 
 async def _fenced(op: Operation, verb: Change) -> None:
@@ -161,7 +218,7 @@ async def _fenced(op: Operation, verb: Change) -> None:
 
 
 async def _server(op: Operation) -> Row | None:
-    sql = "SELECT id, host, deleted, vm_state FROM servers WHERE id = $1"
+    sql = "SELECT id, host, deleted, power_state FROM servers WHERE id = $1"
     return await op.db.fetch_one(sql, op.params["guest_id"])
 
 
@@ -169,7 +226,18 @@ def _clearing(guest_id: str, slot: str | None) -> Change:
     return Destroy(guest_id=guest_id) if slot is None else Discard(guest_id=guest_id, slot=slot)
 
 
-def _restoring(guest_id: str, slot: str | None, running: bool) -> Change:
-    if slot is not None:
-        return Unpark(guest_id=guest_id, slot=slot, start=running)
-    return PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)
+def _restoring(guest_id: str, slot: str | None, aside: str | None, running: bool) -> list[Change]:
+    if slot is None:
+        return [PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)]
+    before = _parking(guest_id, aside) if aside is not None else []
+    return [*before, Unpark(guest_id=guest_id, slot=slot, start=running)]
+
+
+def _parking(guest_id: str, slot: str) -> list[Change]:
+    return [PowerOff(guest_id=guest_id), Park(guest_id=guest_id, slot=slot)]
+
+
+_MOVED = """
+SELECT 1 FROM operations o JOIN moves m ON m.operation_id = o.id
+WHERE m.server_id = $2 AND o.state = 'done' AND o.seq >= (SELECT seq FROM operations WHERE id = $1) LIMIT 1
+"""

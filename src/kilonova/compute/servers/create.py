@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from kilonova.compute.flavors import model as flavors
+from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import Boot
 from kilonova.compute.quotas import model as quotas
@@ -98,7 +98,7 @@ async def prepare(ctx: Context) -> Prepared:
     if ctx.token.project_id is None:
         raise Forbidden("A server belongs to a project, and this token is of none.")
     least, most = _count(body)
-    flavor = await _flavor(ctx, str(body["flavorRef"]))
+    flavor = await flavors.referred(ctx, ctx.db, str(body["flavorRef"]))
     image = await _image(ctx, _image_id(body), flavor)
     _check_needs(flavor, image)
     key = await _key(ctx, body.get("key_name"))
@@ -216,15 +216,6 @@ def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str
 def hostname_of(name: str, server_id: str) -> str:
     label = re.sub(r"[^a-z0-9.-]", "", re.sub(r"[ _]", "-", name.lower())).replace(".", "-").strip("-")[:63]
     return label.strip("-") or f"server-{server_id}"
-
-
-async def _flavor(ctx: Context, reference: str) -> Row:
-    """Old clients send a link instead of an id."""
-    flavor_id = reference.rstrip("/").rsplit("/", 1)[-1]
-    flavor = await flavors.get(ctx.db, flavor_id, ctx.token)
-    if flavor is None or flavor["disabled"]:
-        raise BadRequest(f"Flavor {flavor_id} could not be found.")
-    return flavor
 
 
 def flavor_copy(flavor: Row) -> dict[str, Any]:

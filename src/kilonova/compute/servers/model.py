@@ -140,6 +140,29 @@ async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor
     )
 
 
+async def set_flavor(
+    tx: Transaction, server_id: str, flavor_id: str, flavor: dict[str, Any], disk_config: str | None = None
+) -> None:
+    """The server's own copy of a flavor. Without a `disk_config` that stays as it is."""
+    await tx.execute(
+        "UPDATE servers SET flavor_id = $2, flavor = $3, disk_config = COALESCE(CAST($4 AS TEXT), disk_config)"
+        " WHERE id = $1",
+        server_id,
+        flavor_id,
+        orjson.dumps(flavor).decode(),
+        disk_config,
+    )
+
+
+async def count(tx: Transaction, server_id: str, *copies: dict[str, Any]) -> None:
+    """What the server takes of the quota: as much as the larger of these flavors."""
+    await tx.execute(
+        "UPDATE servers SET vcpus = $2, ram = $3 WHERE id = $1",
+        server_id,
+        *(max(flavor[amount] for flavor in copies) for amount in ("vcpus", "ram")),
+    )
+
+
 async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
     """The server is in error, and says why."""
     await tx.execute(

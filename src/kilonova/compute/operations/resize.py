@@ -1,0 +1,149 @@
+"""Resize and migrate: a server is stopped and put aside, and built again from its disks, elsewhere or of a new flavor.
+
+What it was stays in a slot of the source, and its share of it with the move, until somebody confirms or reverts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import choosing, leftovers, moving, ports, silence
+from kilonova.compute.operations.common import guest_of, server_of
+from kilonova.compute.operations.moving import Move, destination
+from kilonova.compute.operations.silence import HostSilent
+from kilonova.compute.servers import model, states
+from kilonova.hosts.messages import Park, PowerOff, Receive
+from kilonova.hosts.transport import HostFailed
+from kilonova.operations import Failed, Operation, Step
+from kilonova.store import Row, Transaction
+
+STOP, PARK, PORTS, BUILD, HAND_OVER = "stop guest", "park guest", "move ports", "build guest", "hand over"
+
+
+def _steps() -> tuple[Step, ...]:
+    return (
+        Step(
+            choosing.CHOOSE,
+            moving.choose,
+            undo=None,
+            why="a plan changes nothing",
+            deadline=60,
+            task_state="resize_prep",
+        ),
+        Step(
+            choosing.CLAIM,
+            moving.take,
+            undo=moving.give_back,
+            deadline=30,
+            transaction=True,
+            undo_transaction=True,
+            task_state="resize_prep",
+        ),
+        Step(STOP, stop, undo=start_again, deadline=300, task_state="resize_migrating"),
+        Step(PARK, park, undo=unpark, deadline=300, task_state="resize_migrating"),
+        Step(PORTS, move_ports, undo=return_ports, deadline=120, task_state="resize_migrated"),
+        Step(BUILD, build, undo=destroy, deadline=3600, task_state="resize_finish"),
+        Step(
+            HAND_OVER,
+            hand_over,
+            undo=None,
+            why="one transaction: shares, host, flavor and state",
+            deadline=30,
+            transaction=True,
+            task_state="resize_finish",
+        ),
+    )
+
+
+class _ColdMove(Move):
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await super().failed(tx, error)
+        server = await server_of(self, tx)
+        await model.count(tx, server["id"], orjson.loads(server["flavor"]))
+
+
+class Resize(_ColdMove):
+    """`params`: those of Move, and `disk_config` (the new one, or null)."""
+
+    kind = "resize"
+    action = "resize"
+    steps = staticmethod(_steps)
+
+
+class Migrate(_ColdMove):
+    kind = "migrate"
+    action = "migrate"
+    steps = staticmethod(_steps)
+
+
+def runs(server: Row) -> bool:
+    """Whether its guest ran before the operation, which changes the row only at its end."""
+    return bool(server["power_state"] == states.RUNNING)
+
+
+async def stop(op: Operation) -> None:
+    server = await server_of(op)
+    await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+
+
+async def start_again(op: Operation) -> None:
+    server = await server_of(op)
+    await leftovers.restore(op, server["host"], f"undo {STOP}", running=runs(server))
+
+
+async def park(op: Operation) -> None:
+    server = await server_of(op)
+    await silence.demand(op, server["host"], PARK, Park(guest_id=server["id"], slot=op.id))
+
+
+async def unpark(op: Operation) -> None:
+    """Started right here: whoever finds the host silent leaves one thing to be done on its return."""
+    server = await server_of(op)
+    running = runs(server) and not op.cancelled
+    await leftovers.restore(op, server["host"], f"undo {PARK}", running=running, slot=op.id)
+
+
+async def move_ports(op: Operation) -> None:
+    await ports.move(op, destination(op))
+
+
+async def return_ports(op: Operation) -> None:
+    await ports.move(op, (await server_of(op))["host"])
+
+
+async def build(op: Operation) -> None:
+    server, host = await server_of(op), destination(op)
+    flavor, _ = _new_flavor(await moves.of_operation(op.db, op.id))
+    guest = guest_of({**server, "flavor": orjson.dumps(flavor)}, orjson.loads(server["nics"]))
+    verb = Receive(guest=guest, source=server["host"], slot=op.id, start=runs(server))
+    try:
+        await silence.insist(op, host, BUILD, verb)
+    except (HostSilent, HostFailed) as error:
+        if error.passing:
+            raise
+        choosing.next_host(op, host, error)
+    op.services.scheduler.built(host, True)
+
+
+async def destroy(op: Operation) -> None:
+    """On the source itself the guest is replaced when the one in the slot is taken out."""
+    server, host = await server_of(op), destination(op)
+    await leftovers.clear(op, host, f"undo {BUILD}", leave=host != server["host"])
+
+
+async def hand_over(op: Operation, tx: Transaction) -> dict[str, Any]:
+    """The result is what a revert could not find elsewhere."""
+    server = await moving.exchange_shares(op, tx)
+    flavor, flavor_id = _new_flavor(await moves.of_operation(tx, op.id))
+    await model.set_flavor(tx, server["id"], flavor_id, flavor, op.params.get("disk_config"))
+    await model.count(tx, server["id"], flavor, orjson.loads(server["flavor"]))
+    await model.settle(tx, server["id"], states.RESIZED, server["power_state"])
+    return {"disk_config": server["disk_config"]}
+
+
+def _new_flavor(move: Row) -> tuple[dict[str, Any], str]:
+    flavor = orjson.loads(move["new_flavor"])
+    return flavor, flavor.pop("flavor_id")

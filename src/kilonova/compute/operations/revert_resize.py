@@ -1,0 +1,123 @@
+"""Revert: a resized or migrated server becomes what it was, where it was. Until that is sure nothing of it is lost."""
+
+from __future__ import annotations
+
+import orjson
+
+from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import leftovers, ports, silence
+from kilonova.compute.operations.common import server_of
+from kilonova.compute.operations.resize import PARK, PORTS, STOP, runs
+from kilonova.compute.servers import model, states
+from kilonova.hosts.messages import Park, PowerOff, Unpark
+from kilonova.operations import Cancelled, Failed, Operation, Step
+from kilonova.placement import exchange
+from kilonova.placement.claims import Consumer, release
+from kilonova.store import Row, Transaction
+
+UNPARK = "unpark guest"
+
+
+class RevertResize(Operation):
+    """`params`: `move`, the id of the operation that resized or migrated the server."""
+
+    kind = "revert_resize"
+    action = "revertResize"
+    task_state = "resize_reverting"
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step(STOP, stop, undo=start_again, deadline=300),
+            Step(PARK, park, undo=unpark_again, deadline=300),
+            Step(PORTS, move_ports, undo=return_ports, deadline=120),
+            Step(UNPARK, unpark, undo=park_again, deadline=300),
+            Step(
+                "hand back",
+                hand_back,
+                undo=None,
+                why="one transaction: shares, host, flavor and state, and the order to remove what was put aside",
+                deadline=30,
+                transaction=True,
+            ),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        """The server waits as before, and can be confirmed or reverted."""
+        if not isinstance(error, Cancelled):
+            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
+
+
+async def stop(op: Operation) -> None:
+    server = await server_of(op)
+    await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+
+
+async def start_again(op: Operation) -> None:
+    server = await server_of(op)
+    await leftovers.restore(op, server["host"], f"undo {STOP}", running=runs(server))
+
+
+async def park(op: Operation) -> None:
+    server = await server_of(op)
+    await silence.demand(op, server["host"], PARK, Park(guest_id=server["id"], slot=op.id))
+
+
+async def unpark_again(op: Operation) -> None:
+    """On one and the same host the guest as it was may stand here by now, and goes back into its slot first."""
+    server, move = await server_of(op), await _move(op)
+    await leftovers.restore(
+        op,
+        server["host"],
+        f"undo {PARK}",
+        running=runs(server) and not op.cancelled,
+        slot=op.id,
+        aside=move["operation_id"] if move["source_host"] == server["host"] else None,
+    )
+
+
+async def move_ports(op: Operation) -> None:
+    await ports.move(op, (await _move(op))["source_host"])
+
+
+async def return_ports(op: Operation) -> None:
+    await ports.move(op, (await server_of(op))["host"])
+
+
+async def unpark(op: Operation) -> None:
+    move = await _move(op)
+    running = move["old_power_state"] == states.RUNNING
+    verb = Unpark(guest_id=move["server_id"], slot=move["operation_id"], start=running)
+    await silence.demand(op, move["source_host"], UNPARK, verb)
+
+
+async def park_again(op: Operation) -> None:
+    server, move = await server_of(op), await _move(op)
+    if move["source_host"] != server["host"]:
+        await leftovers.park(op, move["source_host"], f"undo {UNPARK}", slot=move["operation_id"])
+
+
+async def hand_back(op: Operation, tx: Transaction) -> None:
+    server = await server_of(op, tx)
+    move = await moves.of_operation(tx, op.params["move"])
+    flavor = orjson.loads(move["old_flavor"])
+    owner = Consumer(server["id"], server["project_id"], server["user_id"])
+    await exchange(tx, owner, Consumer(move["operation_id"], server["project_id"], server["user_id"], "MIGRATION"))
+    await release(tx, move["operation_id"])
+    await moves.set_outcome(tx, move["operation_id"], moves.REVERTED)
+    await model.set_host(tx, server["id"], move["source_host"], move["source_node"])
+    await model.set_flavor(tx, server["id"], flavor.pop("flavor_id"), flavor, await _old_disk_config(tx, move))
+    await model.count(tx, server["id"], flavor)
+    await model.settle(tx, server["id"], move["old_vm_state"], move["old_power_state"])
+    await leftovers.leave_guest(op, tx, server["host"], slot=op.id)
+    op.host = move["source_host"]
+
+
+async def _move(op: Operation) -> Row:
+    return await moves.of_operation(op.db, op.params["move"])
+
+
+async def _old_disk_config(tx: Transaction, move: Row) -> str | None:
+    results = await tx.fetch_value("SELECT results FROM operations WHERE id = $1", move["operation_id"])
+    found: str | None = orjson.loads(results).get("hand over", {}).get("disk_config")
+    return found
