@@ -353,7 +353,7 @@ class TestMigrateLive:
     @pytest.mark.parametrize("destination, disk", [(B, 0), (C, 2**30)])
     def test_it_can_be_watched(self, play: Play, destination: str, disk: int) -> None:
         async def scenario(scene: Scene) -> None:
-            task = await self.begun(scene, destination, 0.3)
+            task = await self.begun(scene, destination, 0.6)
             seen = [await scene.look(A)]
             while not task.done():
                 await asyncio.sleep(0.02)
@@ -364,7 +364,7 @@ class TestMigrateLive:
             assert {(state.memory_total, state.disk_total) for state in states} == {(512 * 2**20, disk)}
             percents = [state.percent for state in states]
             assert percents == sorted(percents)
-            assert len(set(percents)) > 3
+            assert len(set(percents)) > 2
             assert 0 <= percents[0] < percents[-1] <= 100
 
         play(scenario)
@@ -373,7 +373,7 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             task = await self.begun(scene)
             await scene.ask(A, HurryMigration(guest_id=G))
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(5):
                 await task
             assert await scene.places() == [(B, "", "running")]
             await scene.ask(A, HurryMigration(guest_id=G))
