@@ -34,7 +34,7 @@ from kilonova.network.routes import api as network_api
 from kilonova.network.seed import seed as seed_network
 from kilonova.operations import Worker
 from kilonova.policy import Policy
-from kilonova.scheduler import Scheduler, SchedulerConfig
+from kilonova.scheduler import Scheduler
 from kilonova.seeds import spread
 from kilonova.services import Services
 from kilonova.store import Database
@@ -124,7 +124,7 @@ async def furnish(
     stack.callback(whole.hosts.close)
     whole.heartbeat = Heartbeat(db, whole.hosts, process_host="control")
     await whole.heartbeat.beat()
-    services.scheduler = Scheduler(db, SchedulerConfig())
+    services.scheduler = Scheduler(db, services.config.scheduler, down_time=services.config.hosts.down_seconds)
     stack.push_async_callback(services.scheduler.close)
     return whole
 
