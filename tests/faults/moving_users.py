@@ -109,6 +109,7 @@ class Users:
 
     def mend(self) -> None:
         """Operators let every host back in. While a host has remains to clear it is refused, and asked for again."""
+        self._connect()
         until = time.monotonic() + 60
         while self.forced:
             for host in sorted(self.forced):
