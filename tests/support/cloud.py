@@ -51,6 +51,7 @@ def token(name: str, role: str, project_id: str | None, *, system: bool = False)
 TOKENS = {
     "admin": token("admin", "admin", ADMIN),
     "system": token("admin", "admin", None, system=True),
+    "system-reader": token("auditor", "reader", None, system=True),
     "project-admin": token("project-admin", "admin", DEMO),
     "manager": token("manager", "manager", DEMO),
     "member": token("member", "member", DEMO),
