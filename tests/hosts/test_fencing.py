@@ -159,6 +159,32 @@ def test_a_host_that_does_not_answer_is_not_hurried(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_a_host_that_returns_while_its_server_is_evacuated_waits_for_the_end(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            server = await c.active(availability_zone=f":{A}", as_="admin")
+            await age(c)
+            assert await c.heartbeat.beat() == 4
+            await age(c)
+            with rules(c) as sim:
+                sim.add_failure(B, "spawn", "hang", None, None)
+                async with c.db.transaction() as tx:
+                    await tx.execute("UPDATE services SET last_seen_at = $1 WHERE host = $2", clock.now(), B)
+                path = f"/servers/{server['id']}/action"
+                assert (await c.post(path, {"evacuate": {}}, as_="admin", version="2.95")).status == 200
+                assert await c.heartbeat.beat() == 3
+                assert not await up(c, A)
+                sim.clear()
+            assert (await c.settled(server["id"]))["OS-EXT-SRV-ATTR:host"] == B
+            async with asyncio.timeout(PATIENCE):
+                while not await up(c, A):
+                    await c.heartbeat.beat()
+                    await asyncio.sleep(0.02)
+            assert list(await c.guests()) == [server["id"]]
+
+    run(scenario())
+
+
 def test_what_is_to_be_cleared_on_hosts_of_others_or_of_nobody_holds_none_of_ours(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=1) as c:

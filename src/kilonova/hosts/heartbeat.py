@@ -24,10 +24,14 @@ DOWN_TIME = 60.0
 # How soon a host that is being cleared is looked at again. It doubles while nothing changes there.
 SOON = 0.5
 
-# Few are unfinished, and `run_at` leads to the index of these.
+# Also what is still being evacuated: its guest is to be cleared next. Few are unfinished, and `run_at` leads to the
+# index of these.
 _CLEARING = """
 SELECT id, host FROM operations
 WHERE kind = 'clear guest' AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
+UNION ALL
+SELECT o.id, m.source_host AS host FROM operations o JOIN moves m ON m.operation_id = o.id
+WHERE o.kind = 'evacuate' AND o.finished_at IS NULL AND o.run_at >= 0
 """
 
 
