@@ -108,6 +108,12 @@ async def leave_guest(op: Operation, tx: Transaction, host: str, *, slot: str | 
     await _leave(op, tx, ClearGuest, host, slot)
 
 
+async def is_left(op: Operation, host: str, *, slot: str | None = None) -> bool:
+    """Whether the operation has left this to be cleared, which the host would refuse if it were spoken to again."""
+    possible = [_identity(op, ClearGuest, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
+
+
 async def _now_or_silent(op: Operation, host: str, step: str, verb: Change) -> bool:
     """False: the host is silent, and nobody knows whether it was done."""
     since = time.monotonic()
@@ -127,7 +133,7 @@ async def _now_or_silent(op: Operation, host: str, step: str, verb: Change) -> b
 async def _leave(
     op: Operation, tx: Transaction, kind: type[Operation], host: str, slot: str | None, **more: Any
 ) -> None:
-    identity = str(uuid.uuid5(uuid.UUID(op.id), f"{kind.kind} {host} {slot} {op.epoch}"))
+    identity = _identity(op, kind, host, slot, op.epoch)
     if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
         return
     fence = {"operation": op.id, "round": op.round, "epoch": op.epoch + 1}
@@ -141,6 +147,10 @@ async def _leave(
         host=host,
         operation_id=identity,
     )
+
+
+def _identity(op: Operation, kind: type[Operation], host: str, slot: str | None, epoch: int) -> str:
+    return str(uuid.uuid5(uuid.UUID(op.id), f"{kind.kind} {host} {slot} {epoch}"))
 
 
 async def _clear(op: Operation) -> None:

@@ -93,7 +93,8 @@ async def prepare(op: Operation) -> None:
 
 
 async def clear_slot(op: Operation) -> None:
-    await leftovers.clear(op, destination(op), f"undo {PREPARE}", slot=op.id)
+    if not await _is_left_alone(op, destination(op)):
+        await leftovers.clear(op, destination(op), f"undo {PREPARE}", slot=op.id)
 
 
 async def bind_ports(op: Operation) -> None:
@@ -303,8 +304,8 @@ async def bring_back(op: Operation) -> None:
     """
     here, there = (await moves.of_operation(op.db, op.id))["source_host"], destination(op)
     server = await server_of(op)
-    if server["host"] == there:
-        return  # it went after its guest before
+    if server["host"] == there or await _is_left_alone(op, there):
+        return  # an earlier run went after the guest, or has given it up
     stayed = await _has_guest(op, here) if await _stop(op, here, UNDO) else None
     if stayed:
         return
@@ -345,6 +346,11 @@ async def _go_after(op: Operation, there: str) -> None:
         fence = "SELECT 1 FROM operations WHERE id = $1 AND epoch = $2 FOR UPDATE"
         if await tx.fetch_value(fence, op.id, op.epoch) is None:
             raise LostLease(op.id)
+
+
+async def _is_left_alone(op: Operation, there: str) -> bool:
+    """Whether the destination is to clear what it has of the guest on its return."""
+    return await leftovers.is_left(op, there) or await leftovers.is_left(op, there, slot=op.id)
 
 
 async def _is_deleted(op: Operation) -> bool:
