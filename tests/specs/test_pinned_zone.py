@@ -12,6 +12,7 @@ import pytest
 from kilonova.compute.zones.model import create_zone
 from tests.compute.migrations.support import put_move
 from tests.compute.servers.moves import moved
+from tests.compute.servers.support import act
 from tests.support import run
 from tests.support.cloud import OTHER, Cloud, cloud, fault, put_server
 from tests.support.proves import proves
@@ -242,24 +243,70 @@ async def told(c: Whole, server_id: str) -> str | None:
     return message
 
 
-def test_unpin_migrate_live_and_pin_again(database_url: str) -> None:
-    live = {"host": None, "block_migration": "auto"}
+LIVE = {"host": None, "block_migration": "auto"}
 
+
+async def confirmed(c: Whole, server_id: str, as_: str) -> None:
+    if (await c.show(server_id))["status"] == "VERIFY_RESIZE":
+        assert (await act(c, server_id, "confirmResize", as_=as_)).status == 204
+        await c.settled(server_id)
+
+
+@pytest.mark.parametrize(
+    "action, bodies, who",
+    [
+        ("os-migrateLive", [LIVE, LIVE, LIVE], "admin"),
+        ("migrate", [None, None, None], "admin"),
+        # Members cannot migrate, but resize.
+        ("resize", [{"flavorRef": "2"}, {"flavorRef": "2"}, {"flavorRef": "3"}], "member"),
+    ],
+    ids=["live", "cold", "resize"],
+)
+def test_unpin_move_and_pin_again(database_url: str, action: str, bodies: list[Any], who: str) -> None:
     async def scenario() -> None:
         async with two_zones(database_url) as c:
             server_id = (await c.active(availability_zone="az1"))["id"]
-            await moved(c, server_id, "os-migrateLive", live)
+
+            async def move(body: Any) -> str | None:
+                await moved(c, server_id, action, body, as_=who)
+                message = await told(c, server_id)
+                await confirmed(c, server_id, who)
+                return message
+
+            assert await move(bodies[0]) == "Error"
             assert await place(c, server_id) == ("az1", "az1", "ACTIVE")
-            assert await told(c, server_id) == "Error"
-            assert await pin(c, server_id, None) == 200
-            await moved(c, server_id, "os-migrateLive", live)
+            assert await pin(c, server_id, None, as_=who) == 200
+            assert await move(bodies[1]) is None
             assert await place(c, server_id) == ("az2", None, "ACTIVE")
-            assert await told(c, server_id) is None
-            assert await pin(c, server_id, "az1") == 409
-            assert await pin(c, server_id, "az2") == 200
+            assert await pin(c, server_id, "az1", as_=who) == 409
+            assert await pin(c, server_id, "az2", as_=who) == 200
             # The next move obeys the pin as it is then.
-            await moved(c, server_id, "os-migrateLive", live)
+            assert await move(bodies[2]) == "Error"
             assert await place(c, server_id) == ("az2", "az2", "ACTIVE")
-            assert await told(c, server_id) == "Error"
 
     run(scenario())
+
+
+def test_an_offloaded_server_is_unpinned_and_goes_anywhere(database_url: str) -> None:
+    async def scenario() -> None:
+        async with two_zones(database_url) as c:
+            server_id = (await c.active(availability_zone="az1"))["id"]
+            await stay_away(c, (await c.show(server_id))[HOST])
+            assert (await moved(c, server_id, "shelve", None, as_="member"))["status"] == "SHELVED_OFFLOADED"
+            # Its zone has nobody else who could take it.
+            await moved(c, server_id, "unshelve", None, as_="member")
+            assert await place(c, server_id) == ("az1", "az1", "SHELVED_OFFLOADED")
+            assert await pin(c, server_id, "az2") == 409
+            assert await pin(c, server_id, None) == 200
+            assert await pin(c, server_id, "az1") == 409
+            await moved(c, server_id, "unshelve", None, as_="member")
+            assert await place(c, server_id) == ("az2", None, "ACTIVE")
+            assert await pin(c, server_id, "az2") == 200
+
+    run(scenario())
+
+
+async def stay_away(c: Whole, host: str) -> None:
+    """Nothing new goes to the host."""
+    body = {"host": host, "binary": "nova-compute"}
+    assert (await c.put("/os-services/disable", body, as_="admin", version="2.11")).status == 200
