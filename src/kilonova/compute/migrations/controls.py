@@ -37,7 +37,7 @@ async def force_complete(ctx: Context, server_id: str, migration_id: str) -> Ans
     """Have a live migration end now, at the cost of a pause."""
     async with ctx.db.transaction() as tx:
         move = await _under_way(ctx, tx, server_id, migration_id, "force_complete")
-        now = status.status(move)
+        now = "being aborted" if move["cancelled"] else status.status(move)
         if now != RUNNING:
             raise _wrong_state(move, now, "force complete")
         await post_event(tx, force_key(move["operation_id"]))
@@ -56,6 +56,7 @@ async def _under_way(ctx: Context, tx: Transaction, server_id: str, migration_id
     move = next((row for row in rows if str(row["id"]) == migration_id), None)
     if move is None:
         raise NotFound(f"Migration {migration_id[:80]} for server {server_id} could not be found.")
+    move["cancelled"] = running.cancelled and running.id == move["operation_id"]
     return move
 
 
