@@ -121,7 +121,7 @@ def test_what_is_not_there(database_url: str) -> None:
                 assert (await c.post(path, body, as_="admin", version="2.22")).status == 400, body
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE servers SET locked = TRUE WHERE id = $1", mine)
-            for control in (abort, force):
+            for control in (force, abort):
                 assert (await control(c, mine, running)).status == 409
                 assert (await control(c, mine, running, as_="admin")).status == 202
 
