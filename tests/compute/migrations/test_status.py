@@ -119,6 +119,7 @@ def test_a_step_of_another_release_has_a_word_too() -> None:
 
 def test_every_step_of_every_move_has_a_word() -> None:
     moves = [kind for kind in kinds() if issubclass(kind, Move)]
+    assert {kind.kind for kind in moves} == TYPE_OF_KIND.keys()
     missing = {
         (kind.kind, step.name)
         for kind in moves

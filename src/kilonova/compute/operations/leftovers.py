@@ -10,6 +10,7 @@ import time
 import uuid
 from typing import Any
 
+from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.common import command
 from kilonova.compute.operations.silence import PING, is_silent
@@ -161,9 +162,11 @@ async def _clear(op: Operation) -> None:
     await _fenced(op, _clearing(guest_id, slot))
     async with op.db.transaction() as tx:
         await tx.execute(
-            "UPDATE moves SET outcome = 'cleaned' WHERE operation_id = $1 AND type = 'evacuation' AND source_host = $2",
+            "UPDATE moves SET outcome = 'cleaned', updated_at = $3"
+            " WHERE operation_id = $1 AND type = 'evacuation' AND source_host = $2 AND outcome IS NULL",
             op.params["operation"],
             host,
+            clock.now(),
         )
 
 
