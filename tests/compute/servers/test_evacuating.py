@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -29,9 +31,10 @@ from tests.compute.servers.support import act, hypervisors, rules, until
 from tests.support import run
 from tests.support.cloud import fault
 from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
+WATCHFUL: dict[str, Any] = {"scheduler__liveness_every": 0}
 NOBODY = "11111111-1111-1111-1111-111111111111"
 
 
@@ -63,7 +66,7 @@ def test_a_server_runs_elsewhere_as_it_did(
             server_id, source = server["id"], server[HOST]
             destination = ({"sim-001", "sim-002"} - {source}).pop()
             if before == "SHUTOFF":
-                await act(c, server_id, "os-stop")
+                await act(c, server_id, "os-stop", as_="admin")
                 await until(c, server_id, status="SHUTOFF")
             if before == "ERROR":
                 async with c.db.transaction() as tx:
@@ -380,6 +383,82 @@ def test_a_server_does_not_come_back_before_its_remains_are_gone(database_url: s
             assert (await c.guests())[server["id"]] is not None
 
     run(scenario())
+
+
+class TestComingBack:
+    """The source may be back at any moment; its old guests are gone before anybody counts on it."""
+
+    def test_after_the_evacuation_it_is_down_until_the_old_guest_is_gone(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url, hosts=2, **WATCHFUL) as c, beating(c):
+                server_id = (await c.active(availability_zone=":sim-001", as_="admin"))["id"]
+                await lose(c, "sim-001")
+                assert (await moved(c, server_id, "evacuate", {}))[HOST] == "sim-002"
+                assert disks(c, server_id).keys() == {"sim-001", "sim-002"}
+                with rules(c) as sim:
+                    sim.clear("sim-001")
+                    sim.set_latency("sim-001", "destroy", 0.3)
+                    async with asyncio.timeout(PATIENCE):
+                        while not await is_up(c, "sim-001"):
+                            await asyncio.sleep(0.01)
+                    assert disks(c, server_id).keys() == {"sim-002"}
+                await all_done(c)
+                assert await c.guests() == {server_id: ("sim-002", "running")}
+                assert (await migration(c, server_id))["status"] == "completed"
+                assert (await c.active(availability_zone=":sim-001", as_="admin"))[HOST] == "sim-001"
+
+        run(scenario())
+
+    def test_during_the_evacuation_it_stays_down_too(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(database_url, hosts=2, **WATCHFUL) as c, beating(c) as beats:
+                server_id = (await c.active(availability_zone=":sim-001", as_="admin"))["id"]
+                await lose(c, "sim-001")
+                with rules(c) as sim:
+                    sim.add_failure("sim-002", "spawn", "hang", None, None)
+                    given = await act(c, server_id, "evacuate", {}, as_="admin", version="2.94")
+                    assert given.status == 200, given.body
+                    sim.clear("sim-001")
+                    until_then = beats() + 5
+                    async with asyncio.timeout(PATIENCE):
+                        while beats() < until_then:
+                            await asyncio.sleep(0.01)
+                    assert not await is_up(c, "sim-001")
+                    sim.clear("sim-002")
+                assert (await c.settled(server_id))[HOST] == "sim-002"
+                async with asyncio.timeout(PATIENCE):
+                    while not await is_up(c, "sim-001"):
+                        await asyncio.sleep(0.01)
+                assert await c.guests() == {server_id: ("sim-002", "running")}
+                await all_done(c)
+                assert (await migration(c, server_id))["status"] == "completed"
+
+        run(scenario())
+
+
+@asynccontextmanager
+async def beating(c: Whole) -> AsyncIterator[Callable[[], int]]:
+    """Hosts report all the time; how often they did so far."""
+    count = 0
+
+    async def beat() -> None:
+        nonlocal count
+        while True:
+            await c.heartbeat.beat()
+            count += 1
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield lambda: count
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def is_up(c: Whole, host: str) -> bool:
+    found = (await c.get(f"/os-services?host={host}", as_="admin", version="2.96")).json()["services"]
+    return bool(found[0]["state"] == "up")
 
 
 class TestForcedDown:
