@@ -394,7 +394,8 @@ def test_hosts_that_cannot_be_named(database_url: str) -> None:
 
             assert await refusal({"host": "nowhere"}) == (400, "Compute host nowhere could not be found.")
             assert await refusal({"host": source}) == (400, "The target host can't be the same one.")
-            for body in ({"host": ""}, {"host": "a b"}, {"host": 1}, {"hosts": source}, "x", []):
+            wrong: tuple[Any, ...] = ({"host": ""}, {"host": "a b"}, {"host": 1}, {"hosts": source}, "x", [])
+            for body in wrong:
                 assert (await refusal(body))[0] == 400, body
             # Before 2.56 nobody looked at it.
             shown = await moved(c, server_id, "migrate", {"host": "nowhere"}, version="2.55", as_="manager")

@@ -13,7 +13,7 @@ from kilonova.hosts.drivers.sim.rules import Rules
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
 from tests.compute.servers.moves import HOST, disable, everything, lose, migration, moved, newest_action
 from tests.compute.servers.support import act, rules, until
-from tests.compute.servers.test_resizing import SMALL, confirm, disks, resize, resized, revert, shares
+from tests.compute.servers.test_resizing import SMALL, TINY, confirm, disks, resize, resized, revert, shares
 from tests.support import run
 from tests.support.whole import Whole, whole
 
@@ -261,6 +261,40 @@ def test_a_destination_that_is_silent_when_it_shall_be_left(database_url: str) -
             await as_before(c, server["id"], before)
 
     run(scenario())
+
+
+def test_a_dead_destination_does_not_keep_anybody_from_going_back(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, **QUICK) as c:
+            server, waits = await resized(c)
+            server_id, dead = server["id"], waits[HOST]
+            await lose(c, dead)
+            with rules(c) as sim:
+                # Whoever cannot go back after all is where it was, with everything.
+                before = await everything(c, server_id)
+                sim.add_failure(server[HOST], "unpark", "error", None, None)
+                assert (await revert(c, server_id))["status"] == "VERIFY_RESIZE"
+                assert {**await everything(c, server_id), "left": []} == before
+                sim.clear(server[HOST])
+                shown = await revert(c, server_id)
+                assert (shown["status"], shown[HOST], shown["flavor"]) == ("ACTIVE", server[HOST], server["flavor"])
+                assert list((await shares(c, server_id)).values()) == [(server[HOST], TINY)]
+                await c.heartbeat.beat()
+                assert await state_of(c, dead) == "down"
+                sim.clear(dead)
+            await all_done(c)
+            ((host, slot, ram, _),) = (await seen(c, server_id))["machines"]
+            assert (host, slot, ram) == (server[HOST], "", 512)
+            await c.heartbeat.beat()
+            assert await state_of(c, dead) == "up"
+
+    run(scenario())
+
+
+async def state_of(c: Whole, host: str) -> str:
+    (service,) = (await c.get(f"/os-services?host={host}", as_="admin")).json()["services"]
+    state: str = service["state"]
+    return state
 
 
 def test_a_silent_source_does_not_keep_anybody_from_confirming(database_url: str) -> None:

@@ -8,6 +8,7 @@ from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations import leftovers, ports, silence
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.resize import PARK, PORTS, STOP, runs
+from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Park, PowerOff, Unpark
 from kilonova.operations import Cancelled, Failed, Operation, Step
@@ -48,9 +49,16 @@ class RevertResize(Operation):
             await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
-async def stop(op: Operation) -> None:
+async def stop(op: Operation) -> dict[str, str] | None:
+    """A host that is down is left as it is: nobody wants what it has, and it is not up before it has removed that."""
     server = await server_of(op)
-    await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+    try:
+        await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+    except Failed as error:
+        if not isinstance(error.__cause__, HostSilent) or not await silence.is_down(op, server["host"]):
+            raise
+        return {"left on": server["host"]}
+    return None
 
 
 async def start_again(op: Operation) -> None:
@@ -59,18 +67,22 @@ async def start_again(op: Operation) -> None:
 
 
 async def park(op: Operation) -> None:
+    if op.results.get(STOP):
+        return
     server = await server_of(op)
     await silence.demand(op, server["host"], PARK, Park(guest_id=server["id"], slot=op.id))
 
 
 async def unpark_again(op: Operation) -> None:
     """On one and the same host the guest as it was may stand here by now, and goes back into its slot first."""
+    if op.results.get(STOP):
+        return
     server, move = await server_of(op), await _move(op)
     await leftovers.restore(
         op,
         server["host"],
         f"undo {PARK}",
-        running=runs(server) and not op.cancelled,
+        running=runs(server) and not await model.is_being_deleted(op.db, server["id"]),
         slot=op.id,
         aside=move["operation_id"] if move["source_host"] == server["host"] else None,
     )
@@ -109,7 +121,7 @@ async def hand_back(op: Operation, tx: Transaction) -> None:
     await model.set_flavor(tx, server["id"], flavor.pop("flavor_id"), flavor, await _old_disk_config(tx, move))
     await model.count(tx, server["id"], flavor)
     await model.settle(tx, server["id"], move["old_vm_state"], move["old_power_state"])
-    await leftovers.leave_guest(op, tx, server["host"], slot=op.id)
+    await leftovers.leave_guest(op, tx, server["host"], slot=None if op.results.get(STOP) else op.id)
     op.host = move["source_host"]
 
 

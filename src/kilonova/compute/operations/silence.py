@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kilonova import clock
 from kilonova.compute.operations.common import ask
+from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.messages import Change
 from kilonova.hosts.registry import COMPUTE
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, describe
@@ -73,6 +75,13 @@ async def is_silent(op: Operation, host: str, since: float) -> bool:
             return False
         else:
             return False
+
+
+async def is_down(op: Operation, host: str) -> bool:
+    """Whether the host counts as down for everybody: not heard of for long, forced down, or no longer known."""
+    sql = "SELECT * FROM services WHERE host = $1 AND program = $2"
+    service = await op.db.fetch_one(sql, host, COMPUTE)
+    return service is None or not is_up(service, clock.now(), op.services.config.hosts.down_seconds)
 
 
 @contextmanager
