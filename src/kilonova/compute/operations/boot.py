@@ -55,8 +55,8 @@ class Boot(Operation):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        # A boot is cancelled only by a delete, which comes next and takes the server as it is.
-        if not isinstance(error, Cancelled):
+        # The deletion that has cancelled it comes next, and takes the server as it is.
+        if not (isinstance(error, Cancelled) and await model.is_being_deleted(tx, str(self.server_id))):
             await model.fail(tx, str(self.server_id), str(error), error.fault)
 
 

@@ -14,7 +14,7 @@ from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.common import command
 from kilonova.compute.operations.silence import PING, is_silent
-from kilonova.compute.servers import states
+from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Change, Command, Destroy, Discard, Park, PowerOff, PowerOn, Unpark
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
 from kilonova.operations import Failed, Operation, Passing, Step, begin
@@ -86,7 +86,7 @@ async def restore(
 
     A server that is about to be deleted does not need it, nor does a guest that is gone.
     """
-    if op.cancelled and slot is None:
+    if slot is None and await model.is_being_deleted(op.db, str(op.server_id)):
         return
     for verb in _restoring(str(op.server_id), slot, aside, running):
         if not await _now_or_silent(op, host, step, verb):

@@ -170,22 +170,24 @@ async def _carry(op: Operation, step: str, here: str, there: str) -> None:
     limit = await _limit(op)
     until = await _step_began(op) + limit
     watch = _Watch(op, step, here)
-    moving = asyncio.create_task(ask(op, here, step, verb))
+    asked = asyncio.create_task(ask(op, here, step, verb))
     try:
         while True:
-            await asyncio.wait({moving}, timeout=PULSE)
-            if moving.done():
+            await asyncio.wait({asked}, timeout=PULSE)
+            if asked.done():
                 try:
-                    return moving.result()  # type: ignore[no-any-return]
+                    asked.result()
                 except HostUnreachable:
                     # To ask again is to join what is under way.
-                    moving = asyncio.create_task(ask(op, here, step, verb))
+                    asked = asyncio.create_task(ask(op, here, step, verb))
                     await asyncio.sleep(PULSE)
+                else:
+                    return
             if clock.now() >= until:
                 raise _TimeIsUp(f"The guest could not be moved within {limit:g} s")
             await watch.look()
     finally:
-        moving.cancel()
+        asked.cancel()
 
 
 class _Watch:
@@ -315,7 +317,7 @@ async def bring_back(op: Operation) -> None:
     arrived = await _has_guest(op, there)
     if arrived is False or (arrived is None and stayed is None):
         return
-    if await _is_deleted(op):
+    if await model.is_being_deleted(op.db, str(op.server_id)):
         await leftovers.clear(op, there, UNDO)
     elif not (arrived and stayed is False and await _carry_back(op, server, here, there)):
         await _go_after(op, there)
@@ -351,7 +353,3 @@ async def _go_after(op: Operation, there: str) -> None:
 async def _is_left_alone(op: Operation, there: str) -> bool:
     """Whether the destination is to clear what it has of the guest on its return."""
     return await leftovers.is_left(op, there) or await leftovers.is_left(op, there, slot=op.id)
-
-
-async def _is_deleted(op: Operation) -> bool:
-    return any(other["kind"] == "delete" for other in await model.unfinished(op.db, str(op.server_id)))

@@ -102,7 +102,7 @@ async def park(op: Operation) -> None:
 async def unpark(op: Operation) -> None:
     """Started right here: whoever finds the host silent leaves one thing to be done on its return."""
     server = await server_of(op)
-    running = runs(server) and not op.cancelled
+    running = runs(server) and not await model.is_being_deleted(op.db, server["id"])
     await leftovers.restore(op, server["host"], f"undo {PARK}", running=running, slot=op.id)
 
 

@@ -50,6 +50,11 @@ async def unfinished(reader: Reader, server_id: str) -> list[Row]:
     )
 
 
+async def is_being_deleted(reader: Reader, server_id: str) -> bool:
+    """Whether a deletion is to come, and nothing but that is of use to the server."""
+    return any(operation["kind"] == "delete" for operation in await unfinished(reader, server_id))
+
+
 async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
     """Add what is derived: status and task from the running operations, the zone and its state from the host.
 
