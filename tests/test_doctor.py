@@ -575,10 +575,10 @@ def test_an_offloaded_server_that_says_so(database: Opener) -> None:
 
 
 async def add_leftover(db: Database, kind: str = "clear guest", **values: Any) -> None:
-    """For the second host, since ever."""
-    slot = values.pop("slot", None)
-    params = {"guest_id": SERVER, "host": "sim-002", "slot": slot, "operation": MOVE, "round": 1, "epoch": 2}
-    defaults = {"id": "leftover-1", "kind": kind, "server_id": None, "host": "sim-002", "state": "queued"}
+    """For the second host unless another is named, since ever."""
+    slot, host = values.pop("slot", None), values.pop("host", "sim-002")
+    params = {"guest_id": SERVER, "host": host, "slot": slot, "operation": MOVE, "round": 1, "epoch": 2}
+    defaults = {"id": "leftover-1", "kind": kind, "server_id": None, "host": host, "state": "queued"}
     text = orjson.dumps(params).decode()
     await add_operation(db, **{**defaults, "params": text, "created_at": 1.0, **values})
 
@@ -626,7 +626,18 @@ def test_a_guest_that_is_to_be_restored_may_be_in_its_slot(database: Opener) -> 
     assert findings(database, prepare, guest("sim-002", power="shutdown", slot=MOVE)) == []
 
 
-@pytest.mark.parametrize("kind", ["clear guest", "restore guest"])
+@pytest.mark.parametrize("there", [[guest("sim-001")], []])
+def test_a_guest_that_is_to_go_back_into_its_slot_may_be_out_of_it(
+    database: Opener, there: list[tuple[str, GuestState]]
+) -> None:
+    async def prepare(db: Database) -> None:
+        await resized(db)
+        await add_leftover(db, "park guest", slot=MOVE, host="sim-001")
+
+    assert findings(database, prepare, guest("sim-002"), *there) == []
+
+
+@pytest.mark.parametrize("kind", ["clear guest", "restore guest", "park guest"])
 def test_a_host_that_is_up_does_what_it_has_to(database: Opener, kind: str) -> None:
     async def prepare(db: Database) -> None:
         await sound(db)

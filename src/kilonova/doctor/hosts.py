@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kilonova.compute.operations.leftovers import ClearGuest, RestoreGuest
+from kilonova.compute.operations.leftovers import ClearGuest, ParkGuest, RestoreGuest
 from kilonova.compute.servers.states import ERROR, RUNNING, SHELVED, SHUTDOWN
 from kilonova.doctor.facts import Facts, Finding, named
 from kilonova.hosts.messages import GuestState
@@ -17,27 +17,29 @@ def findings(facts: Facts) -> Iterator[Finding]:
     if facts.guests is None:
         return
     to_clear = {(row["host"], row["guest_id"], row.get("slot")) for row in _leftovers(facts, ClearGuest.kind)}
-    to_restore = {(row["host"], row["guest_id"]) for row in _leftovers(facts, RestoreGuest.kind)}
+    # Whether such a guest is in its slot, nobody knows.
+    unsure = {(row["host"], row["guest_id"]) for row in _leftovers(facts, RestoreGuest.kind, ParkGuest.kind)}
     there = {(host, guest.id, guest.slot or None) for host, guest in facts.guests}
     seen = {identity for _, identity, slot in there if slot is None}
     for host, guest in facts.guests:
-        excused = (host, guest.id, guest.slot or None) in to_clear or (host, guest.id) in to_restore
+        excused = (host, guest.id, guest.slot or None) in to_clear or (host, guest.id) in unsure
         if excused or guest.id in facts.busy:
             continue
         yield from _kept(facts, host, guest) if guest.slot else _wrong(facts.servers.get(guest.id), host, guest)
     for server in facts.idle():
-        if server["vm_state"] == ERROR or (server["host"], server["id"]) in to_restore:
+        if server["vm_state"] == ERROR:
             continue
-        if server["host"] and server["id"] not in seen:
+        if server["host"] and server["id"] not in seen and (server["host"], server["id"]) not in unsure:
             yield Finding("guest missing", server["id"], f"{named(server)} is not on {server['host']}")
         move = facts.waiting.get(server["id"])
-        if move and (move["source_host"], server["id"], move["operation_id"]) not in there:
+        kept = move and (move["source_host"], server["id"], move["operation_id"]) in there
+        if move and not kept and (move["source_host"], server["id"]) not in unsure:
             detail = f"{named(server)} as it was before its resize is not on {move['source_host']}"
             yield Finding("guest missing", server["id"], detail)
 
 
-def _leftovers(facts: Facts, kind: str) -> Iterator[Row]:
-    return (row for row in facts.leftovers if row["kind"] == kind)
+def _leftovers(facts: Facts, *kinds: str) -> Iterator[Row]:
+    return (row for row in facts.leftovers if row["kind"] in kinds)
 
 
 def _wrong(server: Row | None, host: str, guest: GuestState) -> Iterator[Finding]:
