@@ -445,11 +445,15 @@ def test_a_server_leaves_a_silent_host_and_comes_back_elsewhere(database_url: st
             off = await moved(c, server_id, "shelveOffload", None)
             assert (off["status"], off[HOST]) == ("SHELVED_OFFLOADED", None)
             assert await unfinished(c) == ["clear guest"]
-            # It is up again, but has the old guest to remove: nothing new of the server goes there.
+            # Even were it up, it has the old guest to remove: nothing new of the server goes there.
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE services SET last_seen_at = $1", clock.now())
-            back = await moved(c, server_id, "unshelve", {"host": server[HOST]})
-            assert back["status"] == "SHELVED_OFFLOADED"
+            c.services.scheduler.built(server[HOST], True)
+            answer = await act(
+                c, server_id, "unshelve", {"host": server[HOST]}, as_="admin", version="2.91", headers=DRY
+            )
+            (plan,) = answer.json()["plan"]["plans"]
+            assert (plan["placed"], "1 excluded" in plan["message"]) == (False, True)
             back = await moved(c, server_id, "unshelve", None)
             assert (back["status"], back[HOST] != server[HOST]) == ("ACTIVE", True)
             await find_again(c, server[HOST])
