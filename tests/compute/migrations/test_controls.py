@@ -10,9 +10,9 @@ import pytest
 from kilonova.compute.operations import live_migrate
 from kilonova.ids import new_id
 from tests.compute.migrations.support import put_move
+from tests.compute.servers.live import ACTION, ANYWHERE, at_home, begin, under_way
 from tests.compute.servers.moves import HOST, migration, newest_action
 from tests.compute.servers.support import act, make_flavor, rules
-from tests.compute.servers.test_live_migrating import ACTION, ANYWHERE, at_home, begin, under_way
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
 from tests.support.proves import proves

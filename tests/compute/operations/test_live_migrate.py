@@ -20,6 +20,7 @@ from kilonova.operations import Failed, Operation, Worker, begin, post_event, re
 from kilonova.store import Database
 from tests.compute.operations.test_silence import all_done
 from tests.compute.operations.worlds import MoveOperation, World
+from tests.compute.servers.live import arrive
 from tests.support import run
 from tests.support.cloud import DEMO
 from tests.support.databases import opened
@@ -132,9 +133,26 @@ async def killed_while_it_runs(s: Scene) -> None:
 def test_another_worker_joins_what_is_under_way(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url) as s:
-            s.sim.set_latency("*", "migrate_live", 0.5)
+            s.sim.set_latency("*", "migrate_live", 30)
             await killed_while_it_runs(s)
-            s.sim.set_latency("*", "migrate_live", 30)  # which it would take if it were begun again
+            async with working(s.db, s.world):
+                await s.until(lambda row: row["epoch"] == 2)
+                await arrive(s.world.cloud.hosts, s.source, s.world.server_id)
+                assert (await s.ended())["state"] == "done"
+            await s.is_at(s.destination)
+
+    run(scenario())
+
+
+def test_what_ended_while_nobody_asked_is_found(database_url: str) -> None:
+    async def scenario() -> None:
+        async with scene(database_url) as s:
+            s.sim.set_latency("*", "migrate_live", 30)
+            await killed_while_it_runs(s)
+            await arrive(s.world.cloud.hosts, s.source, s.world.server_id)
+            async with asyncio.timeout(PATIENCE):
+                while (await s.world.cloud.guests())[s.world.server_id][0] != s.destination:
+                    await asyncio.sleep(0.005)
             async with working(s.db, s.world):
                 assert (await s.ended())["state"] == "done"
             await s.is_at(s.destination)

@@ -12,6 +12,7 @@ from kilonova.hosts.drivers.sim.shapes import Shape, Shapes, Sharing
 from kilonova.hosts.messages import Command
 from kilonova.hosts.transport import HostUnreachable, Transport
 from tests.compute.operations.test_silence import all_done
+from tests.compute.servers.live import ACTION, ANYWHERE, arrive, at_home, be_quick, begin, under_way
 from tests.compute.servers.moves import (
     HOST,
     disable,
@@ -28,8 +29,6 @@ from tests.support import run
 from tests.support.proves import proves
 from tests.support.whole import PATIENCE, Whole, whole
 
-ACTION = "os-migrateLive"
-ANYWHERE = {"host": None, "block_migration": "auto"}
 OLD = {"host": None, "block_migration": True, "disk_over_commit": False}
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
 
@@ -41,42 +40,6 @@ def quick_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def to(host: str | None, block: Any = "auto") -> dict[str, Any]:
     return {"host": host, "block_migration": block}
-
-
-async def under_way(c: Whole, server_id: str, status: str = "running") -> dict[str, Any]:
-    """The migration as soon as it has this status."""
-    async with asyncio.timeout(PATIENCE):
-        while (found := await migration(c, server_id))["status"] != status:
-            await asyncio.sleep(0.005)
-    return found
-
-
-async def begin(c: Whole, server_id: str, body: dict[str, Any] = ANYWHERE, *, seconds: float = 30) -> dict[str, Any]:
-    """A migration that takes so long, as soon as the guest is on its way."""
-    with rules(c) as sim:
-        sim.set_latency("*", "migrate_live", seconds)
-    answer = await act(c, server_id, ACTION, body, as_="admin", version="2.80")
-    assert answer.status == 202, answer.body
-    async with asyncio.timeout(PATIENCE):
-        while await c.db.fetch_value("SELECT MAX(transfer) FROM moves WHERE server_id = $1", server_id) is None:
-            await asyncio.sleep(0.005)
-    return await migration(c, server_id)
-
-
-def be_quick(c: Whole) -> None:
-    with rules(c) as sim:
-        sim.clear("*", "migrate_live")
-
-
-async def at_home(c: Whole, server_id: str, host: str) -> None:
-    """The server, its share, its ports and its guest are on this host, and nothing is anywhere else."""
-    seen = await everything(c, server_id)
-    assert seen["server"]["host"] == host
-    assert {(share["consumer_uuid"], share["name"]) for share in seen["shares"]} == {(server_id, host)}
-    assert [port["host_id"] for port in seen["ports"]] == [host]
-    assert seen["standby"] == []
-    assert seen["guests"] == [(host, server_id, "running", "")]
-    assert seen["left"] == []
 
 
 class Cut(Transport):
@@ -135,30 +98,35 @@ def test_it_is_seen_while_it_runs(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url, hosts=2) as c:
             server = await c.active()
-            await begin(c, server["id"], seconds=0.6)
+            await begin(c, server["id"], seconds=5)
             shown = await until(c, server["id"], status="MIGRATING")
             assert shown["OS-EXT-STS:task_state"] == "migrating"
             assert shown["OS-EXT-STS:vm_state"] == "active"
             assert shown[HOST] == server[HOST]
-            path = f"/servers/{server['id']}/migrations"
-            seen: list[tuple[int, int, int, int]] = []
-            while (listed := (await c.get(path, as_="admin", version="2.80")).json()["migrations"]) and (
-                listed[0]["status"] == "running"
-            ):
-                one, now = listed[0], await c.show(server["id"])
-                if one["memory_total_bytes"] is not None and now["status"] == "MIGRATING":
-                    assert one["memory_total_bytes"] == 512 * 2**20
-                    assert one["disk_total_bytes"] == 2**30
-                    assert one["memory_processed_bytes"] + one["memory_remaining_bytes"] == one["memory_total_bytes"]
-                    seen.append((one["memory_processed_bytes"], one["disk_processed_bytes"], now["progress"], 0))
-                await asyncio.sleep(0.02)
-            assert len(seen) >= 3
+            seen = [await progress(c, server["id"])]
+            async with asyncio.timeout(PATIENCE):
+                while len(set(seen)) < 4:
+                    await asyncio.sleep(0.02)
+                    seen.append(await progress(c, server["id"]))
             assert seen == sorted(seen)
-            assert 0 < seen[0][2] < 100 or 0 < seen[1][2] < 100
-            assert seen[0][0] < seen[-1][0]
-            await c.settled(server["id"])
+            await arrive(c.hosts, server[HOST], server["id"])
+            assert (await c.settled(server["id"]))[HOST] != server[HOST]
+            assert (await c.get(f"/servers/{server['id']}/migrations", as_="admin", version="2.80")).json() == {
+                "migrations": []
+            }
 
     run(scenario())
+
+
+async def progress(c: Whole, server_id: str) -> tuple[int, int, int]:
+    """Of memory, of disks, and of the server in percent."""
+    (one,) = (await c.get(f"/servers/{server_id}/migrations", as_="admin", version="2.80")).json()["migrations"]
+    assert (one["status"], one["memory_total_bytes"], one["disk_total_bytes"]) == ("running", 512 * 2**20, 2**30)
+    assert one["memory_processed_bytes"] + one["memory_remaining_bytes"] == one["memory_total_bytes"]
+    assert one["disk_processed_bytes"] + one["disk_remaining_bytes"] == one["disk_total_bytes"]
+    percent = (await c.show(server_id))["progress"]
+    assert 0 <= percent < 100
+    return one["memory_processed_bytes"], one["disk_processed_bytes"], percent
 
 
 def test_disks_are_moved_unless_storage_is_shared(database_url: str) -> None:
@@ -433,8 +401,9 @@ def test_the_source_is_cut_off_and_the_guest_arrives(database_url: str) -> None:
         async with whole(database_url, hosts=2, operations__host_seconds=1) as c:
             server = await c.active()
             cut = Cut(c)
-            found = await begin(c, server["id"], seconds=0.4)
+            found = await begin(c, server["id"])
             cut.hosts = {server[HOST]}
+            await arrive(c.hosts, server[HOST], server["id"])
             after = await c.settled(server["id"])
             assert (after["status"], after[HOST]) == ("ACTIVE", found["to"])
             assert (await migration(c, server["id"]))["status"] == "completed"

@@ -6,6 +6,8 @@ nothing and no restart loses it.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from kilonova.compute.migrations import model as moves
 from kilonova.operations import Operation, post_event
 from kilonova.operations.states import UNDOING
@@ -38,7 +40,8 @@ async def _call(op: Operation, tx: Transaction, *, joins: bool = False, leaves: 
     source = (await moves.of_operation(tx, op.id))["source_host"]
     await tx.hold(f"live migrations from {source}")
     gone, waiting = 0, []
-    for row in await tx.fetch(_LINE, op.kind, source):
+    # The oldest first, so that none is overtaken for ever.
+    for row in sorted(await tx.fetch(_LINE, op.kind, source), key=itemgetter("seq")):
         if row["id"] == op.id and (joins or leaves):
             waiting += [op.id] * joins
         elif _waits(row):
@@ -64,13 +67,12 @@ def _key(operation_id: str) -> str:
 
 
 _BEFORE = ("choose host", "claim")
-# The oldest first, so that none is overtaken for ever.
+# Not in its order, for which SQLite would read what is long finished too.
 _LINE = """
-SELECT o.id, o.step, o.state, o.cancel_requested,
+SELECT o.seq, o.id, o.step, o.state, o.cancel_requested,
     EXISTS (SELECT 1 FROM operation_waits w WHERE w.operation_id = o.id AND w.posted_at IS NOT NULL)
     OR EXISTS (SELECT 1 FROM operation_events e WHERE e.key = 'turn of ' || o.id) AS called
 FROM operations o
 WHERE o.finished_at IS NULL AND o.kind = $1
     AND (SELECT m.source_host FROM moves m WHERE m.operation_id = o.id) = $2
-ORDER BY o.seq
 """
