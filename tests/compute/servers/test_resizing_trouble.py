@@ -342,7 +342,7 @@ def test_what_a_revert_left_out_of_its_slot_goes_when_the_resize_is_confirmed(da
                 for step in ("power_off", "describe", "discard"):
                     sim.add_failure(server[HOST], step, "unreachable", None, None)
                 assert (await revert(c, server["id"]))["status"] == "VERIFY_RESIZE"
-                assert "park guest" in await unfinished(c)
+                assert "park guest again" in await unfinished(c)
                 assert (await confirm(c, server["id"]))["status"] == "ACTIVE"
                 sim.clear()
             await all_done(c)

@@ -59,13 +59,13 @@ class RestoreGuest(Operation):
 class ParkGuest(Operation):
     """Put a guest back into the slot that it was taken out of, perhaps, in vain. `params`: those of ClearGuest."""
 
-    kind = "park guest"
-    action = "park guest"
+    kind = "park guest again"
+    action = "park guest again"
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         why = "it is the undoing of something else"
-        return (Step("park guest", _park, undo=None, why=why, deadline=FOR_EVER),)
+        return (Step("park guest again", _park, undo=None, why=why, deadline=FOR_EVER),)
 
 
 async def clear(op: Operation, host: str, step: str, *, slot: str | None = None, leave: bool = True) -> None:
