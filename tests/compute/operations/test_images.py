@@ -1,4 +1,4 @@
-"""Snapshots as images: what the image service is told of them, and how they go."""
+"""Dropping an image, generated: twice, failed, and killed."""
 
 from __future__ import annotations
 

@@ -99,6 +99,31 @@ def test_the_snapshot_is_an_image_of_the_project(database_url: str) -> None:
     run(scenario())
 
 
+def test_the_snapshot_says_of_its_base_only_what_is_still_true(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            base = {"disk_format": "iso", "container_format": "ova", "min_ram": 64, "min_disk": 1, "os_distro": "x"}
+            signed = {"img_signature": "secret", "img_signature_hash_method": "SHA-256", "image_type": "installer"}
+            made = await c.services.image.create({"name": "base", "visibility": "public", **base, **signed}, "admin")
+            await c.services.image.upload(made["id"], b"disk", "admin")
+            await shelved(c, imageRef=made["id"], flavorRef="2")
+            (image,) = [one for one in await snapshots(c) if one["id"] != made["id"]]
+            shown = {key: image.get(key) for key in (*base, *signed, "base_image_ref")}
+            assert shown == {
+                "disk_format": "raw",
+                "container_format": "bare",
+                "min_ram": 64,
+                "min_disk": 20,
+                "os_distro": "x",
+                "img_signature": None,
+                "img_signature_hash_method": None,
+                "image_type": "snapshot",
+                "base_image_ref": made["id"],
+            }
+
+    run(scenario())
+
+
 def test_a_long_name_is_cut_and_a_stopped_server_comes_back_running(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url) as c:

@@ -20,7 +20,15 @@ class Shelve(Operation):
         filled = "the image that it fills is deleted by undoing the step before"
         return (
             Step("stop guest", stop, undo=start_again, deadline=300, task_state="shelving"),
-            Step("make image", make, undo=drop, deadline=120, task_state="shelving_image_pending_upload"),
+            Step(
+                "make image",
+                make,
+                undo=drop,
+                deadline=120,
+                task_state="shelving_image_pending_upload",
+                # Else the image service might make it after the undo has looked for it.
+                cancellable=False,
+            ),
             Step("snapshot", fill, undo=None, why=filled, deadline=6 * 3600, task_state="shelving_image_uploading"),
             Step(
                 "settle",
