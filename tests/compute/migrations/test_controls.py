@@ -229,8 +229,6 @@ def test_what_was_given_up_can_be_done_again(database_url: str) -> None:
                 await begin(c, server["id"])
                 assert (await abort(c, server["id"], await newest(c))).status == 202
                 await given_up(c, server)
-                async with c.db.transaction() as tx:
-                    await tx.execute("UPDATE moves SET transfer = NULL")
             with rules(c) as sim:
                 sim.clear()
             assert (await act(c, server["id"], ACTION, ANYWHERE, as_="admin", version="2.80")).status == 202

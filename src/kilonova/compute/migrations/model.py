@@ -82,9 +82,9 @@ async def set_destination(tx: Transaction, operation_id: str, host: str | None, 
     )
 
 
-async def set_transfer(tx: Transaction, operation_id: str, transfer: dict[str, int]) -> None:
+async def set_transfer(tx: Transaction, operation_id: str, transfer: dict[str, int] | None) -> None:
     """How far a live migration is; the keys are those of `hosts.messages.MigrationState`."""
-    text = orjson.dumps(transfer).decode()
+    text = None if transfer is None else orjson.dumps(transfer).decode()
     await tx.execute(
         "UPDATE moves SET transfer = $2, updated_at = $3 WHERE operation_id = $1", operation_id, text, clock.now()
     )

@@ -81,6 +81,7 @@ async def claim(op: Operation, tx: Transaction) -> dict[str, str]:
 
 async def give_back(op: Operation, tx: Transaction) -> None:
     await moving.give_back(op, tx)
+    await moves.set_transfer(tx, op.id, None)
     await turns.leave(op, tx)
 
 
@@ -187,7 +188,8 @@ async def _carry(op: Operation, step: str, here: str, there: str) -> None:
                 raise _TimeIsUp(f"The guest could not be moved within {limit:g} s")
             await watch.look()
     finally:
-        asked.cancel()
+        if not asked.cancel():
+            asked.exception()  # if it is the second to end, nobody needs to hear of it
 
 
 class _Watch:
