@@ -121,7 +121,7 @@ def conditions(word: str) -> list[str]:
     if word == GIVEN_UP:
         found.append(f"o.state = '{CANCELLED}'")
     if word == UNDOING_ERROR or any(word in words for words in IN_PROGRESS.values()):
-        found.append("o.finished_at IS NULL")
+        found.append("m.operation_id IN (SELECT id FROM operations WHERE finished_at IS NULL)")
     return found
 
 
