@@ -71,3 +71,21 @@ def test_administrators_say_where(cloud: Cloud, destination: tuple[str, str]) ->
     made = ask_json(cloud, *NEW, *destination, "there", as_="kilonova")
     there = cloud.client("kilonova").wait(made["id"], status="ACTIVE")
     assert there["OS-EXT-SRV-ATTR:host"] == "sim-002"
+
+
+@pytest.mark.timeout(120)
+def test_a_pin_is_dropped_and_set_again(cloud: Cloud) -> None:
+    server_id = ask_json(cloud, *NEW, "--availability-zone", "nova", "pinned")["id"]
+    cloud.client("kilonova").wait(server_id, status="ACTIVE")
+
+    def shown() -> tuple[str, str | None]:
+        server = ask_json(cloud, "server", "show", server_id, version="2.104")
+        return server["OS-EXT-AZ:availability_zone"], server["pinned_availability_zone"]
+
+    assert shown() == ("nova", "nova")
+    ask(cloud, "server", "unset", "--pinned-availability-zone", server_id, version="2.104")
+    assert shown() == ("nova", None)
+    with pytest.raises(AssertionError, match="cannot be pinned to elsewhere: it is in the availability zone nova"):
+        ask(cloud, "server", "set", "--pinned-availability-zone", "elsewhere", server_id, version="2.104")
+    ask(cloud, "server", "set", "--pinned-availability-zone", "nova", server_id, version="2.104")
+    assert shown() == ("nova", "nova")
