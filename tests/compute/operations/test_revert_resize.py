@@ -9,6 +9,7 @@ from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.operations import Operation
 from kilonova.store import Database
 from tests.compute.operations.test_confirm_resize import ResizedServer
+from tests.compute.operations.test_resize import OnOneDatabase
 from tests.compute.operations.worlds import World
 from tests.support.whole import PATIENCE, working
 
@@ -25,12 +26,12 @@ class TestRevertResize(ResizedServer):
         return await super().outcome(db, world)
 
 
-class TestRevertResizeOnSameHost(TestRevertResize):
+class TestRevertResizeOnSameHost(OnOneDatabase, TestRevertResize):
     _expected: ClassVar[Any] = None
     hosts = 1
     params: ClassVar[dict[str, Any]] = {"same_host": True}
 
 
-class TestRevertResizeStopped(TestRevertResize):
+class TestRevertResizeStopped(OnOneDatabase, TestRevertResize):
     _expected: ClassVar[Any] = None
     stopped = True

@@ -453,6 +453,29 @@ async def refused_boot(c: Whole, flavor: str) -> tuple[int, bytes]:
     return answer.status, answer.body
 
 
+def test_of_many_at_once_one_is_done(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, quota__ram=3072) as c:
+            server_ids = [(await c.active())["id"] for _ in range(2)]
+
+            async def answers(*asked: tuple[str, str, Any]) -> list[int]:
+                found = await asyncio.gather(*(act(c, server_id, action, body) for server_id, action, body in asked))
+                return sorted(answer.status for answer in found)
+
+            # The quota has room for one of them.
+            assert await answers(*((server_id, "resize", SMALL) for server_id in server_ids)) == [202, 403]
+            shown = [await c.settled(server_id) for server_id in server_ids]
+            (server_id,) = [server["id"] for server in shown if server["status"] == "VERIFY_RESIZE"]
+            both = [(server_id, "confirmResize", None), (server_id, "revertResize", None)] * 3
+            decided = await answers(*both)
+            assert decided in ([202, *[409] * 5], [204, *[409] * 5])
+            assert (await c.settled(server_id))["status"] == "ACTIVE"
+            await idle(c)
+            assert len(await c.everything()) == 2
+
+    run(scenario())
+
+
 def test_a_dry_run_plans_and_changes_nothing(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url, hosts=3) as c:
