@@ -13,6 +13,7 @@ COMMANDS = {
     "worker": ("worker", "Run a worker with its hosts, on PostgreSQL."),
     "why": ("why", "Show why a server is where it is, or why no host was found for it."),
     "fit": ("fit", "Show how many more servers of a flavor would fit, and where."),
+    "host": ("host", "Move everything away from a host: host drain."),
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
     "operations": ("operations", "Look at operations, cancel them, try them again."),
     "db": ("db", "Create, upgrade and inspect the database."),
