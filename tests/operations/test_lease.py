@@ -103,6 +103,27 @@ def test_no_more_than_the_slots_run_and_the_rest_follows_at_once(database_url: s
     run(scenario())
 
 
+def test_what_is_in_the_background_has_no_slot_while_it_pauses(database_url: str) -> None:
+    class Patient(Operation, register=False):
+        kind = "test patient"
+        action = "patient"
+        background = True
+        steps = (Step("never", act("never"), None, deadline=30, why="it never happens"),)
+
+    async def never(op: Operation) -> None:
+        raise Passing("not yet")
+
+    async def scenario() -> None:
+        options: dict[str, Any] = {"slots": 1, "kinds": [Patient, One], "backoff": lambda attempt: 1.0}
+        async with opened(database_url) as db, working(db, Script(never=never), **options):
+            waiting = await start(db, Patient)
+            row = await until(db, waiting, lambda row: row["attempt"] > 0)
+            assert (row["state"], row["lease_owner"]) == ("queued", None)
+            await finished(db, await start(db, One), seconds=0.8)
+
+    run(scenario())
+
+
 def test_a_long_step_keeps_its_lease(database_url: str) -> None:
     async def scenario() -> None:
         script = Script(only=lambda op: asyncio.sleep(1.0))

@@ -344,7 +344,7 @@ class Running:
                 self.row = {**self.row, "trouble": text}
                 return await self._turn_back(self._overdue())
             pause = min(pause, until - now)
-        release = pause > IN_MEMORY
+        release = pause > IN_MEMORY or self.op.background
         logger.info("'%s' is tried again in %.1f s: %s", self.row["step"], pause, error)
         state = UNDOING if undoing else QUEUED if release else RUNNING
         changes = {"state": state, "attempt": attempt, "trouble": text, "run_at": now + pause, "updated_at": now}

@@ -104,13 +104,15 @@ class Operation:
 
     `steps` is a tuple of Step and Wait, or a function that returns it so that the table may stand above the functions
     it names. An operation keeps the plan it began with: steps that a release takes out of the table stay in `retired`
-    for as long as operations of older releases may be under way.
+    for as long as operations of older releases may be under way. Nobody waits for one in the `background`: it takes
+    no worker's slot while it pauses.
     """
 
     kind: ClassVar[str]
     action: ClassVar[str]
     task_state: ClassVar[str | None] = None
     rounds: ClassVar[int] = 3
+    background: ClassVar[bool] = False
     steps: ClassVar[Steps]
     retired: ClassVar[tuple[Entry, ...]] = ()
     _table: ClassVar[Table | None] = None

@@ -10,8 +10,12 @@ import pytest
 
 from kilonova.compute.operations import silence
 from kilonova.compute.operations.common import guest_of
+from kilonova.compute.operations.leftovers import ClearGuest
 from kilonova.hosts.messages import Command, Spawn
 from kilonova.hosts.transport import StaleEpoch
+from kilonova.ids import new_id
+from kilonova.operations import begin
+from kilonova.operations.worker import SLOTS
 from tests.compute.servers.support import NOTHING, act, holdings, rules, until
 from tests.support import run
 from tests.support.whole import PATIENCE, Whole, whole
@@ -154,6 +158,27 @@ def test_others_are_not_sent_to_a_host_that_one_waits_for_in_vain(
                 sim.clear()
             assert (await c.delete(f"/servers/{waiting}", as_="admin")).status == 204
             await c.gone(waiting)
+
+    run(scenario())
+
+
+def test_many_who_wait_for_a_dead_host_keep_nobody_from_work(database_url: str) -> None:
+    """More than a worker has slots, and each of their questions is swallowed."""
+
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            with rules(c) as sim:
+                sim.add_failure("sim-001", "*", "hang", None, None)
+                async with c.db.transaction() as tx:
+                    fence = {"operation": new_id(), "round": 1, "epoch": 1, "host": "sim-001"}
+                    for _ in range(SLOTS + 10):
+                        await begin(
+                            tx, ClearGuest, params={"guest_id": new_id(), "slot": None, **fence}, host="sim-001"
+                        )
+                async with asyncio.timeout(silence.PING - 1):
+                    await c.active(availability_zone=":sim-002", as_="admin")
+                assert len(await unfinished(c)) == SLOTS + 10
+                sim.clear()
 
     run(scenario())
 

@@ -25,6 +25,7 @@ class DropImage(Operation):
 
     kind = "drop image"
     action = "drop image"
+    background = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.common import command
-from kilonova.compute.operations.silence import PING, is_silent
+from kilonova.compute.operations.silence import PING, answers, is_silent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Change, Command, Destroy, Discard, Park, PowerOff, PowerOn, Unpark
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
@@ -34,6 +34,7 @@ class ClearGuest(Operation):
 
     kind = "clear guest"
     action = "clear guest"
+    background = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -49,6 +50,7 @@ class RestoreGuest(Operation):
 
     kind = "restore guest"
     action = "restore guest"
+    background = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -220,6 +222,8 @@ async def _fenced(op: Operation, verb: Change) -> None:
     host = op.params["host"]
     if await op.db.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
         return  # a host that an operator has removed does not come back
+    if not await answers(op, host):
+        raise HostUnreachable(host, "no answer")
     fence = {"operation": op.params["operation"], "round": op.params["round"], "epoch": op.params["epoch"]}
     try:
         await op.services.hosts.call(host, Command(host=host, step=op.kind, verb=verb, **fence))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kilonova import clock
 from kilonova.compute.operations.common import ask
@@ -19,9 +20,13 @@ from kilonova.hosts.messages import Change
 from kilonova.hosts.registry import COMPUTE
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, describe
 from kilonova.operations import Failed, Operation
+from kilonova.services import Services
 
 PING = 5.0
 """Seconds in which a host that is there answers the simplest question."""
+BRIEFLY = 0.2
+# By process: the hosts that somebody asks at the moment.
+_QUESTIONS: WeakKeyDictionary[Services, dict[str, asyncio.Task[bool]]] = WeakKeyDictionary()
 
 
 class HostSilent(HostTrouble):
@@ -84,6 +89,31 @@ async def is_down(op: Operation, host: str) -> bool:
     return service is None or not is_up(service, clock.now(), op.services.config.hosts.down_seconds)
 
 
+async def answers(op: Operation, host: str) -> bool:
+    """Whether the host is there. One operation asks; others who want to know join it, and not for long.
+
+    So many who wait for the same dead host do not keep a worker from everything else.
+    """
+    asked = _QUESTIONS.setdefault(op.services, {})
+    question, patience = asked.get(host), BRIEFLY
+    if question is None:
+        question, patience = asyncio.create_task(_is_there(op, host)), 2 * PING
+        asked[host] = question
+        question.add_done_callback(lambda _: asked.pop(host, None))
+    done, _ = await asyncio.wait([question], timeout=patience)
+    return bool(done) and question.result()
+
+
+async def _is_there(op: Operation, host: str) -> bool:
+    try:
+        await describe(op.services.hosts, host, timeout=PING)
+    except HostUnreachable:
+        return False
+    except HostTrouble:
+        pass  # whatever it says, it is there
+    return True
+
+
 @contextmanager
 def _watched(op: Operation, host: str) -> Iterator[None]:
     """While the operation waits in here for the host, find out early whether the host is there at all.
@@ -102,12 +132,8 @@ def _watched(op: Operation, host: str) -> Iterator[None]:
 
 
 async def _ping(op: Operation, host: str) -> None:
-    try:
-        await describe(op.services.hosts, host, timeout=PING)
-    except HostUnreachable:
+    if not await _is_there(op, host):
         op.services.scheduler.unheard(host)
-    except HostTrouble:
-        pass  # whatever it says, it is there
 
 
 async def _forced_down(op: Operation, host: str) -> bool:
