@@ -1,4 +1,6 @@
-"""Measures start-up, memory, boots and lists of a real process beside Nova's figures, and what grows with the hosts."""
+"""Measures start-up, memory, boots, lists and moves of a real process, beside Nova's figures where there are some, and
+what grows with the hosts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import psutil
@@ -15,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.process import Cloud
 
-from bench import growth, series
-from bench.driving import UNLIMITED, load
+from bench import growth, moves, series
+from bench.driving import UNLIMITED, load, measured, share
 from bench.wire import Wire, log_in
 
 # Nova with three hosts, measured on the same kind of machine: seconds to the first ACTIVE server, MiB, boots a second,
@@ -53,14 +54,17 @@ def _number(value: float) -> str:
 @click.option("--boots", default=200, show_default=True, help="How many servers to boot.")
 @click.option("--at-once", default=16, show_default=True, help="How many of them on their way at a time.")
 @click.option("--servers", default=500, show_default=True, help="How many servers a list has.")
+@click.option("--moves", "moved", default=100, show_default=True, help="How many servers to move in each way.")
 @click.option("--hosts", default=1000, show_default=True, help="How many hosts the large start has.")
 @click.option("--growth/--no-growth", "grow", default=True, help="Also measure by number of hosts, and draw the plot.")
-def main(boots: int, at_once: int, servers: int, hosts: int, grow: bool) -> None:
-    """Measure start-up, memory, boots and lists, and what grows with the number of hosts."""
+def main(boots: int, at_once: int, servers: int, moved: int, hosts: int, grow: bool) -> None:
+    """Measure start-up, memory, boots, lists and moves, and what grows with the number of hosts."""
     sheet = Sheet()
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         starts(sheet, Path(scratch), hosts)
         work(sheet, Path(scratch), boots, at_once, servers)
+        for row in moves.measure(Path(scratch), moved, at_once):
+            sheet.add(*row)
     Console(width=100).print(sheet.table)
     if grow:
         grown = growth.measure()
@@ -95,18 +99,18 @@ def starts(sheet: Sheet, scratch: Path, hosts: int) -> None:
 def work(sheet: Sheet, scratch: Path, boots: int, at_once: int, servers: int) -> None:
     with Cloud(scratch / "work", "--hosts", "20", environ=UNLIMITED) as cloud:
         load(cloud, "boots", count=at_once, at_once=at_once)  # the first ones pay for what is loaded late
-        figures, cpu = _measured(cloud, "boots", count=boots, at_once=at_once)
+        figures, cpu = measured(cloud, "boots", count=boots, at_once=at_once)
         taken = figures["taken"]
         sheet.add(f"{boots} boots, {at_once} at once", boots / figures["seconds"], "/s", NOVA_BOOTS, more=True)
-        sheet.add("request to ACTIVE, median", _share(taken, 0.5) * 1000, "ms")
-        sheet.add("request to ACTIVE, 95 of 100", _share(taken, 0.95) * 1000, "ms")
+        sheet.add("request to ACTIVE, median", share(taken, 0.5) * 1000, "ms")
+        sheet.add("request to ACTIVE, 95 of 100", share(taken, 0.95) * 1000, "ms")
         sheet.add("CPU of a boot, with its looks", cpu / boots * 1000, "ms", NOVA_BOOT_CPU)
         sheet.add("looks of a boot", figures["looks"] / boots, "GET")
         load(cloud, "boots", count=max(0, servers - boots - at_once), at_once=at_once)
         for what, count, nova in (("show", 500, None), ("list", 20, NOVA_LIST_CPU)):
-            figures, cpu = _measured(cloud, what, count=count)
+            figures, cpu = measured(cloud, what, count=count)
             words = f"detail list of {servers}" if what == "list" else "show"
-            sheet.add(f"{words}, median", _share(figures["taken"], 0.5) * 1000, "ms")
+            sheet.add(f"{words}, median", share(figures["taken"], 0.5) * 1000, "ms")
             sheet.add(f"{words}, CPU", cpu / count * 1000, "ms", nova)
         sheet.add(f"memory with {servers} servers (PSS)", _memory(cloud.pid), "MiB")
 
@@ -141,21 +145,8 @@ def _first_active(cloud: Cloud, began: float) -> float:
     return time.perf_counter() - began
 
 
-def _measured(cloud: Cloud, what: str, **job: Any) -> tuple[Any, float]:
-    """The load's figures, and the CPU seconds that the process spent meanwhile."""
-    process = psutil.Process(cloud.pid)
-    before = process.cpu_times()
-    figures = load(cloud, what, **job)
-    after = process.cpu_times()
-    return figures, after.user + after.system - before.user - before.system
-
-
 def _memory(pid: int) -> float:
     return float(psutil.Process(pid).memory_full_info().pss) / 2**20
-
-
-def _share(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def _free_port() -> int:

@@ -24,12 +24,13 @@ class Load:
     def wire(self) -> Wire:
         return Wire(self.url, self.token)
 
-    async def boots(self, count: int, at_once: int) -> dict[str, Any]:
+    async def boots(self, count: int, at_once: int, host: str | None = None) -> dict[str, Any]:
         """So many servers, so many on their way at a time; the seconds from request to ACTIVE of each."""
         flavor, image, network = await self.parts()
         numbers = iter(range(count))
         taken: list[float] = []
         looks = 0
+        wish = {"host": host} if host else {}
 
         async def lane() -> None:
             nonlocal looks
@@ -41,6 +42,7 @@ class Load:
                         "flavorRef": flavor,
                         "imageRef": image,
                         "networks": [{"uuid": network}],
+                        **wish,
                     }
                 }
                 began = time.perf_counter()
@@ -53,6 +55,46 @@ class Load:
         began = time.perf_counter()
         await asyncio.gather(*(lane() for _ in range(at_once)))
         return {"seconds": time.perf_counter() - began, "taken": sorted(taken), "looks": looks}
+
+    async def moves(self, action: str, body: Any, where: str, at_once: int) -> dict[str, Any]:
+        """The same asked of all servers that the query finds; the seconds from request to rest of each."""
+        listing = self.wire()
+        found = (await listing.json("GET", f"/compute/v2.1/servers?{where}"))["servers"]
+        listing.close()
+        servers = iter(found)
+        taken: list[float] = []
+        looks = 0
+
+        async def lane() -> None:
+            nonlocal looks
+            wire = self.wire()
+            for server in servers:
+                began = time.perf_counter()
+                path = f"/compute/v2.1/servers/{server['id']}"
+                status, _, answer = await wire.request("POST", f"{path}/action", {action: body})
+                if status not in (200, 202):
+                    raise RuntimeError(f"{action}: {status} {answer[:300].decode(errors='replace')}")
+                looked = await self.at_rest(wire, path, began)
+                looks += looked
+                taken.append(time.perf_counter() - began)
+            wire.close()
+
+        began = time.perf_counter()
+        await asyncio.gather(*(lane() for _ in range(at_once)))
+        return {"seconds": time.perf_counter() - began, "taken": sorted(taken), "looks": looks}
+
+    async def at_rest(self, wire: Wire, path: str, began: float) -> int:
+        await asyncio.sleep(FIRST_LOOK)
+        looks = 0
+        while time.perf_counter() - began < GIVE_UP:
+            looks += 1
+            server = (await wire.json("GET", path))["server"]
+            if server["OS-EXT-STS:task_state"] is None:
+                if "fault" in server:
+                    raise RuntimeError(f"a move failed: {server['fault']}")
+                return looks
+            await asyncio.sleep(LOOK_EVERY)
+        raise RuntimeError(f"{path} is still on its way after {GIVE_UP:g} s")
 
     async def active(self, wire: Wire, identity: str, began: float) -> int:
         await asyncio.sleep(FIRST_LOOK)
@@ -102,7 +144,9 @@ async def main() -> None:
     load = Load(job["url"], await log_in(job["auth_url"], job["auth"]))
     match job["what"]:
         case "boots":
-            figures = await load.boots(job["count"], job["at_once"])
+            figures = await load.boots(job["count"], job["at_once"], job.get("host"))
+        case "moves":
+            figures = await load.moves(job["action"], job["body"], job["where"], job["at_once"])
         case "show":
             figures = await load.repeat(f"/compute/v2.1/servers/{await load.first_server()}", job["count"])
         case "list":
