@@ -14,9 +14,9 @@ import pytest
 from tests.compute.placements.support import assign
 from tests.compute.servers.moves import HOST, disable, everything, force_down, moved, newest_action, refused
 from tests.compute.servers.shelved import KEPT, disk, dropped, shelved, snapshots
-from tests.compute.servers.support import act, rules
+from tests.compute.servers.support import act, rules, until
 from tests.support import run
-from tests.support.cloud import OTHER, fault
+from tests.support.cloud import OTHER, cloud, fault
 from tests.support.proves import proves
 from tests.support.whole import Whole, whole
 
@@ -205,9 +205,9 @@ def test_names_are_looked_up_the_zone_first(database_url: str) -> None:
         '{"unshelve": []}',
     ],
 )
-def test_bodies_that_are_refused(database_url: str, text: str) -> None:
+def test_bodies_that_are_refused(sqlite_url: str, text: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with cloud(sqlite_url) as c:
             server_id = "11111111-1111-1111-1111-111111111111"
             headers = {"Content-Type": "application/json"}
             path, content = f"/servers/{server_id}/action", text.encode()
@@ -279,6 +279,25 @@ def test_a_host_that_cannot_build_it_costs_no_pin_either(database_url: str) -> N
                 assert (shown["status"], shown[PIN]) == ("SHELVED_OFFLOADED", AZ1)
                 assert "Tried before: 1 refused by the hypervisor" in shown["fault"]["message"]
                 assert await everything(c, server_id) == before
+
+    run(scenario())
+
+
+def test_a_pin_that_is_removed_meanwhile_stays_removed(database_url: str) -> None:
+    """A request that says nothing of the zone has nothing to write over it."""
+
+    async def scenario() -> None:
+        async with whole(database_url, **CLOUD) as c:
+            server_id = await offloaded(c, AZ1)
+            with rules(c) as sim:
+                sim.add_failure("*", "spawn", "hang", None, None)
+                assert (await act(c, server_id, "unshelve", None)).status == 202
+                await until(c, server_id, OS_EXT_STS__task_state="spawning")
+                change = {"server": {PIN: None}}
+                assert (await c.put(f"/servers/{server_id}", change, version="2.104")).status == 200
+                sim.clear()
+            shown = await c.settled(server_id)
+            assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ1, None)
 
     run(scenario())
 
