@@ -8,6 +8,8 @@ from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
 from kilonova.operations.table import Entry, Operation, Wait, kinds
 
+_YEAR = 365 * 24 * 3600
+
 
 def page(root: Path) -> str:
     import kilonova.compute.operations  # noqa: F401 - registers them
@@ -21,12 +23,19 @@ def page(root: Path) -> str:
 
 
 def _operation(kind: type[Operation]) -> str:
-    module = __import__(kind.__module__, fromlist=["__doc__"])
-    words = (module.__doc__ or "").strip().split("\n")[0]
+    words = _words(kind)
     rows = [_step(kind, entry) for entry in kind.table().steps]
     action = f"Action {code(kind.action)} in `os-instance-actions`." if kind.action else ""
     steps = table(["Step", "Task state", "Deadline", "Undo"], rows)
-    return f"## {kind.kind}\n\n{words} {action}\n\n{steps}"
+    return f"## {kind.kind}\n\n{words} {action}".rstrip() + f"\n\n{steps}"
+
+
+def _words(kind: type[Operation]) -> str:
+    """The class's own, or where that only tells its parameters, the file's."""
+    own = (kind.__dict__.get("__doc__") or "").strip()
+    module = __import__(kind.__module__, fromlist=["__doc__"])
+    text = module.__doc__ or "" if not own or own.startswith("`params`") else own
+    return str(text.strip().split("\n")[0])
 
 
 def _step(kind: type[Operation], entry: Entry) -> list[str]:
@@ -35,4 +44,8 @@ def _step(kind: type[Operation], entry: Entry) -> list[str]:
     else:
         undo = code(entry.undo.__name__.replace("_", " ")) if entry.undo else f"none: {entry.why}"
     task = entry.task_state or kind.task_state or ""
-    return [entry.name, code(task), f"{entry.deadline:g}", undo]
+    return [entry.name, code(task), _seconds(entry.deadline), undo]
+
+
+def _seconds(deadline: float) -> str:
+    return "none" if deadline > _YEAR else f"{deadline:.0f}"

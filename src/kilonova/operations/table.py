@@ -103,9 +103,9 @@ class Operation:
     """Subclass to declare a kind; an instance is one operation as its steps see it.
 
     `steps` is a tuple of Step and Wait, or a function that returns it so that the table may stand above the functions
-    it names. An operation keeps the plan it began with: steps that a release takes out of the table stay in `retired`
-    for as long as operations of older releases may be under way. Nobody waits for one in the `background`: it takes
-    no worker's slot while it pauses.
+    it names. `action` is its name in the history of its server; one of no server has none. An operation keeps the plan
+    it began with: steps that a release takes out of the table stay in `retired` for as long as operations of older
+    releases may be under way. Nobody waits for one in the `background`: it takes no worker's slot while it pauses.
     """
 
     kind: ClassVar[str]

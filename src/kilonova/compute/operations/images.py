@@ -24,7 +24,7 @@ class DropImage(Operation):
     """Delete an image that is of no more use, however long the image service is away. `params`: `image_id`."""
 
     kind = "drop image"
-    action = "drop image"
+    action = ""
     background = True
 
     @staticmethod

@@ -33,7 +33,7 @@ class ClearGuest(Operation):
     """
 
     kind = "clear guest"
-    action = "clear guest"
+    action = ""
     background = True
 
     @staticmethod
@@ -49,7 +49,7 @@ class RestoreGuest(Operation):
     """
 
     kind = "restore guest"
-    action = "restore guest"
+    action = ""
     background = True
 
     @staticmethod
@@ -62,7 +62,7 @@ class ParkGuest(Operation):
     """Put a guest back into the slot that it was taken out of, perhaps, in vain. `params`: those of ClearGuest."""
 
     kind = "park guest again"
-    action = "park guest again"
+    action = ""
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
