@@ -84,7 +84,10 @@ class History:
         host = server["OS-EXT-SRV-ATTR:host"]
         assert places is None or host in places, (server, places)
         waits = [migration for migration in self.migrations if migration["status"] == "finished"]
-        if server["status"] != "ERROR":  # a deletion that failed
+        if server["status"] == "ERROR":  # only what could neither be built nor be removed
+            failed = {action["action"] for action in self.actions if action["message"] == "Error"}
+            assert failed & {"create", "delete"}, (server, self.actions)
+        else:
             assert len(waits) == (server["status"] == "VERIFY_RESIZE"), (server, waits)
         if waits:
             assert waits[0] == self.migrations[-1], self.migrations

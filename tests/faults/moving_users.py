@@ -55,8 +55,13 @@ class Trouble:
             self._mend(host)
         if len(self.cut) < 3 and self.chance.random() < 0.03:
             host = self.chance.choice([name for name in self.store.hosts() if name not in self.cut])
-            self.rules.add_failure(host, "*", "unreachable", None, "cut off")
+            mode = self.chance.choice(("unreachable", "unreachable", "hang"))
+            self.rules.add_failure(host, "*", mode, None, "cut off")
             self.cut[host] = now + self.chance.uniform(2.0, 8.0)
+
+    def disks(self) -> dict[str, str]:
+        """By server, what tells the content of its disk from others."""
+        return {guest.id: guest.disk for _, guest in self.store.all_guests() if not guest.slot}
 
     def end(self) -> None:
         self.cut.clear()

@@ -52,13 +52,15 @@ def test_everything_settles(tmp_path: Path, empty_url: str, servers: int, kills:
     with Cloud(tmp_path / "data", *options, environ=ENVIRON) as cloud:
         trouble = Trouble(cloud.data, random.Random(seed + 1))
         users = Users(cloud, trouble, random.Random(seed), servers)
+        users.boot_all()
+        _settled(users.client, empty_url)
+        disks = trouble.disks()
+        assert disks.keys() == users.alive
         try:
-            users.boot_all()
             trouble.begin()
             _disturb(cloud, users, random.Random(seed + 2), kills, seconds)
         finally:
             trouble.end()
-            trouble.close()
             print(sorted(users.answers.items()))
         cloud.environ |= AT_REST
         cloud.restart()
@@ -66,7 +68,10 @@ def test_everything_settles(tmp_path: Path, empty_url: str, servers: int, kills:
         client = cloud.client("kilonova", version=VERSION)
         found = _settled(client, empty_url)
         _check_servers(cloud, users, found)
-        _check_histories(client, users, found)
+        evacuated = _check_histories(client, users, found)
+        same = (disks.keys() & trouble.disks().keys()) - evacuated
+        assert {one: disks[one] for one in same} == {one: trouble.disks()[one] for one in same}
+        trouble.close()
         _examine(cloud, empty_url)
         _remove_all(client, cloud, empty_url, found)
 
@@ -136,7 +141,8 @@ def _check_servers(cloud: Cloud, users: Users, found: dict[str, dict[str, Any]])
         assert server["id"] not in guests or server["id"] in users.deleted, (server, guests)
 
 
-def _check_histories(client: Client, users: Users, found: dict[str, dict[str, Any]]) -> None:
+def _check_histories(client: Client, users: Users, found: dict[str, dict[str, Any]]) -> set[str]:
+    """The servers that were evacuated, and so have another disk than before."""
     migrations: dict[str, list[dict[str, Any]]] = {}
     for migration in _pages(client, "/os-migrations", "migrations", "uuid"):
         migrations.setdefault(migration["instance_uuid"], []).append(migration)
@@ -150,6 +156,7 @@ def _check_histories(client: Client, users: Users, found: dict[str, dict[str, An
         for name, request_id in acknowledged.get(server_id, []):
             if not (name == "delete" and len([1 for other, _ in acknowledged[server_id] if other == "delete"]) > 1):
                 history.check_acknowledged(name, request_id)
+    return {one for one, of_it in migrations.items() if any(m["migration_type"] == "evacuation" for m in of_it)}
 
 
 def _pages(client: Client, path: str, key: str, marker: str) -> list[dict[str, Any]]:
