@@ -40,43 +40,60 @@ STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "empty_url, servers, kills, seconds",
-    [("sqlite", 100, 10, 40.0), ("postgresql", 40, 3, 12.0)],
-    indirect=["empty_url"],
-)
-def test_everything_settles(tmp_path: Path, empty_url: str, servers: int, kills: int, seconds: float) -> None:
-    seed = int(os.environ.get("MOVES_SEED", time.time_ns() % 100000))
-    print(f"MOVES_SEED={seed}")
+@pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
+def test_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
     with Cloud(tmp_path / "data", *options, environ=ENVIRON) as cloud:
-        trouble = Trouble(cloud.data, random.Random(seed + 1))
-        users = Users(cloud, trouble, random.Random(seed), servers)
-        users.boot_all()
-        _settled(users.client, empty_url)
-        disks = trouble.disks()
-        assert disks.keys() == users.alive
-        try:
-            trouble.begin()
-            _disturb(cloud, users, random.Random(seed + 2), kills, seconds)
-        finally:
-            trouble.end()
-            print(sorted(users.answers.items()))
-        cloud.environ |= AT_REST
-        cloud.restart()
-        users.mend()
-        client = cloud.client("kilonova", version=VERSION)
-        found = _settled(client, empty_url)
-        _check_servers(cloud, users, found)
-        evacuated = _check_histories(client, users, found)
-        same = (disks.keys() & trouble.disks().keys()) - evacuated
-        assert {one: disks[one] for one in same} == {one: trouble.disks()[one] for one in same}
-        trouble.close()
-        _examine(cloud, empty_url)
-        _remove_all(client, cloud, empty_url, found)
+        _move_at_random(cloud, [cloud], empty_url, servers=100, kills=10, seconds=40.0)
 
 
-def _disturb(cloud: Cloud, users: Users, chance: random.Random, kills: int, seconds: float) -> None:
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
+    data, database = tmp_path / "data", ("--database", empty_url)
+    hosts = ("--hosts", str(HOSTS), "--zones", "east,west")
+    with (
+        Cloud(data, *database, command=("api",), environ=ENVIRON) as api,
+        Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as first,
+        Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as second,
+    ):
+        _move_at_random(api, [api, first, second], empty_url, servers=40, kills=6, seconds=15.0)
+
+
+def _move_at_random(
+    cloud: Cloud, processes: list[Cloud], empty_url: str, *, servers: int, kills: int, seconds: float
+) -> None:
+    """`cloud` is the process that answers."""
+    seed = int(os.environ.get("MOVES_SEED", time.time_ns() % 100000))
+    print(f"MOVES_SEED={seed}")
+    trouble = Trouble(cloud.data, random.Random(seed + 1))
+    users = Users(cloud, trouble, random.Random(seed), servers)
+    users.boot_all()
+    _settled(users.client, empty_url)
+    disks = trouble.disks()
+    assert disks.keys() == users.alive
+    try:
+        trouble.begin()
+        _disturb(processes, users, random.Random(seed + 2), kills, seconds)
+    finally:
+        trouble.end()
+        print(sorted(users.answers.items()))
+    for process in processes:
+        process.environ |= AT_REST
+        process.restart()
+    users.mend()
+    client = cloud.client("kilonova", version=VERSION)
+    found = _settled(client, empty_url)
+    _check_servers(cloud, users, found)
+    evacuated = _check_histories(client, users, found)
+    same = (disks.keys() & trouble.disks().keys()) - evacuated
+    assert {one: disks[one] for one in same} == {one: trouble.disks()[one] for one in same}
+    trouble.close()
+    _examine(cloud, empty_url)
+    _remove_all(client, cloud, empty_url, found)
+
+
+def _disturb(processes: list[Cloud], users: Users, chance: random.Random, kills: int, seconds: float) -> None:
     """Requests for so many seconds of running, and so many kills spread over them."""
     stop, done = threading.Event(), threading.Event()
 
@@ -84,8 +101,9 @@ def _disturb(cloud: Cloud, users: Users, chance: random.Random, kills: int, seco
         for _ in range(kills):
             if stop.wait(seconds / kills * chance.uniform(0.5, 1.5)):
                 return
-            cloud.kill()
-            cloud.start()
+            victim = chance.choice(processes)
+            victim.kill()
+            victim.start()
         done.set()
 
     killer = threading.Thread(target=kill)
