@@ -17,7 +17,9 @@ from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 
 VERSION = "2.104"
 ZONES = ("east", "west")
-FLAVORS = ("1", "2", "small")
+# By name, the ids.
+FLAVORS = {"m1.tiny": "1", "m1.small": "2", "small": "small"}
+IN_A_CELL = {"cell": "cell"}
 LOOK_EVERY = 0.4
 # How often each is asked for, by the status that the server showed last.
 WISHES: dict[str, dict[str, int]] = {
@@ -78,7 +80,10 @@ class Trouble:
 class Users:
     """Sends requests and keeps what was acknowledged; what a kill interrupts may or may not have happened."""
 
-    def __init__(self, cloud: Cloud, trouble: Trouble, chance: random.Random, servers: int) -> None:
+    def __init__(
+        self, cloud: Cloud, trouble: Trouble, chance: random.Random, servers: int, cells: dict[str, str] | None
+    ) -> None:
+        """`cells`: extra specs that ask for a part of a nested provider, where hosts have such."""
         self.cloud = cloud
         self.trouble = trouble
         self.chance = chance
@@ -93,8 +98,13 @@ class Users:
         self.look_at = 0.0
         self.client = cloud.client("kilonova", version=VERSION)
         self.image = self.client.get("image", "/images").json()["images"][0]["id"]
-        flavor = {"name": "small", "id": "small", "ram": 256, "vcpus": 2, "disk": 1}
-        assert self.client.post("compute", "/flavors", {"flavor": flavor}).status == 200
+        self.flavors = {**FLAVORS, **(IN_A_CELL if cells else {})}
+        for name in ("small", "cell") if cells else ("small",):
+            flavor = {"name": name, "id": name, "ram": 256, "vcpus": 2, "disk": 1}
+            assert self.client.post("compute", "/flavors", {"flavor": flavor}).status == 200
+        if cells:
+            answer = self.client.post("compute", "/flavors/cell/os-extra_specs", {"extra_specs": cells})
+            assert answer.status == 200, answer.body
         group = {"server_group": {"name": "apart", "policy": "anti-affinity"}}
         self.group = self.client.post("compute", "/os-server-groups", group).json()["server_group"]["id"]
 
@@ -159,7 +169,8 @@ class Users:
         getattr(self, f"_{what}")(server)
 
     def _create(self) -> None:
-        server = {"name": "x", "flavorRef": self.chance.choice(FLAVORS), "imageRef": self.image, "networks": "auto"}
+        flavor = self.chance.choice(list(self.flavors.values()))
+        server = {"name": "x", "flavorRef": flavor, "imageRef": self.image, "networks": "auto"}
         if self.chance.random() < 0.4:
             server["availability_zone"] = self.chance.choice(ZONES)
         hints = {"os:scheduler_hints": {"group": self.group}} if self.chance.random() < 0.1 else {}
@@ -195,11 +206,8 @@ class Users:
         self._ask(server, "migrate", {"host": self._somewhere()} if self.chance.random() < 0.3 else None)
 
     def _resize(self, server: dict[str, Any]) -> None:
-        others = [flavor for flavor in FLAVORS if self._flavors().get(server["flavor"]["original_name"]) != flavor]
+        others = [flavor for name, flavor in self.flavors.items() if name != server["flavor"]["original_name"]]
         self._ask(server, "resize", {"flavorRef": self.chance.choice(others)})
-
-    def _flavors(self) -> dict[str, str]:
-        return {"m1.tiny": "1", "m1.small": "2", "small": "small"}
 
     def _confirm(self, server: dict[str, Any]) -> None:
         self._ask(server, "confirmResize", None)

@@ -36,6 +36,35 @@ ENVIRON = {
 # In the end nothing shall happen by itself while everything is compared.
 AT_REST = {"KILONOVA_COMPUTE__RESIZE_CONFIRM_SECONDS": "0", "KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "-1"}
 SETTLE_SECONDS = 120.0
+SHAPE = """
+[[shape]]
+name = "two-cells"
+hosts = 10
+inventory = { DISK_GB = 1000 }
+
+[[shape.nested]]
+name = "NUMA"
+count = 2
+traits = ["HW_NUMA_ROOT"]
+inventory = { VCPU = { total = 16, allocation_ratio = 2.0 }, MEMORY_MB = 32768 }
+
+[[shape]]
+name = "diskless"
+hosts = 10
+inventory = { VCPU = 64, MEMORY_MB = 65536 }
+
+[[sharing]]
+name = "san"
+shapes = ["diskless"]
+inventory = { DISK_GB = 5000 }
+"""
+CELLS = {
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources1:VCPU": "2",
+    "resources1:MEMORY_MB": "256",
+    "trait1:HW_NUMA_ROOT": "required",
+}
 STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 
 
@@ -50,24 +79,34 @@ def test_one_process(tmp_path: Path, empty_url: str) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
+    """On hosts that are trees, and hosts that share a disk."""
     data, database = tmp_path / "data", ("--database", empty_url)
-    hosts = ("--hosts", str(HOSTS), "--zones", "east,west")
+    shape = tmp_path / "shape.toml"
+    shape.write_text(SHAPE)
+    hosts = ("--host-shape", str(shape), "--zones", "east,west")
     with (
         Cloud(data, *database, command=("api",), environ=ENVIRON) as api,
         Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as first,
         Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as second,
     ):
-        _move_at_random(api, [api, first, second], empty_url, servers=40, kills=6, seconds=15.0)
+        _move_at_random(api, [api, first, second], empty_url, servers=40, kills=6, seconds=15.0, cells=CELLS)
 
 
 def _move_at_random(
-    cloud: Cloud, processes: list[Cloud], empty_url: str, *, servers: int, kills: int, seconds: float
+    cloud: Cloud,
+    processes: list[Cloud],
+    empty_url: str,
+    *,
+    servers: int,
+    kills: int,
+    seconds: float,
+    cells: dict[str, str] | None = None,
 ) -> None:
     """`cloud` is the process that answers."""
     seed = int(os.environ.get("MOVES_SEED", time.time_ns() % 100000))
     print(f"MOVES_SEED={seed}")
     trouble = Trouble(cloud.data, random.Random(seed + 1))
-    users = Users(cloud, trouble, random.Random(seed), servers)
+    users = Users(cloud, trouble, random.Random(seed), servers, cells)
     users.boot_all()
     _settled(users.client, empty_url)
     disks = trouble.disks()
