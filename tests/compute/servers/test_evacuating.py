@@ -163,14 +163,13 @@ class TestRefused:
             ("2.95", None, 400, "None"),
         ],
     )
-    def test_bodies(self, database_url: str, version: str, body: Any, status: int, words: str) -> None:
+    def test_bodies(self, sqlite_url: str, version: str, body: Any, status: int, words: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=2) as c:
+            async with whole(sqlite_url, hosts=2) as c:
                 server = await c.active()
                 await force_down(c, server[HOST])
-                if body and body.get("host") == "SOURCE":
-                    body["host"] = server[HOST]
-                code, message = await refused(c, server["id"], "evacuate", body, version=version)
+                asked = {**body, "host": server[HOST]} if body and body.get("host") == "SOURCE" else body
+                code, message = await refused(c, server["id"], "evacuate", asked, version=version)
                 assert (code, words in message) == (status, True), message
 
         run(scenario())
@@ -390,17 +389,16 @@ class TestComingBack:
 
     def test_after_the_evacuation_it_is_down_until_the_old_guest_is_gone(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=2, **WATCHFUL) as c, beating(c):
+            async with whole(database_url, hosts=2, **WATCHFUL) as c:
                 server_id = (await c.active(availability_zone=":sim-001", as_="admin"))["id"]
                 await lose(c, "sim-001")
-                assert (await moved(c, server_id, "evacuate", {}))[HOST] == "sim-002"
-                assert disks(c, server_id).keys() == {"sim-001", "sim-002"}
-                with rules(c) as sim:
-                    sim.clear("sim-001")
-                    sim.set_latency("sim-001", "destroy", 0.3)
-                    async with asyncio.timeout(PATIENCE):
-                        while not await is_up(c, "sim-001"):
-                            await asyncio.sleep(0.01)
+                async with beating(c):
+                    assert (await moved(c, server_id, "evacuate", {}))[HOST] == "sim-002"
+                    assert disks(c, server_id).keys() == {"sim-001", "sim-002"}
+                    with rules(c) as sim:
+                        sim.clear("sim-001")
+                        sim.set_latency("sim-001", "destroy", 0.3)
+                    await comes_up(c, "sim-001")
                     assert disks(c, server_id).keys() == {"sim-002"}
                 await all_done(c)
                 assert await c.guests() == {server_id: ("sim-002", "running")}
@@ -411,25 +409,24 @@ class TestComingBack:
 
     def test_during_the_evacuation_it_stays_down_too(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=2, **WATCHFUL) as c, beating(c) as beats:
+            async with whole(database_url, hosts=2, **WATCHFUL) as c:
                 server_id = (await c.active(availability_zone=":sim-001", as_="admin"))["id"]
                 await lose(c, "sim-001")
-                with rules(c) as sim:
-                    sim.add_failure("sim-002", "spawn", "hang", None, None)
-                    given = await act(c, server_id, "evacuate", {}, as_="admin", version="2.94")
-                    assert given.status == 200, given.body
-                    sim.clear("sim-001")
-                    until_then = beats() + 5
-                    async with asyncio.timeout(PATIENCE):
-                        while beats() < until_then:
-                            await asyncio.sleep(0.01)
-                    assert not await is_up(c, "sim-001")
-                    sim.clear("sim-002")
-                assert (await c.settled(server_id))[HOST] == "sim-002"
-                async with asyncio.timeout(PATIENCE):
-                    while not await is_up(c, "sim-001"):
-                        await asyncio.sleep(0.01)
-                assert await c.guests() == {server_id: ("sim-002", "running")}
+                async with beating(c) as beats:
+                    with rules(c) as sim:
+                        sim.add_failure("sim-002", "spawn", "hang", None, None)
+                        given = await act(c, server_id, "evacuate", {}, as_="admin", version="2.94")
+                        assert given.status == 200, given.body
+                        sim.clear("sim-001")
+                        until_then = beats() + 5
+                        async with asyncio.timeout(PATIENCE):
+                            while beats() < until_then:
+                                await asyncio.sleep(0.01)
+                        assert not await is_up(c, "sim-001")
+                        sim.clear("sim-002")
+                    assert (await c.settled(server_id))[HOST] == "sim-002"
+                    await comes_up(c, "sim-001")
+                    assert await c.guests() == {server_id: ("sim-002", "running")}
                 await all_done(c)
                 assert (await migration(c, server_id))["status"] == "completed"
 
@@ -454,6 +451,12 @@ async def beating(c: Whole) -> AsyncIterator[Callable[[], int]]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def comes_up(c: Whole, host: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await is_up(c, host):
+            await asyncio.sleep(0.01)
 
 
 async def is_up(c: Whole, host: str) -> bool:
