@@ -8,15 +8,12 @@ import orjson
 from msgspec import convert
 
 from kilonova import clock
-from kilonova.compute.operations import choosing, leftovers, ports, silence
+from kilonova.compute.operations import choosing, landing, ports
 from kilonova.compute.operations.common import guest_of, server_of
-from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, placing, states
 from kilonova.compute.servers.placing import Destination
 from kilonova.hosts.messages import Spawn
-from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Cancelled, Failed, Operation, Step
-from kilonova.placement.claims import Consumer, release
 from kilonova.store import Transaction
 
 
@@ -31,18 +28,9 @@ class Boot(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("choose host", choose, undo=None, why="a plan changes nothing", deadline=60, task_state="scheduling"),
-            Step(
-                "claim",
-                take,
-                undo=give_back,
-                deadline=30,
-                transaction=True,
-                undo_transaction=True,
-                task_state="scheduling",
-            ),
+            *choosing.first_steps(choose, landing.take, landing.give_back, task_state="scheduling"),
             Step("make ports", make_ports, undo=drop_ports, deadline=120, task_state="networking"),
-            Step("spawn", spawn, undo=destroy, deadline=600, task_state="spawning"),
+            Step(landing.SPAWN, spawn, undo=landing.destroy, deadline=600, task_state="spawning"),
             Step(
                 "settle",
                 settle,
@@ -67,23 +55,8 @@ async def choose(op: Operation) -> dict[str, Any]:
     return await choosing.plan(op, server, request)
 
 
-async def take(op: Operation, tx: Transaction) -> dict[str, str]:
-    server = await server_of(op, tx)
-    consumer = Consumer(server["id"], server["project_id"], server["user_id"])
-    taken = await choosing.take(op, tx, server, consumer)
-    await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
-    return {"host": taken.host}
-
-
-async def give_back(op: Operation, tx: Transaction) -> None:
-    await release(tx, str(op.server_id))
-    await model.set_host(tx, str(op.server_id), None, None)
-    op.host = None
-
-
 async def make_ports(op: Operation) -> list[dict[str, Any]]:
-    host = op.results["claim"]["host"]
-    return await ports.make(op, host, op.params["networks"], op.params["security_groups"])
+    return await ports.make(op, choosing.claimed(op), op.params["networks"], op.params["security_groups"])
 
 
 async def drop_ports(op: Operation) -> None:
@@ -92,19 +65,7 @@ async def drop_ports(op: Operation) -> None:
 
 
 async def spawn(op: Operation) -> None:
-    host = op.results["claim"]["host"]
-    guest = guest_of(await server_of(op), op.results["make ports"])
-    try:
-        await silence.insist(op, host, "spawn", Spawn(guest=guest))
-    except (HostSilent, HostFailed) as error:
-        if error.passing:
-            raise
-        choosing.next_host(op, host, error)
-    op.services.scheduler.built(host, True)
-
-
-async def destroy(op: Operation) -> None:
-    await leftovers.clear(op, op.results["claim"]["host"], "undo spawn")
+    await landing.spawn(op, Spawn(guest=guest_of(await server_of(op), op.results["make ports"])))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

@@ -10,15 +10,41 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
+from kilonova.compute.operations import silence
+from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import placing
-from kilonova.hosts.transport import HostTrouble
-from kilonova.operations import Failed, GoBack, Operation, Passing
+from kilonova.hosts.messages import Change
+from kilonova.hosts.transport import HostFailed, HostTrouble
+from kilonova.operations import Failed, GoBack, Operation, Passing, Step
+from kilonova.operations.table import Action
 from kilonova.placement.claims import Consumer
 from kilonova.scheduler import Candidate, Diagnosis, Plan, Request, attempts, claim_first
 from kilonova.scheduler.attempts import Packed
 from kilonova.store import Row, Transaction
 
 CHOOSE, CLAIM = "choose host", "claim"
+
+
+def first_steps(choose: Action, claim: Action, give_back: Action, *, task_state: str | None = None) -> tuple[Step, ...]:
+    """The head of a table: a host is chosen, and a share of it claimed."""
+    return (
+        Step(CHOOSE, choose, undo=None, why="a plan changes nothing", deadline=60, task_state=task_state),
+        Step(
+            CLAIM,
+            claim,
+            undo=give_back,
+            deadline=30,
+            transaction=True,
+            undo_transaction=True,
+            task_state=task_state,
+        ),
+    )
+
+
+def claimed(op: Operation) -> str:
+    """The host that the operation has a share of."""
+    host: str = op.results[CLAIM]["host"]
+    return host
 
 
 def tried(op: Operation) -> frozenset[str]:
@@ -70,6 +96,17 @@ async def take(op: Operation, tx: Transaction, server: Row, consumer: Consumer) 
     del op.results[CHOOSE]
     op.host = taken.host
     return taken
+
+
+async def build(op: Operation, host: str, step: str, verb: Change) -> None:
+    """Have the claimed host build the guest. One that cannot, or is silent, is left for the next."""
+    try:
+        await silence.insist(op, host, step, verb)
+    except (HostSilent, HostFailed) as error:
+        if error.passing:
+            raise
+        next_host(op, host, error)
+    op.services.scheduler.built(host, True)
 
 
 def next_host(op: Operation, host: str, error: HostTrouble) -> NoReturn:

@@ -7,13 +7,22 @@ from typing import Any
 
 import orjson
 
+from kilonova.compute.servers import model
 from kilonova.hosts import messages
 from kilonova.hosts.messages import Change, Command, Transfer
 from kilonova.hosts.transport import HostFailed
 from kilonova.image.client import data_path
-from kilonova.operations import Failed, Operation
+from kilonova.operations import Cancelled, Failed, Operation
 from kilonova.services import Services
-from kilonova.store import Reader, Row
+from kilonova.store import Reader, Row, Transaction
+
+
+class Harmless(Operation):
+    """One whose failure leaves the server where it was, in the state it had; the server says why it failed."""
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        if not isinstance(error, Cancelled):
+            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
 async def server_of(op: Operation, reader: Reader | None = None) -> Row:

@@ -6,16 +6,16 @@ import orjson
 
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations import leftovers
-from kilonova.compute.operations.common import server_of
+from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.servers import model, states
-from kilonova.operations import Cancelled, Failed, Operation, Step
+from kilonova.operations import Operation, Step
 from kilonova.placement.claims import release
 from kilonova.store import Transaction
 
 DISCARD = "discard guest"
 
 
-class ConfirmResize(Operation):
+class ConfirmResize(Harmless):
     """`params`: `move`, the id of the operation that resized or migrated the server."""
 
     kind = "confirm_resize"
@@ -35,11 +35,6 @@ class ConfirmResize(Operation):
                 transaction=True,
             ),
         )
-
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        """The server waits as before, and can be confirmed again."""
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
 async def discard(op: Operation) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import orjson
 
-from kilonova.compute.operations import choosing, leftovers, moving, ports, silence
+from kilonova.compute.operations import choosing, leftovers, moving
+from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import guest_of, server_of
-from kilonova.compute.operations.moving import Move, destination
-from kilonova.compute.operations.silence import HostSilent
+from kilonova.compute.operations.moving import Move
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Spawn
-from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Operation, Step
 from kilonova.store import Transaction
 
@@ -27,19 +26,11 @@ class Evacuate(Move):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step(choosing.CHOOSE, moving.choose, undo=None, why="a plan changes nothing", deadline=60),
-            Step(
-                choosing.CLAIM,
-                moving.take,
-                undo=moving.give_back,
-                deadline=30,
-                transaction=True,
-                undo_transaction=True,
-            ),
-            Step("move ports", move_ports, undo=return_ports, deadline=120),
+            *moving.first_steps(),
+            Step(moving.PORTS, moving.move_ports, undo=moving.return_ports, deadline=120),
             Step(BUILD, build, undo=destroy, deadline=600),
             Step(
-                "hand over",
+                moving.HAND_OVER,
                 hand_over,
                 undo=None,
                 why="one transaction: share, host and state, and the order to remove the old guest",
@@ -49,28 +40,14 @@ class Evacuate(Move):
         )
 
 
-async def move_ports(op: Operation) -> None:
-    await ports.move(op, destination(op))
-
-
-async def return_ports(op: Operation) -> None:
-    await ports.move(op, (await server_of(op))["host"])
-
-
 async def build(op: Operation) -> None:
-    server, host = await server_of(op), destination(op)
+    server = await server_of(op)
     verb = Spawn(guest=guest_of(server, orjson.loads(server["nics"])), start=op.params["start"], disk_of=server["host"])
-    try:
-        await silence.insist(op, host, BUILD, verb)
-    except (HostSilent, HostFailed) as error:
-        if error.passing:
-            raise
-        choosing.next_host(op, host, error)
-    op.services.scheduler.built(host, True)
+    await choosing.build(op, claimed(op), BUILD, verb)
 
 
 async def destroy(op: Operation) -> None:
-    await leftovers.clear(op, destination(op), f"undo {BUILD}")
+    await leftovers.clear(op, claimed(op), f"undo {BUILD}")
 
 
 async def hand_over(op: Operation, tx: Transaction) -> None:

@@ -13,8 +13,9 @@ from msgspec import structs
 from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations import choosing, leftovers, moving, ports, silence, turns
+from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import ask, guest_of, server_of
-from kilonova.compute.operations.moving import Move, destination
+from kilonova.compute.operations.moving import Move
 from kilonova.compute.operations.silence import PING, HostSilent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import (
@@ -49,16 +50,15 @@ class LiveMigrate(Move):
     @staticmethod
     def steps() -> tuple[Entry, ...]:
         return (
-            Step(choosing.CHOOSE, moving.choose, undo=None, why="a plan changes nothing", deadline=60),
-            Step(choosing.CLAIM, claim, undo=give_back, deadline=30, transaction=True, undo_transaction=True),
+            *choosing.first_steps(moving.choose, claim, give_back),
             Wait(turns.TAKE, key=turns.key, deadline=DAY, poll=turns.look, poll_every=60),
             Step(PREPARE, prepare, undo=clear_slot, deadline=300),
             Step("bind ports", bind_ports, undo=unbind_ports, deadline=120),
             # How long it may take depends on the guest's size; see `_limit`.
             Step(MIGRATE, migrate, undo=bring_back, deadline=30 * DAY),
-            Step("move ports", move_ports, undo=return_ports, deadline=120),
+            Step(moving.PORTS, moving.move_ports, undo=moving.return_ports, deadline=120),
             Step(
-                "hand over",
+                moving.HAND_OVER,
                 hand_over,
                 undo=None,
                 why="one transaction: share, host and state",
@@ -86,7 +86,7 @@ async def give_back(op: Operation, tx: Transaction) -> None:
 
 
 async def prepare(op: Operation) -> None:
-    server, there = await server_of(op), destination(op)
+    server, there = await server_of(op), claimed(op)
     try:
         await silence.insist(op, there, PREPARE, _expectation(op, server, server["host"]))
     except (HostSilent, HostFailed) as error:
@@ -94,24 +94,16 @@ async def prepare(op: Operation) -> None:
 
 
 async def clear_slot(op: Operation) -> None:
-    if not await _is_left_alone(op, destination(op)):
-        await leftovers.clear(op, destination(op), f"undo {PREPARE}", slot=op.id)
+    if not await _is_left_alone(op, claimed(op)):
+        await leftovers.clear(op, claimed(op), f"undo {PREPARE}", slot=op.id)
 
 
 async def bind_ports(op: Operation) -> None:
-    await ports.standby(op, destination(op))
+    await ports.standby(op, claimed(op))
 
 
 async def unbind_ports(op: Operation) -> None:
-    await ports.unstandby(op, destination(op))
-
-
-async def move_ports(op: Operation) -> None:
-    await ports.move(op, destination(op))
-
-
-async def return_ports(op: Operation) -> None:
-    await ports.move(op, (await server_of(op))["host"])
+    await ports.unstandby(op, claimed(op))
 
 
 async def hand_over(op: Operation, tx: Transaction) -> None:
@@ -127,7 +119,7 @@ async def hand_over(op: Operation, tx: Transaction) -> None:
 
 async def migrate(op: Operation) -> dict[str, bool] | None:
     """Ends when the guest runs at the destination. The result says whether the source could not confirm it."""
-    here, there = (await server_of(op))["host"], destination(op)
+    here, there = (await server_of(op))["host"], claimed(op)
     while True:
         try:
             await _carry(op, MIGRATE, here, there)
@@ -306,7 +298,7 @@ async def bring_back(op: Operation) -> None:
 
     Where nobody can tell where the guest is, it is taken to be where the records say.
     """
-    here, there = (await moves.of_operation(op.db, op.id))["source_host"], destination(op)
+    here, there = (await moves.of_operation(op.db, op.id))["source_host"], claimed(op)
     server = await server_of(op)
     if server["host"] == there or await _is_left_alone(op, there):
         return  # an earlier run went after the guest, or has given it up

@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing
-from kilonova.compute.operations.common import server_of
+from kilonova.compute.operations import choosing, ports
+from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.servers import copying, model, placing
-from kilonova.operations import Cancelled, Failed, Operation
+from kilonova.operations import Operation, Step
 from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
 from kilonova.store import Row, Transaction
 
+PORTS, HAND_OVER = "move ports", "hand over"
 
-class Move(Operation):
+
+class Move(Harmless):
     """An operation that takes a server from its host to another; `compute.migrations.model.begin_move` begins it.
 
     `params` of all: `host` (a name, or null for any), `unverified` (whether that host is taken without asking the
@@ -28,16 +30,9 @@ class Move(Operation):
     # Losing a race for a host is a round too; how many hosts may fail to take the server is configured.
     rounds = 32
 
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        """The server is where it was, in the state it had, and says why."""
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
-
-def destination(op: Operation) -> str:
-    """The host that the move has claimed a share of."""
-    host: str = op.results[choosing.CLAIM]["host"]
-    return host
+def first_steps(task_state: str | None = None) -> tuple[Step, ...]:
+    return choosing.first_steps(choose, take, give_back, task_state=task_state)
 
 
 async def choose(op: Operation) -> dict[str, Any]:
@@ -62,13 +57,21 @@ async def give_back(op: Operation, tx: Transaction) -> None:
     op.host = (await server_of(op, tx))["host"]
 
 
+async def move_ports(op: Operation) -> None:
+    await ports.move(op, choosing.claimed(op))
+
+
+async def return_ports(op: Operation) -> None:
+    await ports.move(op, (await server_of(op))["host"])
+
+
 async def exchange_shares(op: Operation, tx: Transaction) -> Row:
     """The server, which from now on holds the share of the destination and is there; the move holds the source's."""
     server = await server_of(op, tx)
-    claimed = op.results[choosing.CLAIM]
+    there = op.results[choosing.CLAIM]
     owner = Consumer(server["id"], server["project_id"], server["user_id"])
     await exchange(tx, owner, consumer(op, server))
-    await model.set_host(tx, server["id"], claimed["host"], claimed["node"])
+    await model.set_host(tx, server["id"], there["host"], there["node"])
     return server
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from kilonova.compute.operations import leftovers, ports, silence
-from kilonova.compute.operations.common import server_of
+from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Destroy
 from kilonova.ids import new_id
-from kilonova.operations import Cancelled, Failed, Operation, Step, begin
+from kilonova.operations import Failed, Operation, Step, begin
 from kilonova.placement.claims import release
 from kilonova.store import Row, Transaction
 
 
-class Offload(Operation):
+class Offload(Harmless):
     kind = "shelve_offload"
     action = "shelveOffload"
     task_state = "shelving_offloading"
@@ -28,10 +28,6 @@ class Offload(Operation):
                 "settle", settle, undo=None, why="one transaction: share, host and state", deadline=30, transaction=True
             ),
         )
-
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
 async def begin_offload(tx: Transaction, server: Row) -> str:

@@ -10,41 +10,24 @@ from typing import Any
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, leftovers, moving, ports, silence
+from kilonova.compute.operations import choosing, leftovers, moving, silence
+from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import guest_of, server_of
-from kilonova.compute.operations.moving import Move, destination
-from kilonova.compute.operations.silence import HostSilent
+from kilonova.compute.operations.moving import HAND_OVER, PORTS, Move
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Park, PowerOff, Receive
-from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 
-STOP, PARK, PORTS, BUILD, HAND_OVER = "stop guest", "park guest", "move ports", "build guest", "hand over"
+STOP, PARK, BUILD = "stop guest", "park guest", "build guest"
 
 
 def _steps() -> tuple[Step, ...]:
     return (
-        Step(
-            choosing.CHOOSE,
-            moving.choose,
-            undo=None,
-            why="a plan changes nothing",
-            deadline=60,
-            task_state="resize_prep",
-        ),
-        Step(
-            choosing.CLAIM,
-            moving.take,
-            undo=moving.give_back,
-            deadline=30,
-            transaction=True,
-            undo_transaction=True,
-            task_state="resize_prep",
-        ),
+        *moving.first_steps(task_state="resize_prep"),
         Step(STOP, stop, undo=start_again, deadline=300, task_state="resize_migrating"),
         Step(PARK, park, undo=unpark, deadline=300, task_state="resize_migrating"),
-        Step(PORTS, move_ports, undo=return_ports, deadline=120, task_state="resize_migrated"),
+        Step(PORTS, moving.move_ports, undo=moving.return_ports, deadline=120, task_state="resize_migrated"),
         Step(BUILD, build, undo=destroy, deadline=3600, task_state="resize_finish"),
         Step(
             HAND_OVER,
@@ -106,31 +89,17 @@ async def unpark(op: Operation) -> None:
     await leftovers.restore(op, server["host"], f"undo {PARK}", running=running, slot=op.id)
 
 
-async def move_ports(op: Operation) -> None:
-    await ports.move(op, destination(op))
-
-
-async def return_ports(op: Operation) -> None:
-    await ports.move(op, (await server_of(op))["host"])
-
-
 async def build(op: Operation) -> None:
-    server, host = await server_of(op), destination(op)
+    server = await server_of(op)
     flavor, _ = _new_flavor(await moves.of_operation(op.db, op.id))
     guest = guest_of({**server, "flavor": orjson.dumps(flavor)}, orjson.loads(server["nics"]))
     verb = Receive(guest=guest, source=server["host"], slot=op.id, start=runs(server))
-    try:
-        await silence.insist(op, host, BUILD, verb)
-    except (HostSilent, HostFailed) as error:
-        if error.passing:
-            raise
-        choosing.next_host(op, host, error)
-    op.services.scheduler.built(host, True)
+    await choosing.build(op, claimed(op), BUILD, verb)
 
 
 async def destroy(op: Operation) -> None:
     """On the source itself the guest is replaced when the one in the slot is taken out."""
-    server, host = await server_of(op), destination(op)
+    server, host = await server_of(op), claimed(op)
     await leftovers.clear(op, host, f"undo {BUILD}", leave=host != server["host"])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import leftovers, ports, silence
-from kilonova.compute.operations.common import server_of
-from kilonova.compute.operations.resize import PARK, PORTS, STOP, runs
+from kilonova.compute.operations import leftovers, moving, ports, silence
+from kilonova.compute.operations.common import Harmless, server_of
+from kilonova.compute.operations.moving import HAND_OVER, PORTS
+from kilonova.compute.operations.resize import PARK, STOP, runs
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Park, PowerOff, Unpark
-from kilonova.operations import Cancelled, Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step
 from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
 from kilonova.store import Row, Transaction
@@ -19,7 +20,7 @@ from kilonova.store import Row, Transaction
 UNPARK = "unpark guest"
 
 
-class RevertResize(Operation):
+class RevertResize(Harmless):
     """`params`: `move`, the id of the operation that resized or migrated the server."""
 
     kind = "revert_resize"
@@ -31,7 +32,7 @@ class RevertResize(Operation):
         return (
             Step(STOP, stop, undo=start_again, deadline=300),
             Step(PARK, park, undo=unpark_again, deadline=300),
-            Step(PORTS, move_ports, undo=return_ports, deadline=120),
+            Step(PORTS, move_ports, undo=moving.return_ports, deadline=120),
             Step(UNPARK, unpark, undo=park_again, deadline=300),
             Step(
                 "hand back",
@@ -42,11 +43,6 @@ class RevertResize(Operation):
                 transaction=True,
             ),
         )
-
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        """The server waits as before, and can be confirmed or reverted."""
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
 async def stop(op: Operation) -> dict[str, str] | None:
@@ -92,10 +88,6 @@ async def move_ports(op: Operation) -> None:
     await ports.move(op, (await _move(op))["source_host"])
 
 
-async def return_ports(op: Operation) -> None:
-    await ports.move(op, (await server_of(op))["host"])
-
-
 async def unpark(op: Operation) -> None:
     move = await _move(op)
     running = move["old_power_state"] == states.RUNNING
@@ -131,5 +123,5 @@ async def _move(op: Operation) -> Row:
 
 async def _old_disk_config(tx: Transaction, move: Row) -> str | None:
     results = await tx.fetch_value("SELECT results FROM operations WHERE id = $1", move["operation_id"])
-    found: str | None = orjson.loads(results).get("hand over", {}).get("disk_config")
+    found: str | None = orjson.loads(results).get(HAND_OVER, {}).get("disk_config")
     return found

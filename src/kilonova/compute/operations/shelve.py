@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kilonova import clock
 from kilonova.compute.operations import images, leftovers, offload, silence
-from kilonova.compute.operations.common import server_of, transfer_of
+from kilonova.compute.operations.common import Harmless, server_of, transfer_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import PowerOff, Snapshot
-from kilonova.operations import Cancelled, Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 
 
-class Shelve(Operation):
+class Shelve(Harmless):
     kind = "shelve"
     action = "shelve"
 
@@ -40,10 +40,6 @@ class Shelve(Operation):
                 task_state="shelving",
             ),
         )
-
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
 
 
 async def stop(op: Operation) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import choosing
 from kilonova.operations import Operation, post_event
 from kilonova.operations.states import UNDOING
 from kilonova.store import Row, Transaction
@@ -66,7 +67,7 @@ def _key(operation_id: str) -> str:
     return f"turn of {operation_id}"
 
 
-_BEFORE = ("choose host", "claim")
+_BEFORE = (choosing.CHOOSE, choosing.CLAIM)
 # Not in its order, for which SQLite would read what is long finished too.
 _LINE = """
 SELECT o.seq, o.id, o.step, o.state, o.cancel_requested,

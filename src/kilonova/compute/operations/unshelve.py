@@ -8,27 +8,17 @@ import orjson
 from msgspec import structs
 
 from kilonova import clock
-from kilonova.compute.operations import choosing, images, leftovers, ports, silence
-from kilonova.compute.operations.common import guest_of, server_of, transfer_of
-from kilonova.compute.operations.silence import HostSilent
+from kilonova.compute.operations import choosing, images, landing, leftovers, ports, silence
+from kilonova.compute.operations.common import Harmless, guest_of, server_of, transfer_of
 from kilonova.compute.servers import model, placing, states
 from kilonova.hosts.messages import Image, PowerOn, Spawn
 from kilonova.hosts.transport import HostFailed
-from kilonova.operations import Cancelled, Failed, Operation, Step
-from kilonova.placement.claims import Consumer, release
+from kilonova.operations import Failed, Operation, Step
 from kilonova.scheduler import Request
 from kilonova.store import Reader, Row, Transaction
 
 
-class _Unshelving(Operation):
-    """A server that could not be unshelved is as it was, and says why."""
-
-    async def failed(self, tx: Transaction, error: Failed) -> None:
-        if not isinstance(error, Cancelled):
-            await model.note_fault(tx, str(self.server_id), str(error), error.fault)
-
-
-class Unshelve(_Unshelving):
+class Unshelve(Harmless):
     """`params`: `host` (a name, or null for any), and `zone`, only where it changes: the new pin, or null for none."""
 
     kind = "unshelve"
@@ -39,18 +29,9 @@ class Unshelve(_Unshelving):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("choose host", choose, undo=None, why="a plan changes nothing", deadline=60, task_state="unshelving"),
-            Step(
-                "claim",
-                take,
-                undo=give_back,
-                deadline=30,
-                transaction=True,
-                undo_transaction=True,
-                task_state="unshelving",
-            ),
+            *choosing.first_steps(choose, landing.take, landing.give_back, task_state="unshelving"),
             Step("bind ports", bind, undo=unbind, deadline=120, task_state="unshelving"),
-            Step("spawn", spawn, undo=destroy, deadline=3600, task_state="spawning"),
+            Step(landing.SPAWN, spawn, undo=landing.destroy, deadline=3600, task_state="spawning"),
             Step(
                 "settle",
                 settle,
@@ -63,7 +44,7 @@ class Unshelve(_Unshelving):
         )
 
 
-class UnshelveInPlace(_Unshelving):
+class UnshelveInPlace(Harmless):
     """Of a server that has not left its host."""
 
     kind = "unshelve_in_place"
@@ -101,22 +82,8 @@ async def choose(op: Operation) -> dict[str, Any]:
     return await choosing.plan(op, server, request)
 
 
-async def take(op: Operation, tx: Transaction) -> dict[str, str]:
-    server = await server_of(op, tx)
-    consumer = Consumer(server["id"], server["project_id"], server["user_id"])
-    taken = await choosing.take(op, tx, server, consumer)
-    await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
-    return {"host": taken.host}
-
-
-async def give_back(op: Operation, tx: Transaction) -> None:
-    await release(tx, str(op.server_id))
-    await model.set_host(tx, str(op.server_id), None, None)
-    op.host = None
-
-
 async def bind(op: Operation) -> None:
-    await ports.move(op, op.results["claim"]["host"])
+    await ports.move(op, choosing.claimed(op))
 
 
 async def unbind(op: Operation) -> None:
@@ -124,19 +91,7 @@ async def unbind(op: Operation) -> None:
 
 
 async def spawn(op: Operation) -> None:
-    host = op.results["claim"]["host"]
-    verb = await _from_snapshot(op, await server_of(op))
-    try:
-        await silence.insist(op, host, "spawn", verb)
-    except (HostSilent, HostFailed) as error:
-        if error.passing:
-            raise
-        choosing.next_host(op, host, error)
-    op.services.scheduler.built(host, True)
-
-
-async def destroy(op: Operation) -> None:
-    await leftovers.clear(op, op.results["claim"]["host"], "undo spawn")
+    await landing.spawn(op, await _from_snapshot(op, await server_of(op)))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
