@@ -29,14 +29,14 @@ def measure(scratch: Path, count: int, at_once: int) -> Iterator[Figure]:
         load(cloud, "boots", count=at_once, at_once=at_once)  # the first ones pay for what is loaded late
         _, cpu = measured(cloud, "boots", count=count - at_once, at_once=at_once)
         boot = cpu / (count - at_once)
-        yield from _moves(cloud, "live migrations", boot, count, at_once, "os-migrateLive", LIVE, "status=ACTIVE")
+        yield from _moves(cloud, "live migration", boot, count, at_once, "os-migrateLive", LIVE, "status=ACTIVE")
         load(cloud, "moves", action="shelve", body=None, where="status=ACTIVE", at_once=at_once)
         shelved = "status=SHELVED_OFFLOADED"
-        yield from _moves(cloud, "unshelves", boot, count, at_once, "unshelve", None, shelved)
+        yield from _moves(cloud, "unshelve", boot, count, at_once, "unshelve", None, shelved)
         _disable(cloud, LOST, False)
         load(cloud, "boots", count=count, at_once=at_once, host=LOST)
         _lose(cloud, LOST)
-        yield from _moves(cloud, "evacuations of one host", boot, count, at_once, "evacuate", {}, f"host={LOST}")
+        yield from _moves(cloud, "evacuation", boot, count, at_once, "evacuate", {}, f"host={LOST}")
 
 
 def _moves(
@@ -45,12 +45,12 @@ def _moves(
     figures, cpu = measured(cloud, "moves", action=action, body=body, where=where, at_once=at_once)
     taken = figures["taken"]
     if len(taken) != count:
-        raise RuntimeError(f"{len(taken)} {what} in place of {count}")
-    yield f"{count} {what}, {at_once} at once", count / figures["seconds"], "/s"
-    yield "request to rest, median", share(taken, 0.5) * 1000, "ms"
-    yield "CPU of each, with its looks", cpu / count * 1000, "ms"
-    yield "CPU of each, over that of a boot", cpu / count / boot, "x"
-    yield "looks of each", figures["looks"] / count, "GET"
+        raise RuntimeError(f"{len(taken)} times {what} in place of {count}")
+    yield f"{what} of {count}, {at_once} at once", count / figures["seconds"], "/s"
+    yield f"{what}: request to rest, median", share(taken, 0.5) * 1000, "ms"
+    yield f"{what}: CPU, with its looks", cpu / count * 1000, "ms"
+    yield f"{what}: CPU over that of a boot", cpu / count / boot, "x"
+    yield f"{what}: looks", figures["looks"] / count, "GET"
 
 
 def _disable(cloud: Cloud, host: str, disabled: bool) -> None:
