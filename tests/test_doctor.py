@@ -632,12 +632,12 @@ def test_a_guest_that_is_to_go_back_into_its_slot_may_be_out_of_it(
 ) -> None:
     async def prepare(db: Database) -> None:
         await resized(db)
-        await add_leftover(db, "park guest", slot=MOVE, host="sim-001")
+        await add_leftover(db, "park guest again", slot=MOVE, host="sim-001")
 
     assert findings(database, prepare, guest("sim-002"), *there) == []
 
 
-@pytest.mark.parametrize("kind", ["clear guest", "restore guest", "park guest"])
+@pytest.mark.parametrize("kind", ["clear guest", "restore guest", "park guest again"])
 def test_a_host_that_is_up_does_what_it_has_to(database: Opener, kind: str) -> None:
     async def prepare(db: Database) -> None:
         await sound(db)

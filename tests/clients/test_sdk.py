@@ -87,7 +87,8 @@ def test_what_an_administrator_sees(cloud: Cloud, version: str | None) -> None:
     assert {zone.name for zone in admin.compute.availability_zones()} >= {"east", "west"}
     computes = [service for service in admin.compute.services() if service.binary == "nova-compute"]
     assert {service.state for service in computes} == {"up"}
-    hypervisors = list(admin.compute.hypervisors(details=True))
+    # Of a project, even its administrators see only the assigned ones, from 2.105 on.
+    hypervisors = list(connect(cloud, "kilonova-system", version).compute.hypervisors(details=True))
     assert {hypervisor.name for hypervisor in hypervisors} == {service.host for service in computes}
     flavor = admin.compute.create_flavor(name=f"big-{version}", ram=1024, vcpus=2, disk=5)
     assert admin.compute.find_flavor(f"big-{version}").vcpus == 2
