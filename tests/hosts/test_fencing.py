@@ -108,6 +108,28 @@ def test_what_pauses_is_woken_and_the_next_beat_comes_soon(database_url: str) ->
     run(scenario())
 
 
+def test_a_host_that_hangs_keeps_no_other_down(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=2, **QUICK) as c:
+            heartbeat = Heartbeat(c.db, c.hosts)
+            await heartbeat.beat()
+            await leave_a_guest(c)
+            with rules(c) as sim:
+                sim.clear(A)
+                sim.add_failure(A, "*", "hang", None, None)
+            beat = asyncio.create_task(heartbeat.beat())
+            async with asyncio.timeout(2):
+                while not await up(c, B):
+                    await asyncio.sleep(0.01)
+            assert not beat.done(), "it still asks the other"
+            assert not await up(c, A)
+            with rules(c) as sim:
+                sim.clear(A)
+            await beat
+
+    run(scenario())
+
+
 def test_beats_come_less_and_less_soon_where_nothing_changes(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     really_sleep = asyncio.sleep

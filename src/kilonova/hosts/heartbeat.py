@@ -77,7 +77,9 @@ class Heartbeat:
 
         The first beat is the start of the process. Hosts that are cut off or fenced then come in with a later one.
         """
-        held = await self._held(self._hosts) if self._hosts is not None else set()
+        silent = set(self._hosts.silent(self._hosts.names)) if self._hosts is not None else set()
+        clearing = await self._clearings(self._hosts) if self._hosts is not None else {}
+        held = silent | set(clearing.values())
         await self._register(held)
         alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in held]
         async with self._db.transaction() as tx:
@@ -88,6 +90,9 @@ class Heartbeat:
             )
         if reported < len(alive):
             await self._forget_deleted()
+        if self._hosts is not None:
+            # Last: one that hangs must not keep the others from being reported.
+            await self._clear_now(await self._back(self._hosts, clearing, silent))
         return reported
 
     async def run(self) -> None:
@@ -99,15 +104,16 @@ class Heartbeat:
             except StoreError as trouble:
                 log.warning("no heartbeat this time: %s", trouble)
 
-    async def _held(self, hosts: ServedHosts) -> set[str]:
-        """The hosts that must not be reported: cut off, or fenced."""
-        silent = set(hosts.silent(hosts.names))
+    async def _clearings(self, hosts: ServedHosts) -> dict[str, str]:
+        """What is to be cleared, with its host. These hosts are fenced, and not reported."""
         served = set(hosts.names)
-        clearing = {row["id"]: row["host"] for row in await self._db.fetch(_CLEARING) if row["host"] in served}
-        fenced = set(clearing.values())
-        back = {facts.host for facts in await hosts.facts(sorted(fenced - silent))} if fenced - silent else set()
-        await self._clear_now({number: host for number, host in clearing.items() if host in back})
-        return silent | fenced
+        return {row["id"]: row["host"] for row in await self._db.fetch(_CLEARING) if row["host"] in served}
+
+    async def _back(self, hosts: ServedHosts, clearing: dict[str, str], silent: set[str]) -> dict[str, str]:
+        """What is to be cleared on hosts that answer."""
+        asked = sorted(set(clearing.values()) - silent)
+        answered = {facts.host for facts in await hosts.facts(asked)} if asked else set()
+        return {number: host for number, host in clearing.items() if host in answered}
 
     async def _clear_now(self, clearing: dict[str, str]) -> None:
         """Hosts that answer are cleared at once. Until they are, the next beats come soon, then less and less so."""
