@@ -371,7 +371,7 @@ class Running:
 
     def _apply(self, after: Row, released: bool = False) -> None:
         self.row = after
-        self.op.round = after["round"]
+        self.op.round, self.op.attempt = after["round"], after["attempt"]
         self.op.cancelled = self.op.cancelled or after["cancel_requested"]
         self.released = released or after["state"] == WAITING or after["finished_at"] is not None
         if after["finished_at"] is not None:

@@ -141,6 +141,7 @@ class Operation:
         self.owner: str = row["lease_owner"]
         self.epoch: int = row["epoch"]
         self.round: int = row["round"]
+        self.attempt: int = row["attempt"]
         self.cancelled: bool = row["cancel_requested"]
         self.created_at: float = row["created_at"]
 

@@ -1,4 +1,4 @@
-"""What operations leave behind for hosts that do not answer: durable operations of their own, without a deadline.
+"""What operations leave behind for hosts that do not answer, or refuse: durable operations of their own, for ever.
 
 `clear`, `restore` and `park` are for undo steps: they do it now, or leave it to be done on the host's return. A host
 whose guests are to be cleared does not count as up until that is done.
@@ -23,6 +23,9 @@ from kilonova.store import Row, Transaction
 # What a host says of a guest that nothing can or need be done to any more.
 GONE = ("missing guest", "no such slot")
 FOR_EVER = 100 * 365 * 24 * 3600.0
+# So often a host that answers may refuse to undo something, or not get it done: by the engine's pauses that is about a
+# minute and ten. Whoever waits behind the undoing, to delete the server for instance, shall not wait for ever.
+REFUSALS, DELAYS = 10, 20
 
 
 class ClearGuest(Operation):
@@ -63,6 +66,7 @@ class ParkGuest(Operation):
 
     kind = "park guest again"
     action = ""
+    background = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -76,7 +80,7 @@ async def clear(op: Operation, host: str, step: str, *, slot: str | None = None,
     `leave=False`: a silent host is not told to do so on its return, because something else is left to it that does.
     """
     verb = _clearing(str(op.server_id), slot)
-    if not await _now_or_silent(op, host, step, verb) and leave:
+    if not await _now_or_later(op, host, step, verb) and leave:
         async with op.db.transaction() as tx:
             await leave_guest(op, tx, host, slot=slot)
 
@@ -91,7 +95,7 @@ async def restore(
     if slot is None and await model.is_being_deleted(op.db, str(op.server_id)):
         return
     for verb in _restoring(str(op.server_id), slot, aside, running):
-        if not await _now_or_silent(op, host, step, verb):
+        if not await _now_or_later(op, host, step, verb):
             async with op.db.transaction() as tx:
                 await _leave(op, tx, RestoreGuest, host, slot, running=running, aside=aside)
             return
@@ -100,7 +104,7 @@ async def restore(
 async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
     """Have the operation's guest in the slot again, where another host has the server: now, or on the host's return."""
     for verb in _parking(str(op.server_id), slot):
-        if not await _now_or_silent(op, host, step, verb):
+        if not await _now_or_later(op, host, step, verb):
             async with op.db.transaction() as tx:
                 await _leave(op, tx, ParkGuest, host, slot)
             return
@@ -117,19 +121,29 @@ async def is_left(op: Operation, host: str, *, slot: str | None = None) -> bool:
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
-async def _now_or_silent(op: Operation, host: str, step: str, verb: Change) -> bool:
-    """False: the host is silent, and nobody knows whether it was done."""
+async def is_hopeless(op: Operation) -> bool:
+    """Whether a host has refused something so often that the operation shall end without it."""
+    return op.attempt >= REFUSALS or (op.attempt > 0 and await model.is_being_deleted(op.db, str(op.server_id)))
+
+
+async def _now_or_later(op: Operation, host: str, step: str, verb: Change) -> bool:
+    """False: the host is silent, or does not do it however often it is asked."""
     since = time.monotonic()
     try:
         await command(op, host, step, verb, timeout=PING)
     except HostUnreachable:
         # Whoever goes to the next host because this one is silent need not find that out again.
-        if host not in op.note.get("tried", {}) and not await is_silent(op, host, since):
+        if host in op.note.get("tried", {}) or op.attempt >= DELAYS:
+            return False
+        if not await is_silent(op, host, since):
             raise
         return False
-    except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in GONE):
+    except (Failed, HostFailed) as error:
+        if isinstance(error.__cause__, HostFailed) and error.__cause__.kind in GONE:
+            return True
+        if not await is_hopeless(op):
             raise
+        return False
     return True
 
 

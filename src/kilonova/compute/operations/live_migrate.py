@@ -14,7 +14,7 @@ from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations import choosing, leftovers, moving, ports, silence, turns
 from kilonova.compute.operations.choosing import claimed
-from kilonova.compute.operations.common import ask, guest_of, server_of
+from kilonova.compute.operations.common import ask, command, guest_of, server_of
 from kilonova.compute.operations.moving import Move
 from kilonova.compute.operations.silence import PING, HostSilent
 from kilonova.compute.servers import model, states
@@ -141,7 +141,7 @@ async def migrate(op: Operation) -> dict[str, bool] | None:
             _leave_destination(op, there, error)
         except _TimeIsUp as error:
             stopped = False
-            with suppress(HostUnreachable, HostFailed):
+            with suppress(HostUnreachable, HostFailed, Failed):
                 stopped = await _stop(op, here, MIGRATE)
             if not await _has_guest(op, there):
                 raise Failed(str(error)) from error
@@ -253,26 +253,36 @@ async def _hurry(op: Operation, host: str, step: str) -> bool:
 
 
 async def _stop(op: Operation, host: str, step: str) -> bool:
-    """Have no migration away from the host. False: the host is silent."""
+    """Have no migration away from the host. False: the host is silent, or does not obey."""
     since = time.monotonic()
     try:
-        await ask(op, host, step, StopMigration(guest_id=str(op.server_id)), timeout=PING)
+        await command(op, host, step, StopMigration(guest_id=str(op.server_id)), timeout=PING)
     except HostUnreachable:
-        if not await silence.is_silent(op, host, since):
+        if op.attempt < leftovers.DELAYS and not await silence.is_silent(op, host, since):
+            raise
+        return False
+    except (Failed, HostFailed):
+        if not await leftovers.is_hopeless(op):
             raise
         return False
     return True
 
 
 async def _has_guest(op: Operation, host: str) -> bool | None:
-    """Whether the guest is on the host, and not only being received there. None: the host is silent."""
+    """Whether the guest is on the host, and not only being received there. None: the host is silent or cannot tell."""
     since = time.monotonic()
     try:
         guests = await list_guests(op.services.hosts, host, timeout=PING)
     except HostUnreachable:
-        if not await silence.is_silent(op, host, since):
+        if op.attempt < leftovers.DELAYS and not await silence.is_silent(op, host, since):
             raise
         return None
+    except HostFailed as error:
+        if await leftovers.is_hopeless(op):
+            return None
+        if error.passing:
+            raise
+        raise Failed(f"The host could not tell of its guests: {error.public}", fault=str(error)) from error
     return any(guest.id == op.server_id and not guest.slot for guest in guests)
 
 
