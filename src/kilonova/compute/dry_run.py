@@ -17,7 +17,7 @@ from msgspec import structs
 from kilonova.compute.api import api
 from kilonova.compute.placements import views
 from kilonova.compute.placements.sight import Sight, sight
-from kilonova.compute.servers import copying, placing
+from kilonova.compute.servers import copying, model, placing
 from kilonova.http import Answer, Context, Field, View
 from kilonova.http.dry_run import asked
 from kilonova.http.views import OMIT
@@ -37,8 +37,7 @@ async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Reques
 
 async def answer_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Answer:
     """The plan of a move; `params` are those of `operations.moving.Move`."""
-    target = {"project_id": server["project_id"], "user_id": server["user_id"]}
-    return await _answer(ctx, target, 1, [await plan_move(ctx, server, params)])
+    return await _answer(ctx, model.target(server), 1, [await plan_move(ctx, server, params)])
 
 
 async def plan_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Plan:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import orjson
 import pytest
 
-from kilonova.compute.migrations.model import MIGRATION, RESIZE
+from kilonova.compute.migrations.model import MIGRATION, RESIZE, params_of
 from kilonova.compute.operations.resize import Migrate, Resize
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.servers.resizing import begin_resize
@@ -43,8 +43,8 @@ async def resized(tx: Transaction, world: World, **more: Any) -> str:
     """As the API begins it; the id of the operation."""
     server = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
     assert server is not None
-    params = {"host": None, "unverified": False, "flavor": LARGER, "same_host": False, "disk_config": "MANUAL"}
-    return await begin_resize(tx, server, "2", params | more, "member-id", "req-move")
+    params = params_of(flavor=LARGER, disk_config="MANUAL", **more)
+    return await begin_resize(tx, server, "2", params, "member-id", "req-move")
 
 
 class TestResize(ColdMove):

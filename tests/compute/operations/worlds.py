@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import orjson
 
 from kilonova import clock
-from kilonova.compute.migrations.model import begin_move
+from kilonova.compute.migrations.model import begin_move, params_of
 from kilonova.compute.operations.boot import Boot
 from kilonova.config import load
 from kilonova.ids import new_id
@@ -130,7 +130,7 @@ class MoveOperation(ServerOperation):
             self.operation,
             server,
             type=self.move_type,
-            params={"host": None, "unverified": False, "flavor": None, "same_host": False, **self.params},
+            params=params_of(**self.params),
             user_id="member-id",
             request_id="req-move",
         )

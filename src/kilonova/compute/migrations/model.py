@@ -20,6 +20,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
 """
 
 
+def params_of(**given: Any) -> dict[str, Any]:
+    """Those of `operations.moving.Move`, and what else is given."""
+    return {"host": None, "unverified": False, "flavor": None, "same_host": False, **given}
+
+
 async def begin_move(
     tx: Transaction,
     operation: type[Operation],

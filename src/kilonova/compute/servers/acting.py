@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.compute import dry_run
+from kilonova.compute.migrations.model import begin_move
 from kilonova.compute.servers import model, states
 from kilonova.http import Answer, Context
-from kilonova.http.errors import Conflict
+from kilonova.http.errors import BadRequest, Conflict
 from kilonova.operations import Operation, begin
 from kilonova.operations import views as operations
-from kilonova.store import Row, Transaction
+from kilonova.store import Reader, Row, Transaction
 
 
 async def act(
@@ -21,26 +23,25 @@ async def act(
     transition: str,
     params: dict[str, Any] | None = None,
 ) -> Answer:
-    """One transaction: the state allows it, nothing else is happening, the operation's row is written."""
+    """One transaction: the state allows it, nothing else is happening, the operation's row is written.
+
+    It chooses no host, so that a dry run of it has no plans to show.
+    """
     async with ctx.db.transaction() as tx:
         row = await ready(ctx, tx, server_id, rule=rule, transition=transition)
-        await start(ctx, tx, row, operation, params)
-    return Answer()
+        if not dry_run.asked(ctx):
+            await start(ctx, tx, row, operation, params)
+            return Answer()
+    return await dry_run.answer(ctx, model.target(row), [])
 
 
 async def ready(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Row:
     """The server, locked until `tx` ends, for an act that needs its host. 404, 403, 409 in this order."""
-    row = await find(ctx, tx, server_id, rule=rule, transition=transition)
-    if row["host"] is None:
-        raise Conflict(f"Instance {server_id} is not ready: no host has it")
-    return row
-
-
-async def find(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Row:
-    """Like `ready`, of a server that may have no host."""
     row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
     check_unlocked(ctx, row)
     await check_state(tx, row, states.TRANSITIONS[transition])
+    if row["host"] is None:
+        raise Conflict(f"Instance {server_id} is not ready: no host has it")
     return row
 
 
@@ -62,6 +63,29 @@ async def start(
         request_id=ctx.request_id,
         host=row["host"],
     )
+
+
+async def start_move(
+    ctx: Context, tx: Transaction, row: Row, operation: type[Operation], type: str, params: dict[str, Any]
+) -> str:
+    """Write the rows of the operation and its move. Returns the operation's id."""
+    return await begin_move(
+        tx, operation, row, type=type, params=params, user_id=ctx.token.user_id, request_id=ctx.request_id
+    )
+
+
+async def check_destination(reader: Reader, row: Row, host: str | None) -> None:
+    """Of one that is to leave its host. Whether the named one takes it, the scheduler knows."""
+    if host is None:
+        return
+    await check_host(reader, host)
+    if host == row["host"]:
+        raise BadRequest("The target host can't be the same one.")
+
+
+async def check_host(reader: Reader, host: str) -> None:
+    if await reader.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
+        raise BadRequest(f"Compute host {host} could not be found.")
 
 
 def check_unlocked(ctx: Context, row: Row) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
-from kilonova.compute.migrations.model import EVACUATION, begin_move
+from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.evacuate import Evacuate
 from kilonova.compute.schemas import STRING, Schema, closed
 from kilonova.compute.servers import acting, states
@@ -34,15 +34,7 @@ async def evacuate(ctx: Context, server_id: str) -> Answer:
         await _check_hosts(ctx, tx, row, asked.get("host"))
         params = _params(ctx, row, asked)
         if not dry_run.asked(ctx):
-            await begin_move(
-                tx,
-                Evacuate,
-                row,
-                type=EVACUATION,
-                params=params,
-                user_id=ctx.token.user_id,
-                request_id=ctx.request_id,
-            )
+            await acting.start_move(ctx, tx, row, Evacuate, moves.EVACUATION, params)
     if dry_run.asked(ctx):
         return await dry_run.answer_move(ctx, row, params)
     if ctx.behaves(NO_PASSWORD):
@@ -62,13 +54,11 @@ async def _check_hosts(ctx: Context, reader: Reader, row: Row, destination: str 
 
 
 def _params(ctx: Context, row: Row, asked: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "host": asked.get("host"),
-        "unverified": asked.get("unverified", False),
-        "flavor": None,
-        "same_host": False,
-        "start": row["vm_state"] == states.ACTIVE and not ctx.behaves(LEFT_STOPPED),
-    }
+    return moves.params_of(
+        host=asked.get("host"),
+        unverified=asked.get("unverified", False),
+        start=row["vm_state"] == states.ACTIVE and not ctx.behaves(LEFT_STOPPED),
+    )
 
 
 async def _service(reader: Reader, host: str) -> Row | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
-from kilonova.compute.migrations.model import LIVE, begin_move
+from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.live_migrate import LiveMigrate
 from kilonova.compute.schemas import BOOLEAN, Schema, closed, is_true
 from kilonova.compute.servers import acting, model
@@ -40,38 +40,24 @@ async def migrate_live(ctx: Context, server_id: str) -> Answer:
         await _check_beforehand(ctx, row, params)
     async with ctx.db.transaction() as tx:
         row = await _ready(ctx, tx, server_id, params["host"])
-        await begin_move(
-            tx,
-            LiveMigrate,
-            row,
-            type=LIVE,
-            params=params,
-            user_id=ctx.token.user_id,
-            request_id=ctx.request_id,
-        )
+        await acting.start_move(ctx, tx, row, LiveMigrate, moves.LIVE, params)
     return Answer()
 
 
 def _params(asked: dict[str, Any]) -> dict[str, Any]:
     block = asked["block_migration"]
-    return {
-        "host": asked["host"],
-        "unverified": asked.get("unverified", False),
-        "flavor": None,
-        "same_host": False,
-        "block": None if block == "auto" else is_true(block),
-    }
+    return moves.params_of(
+        host=asked["host"],
+        unverified=asked.get("unverified", False),
+        block=None if block == "auto" else is_true(block),
+    )
 
 
 async def _ready(ctx: Context, tx: Transaction, server_id: str, host: str | None) -> Row:
     if host is not None:
         await model.find(ctx, tx, server_id, rule=TO_HOST)
     row = await acting.ready(ctx, tx, server_id, rule=RULE, transition="os-migrateLive")
-    if host is not None:
-        if await tx.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
-            raise BadRequest(f"Compute host {host} could not be found.")
-        if host == row["host"]:
-            raise BadRequest(f"Instance {server_id} is on host {host} already.")
+    await acting.check_destination(tx, row, host)
     return row
 
 

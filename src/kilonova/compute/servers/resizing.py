@@ -40,7 +40,7 @@ async def resize(ctx: Context, server_id: str) -> Answer:
         row = await acting.ready(ctx, tx, server_id, rule=RULE + "resize", transition="resize")
         flavor = await _new_flavor(ctx, tx, row, str(asked["flavorRef"]))
         await _check_quota(ctx, tx, row, flavor)
-        params = _params(
+        params = moves.params_of(
             flavor=flavor_copy(flavor),
             same_host=ctx.services.config.compute.resize_on_same_host,
             disk_config=asked.get("OS-DCF:diskConfig"),
@@ -73,22 +73,14 @@ async def begin_resize(
 async def migrate(ctx: Context, server_id: str) -> Answer:
     """Move a server to another host, switched off meanwhile."""
     host = (ctx.body["migrate"] or {}).get("host")
-    params = _params(host=host)
+    params = moves.params_of(host=host)
     async with ctx.db.transaction() as tx:
         if host is not None:
             await model.find(ctx, tx, server_id, rule=TO_HOST)
         row = await acting.ready(ctx, tx, server_id, rule=MIGRATE, transition="migrate")
-        await _check_host(tx, row, host)
+        await acting.check_destination(tx, row, host)
         if not dry_run.asked(ctx):
-            await moves.begin_move(
-                tx,
-                Migrate,
-                row,
-                type=moves.MIGRATION,
-                params=params,
-                user_id=ctx.token.user_id,
-                request_id=ctx.request_id,
-            )
+            await acting.start_move(ctx, tx, row, Migrate, moves.MIGRATION, params)
             return Answer()
     return await dry_run.answer_move(ctx, row, params)
 
@@ -117,11 +109,6 @@ async def _decide(ctx: Context, server_id: str, operation: type[Operation], *, r
     return await dry_run.answer(ctx, model.target(row), [])
 
 
-def _params(**given: Any) -> dict[str, Any]:
-    """Those of `operations.moving.Move`, and what else is given."""
-    return {"host": None, "unverified": False, "flavor": None, "same_host": False, **given}
-
-
 async def _new_flavor(ctx: Context, tx: Transaction, row: Row, reference: str) -> Row:
     """What the server, with the disk and the image it has, can become."""
     flavor, old = await flavors.referred(ctx, tx, reference), orjson.loads(row["flavor"])
@@ -146,12 +133,3 @@ async def _new_flavor(ctx: Context, tx: Transaction, row: Row, reference: str) -
 async def _check_quota(ctx: Context, tx: Transaction, row: Row, flavor: Row) -> None:
     more = {"cores": flavor["vcpus"] - row["vcpus"], "ram": flavor["ram"] - row["ram"]}
     await quotas.fit(tx, row["project_id"], ctx.services.config, more, user_id=row["user_id"])
-
-
-async def _check_host(tx: Transaction, row: Row, host: str | None) -> None:
-    if host is None:
-        return
-    if await tx.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
-        raise BadRequest(f"Compute host {host} could not be found.")
-    if host == row["host"]:
-        raise BadRequest("The target host can't be the same one.")

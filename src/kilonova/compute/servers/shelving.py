@@ -15,7 +15,6 @@ from kilonova.compute.servers import acting, model, schemas, states
 from kilonova.compute.zones import model as zones
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
-from kilonova.operations import Operation
 from kilonova.store import Reader, Row, Transaction
 
 RULE = "os_compute_api:os-shelve:"
@@ -25,22 +24,13 @@ UNSHELVE, TO_HOST = RULE + "unshelve", RULE + "unshelve_to_host"
 @api.action("shelve", body=ANYTHING, checks=[RULE + "shelve"], status=202, dry_run=True)
 async def shelve(ctx: Context, server_id: str) -> Answer:
     """Stop a server and keep its disk as an image."""
-    return await _act(ctx, server_id, Shelve, rule=RULE + "shelve", transition="shelve")
+    return await acting.act(ctx, server_id, Shelve, rule=RULE + "shelve", transition="shelve")
 
 
 @api.action("shelveOffload", body=ANYTHING, checks=[RULE + "shelve_offload"], status=202, dry_run=True)
 async def offload(ctx: Context, server_id: str) -> Answer:
     """Take a shelved server off its host."""
-    return await _act(ctx, server_id, Offload, rule=RULE + "shelve_offload", transition="shelveOffload")
-
-
-async def _act(ctx: Context, server_id: str, operation: type[Operation], *, rule: str, transition: str) -> Answer:
-    async with ctx.db.transaction() as tx:
-        row = await acting.ready(ctx, tx, server_id, rule=rule, transition=transition)
-        if not dry_run.asked(ctx):
-            await acting.start(ctx, tx, row, operation)
-            return Answer()
-    return await dry_run.answer(ctx, model.target(row), [])
+    return await acting.act(ctx, server_id, Offload, rule=RULE + "shelve_offload", transition="shelveOffload")
 
 
 @api.action("unshelve", body=schemas.UNSHELVE, checks=[UNSHELVE, TO_HOST], status=202, dry_run=True)
@@ -79,8 +69,7 @@ async def _params(ctx: Context, reader: Reader, row: Row, body: dict[str, Any]) 
     if body.get("availability_zone") is not None and pin not in await zones.zones(reader, default):
         raise BadRequest("The requested availability zone is not available")
     if host is not None:
-        if await reader.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
-            raise BadRequest(f"Compute host {host} could not be found.")
+        await acting.check_host(reader, host)
         if pin is not None and (await zones.zone_of_hosts(reader, [host], default))[host] != pin:
             raise Conflict(f"Host {host} is not in the availability zone {pin}.")
     changes = {"zone": body["availability_zone"]} if "availability_zone" in body else {}
