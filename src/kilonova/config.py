@@ -80,7 +80,7 @@ class Cors(msgspec.Struct, forbid_unknown_fields=True):
 
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
     """The durable engine: how long a lease lasts, how many operations a worker has, how many hosts a boot tries,
-    and after how many seconds without any answer from a host a boot or delete goes on without it.
+    and after how many seconds without any answer from a host an operation goes on without it.
     """
 
     lease_seconds: float = 15.0

@@ -21,6 +21,7 @@ from tests.support import run
 from tests.support.whole import PATIENCE, Whole, whole
 
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
+HARD = {"type": "HARD"}
 
 
 async def all_done(c: Whole) -> None:
@@ -230,3 +231,24 @@ class TestDelete:
                 assert (await act(c, server["id"], "os-start")).status == 404
 
         run(scenario())
+
+
+@pytest.mark.parametrize(
+    "status, action, body", [("ACTIVE", "os-stop", None), ("SHUTOFF", "os-start", None), ("ACTIVE", "reboot", HARD)]
+)
+def test_power_is_left_as_it_was(database_url: str, status: str, action: str, body: Any) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1, **QUICK) as c:
+            server_id = (await c.active())["id"]
+            if status == "SHUTOFF":
+                await act(c, server_id, "os-stop")
+                await c.settled(server_id)
+            with rules(c) as sim:
+                sim.add_failure("sim-001", "*", "unreachable", None, None)
+                assert (await act(c, server_id, action, body)).status == 202
+                assert (await c.settled(server_id))["status"] == status
+                sim.clear()
+            await all_done(c)
+            assert await c.guests() == {server_id: ("sim-001", "running" if status == "ACTIVE" else "shutdown")}
+
+    run(scenario())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.common import command, server_of
+from kilonova.compute.operations import silence
+from kilonova.compute.operations.common import server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Reboot as RebootGuest
 from kilonova.operations import Operation, Step
@@ -34,7 +35,7 @@ class HardReboot(Operation):
 
 async def reboot(op: Reboot | HardReboot) -> None:
     server = await server_of(op)
-    await command(op, server["host"], "reboot guest", RebootGuest(guest_id=server["id"], hard=op.hard))
+    await silence.demand(op, server["host"], "reboot guest", RebootGuest(guest_id=server["id"], hard=op.hard))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

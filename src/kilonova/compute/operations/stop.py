@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers
-from kilonova.compute.operations.common import command, server_of
+from kilonova.compute.operations import leftovers, silence
+from kilonova.compute.operations.common import server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import PowerOff
 from kilonova.operations import Operation, Step
@@ -25,7 +25,7 @@ class Stop(Operation):
 
 async def forward(op: Operation) -> None:
     server = await server_of(op)
-    await command(op, server["host"], "power off", PowerOff(guest_id=server["id"]))
+    await silence.demand(op, server["host"], "power off", PowerOff(guest_id=server["id"]))
 
 
 async def back(op: Operation) -> None:
