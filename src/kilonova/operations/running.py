@@ -130,6 +130,7 @@ class Running:
     async def _forward(self) -> None:
         step = self.plan[self.index]
         until = self.row["step_started_at"] + step.deadline
+        self.op.asked = None
         try:
             if isinstance(step, Wait):
                 await self._wait(step, until)
@@ -165,7 +166,7 @@ class Running:
     async def _record_done(self, tx: Transaction, step: Entry, result: Any) -> Row:
         """The fence is the last statement, so that locks are taken in the same order as by the API's transactions."""
         now = clock.now()
-        await store.record_step(tx, self.row, step.name, FORWARD, DONE, now, error=None, host=self.op.host)
+        await store.record_step(tx, self.row, step.name, FORWARD, DONE, now, error=None, host=self._where())
         results = self.op.results if result is None else {**self.op.results, step.name: result}
         known = {
             "updated_at": now,
@@ -257,7 +258,7 @@ class Running:
         async with self.op.db.transaction() as tx:
             if isinstance(step, Wait):
                 await events.stop_waiting(tx, self.op.id)
-            await store.record_step(tx, self.row, step.name, FORWARD, outcome, now, error=text, host=self.op.host)
+            await store.record_step(tx, self.row, step.name, FORWARD, outcome, now, error=text, host=self._where())
             after = await store.save(tx, self.row, changes)
         self._done(step, FORWARD, outcome, after)
         self._forget()
@@ -287,6 +288,7 @@ class Running:
 
     async def _undo_step(self, step: Step, floor: int) -> None:
         assert step.undo is not None
+        self.op.asked = None
         await self._fault("before", UNDO, step)
         if step.undo_transaction:
             async with self.op.db.transaction() as tx:
@@ -302,7 +304,7 @@ class Running:
 
     async def _record_undone(self, tx: Transaction, step: Step, floor: int) -> Row:
         now = clock.now()
-        await store.record_step(tx, self.row, step.name, UNDO, DONE, now, error=None, host=self.op.host)
+        await store.record_step(tx, self.row, step.name, UNDO, DONE, now, error=None, host=self._where())
         self.op.results.pop(step.name, None)
         known = {
             "results": _text(self.op.results),
@@ -392,6 +394,10 @@ class Running:
         self.op.results = orjson.loads(self.row["results"])
         self.op.note = orjson.loads(self.row["note"])
         self.op.host = self.row["host"]
+
+    def _where(self) -> str | None:
+        """The host that a step's record names."""
+        return self.op.asked or self.op.host
 
     async def _fault(self, point: str, phase: str, step: Entry) -> None:
         if self.worker.faults is not None:

@@ -138,6 +138,8 @@ class Operation:
         self.results: dict[str, Any] = orjson.loads(row["results"])
         self.note: dict[str, Any] = orjson.loads(row["note"])
         self.host: str | None = row["host"]
+        # The host that the step under way has asked; its record names this one rather than `host`.
+        self.asked: str | None = None
         self.owner: str = row["lease_owner"]
         self.epoch: int = row["epoch"]
         self.round: int = row["round"]

@@ -132,6 +132,42 @@ def test_events_name_the_host_as_the_server_does(database_url: str) -> None:
     run(scenario())
 
 
+def test_events_of_a_move_name_the_host_that_was_asked(database_url: str) -> None:
+    """What the source did, or could not do, is not put down to the destination."""
+
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            server = await c.active()
+            server_id, source = server["id"], server["OS-EXT-SRV-ATTR:host"]
+            destination = ({"sim-001", "sim-002"} - {source}).pop()
+            with rules(c) as sim:
+                sim.add_failure(source, "park", "error", 1, "the drawer is stuck")
+            for _ in range(2):
+                assert (await act(c, server_id, "migrate", as_="admin", version="2.1")).status == 202
+                await c.settled(server_id)
+            done, failed = [
+                [(event["event"], event["host"], event["traceback"]) for event in shown["events"]]
+                for listed in (await actions(c, server_id))[:2]
+                for shown in [await action(c, server_id, listed["request_id"], version="2.84", as_="admin")]
+            ]
+            assert done[2:] == [
+                ("stop guest", source, None),
+                ("park guest", source, None),
+                ("move ports", destination, None),
+                ("build guest", destination, None),
+                ("hand over", destination, None),
+            ]
+            assert failed[2:] == [
+                ("stop guest", source, None),
+                ("park guest", source, f"{source}: the drawer is stuck"),
+                ("undo park guest", source, None),
+                ("undo stop guest", source, None),
+                ("undo claim", source, None),
+            ]
+
+    run(scenario())
+
+
 def test_a_failed_step_says_why_and_to_administrators_where(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url) as c:

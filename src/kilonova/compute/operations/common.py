@@ -45,6 +45,7 @@ async def command(op: Operation, host: str, step: str, verb: Change, *, timeout:
 
 async def ask(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:
     """The operation's epoch and round go along, so that a late or repeated command does no harm."""
+    op.asked = host
     return await op.services.hosts.call(
         host,
         Command(host=host, operation=op.id, step=step, round=op.round, epoch=op.epoch, verb=verb),
