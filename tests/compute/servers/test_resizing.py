@@ -74,7 +74,7 @@ def test_a_server_gets_another_flavor_and_keeps_it(database_url: str) -> None:
             answer = await act(c, server_id, "resize", SMALL)
             assert (answer.status, answer.body) == (202, b"")
             waits = await c.settled(server_id)
-            assert (waits["status"], waits[VM], waits[POWER]) == ("VERIFY_RESIZE", "resized", 1)
+            assert (waits["status"], waits[VM], waits[POWER], waits["progress"]) == ("VERIFY_RESIZE", "resized", 1, 100)
             assert waits["flavor"]["original_name"] == "m1.small"
             assert waits[HOST] != source
             assert waits["addresses"] == server["addresses"]

@@ -118,7 +118,7 @@ def host_status(row: Any, ctx: Context) -> str:
 def progress(row: Any, ctx: Context) -> Any:
     if row["status"] not in _WITH_PROGRESS:
         return OMIT
-    return row["progress"] if row["task_state"] else 100 if row["status"] == "ACTIVE" else 0
+    return row["progress"] if row["task_state"] else 0 if row["status"] == "BUILD" else 100
 
 
 def _time(name: str) -> Field:
