@@ -100,7 +100,7 @@ def test_an_undo_that_hangs_is_cut_off_and_tried_again(database_url: str) -> Non
     class Hanging(Operation, register=False):
         kind = "test hanging undo"
         action = "hang"
-        steps = (Step("only", act("only"), act("undo"), deadline=0.1),)
+        steps = (Step("only", act("only"), act("undo"), deadline=0.5),)
 
     async def undo(op: Operation) -> None:
         if script.count("undo") == 1:
