@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from kilonova.compute.servers import states
 from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(map(code, sorted(names)))
 
 
 def page(root: Path) -> str:
@@ -18,7 +24,7 @@ def page(root: Path) -> str:
     moves = table(
         ["Action", "Allowed in", "Leads to"],
         [
-            [code(action), ", ".join(map(code, sorted(move.allowed))), code(move.follows or "") or "the same"]
+            [code(action), _words(move.allowed), _words(set(chain(*move.follows.values())))]
             for action, move in states.TRANSITIONS.items()
         ],
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.operations.evacuate import Evacuate
+from kilonova.compute.servers import states
 from kilonova.hosts.drivers.sim.shapes import Shape, Shapes, Sharing
 from kilonova.hosts.messages import Command, ListGuests
 from tests.compute.operations.test_silence import all_done
@@ -35,6 +36,7 @@ from tests.support.whole import PATIENCE, Whole, whole
 
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
 WATCHFUL: dict[str, Any] = {"scheduler__liveness_every": 0}
+STATES = {status: state for state, status in states.STATUS.items()}
 NOBODY = "11111111-1111-1111-1111-111111111111"
 
 
@@ -82,6 +84,8 @@ def test_a_server_runs_elsewhere_as_it_did(
                 assert given.json() == answer
             shown = await c.settled(server_id)
             assert (shown["status"], shown[HOST]) == (after, destination)
+            following = states.TRANSITIONS["evacuate"].follows[STATES[before]]
+            assert STATES[after] in following, "drawn otherwise"
             assert "fault" not in shown
             assert shown["addresses"] == server["addresses"]
             power = "running" if after == "ACTIVE" else "shutdown"

@@ -21,7 +21,10 @@ _FACTS = frozenset({"disk_format", "container_format", "min_disk", "min_ram"})
 
 
 class DropImage(Operation):
-    """Delete an image that is of no more use, however long the image service is away. `params`: `image_id`."""
+    """Delete an image that is of no more use, however long the image service is away.
+
+    `params`: `image_id`.
+    """
 
     kind = "drop image"
     action = ""

@@ -62,7 +62,10 @@ class RestoreGuest(Operation):
 
 
 class ParkGuest(Operation):
-    """Put a guest back into the slot that it was taken out of, perhaps, in vain. `params`: those of ClearGuest."""
+    """Put a guest back into the slot that it may have been taken out of, for a revert that failed.
+
+    `params`: those of ClearGuest.
+    """
 
     kind = "park guest again"
     action = ""

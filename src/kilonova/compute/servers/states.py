@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 BUILDING = "building"
@@ -72,30 +73,37 @@ STATUSES = frozenset(
 
 @dataclass(frozen=True)
 class Transition:
-    """`verb` is the word in error messages; `follows` the state when the operation is done, None for unchanged."""
+    """`verb` is the word in error messages; `follows` says of each state that it is allowed in what may come of it."""
 
     verb: str
-    allowed: frozenset[str]
-    follows: str | None
+    follows: Mapping[str, tuple[str, ...]]
+
+    @property
+    def allowed(self) -> Collection[str]:
+        return self.follows.keys()
+
+
+def _from(*states: str, to: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(states, (to,))
 
 
 TRANSITIONS = {
-    "os-start": Transition("start", frozenset({STOPPED}), ACTIVE),
-    "os-stop": Transition("stop", frozenset({ACTIVE, ERROR}), STOPPED),
-    "reboot SOFT": Transition("reboot", frozenset({ACTIVE}), ACTIVE),
-    "reboot HARD": Transition("reboot", frozenset({ACTIVE, STOPPED, ERROR}), ACTIVE),
-    "delete": Transition("delete", frozenset(STATUS) - {DELETED}, DELETED),
-    "shelve": Transition("shelve", frozenset({ACTIVE, STOPPED}), SHELVED),
-    "shelveOffload": Transition("shelveOffload", frozenset({SHELVED}), SHELVED_OFFLOADED),
-    "unshelve": Transition("unshelve", frozenset({SHELVED, SHELVED_OFFLOADED}), ACTIVE),
-    "resize": Transition("resize", frozenset({ACTIVE, STOPPED}), RESIZED),
-    "migrate": Transition("migrate", frozenset({ACTIVE, STOPPED}), RESIZED),
+    "os-start": Transition("start", _from(STOPPED, to=ACTIVE)),
+    "os-stop": Transition("stop", _from(ACTIVE, ERROR, to=STOPPED)),
+    "reboot SOFT": Transition("reboot", _from(ACTIVE, to=ACTIVE)),
+    "reboot HARD": Transition("reboot", _from(ACTIVE, STOPPED, ERROR, to=ACTIVE)),
+    "delete": Transition("delete", _from(*(STATUS.keys() - {DELETED}), to=DELETED)),
+    "shelve": Transition("shelve", _from(ACTIVE, STOPPED, to=SHELVED)),
+    "shelveOffload": Transition("shelveOffload", _from(SHELVED, to=SHELVED_OFFLOADED)),
+    "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, to=ACTIVE)),
+    "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED)),
+    "migrate": Transition("migrate", _from(ACTIVE, STOPPED, to=RESIZED)),
     # Both go on to the state that the server had before it was resized.
-    "confirmResize": Transition("confirmResize", frozenset({RESIZED}), ACTIVE),
-    "revertResize": Transition("revertResize", frozenset({RESIZED}), ACTIVE),
-    "os-migrateLive": Transition("os-migrateLive", frozenset({ACTIVE}), None),
-    # From 2.95 what was evacuated is left stopped.
-    "evacuate": Transition("evacuate", frozenset({ACTIVE, STOPPED, ERROR}), ACTIVE),
+    "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
+    "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
+    "os-migrateLive": Transition("os-migrateLive", _from(ACTIVE, to=ACTIVE)),
+    # Only what ran runs again, and that before 2.95.
+    "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
 }
 
 
@@ -112,6 +120,6 @@ def draw() -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {BUILDING}: create"]
     lines += [f"    {BUILDING} --> {ACTIVE}: built", f"    {BUILDING} --> {ERROR}: no host could build it"]
     for action, transition in TRANSITIONS.items():
-        for state in sorted(transition.allowed):
-            lines.append(f"    {state} --> {transition.follows or state}: {action}")
+        for state, following in sorted(transition.follows.items()):
+            lines += [f"    {state} --> {next_state}: {action}" for next_state in following]
     return "\n".join([*lines, f"    {DELETED} --> [*]"])
