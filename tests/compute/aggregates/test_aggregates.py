@@ -9,6 +9,8 @@ import pytest
 
 from kilonova.placement.claims import Consumer, claim
 from tests.compute.hypervisors.test_hypervisors import nest
+from tests.compute.servers.support import act as act_on_server
+from tests.compute.servers.support import rules, until
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, insert_server, put_server
 from tests.support.proves import proves
@@ -306,6 +308,34 @@ def test_servers_stay_in_their_zone(database_url: str) -> None:
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE servers SET deleted = TRUE")
             assert (await act(c, east["id"], "remove_host", {"host": "host2"})).status == 200
+
+    run(scenario())
+
+
+def test_servers_that_move_stay_in_the_zones_they_can_come_to(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            east = await create(c, "e", "east")
+            server = await c.active()
+            source = server["OS-EXT-SRV-ATTR:host"]
+            destination = ({"sim-001", "sim-002"} - {source}).pop()
+
+            async def refused(host: str) -> bool:
+                answer = await act(c, east["id"], "add_host", {"host": host})
+                assert (answer.status == 200) or "contain servers" in fault(answer)[2]
+                return bool(answer.status == 409)
+
+            with rules(c) as sim:
+                sim.add_failure(destination, "receive", "hang", None, None)
+                assert (await act_on_server(c, server["id"], "migrate", as_="admin", version="2.1")).status == 202
+                await until(c, server["id"], OS_EXT_STS__task_state="resize_finish")
+                assert await refused(destination), "it is on its way there"
+                sim.clear()
+            assert (await c.settled(server["id"]))["status"] == "VERIFY_RESIZE"
+            assert await refused(source), "it can be taken back there"
+            assert (await act_on_server(c, server["id"], "confirmResize", as_="admin", version="2.1")).status == 204
+            await c.settled(server["id"])
+            assert not await refused(source)
 
     run(scenario())
 

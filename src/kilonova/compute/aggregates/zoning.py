@@ -21,6 +21,19 @@ ORDER BY id FOR UPDATE
 """
 
 
+# Those that are there, those that moves under way take there, and those that a revert can bring back.
+_WITH_SERVERS = """
+SELECT host FROM servers WHERE host = ANY($1) AND NOT deleted
+UNION
+SELECT m.dest_host FROM moves m JOIN operations o ON o.id = m.operation_id
+WHERE m.dest_host = ANY($1) AND o.finished_at IS NULL
+UNION
+SELECT m.source_host FROM moves m JOIN operations o ON o.id = m.operation_id
+WHERE m.source_host = ANY($1) AND m.type IN ('migration', 'resize') AND o.state = 'done' AND m.outcome IS NULL
+ORDER BY 1
+"""
+
+
 class Refused(Exception):
     """Why the change cannot be."""
 
@@ -64,5 +77,4 @@ async def _zones(reader: Reader, hosts: Sequence[str]) -> Zones:
 async def _with_servers(reader: Reader, hosts: Sequence[str]) -> list[str]:
     if not hosts:
         return []
-    sql = "SELECT DISTINCT host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY host"
-    return [row["host"] for row in await reader.fetch(sql, list(hosts))]
+    return [row["host"] for row in await reader.fetch(_WITH_SERVERS, list(hosts))]
