@@ -67,11 +67,11 @@ def _show(found: list[Summary] | None) -> None:
     from kilonova import clock
 
     now = clock.now()
-    table = Table("OPERATION", "KIND", "SERVER", "STATE", "STEP", "TRIES", "AGE", "WHY", box=box.SIMPLE_HEAD)
+    table = Table("OPERATION", "KIND", "SERVER", "HOST", "STATE", "STEP", "TRIES", "AGE", "WHY", box=box.SIMPLE_HEAD)
     for op in found:
         tries = f"{op.attempt + 1}" + (f" in round {op.round}" if op.round > 1 else "")
         age = f"{(op.finished_at or now) - op.created_at:.0f} s"
-        table.add_row(op.id, op.kind, op.server_id or "", op.state, op.step, tries, age, op.reason or "")
+        table.add_row(op.id, op.kind, op.server_id or "", op.host or "", op.state, op.step, tries, age, op.reason or "")
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = 400  # a pipe has no width, and ids must stay whole for whoever reads it

@@ -202,6 +202,7 @@ class Summary:
     id: str
     kind: str
     server_id: str | None
+    host: str | None
     state: str
     step: str
     round: int
@@ -243,6 +244,7 @@ def _summary(row: Row, otherwise: str | None = None) -> Summary:
         id=row["id"],
         kind=row["kind"],
         server_id=row["server_id"],
+        host=row["host"],
         state=row["state"],
         step=_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD),
         round=row["round"],

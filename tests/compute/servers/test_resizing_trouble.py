@@ -250,6 +250,21 @@ def test_a_source_that_cannot_take_back_what_it_had(database_url: str, flags: di
     run(scenario())
 
 
+def test_a_server_runs_on_where_the_host_it_would_go_back_to_is_down(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, **QUICK) as c:
+            server, waits = await resized(c)
+            await lose(c, server[HOST])
+            with rules(c) as sim:
+                sim.add_failure(waits[HOST], "power_off", "error", None, None)
+                shown = await revert(c, server["id"])
+                assert (shown["status"], shown[HOST]) == ("VERIFY_RESIZE", waits[HOST])
+                assert shown["fault"]["message"] == "The host could not unpark guest: it is down"
+                sim.clear()
+
+    run(scenario())
+
+
 def test_a_destination_that_is_silent_when_it_shall_be_left(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url, hosts=2, **QUICK) as c:

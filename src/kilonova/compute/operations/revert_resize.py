@@ -46,8 +46,13 @@ class RevertResize(Harmless):
 
 
 async def stop(op: Operation) -> dict[str, str] | None:
-    """A host that is down is left as it is: nobody wants what it has, and it is not up before it has removed that."""
-    server = await server_of(op)
+    """A host that is down is left as it is: nobody wants what it has, and it is not up before it has removed that.
+
+    But where the server would come back to a host that is down, it goes on running here.
+    """
+    server, move = await server_of(op), await _move(op)
+    if move["source_host"] != server["host"] and await silence.is_down(op, move["source_host"]):
+        raise Failed(f"The host could not {UNPARK}: it is down", fault=f"{move['source_host']}: down")
     try:
         await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
     except Failed as error:
