@@ -8,8 +8,8 @@ from kilonova.compute.operations.confirm_resize import ConfirmResize
 from kilonova.compute.operations.stop import Stop
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
-from tests.compute.operations.test_resize import ColdMove, OnOneDatabase, resized
-from tests.compute.operations.worlds import World, carry_out
+from tests.compute.operations.test_resize import ColdMove, resized
+from tests.compute.operations.worlds import OnceMore, World, carry_out
 from tests.support.cloud import DEMO
 from tests.support.whole import working
 
@@ -57,12 +57,12 @@ class TestConfirmResize(ResizedServer):
         return whole
 
 
-class TestConfirmResizeStopped(OnOneDatabase, TestConfirmResize):
+class TestConfirmResizeStopped(OnceMore, TestConfirmResize):
     _expected: ClassVar[Any] = None
     stopped = True
 
 
-class TestConfirmResizeOnSameHost(OnOneDatabase, TestConfirmResize):
+class TestConfirmResizeOnSameHost(OnceMore, TestConfirmResize):
     _expected: ClassVar[Any] = None
     hosts = 1
     params: ClassVar[dict[str, Any]] = {"same_host": True}

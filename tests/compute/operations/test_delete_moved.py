@@ -12,7 +12,7 @@ from kilonova.store import Database, Transaction
 from tests.compute.operations.test_confirm_resize import ResizedServer
 from tests.compute.operations.test_shelve import ShelvingOperation
 from tests.compute.operations.test_silence import all_done
-from tests.compute.operations.worlds import MoveOperation, World
+from tests.compute.operations.worlds import MoveOperation, OnceMore, World
 from tests.support.cloud import DEMO
 from tests.support.whole import working
 
@@ -47,6 +47,6 @@ class TestDeleteShelved(Deletion, ShelvingOperation):
     before: ClassVar[tuple[type[Operation], ...]] = (Shelve,)
 
 
-class TestDeleteOffloaded(TestDeleteShelved):
+class TestDeleteOffloaded(OnceMore, TestDeleteShelved):
     _expected: ClassVar[Any] = None
     before = (Shelve, Offload)

@@ -11,7 +11,7 @@ from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 from kilonova.operations import Operation
 from kilonova.store import Database
-from tests.compute.operations.worlds import MoveOperation, World
+from tests.compute.operations.worlds import MoveOperation, OnceMore, World
 
 
 class TestEvacuate(MoveOperation):
@@ -36,7 +36,7 @@ class TestEvacuate(MoveOperation):
         return {**await super().census(db, world), "guests": sorted(guests, key=lambda one: one[0] != world.source)}
 
 
-class TestEvacuateStopped(TestEvacuate):
+class TestEvacuateStopped(OnceMore, TestEvacuate):
     """What was in error before is so again after a failure, and is left stopped after a success."""
 
     _expected: ClassVar[Any] = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import orjson
-import pytest
 
 from kilonova.compute.migrations.model import MIGRATION, RESIZE, params_of
 from kilonova.compute.operations.resize import Migrate, Resize
@@ -13,7 +12,7 @@ from kilonova.compute.operations.stop import Stop
 from kilonova.compute.servers.resizing import begin_resize
 from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
-from tests.compute.operations.worlds import MoveOperation, World, carry_out
+from tests.compute.operations.worlds import MoveOperation, OnceMore, OnOneDatabase, World, carry_out
 
 LARGER = {"name": "m1.small", "vcpus": 2, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0, "extra_specs": {}}
 
@@ -56,14 +55,6 @@ class TestResize(ColdMove):
         return await resized(tx, world)
 
 
-class OnOneDatabase:
-    """For another run of what was tried on both: hosts know nothing of databases."""
-
-    @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
-
-
 class TestResizeOnSameHost(OnOneDatabase, TestResize):
     _expected: ClassVar[Any] = None
     hosts = 1
@@ -72,7 +63,7 @@ class TestResizeOnSameHost(OnOneDatabase, TestResize):
         return await resized(tx, world, same_host=True)
 
 
-class TestResizeStopped(OnOneDatabase, TestResize):
+class TestResizeStopped(OnceMore, TestResize):
     _expected: ClassVar[Any] = None
 
     async def make_server(self, db: Database, world: World) -> None:
@@ -80,7 +71,7 @@ class TestResizeStopped(OnOneDatabase, TestResize):
         await carry_out(db, world, Stop)
 
 
-class TestMigrate(OnOneDatabase, ColdMove):
+class TestMigrate(OnceMore, ColdMove):
     __test__ = True
     operation: ClassVar[type[Operation]] = Migrate
     move_type = MIGRATION

@@ -9,8 +9,7 @@ from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.operations import Operation
 from kilonova.store import Database
 from tests.compute.operations.test_confirm_resize import ResizedServer
-from tests.compute.operations.test_resize import OnOneDatabase
-from tests.compute.operations.worlds import World
+from tests.compute.operations.worlds import OnceMore, OnOneDatabase, World
 from tests.support.whole import PATIENCE, working
 
 
@@ -32,6 +31,6 @@ class TestRevertResizeOnSameHost(OnOneDatabase, TestRevertResize):
     params: ClassVar[dict[str, Any]] = {"same_host": True}
 
 
-class TestRevertResizeStopped(OnOneDatabase, TestRevertResize):
+class TestRevertResizeStopped(OnceMore, TestRevertResize):
     _expected: ClassVar[Any] = None
     stopped = True

@@ -10,7 +10,7 @@ from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace
 from kilonova.operations import Operation
 from kilonova.store import Database
 from tests.compute.operations.test_shelve import ShelvingOperation
-from tests.compute.operations.worlds import World
+from tests.compute.operations.worlds import OnceMore, OnOneDatabase, World
 from tests.compute.servers.support import hypervisors
 
 
@@ -21,7 +21,7 @@ class TestUnshelve(ShelvingOperation):
     before = (Shelve, Offload)
 
 
-class TestUnshelveAsAsked(TestUnshelve):
+class TestUnshelveAsAsked(OnceMore, TestUnshelve):
     """To a host, and with a new pin, which a server keeps only where it arrives."""
 
     _expected: ClassVar[Any] = None
@@ -35,7 +35,7 @@ class TestUnshelveInPlace(ShelvingOperation):
     before = (Shelve,)
 
 
-class TestUnshelveInPlaceWithoutGuest(TestUnshelveInPlace):
+class TestUnshelveInPlaceWithoutGuest(OnOneDatabase, TestUnshelveInPlace):
     """An offload has come half way: the guest is gone. What a failure leaves then is a guest that stands still."""
 
     _expected: ClassVar[Any] = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
+import pytest
 
 from kilonova import clock
 from kilonova.compute.migrations.model import begin_move, params_of
@@ -81,6 +82,21 @@ class ServerOperation(OperationTests):
 
     def state(self, server: dict[str, Any]) -> dict[str, Any]:
         return {"vm_state": server["vm_state"], "power_state": server["power_state"], "deleted": server["deleted"]}
+
+
+class OnOneDatabase:
+    """For another run of what was tried on both: hosts know nothing of databases."""
+
+    @pytest.fixture
+    def database_url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+
+class OnceMore(OnOneDatabase):
+    """For another server or other parameters, and the same functions: they were killed at every step already."""
+
+    test_killed_at_each_step: ClassVar[Any] = None
+    test_killed_at_each_undo: ClassVar[Any] = None
 
 
 async def put_building(db: Database, server_id: str, specs: dict[str, str] | None = None, **values: Any) -> None:
