@@ -248,7 +248,7 @@ def test_from_a_host_that_is_down_servers_are_evacuated(cloud: Cloud, operator: 
 @contextmanager
 def draining(cloud: Cloud, host: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """A drain under way."""
-    command = [KILONOVA, "host", "drain", host, *TO, "--data", str(cloud.data)]
+    command = [KILONOVA, "host", "drain", host, *TO, "--parallel", "3", "--data", str(cloud.data)]
     with output.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, text=True) as process:
         try:
             yield process
@@ -270,8 +270,9 @@ def test_a_broken_drain_goes_on_where_it_was(cloud: Cloud, operator: Operator, t
     servers = [operator.boot(f"{how}-{number}", host) for number in range(5)]
     operator.act(servers[0], "os-stop", status="SHUTOFF")
     with rules(cloud) as sim:
-        sim.set_latency(host, "migrate_live", 1.0)
-        sim.set_latency(host, "park", 1.0)
+        # Two rounds of three at a time: long enough for a busy machine to break off in the first.
+        sim.set_latency(host, "migrate_live", 1.5)
+        sim.set_latency(host, "park", 1.5)
     output = tmp_path / "output"
     with draining(cloud, host, output) as process:
         moving(operator, servers, 2)
