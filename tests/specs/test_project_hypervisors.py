@@ -290,6 +290,7 @@ def test_any_other_uuid_is_the_same_400(database_url: str) -> None:
     "who, keys, expected",
     [
         ("member", {}, 403),
+        ("member", {"availability_zone": "nowhere", "imageRef": NOBODY, "flavorRef": "none"}, 403),
         ("reader", {}, 403),
         ("manager", {"host": "sim-002"}, 400),
         ("manager", {"hypervisor_hostname": "sim-002"}, 400),

@@ -97,6 +97,7 @@ async def prepare(ctx: Context) -> Prepared:
     body = ctx.body["server"]
     if ctx.token.project_id is None:
         raise Forbidden("A server belongs to a project, and this token is of none.")
+    destinations.authorize(ctx, body)
     least, most = _count(body)
     flavor = await flavors.referred(ctx, ctx.db, str(body["flavorRef"]))
     image = await _image(ctx, _image_id(body), flavor)

@@ -16,15 +16,24 @@ BY_UUID = "os_compute_api:servers:create:requested_destination"
 ZONE_ONLY = "availability_zone of a new server is a zone's name"
 
 
+def authorize(ctx: Context, body: dict[str, Any]) -> None:
+    """Who may say so, before what is there: nobody learns by other refusals what is not theirs to ask."""
+    if not ctx.behaves(ZONE_ONLY) and ":" in body.get("availability_zone", ""):
+        ctx.authorize(FORCED_HOST)
+    if "hypervisor_uuid" in body:
+        ctx.authorize(BY_UUID)
+    elif "host" in body or "hypervisor_hostname" in body:
+        ctx.authorize(BY_NAME)
+
+
 async def asked(ctx: Context, body: dict[str, Any]) -> tuple[str | None, Destination]:
-    """The pin, and the destination. Both are checked here as far as names go; the scheduler looks at the rest."""
+    """The pin, and the destination, of a caller whom `authorize` let through. Only names are looked up here."""
     pin, destination = await _zone(ctx, body.get("availability_zone"))
     host, node = body.get("host"), body.get("hypervisor_hostname")
     if "hypervisor_uuid" in body:
         return pin, await _hypervisor(ctx, body["hypervisor_uuid"], host or node)
     if host is None and node is None:
         return pin, destination
-    ctx.authorize(BY_NAME)
     if destination.forced:
         raise BadRequest("The zone:host:node form of availability_zone goes with neither host nor hypervisor_hostname.")
     await _check(ctx, host, node)
@@ -41,8 +50,6 @@ async def _zone(ctx: Context, text: str | None) -> tuple[str | None, Destination
             raise NotFound("The requested availability zone is not available")
         return text, ANYWHERE
     zone, *names = text.split(":")
-    if names:
-        ctx.authorize(FORCED_HOST)
     if len(names) > 2:
         raise BadRequest(f"Invalid input received: Unable to parse availability_zone {text}")
     host, node = ([name or None for name in names] + [None, None])[:2]
@@ -56,7 +63,6 @@ async def _zone(ctx: Context, text: str | None) -> tuple[str | None, Destination
 
 async def _hypervisor(ctx: Context, uuid: str, named: str | None) -> Destination:
     """One that the caller's list has. Nobody learns whether others are there."""
-    ctx.authorize(BY_UUID)
     if named is not None:
         raise BadRequest("hypervisor_uuid goes with neither host nor hypervisor_hostname.")
     if await own.find(ctx, uuid) is None:
