@@ -17,6 +17,7 @@ from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.heartbeat import Heartbeat, is_up
 from kilonova.operations import begin
+from tests.compute.operations.test_silence import all_done
 from tests.compute.servers.support import rules
 from tests.support import run
 from tests.support.process import Client, Cloud
@@ -162,6 +163,30 @@ def test_beats_come_less_and_less_soon_where_nothing_changes(sqlite_url: str, mo
                     await really_sleep(0.01)
             beating[0].cancel()
             assert slept[:6] == [0.5, 1, 2, 3, 3, 3]
+
+    run(scenario())
+
+
+def test_what_is_kept_in_a_slot_keeps_no_host_down(database_url: str) -> None:
+    """A host that cannot discard it runs its other guests as well as ever."""
+
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, **QUICK) as c:
+            with rules(c) as sim:
+                sim.add_failure(A, "discard", "error", None, "stuck")
+                async with c.db.transaction() as tx:
+                    fence = {"operation": "op", "round": 1, "epoch": 1}
+                    await begin(tx, ClearGuest, params={"guest_id": "g", "host": A, "slot": "s", **fence}, host=A)
+                await age(c)
+                assert await c.heartbeat.beat() == 4
+                assert await up(c, A)
+                (service,) = (await c.get(f"/os-services?host={A}", as_="admin", version="2.96")).json()["services"]
+                for down in (True, False):
+                    path, body = f"/os-services/{service['id']}", {"forced_down": down}
+                    assert (await c.put(path, body, as_="admin", version="2.96")).status == 200
+                sim.clear()
+            await c.heartbeat.beat()
+            await all_done(c)
 
     run(scenario())
 

@@ -25,12 +25,12 @@ DOWN_TIME = 60.0
 SOON = 0.5
 
 # Also what is still being evacuated: its guest is to be cleared next. Few are unfinished, and `run_at` leads to the
-# index of these.
+# index of these. What is only kept in a slot does not run, and is no reason to give up a host with all its guests.
 _CLEARING = """
-SELECT id, host FROM operations
+SELECT id, host, params LIKE '%"slot":"%' AS kept FROM operations
 WHERE kind = 'clear guest' AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
 UNION ALL
-SELECT o.id, m.source_host AS host FROM operations o JOIN moves m ON m.operation_id = o.id
+SELECT o.id, m.source_host AS host, FALSE AS kept FROM operations o JOIN moves m ON m.operation_id = o.id
 WHERE o.kind = 'evacuate' AND o.finished_at IS NULL AND o.run_at >= 0
 """
 
@@ -78,8 +78,8 @@ class Heartbeat:
         The first beat is the start of the process. Hosts that are cut off or fenced then come in with a later one.
         """
         silent = set(self._hosts.silent(self._hosts.names)) if self._hosts is not None else set()
-        clearing = await self._clearings(self._hosts) if self._hosts is not None else {}
-        held = silent | set(clearing.values())
+        clearing = await self._clearings(self._hosts) if self._hosts is not None else []
+        held = silent | {row["host"] for row in clearing if not row["kept"]}
         await self._register(held)
         alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in held]
         async with self._db.transaction() as tx:
@@ -104,23 +104,23 @@ class Heartbeat:
             except StoreError as trouble:
                 log.warning("no heartbeat this time: %s", trouble)
 
-    async def _clearings(self, hosts: ServedHosts) -> dict[str, str]:
-        """What is to be cleared, with its host. These hosts are fenced, and not reported."""
+    async def _clearings(self, hosts: ServedHosts) -> list[Row]:
+        """What is to be cleared, with its host. Hosts that are to clear a guest are fenced, and not reported."""
         served = set(hosts.names)
-        return {row["id"]: row["host"] for row in await self._db.fetch(_CLEARING) if row["host"] in served}
+        return [row for row in await self._db.fetch(_CLEARING) if row["host"] in served]
 
-    async def _back(self, hosts: ServedHosts, clearing: dict[str, str], silent: set[str]) -> dict[str, str]:
+    async def _back(self, hosts: ServedHosts, clearing: Iterable[Row], silent: set[str]) -> dict[str, str]:
         """What is to be cleared on hosts that answer."""
-        asked = sorted(set(clearing.values()) - silent)
+        asked = sorted({row["host"] for row in clearing} - silent)
         answered = {facts.host for facts in await hosts.facts(asked)} if asked else set()
-        return {number: host for number, host in clearing.items() if host in answered}
+        return {row["id"]: row["host"] for row in clearing if row["host"] in answered}
 
     async def _clear_now(self, clearing: dict[str, str]) -> None:
         """Hosts that answer are cleared at once. Until they are, the next beats come soon, then less and less so."""
         if not clearing:
             self._pause = self._interval
         elif clearing.keys() != self._clearing:
-            log.info("hosts are up once guests are cleared", extra={"hosts": sorted(set(clearing.values()))})
+            log.info("hosts clear guests", extra={"hosts": sorted(set(clearing.values()))})
             self._pause = min(SOON, self._interval)
         else:
             self._pause = min(2 * self._pause, self._interval)

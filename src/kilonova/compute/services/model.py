@@ -47,10 +47,15 @@ async def zone(reader: Reader, row: Row, default_zone: str) -> str:
 
 async def uncleared(reader: Reader, host: str) -> int:
     """How many guests are still to be removed from the host because their servers are not there any more."""
-    found: int = await reader.fetch_value(
-        "SELECT COUNT(*) FROM operations WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL", host
-    )
+    found: int = await reader.fetch_value(_UNCLEARED, host)
     return found
+
+
+# What is only kept in a slot does not run.
+_UNCLEARED = """
+SELECT COUNT(*) FROM operations
+WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL AND params NOT LIKE '%"slot":"%'
+"""
 
 
 async def has_servers(reader: Reader, row: Row) -> bool:
