@@ -113,9 +113,9 @@ def test_the_table(database_url: str, pin: str | None, asked: str | None, expect
 
 @pytest.mark.parametrize("vm_state", ["active", "stopped", "error", "resized", "shelved", "building"])
 @pytest.mark.parametrize("busy", [False, True])
-def test_in_any_state(database_url: str, vm_state: str, busy: bool) -> None:
+def test_in_any_state(sqlite_url: str, vm_state: str, busy: bool) -> None:
     async def scenario() -> None:
-        async with world(database_url, vm_state=vm_state, pinned_zone="AZ1") as c:
+        async with world(sqlite_url, vm_state=vm_state, pinned_zone="AZ1") as c:
             if busy:
                 await put_move(c, SERVER, step="migrate guest")
             for asked, status, pin in ((None, 200, None), ("AZ2", 409, None), ("AZ1", 200, "AZ1"), ("AZ2", 409, "AZ1")):
@@ -173,9 +173,9 @@ def test_the_rest_of_the_request_is_done_with_it(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, True, "", " ", " AZ1", "x" * 256, ["AZ1"], {"name": "AZ1"}, "a\u0000b"])
-def test_what_is_no_name_is_refused(database_url: str, value: Any) -> None:
+def test_what_is_no_name_is_refused(sqlite_url: str, value: Any) -> None:
     async def scenario() -> None:
-        async with world(database_url) as c:
+        async with world(sqlite_url) as c:
             before = await stored(c)
             assert fault(await ask(c, value, name="new"))[:2] == (400, "badRequest")
             assert await stored(c) == before
@@ -185,9 +185,9 @@ def test_what_is_no_name_is_refused(database_url: str, value: Any) -> None:
 
 @pytest.mark.parametrize("version", ["2.1", "2.96", "2.103"])
 @pytest.mark.parametrize("asked", [None, "AZ1"])
-def test_before_2_104_the_key_is_unknown(database_url: str, version: str, asked: str | None) -> None:
+def test_before_2_104_the_key_is_unknown(sqlite_url: str, version: str, asked: str | None) -> None:
     async def scenario() -> None:
-        async with world(database_url, pinned_zone="AZ1") as c:
+        async with world(sqlite_url, pinned_zone="AZ1") as c:
             status, _, message = fault(await ask(c, asked, version=version))
             assert (status, PIN in message) == (400, True)
             assert (await stored(c))["pinned_zone"] == "AZ1"
@@ -199,9 +199,9 @@ def test_before_2_104_the_key_is_unknown(database_url: str, version: str, asked:
     "who, status",
     [("member", 200), ("manager", 200), ("project-admin", 200), ("admin", 200), ("reader", 403), ("other", 404)],
 )
-def test_who_may_update_may_pin(database_url: str, who: str, status: int) -> None:
+def test_who_may_update_may_pin(sqlite_url: str, who: str, status: int) -> None:
     async def scenario() -> None:
-        async with world(database_url, pinned_zone="AZ1") as c:
+        async with world(sqlite_url, pinned_zone="AZ1") as c:
             assert (await ask(c, None, as_=who)).status == status
             assert (await stored(c))["pinned_zone"] == (None if status == 200 else "AZ1")
 

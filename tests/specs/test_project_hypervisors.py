@@ -124,9 +124,9 @@ def test_which_are_assigned(database_url: str, aggregates: list[tuple[list[str],
     ],
 )
 @pytest.mark.parametrize("path", ["/os-hypervisors", "/os-hypervisors/detail"])
-def test_who_sees_what(database_url: str, who: str, sees: str | int, path: str) -> None:
+def test_who_sees_what(sqlite_url: str, who: str, sees: str | int, path: str) -> None:
     async def scenario() -> None:
-        async with cloud(database_url, hosts=3) as c:
+        async with cloud(sqlite_url, hosts=3) as c:
             await assign(c.db, ["host1"], "filter_tenant_id", f"{DEMO},{ADMIN}")
             answer = await c.get(path, as_=who, version="2.105")
             if isinstance(sees, int):
@@ -142,9 +142,9 @@ def test_who_sees_what(database_url: str, who: str, sees: str | int, path: str) 
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.53", "2.88", "2.104"])
-def test_before_2_105_nothing_changes(database_url: str, version: str) -> None:
+def test_before_2_105_nothing_changes(sqlite_url: str, version: str) -> None:
     async def scenario() -> None:
-        async with cloud(database_url, hosts=3) as c:
+        async with cloud(sqlite_url, hosts=3) as c:
             await assign(c.db, ["host1"], "filter_tenant_id", DEMO)
             for path, _ in LISTS:
                 for who in ("admin", "project-admin", "system"):
@@ -230,11 +230,9 @@ def test_pages_of_the_own(database_url: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/os-hypervisors", "/os-hypervisors/detail"])
-def test_a_project_can_ask_for_neither_names_nor_servers(
-    database_url: str, path: str, query: str, expected: int
-) -> None:
+def test_a_project_can_ask_for_neither_names_nor_servers(sqlite_url: str, path: str, query: str, expected: int) -> None:
     async def scenario() -> None:
-        async with cloud(database_url, hosts=2) as c:
+        async with cloud(sqlite_url, hosts=2) as c:
             await put_server(c.db, "s1", host="host1", project_id=OTHER)
             await assign(c.db, ["host1"], "filter_tenant_id", DEMO)
             for who in ("project-admin", "manager"):
@@ -303,9 +301,9 @@ def test_any_other_uuid_is_the_same_400(database_url: str) -> None:
         ("project-admin", {"hypervisor_uuid": ""}, 400),
     ],
 )
-def test_what_is_refused(database_url: str, who: str, keys: dict[str, Any], expected: int) -> None:
+def test_what_is_refused(sqlite_url: str, who: str, keys: dict[str, Any], expected: int) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with whole(sqlite_url) as c:
             known = await prepared(c)
             status, _ = await refused(c, "2.105", who, **{"hypervisor_uuid": known["sim-002"], **keys})
             assert status == expected

@@ -148,11 +148,11 @@ def test_who_may_name_a_host(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("body", [body_of("nowhere", "nobody"), {"host": IN_AZ1}, {"availability_zone": None}])
-def test_only_a_server_that_has_left_its_host_can_be_sent_anywhere(database_url: str, body: dict[str, Any]) -> None:
+def test_only_a_server_that_has_left_its_host_can_be_sent_anywhere(sqlite_url: str, body: dict[str, Any]) -> None:
     """409 comes before names that nobody knows."""
 
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD, **KEPT) as c:
+        async with whole(sqlite_url, **CLOUD, **KEPT) as c:
             server_id = (await shelved(c, "SHELVED", networks="none"))["id"]
             code, message = await refused(c, server_id, "unshelve", body)
             assert (code, "has not left its host" in message) == (409, True)
@@ -245,9 +245,9 @@ async def isolated(c: Whole, host: str) -> None:
 
 @pytest.mark.parametrize("spoil", [disabled, down, full, isolated])
 @pytest.mark.parametrize("body", [{"host": IN_AZ2, "availability_zone": AZ2}, {"availability_zone": AZ2}])
-def test_where_no_host_fits_the_server_keeps_its_pin(database_url: str, spoil: Any, body: Mapping[str, Any]) -> None:
+def test_where_no_host_fits_the_server_keeps_its_pin(sqlite_url: str, spoil: Any, body: Mapping[str, Any]) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with whole(sqlite_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
             await spoil(c, IN_AZ2)
             before = await everything(c, server_id)
