@@ -95,6 +95,28 @@ def test_a_delete_does_not_wait_for_what_is_refused(
     run(scenario())
 
 
+def test_nobody_goes_on_to_the_next_host_with_a_guest_that_is_still_put_aside(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "REFUSALS", 1)
+
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=3) as c:
+            server = await c.active()
+            with rules(c) as sim:
+                sim.add_failure("*", "receive", "error", 1, None)
+                sim.add_failure("*", "unpark", "error", None, None)
+                assert (await act(c, server["id"], "migrate", as_="admin", version="2.96")).status == 202
+                shown = await c.settled(server["id"])
+                assert shown["status"] == "ACTIVE"
+                assert shown["fault"]["message"] == "The server's host could not undo what was begun"
+                sim.clear()
+            await all_done(c)
+            assert await c.guests() == {server["id"]: (server["OS-EXT-SRV-ATTR:host"], "running")}
+
+    run(scenario())
+
+
 def test_a_host_that_never_gets_it_done_is_not_waited_for(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers all other questions."""
     monkeypatch.setattr(leftovers, "PING", 0.1)

@@ -124,6 +124,13 @@ async def is_left(op: Operation, host: str, *, slot: str | None = None) -> bool:
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
+async def is_unrestored(op: Operation, host: str, *, slot: str) -> bool:
+    """Whether the host is still to take the guest out of the slot, as an earlier round has left it."""
+    possible = [_identity(op, RestoreGuest, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    sql = "SELECT 1 FROM operations WHERE id = ANY($1) AND finished_at IS NULL LIMIT 1"
+    return bool(await op.db.fetch_value(sql, possible))
+
+
 async def is_hopeless(op: Operation) -> bool:
     """Whether a host has refused something so often that the operation shall end without it."""
     return op.attempt >= REFUSALS or (op.attempt > 0 and await model.is_being_deleted(op.db, str(op.server_id)))
@@ -230,7 +237,7 @@ async def _idle(op: Operation) -> Row | None:
 
 
 async def _moved_since(op: Operation) -> bool:
-    """Whether the operation that left this behind succeeded after all, or a later one has moved the server."""
+    """Whether the operation that left this behind succeeded after all, or a later one has moved or rebuilt the server."""
     return bool(await op.db.fetch_value(_MOVED, op.params["operation"], op.params["guest_id"]))
 
 
@@ -272,6 +279,7 @@ def _parking(guest_id: str, slot: str) -> list[Change]:
 
 
 _MOVED = """
-SELECT 1 FROM operations o JOIN moves m ON m.operation_id = o.id
-WHERE m.server_id = $2 AND o.state = 'done' AND o.seq >= (SELECT seq FROM operations WHERE id = $1) LIMIT 1
+SELECT 1 FROM operations o LEFT JOIN moves m ON m.operation_id = o.id
+WHERE o.server_id = $2 AND (m.operation_id IS NOT NULL OR o.kind = 'rebuild') AND o.state = 'done'
+    AND o.seq >= (SELECT seq FROM operations WHERE id = $1) LIMIT 1
 """

@@ -69,6 +69,10 @@ def runs(server: Row) -> bool:
 
 async def stop(op: Operation) -> None:
     server = await server_of(op)
+    if op.round > 1 and await leftovers.is_unrestored(op, server["host"], slot=op.id):
+        tried = ", ".join(sorted(choosing.tried(op)))
+        fault = f"{server['host']}: could not undo '{PARK}' after it was tried on {tried}"
+        raise Failed("The server's host could not undo what was begun", fault=fault)
     await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
 
 
