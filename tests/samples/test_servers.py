@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.compute.servers.support import KEY
 from tests.samples.shape import differences
 from tests.samples.test_samples import SAMPLES, version_of
 from tests.support import run
@@ -84,6 +85,28 @@ def test_servers(sqlite_url: str) -> None:
                 answer = await c.put(f"/servers/{server_id}", body, version=version(file), as_=seen_by(sample))
                 assert answer.status == 200, answer.body
                 check(file, sample, answer.json())
+
+    run(scenario())
+
+
+@proves("POST /servers/{server_id}/action#rebuild")
+def test_rebuild(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server_id = await furnish(c)
+            await c.post("/os-keypairs", {"keypair": {"name": "new-key", "public_key": KEY}})
+            files = samples("servers", "server-action-rebuild-resp.json")
+            assert len(files) == 15
+            for file in files:
+                sample = json.loads(file.read_text())
+                body = json.loads(file.with_name("server-action-rebuild.json").read_text())
+                body["rebuild"] = {key: value for key, value in body["rebuild"].items() if key not in NOT_YET}
+                body["rebuild"]["imageRef"] = c.image_id
+                path = f"/servers/{server_id}/action"
+                answer = await c.post(path, body, version=version(file), as_=seen_by(sample))
+                assert answer.status == 202, answer.body
+                check(file, sample, answer.json())
+                await c.settled(server_id)
 
     run(scenario())
 

@@ -33,6 +33,7 @@ ACTIONS = (
     "migrations.controls",
     "servers.evacuating",
     "servers.live_migrating",
+    "servers.rebuilding",
     "servers.resizing",
     "servers.shelving",
 )

@@ -22,7 +22,7 @@ from kilonova.scheduler.explain import (
     classes_of,
     free_of,
 )
-from kilonova.scheduler.filters import Filter, Reason, tenant_isolation
+from kilonova.scheduler.filters import Filter, Reason, requested_destination, tenant_isolation
 from kilonova.scheduler.filters import load as load_filters
 from kilonova.scheduler.loads import wanted
 from kilonova.scheduler.request import Request
@@ -102,6 +102,15 @@ class Planner:
         """The rows that pass all filters, and what became of the others."""
         mask, results, _ = self._filter(request, hosts)
         return np.flatnonzero(mask), results
+
+    def objections(self, request: Request, hosts: Hosts) -> list[str]:
+        """What speaks against another image for a server that stays on the named host, where it has its share."""
+        there = requested_destination.passes(request, hosts)
+        found: list[_Rejected] = []
+        for check in self._filters:
+            if check.on_rebuild:
+                found += _split(check, request, hosts, there & ~check.passes(request, hosts))
+        return [part.reason.text(request) for part in found]
 
     def _filter(self, request: Request, hosts: Hosts) -> tuple[Mask, tuple[FilterResult, ...], list[_Rejected]]:
         """Who is left; what became of the hosts at each filter that had something to check; and who was rejected."""

@@ -83,6 +83,11 @@ class Scheduler:
 
         return await rehearse(planner, hosts, following)
 
+    async def objections(self, request: Request) -> list[str]:
+        """Why a server cannot stay on the host that the request names, with the image that it names."""
+        planner, hosts = await self.look()
+        return planner.objections(request, hosts)
+
     async def look(self) -> tuple[Planner, Hosts]:
         """Who plans, and the hosts as the database has them now, for whoever wants to know what would be."""
         if self._planner is None:

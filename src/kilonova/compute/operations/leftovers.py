@@ -237,7 +237,7 @@ async def _idle(op: Operation) -> Row | None:
 
 
 async def _moved_since(op: Operation) -> bool:
-    """Whether the operation that left this behind succeeded after all, or a later one has moved or rebuilt the server."""
+    """Whether the operation that left this behind succeeded after all, or a later one moved or rebuilt the server."""
     return bool(await op.db.fetch_value(_MOVED, op.params["operation"], op.params["guest_id"]))
 
 

@@ -100,15 +100,15 @@ async def prepare(ctx: Context) -> Prepared:
     destinations.authorize(ctx, body)
     least, most = _count(body)
     flavor = await flavors.referred(ctx, ctx.db, str(body["flavorRef"]))
-    image = await _image(ctx, _image_id(body), flavor)
-    _check_needs(flavor, image)
-    key = await _key(ctx, body.get("key_name"))
+    image = await fitting_image(ctx, _image_id(body), flavor)
+    check_needs(flavor, image)
+    key = await key_named(ctx, body.get("key_name"))
     pin, destination = await destinations.asked(ctx, body)
     nics = await networks.requested(ctx, body["networks"])
     if most > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
-    await _check_metadata(ctx, body.get("metadata", {}))
+    await check_metadata(ctx, body.get("metadata", {}))
     common = _record(ctx, flavor, image, key)
     common["pinned_zone"] = pin
     return Prepared(
@@ -237,7 +237,8 @@ def _image_id(body: dict[str, Any]) -> str:
     return str(reference)
 
 
-async def _image(ctx: Context, image_id: str, flavor: Row) -> dict[str, Any]:
+async def fitting_image(ctx: Context, image_id: str, flavor: Row) -> dict[str, Any]:
+    """The image, if a server of that flavor can be made of it."""
     image: dict[str, Any] | None = await ctx.services.image.show(image_id, ctx.auth_token)
     if image is None:
         raise BadRequest(f"Can not find requested image {image_id}.")
@@ -271,7 +272,7 @@ def image_properties(image: dict[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in image.items() if key not in _IMAGE_FACTS and value is not None}
 
 
-def _check_needs(flavor: Row, image: dict[str, Any]) -> None:
+def check_needs(flavor: Row, image: dict[str, Any]) -> None:
     """What flavor and image ask of a host must make sense before any host is asked."""
     try:
         needs(flavor_copy(flavor), image_properties(image))
@@ -279,7 +280,7 @@ def _check_needs(flavor: Row, image: dict[str, Any]) -> None:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
 
 
-async def _key(ctx: Context, name: str | None) -> Row | None:
+async def key_named(ctx: Context, name: str | None) -> Row | None:
     if name is None:
         return None
     key = await keypairs.get(ctx.db, ctx.token.user_id, name)
@@ -301,7 +302,7 @@ async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[st
     return names
 
 
-async def _check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
+async def check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
     if not metadata:
         return
     limits = await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)

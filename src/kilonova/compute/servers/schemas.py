@@ -29,6 +29,9 @@ DEVICE_TAG: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "patter
 ACCESS_V4: Schema = {"type": "string", "format": "ipv4"}
 ACCESS_V6: Schema = {"type": "string", "format": "ipv6"}
 FLAVOR_REF: Schema = {"type": ["string", "integer"], "minLength": 1, "maxLength": 255, "minimum": 0}
+USER_DATA: Schema = {"type": ["string", "null"], "format": "base64", "maxLength": 65535}
+# Old clients give the image's address, which ends with its id.
+IMAGE_REF: Schema = {"anyOf": [UUID, {"type": "string", "maxLength": 255, "pattern": "/[0-9a-fA-F-]{36}/?$"}]}
 DISK_CONFIG: Schema = {"type": "string", "enum": ["AUTO", "MANUAL"]}
 NETWORK_KEYS: Schema = {
     "uuid": UUID,
@@ -96,7 +99,7 @@ CREATE: Schema = closed(
                     "items": closed({"name": {"type": "string", "minLength": 1, "maxLength": 255}}),
                 },
                 "metadata": METADATA,
-                "user_data": {"type": ["string", "null"], "format": "base64", "maxLength": 65535},
+                "user_data": USER_DATA,
                 "availability_zone": NAME,
                 "host": HOST,
                 "hypervisor_hostname": HOST,

@@ -101,6 +101,7 @@ TRANSITIONS = {
     # Both go on to the state that the server had before it was resized.
     "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
     "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
+    "rebuild": Transition("rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}),
     "os-migrateLive": Transition("os-migrateLive", _from(ACTIVE, to=ACTIVE)),
     # Only what ran runs again, and that before 2.95.
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),

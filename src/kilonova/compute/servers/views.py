@@ -185,7 +185,7 @@ FIELDS = {
     "fault": Field(fault, OBJECT, optional=True),
 }
 
-# In the answers to PUT, older versions show little of this (see 2.75).
+# In the answers to PUT and rebuild, older versions show little of this (see 2.75).
 UPDATE_ALWAYS = frozenset(
     {
         *("id", "name", "status", "tenant_id", "user_id", "metadata", "hostId", "image", "flavor", "created"),
@@ -195,7 +195,16 @@ UPDATE_ALWAYS = frozenset(
     }
 )
 
+# User data stands under a name of its own, for whoever may rebuild.
+REBUILD_FIELDS = {
+    **{name: field for name, field in FIELDS.items() if name != "OS-EXT-SRV-ATTR:user_data"},
+    "user_data": col("user_data", NULLABLE),
+    "adminPass": col("admin_pass", TEXT),
+}
+REBUILD_ALWAYS = UPDATE_ALWAYS | {"key_name", "user_data", "adminPass"}
+
 api.view(View("server", FIELDS))
 api.view(View("server detail", {name: field for name, field in FIELDS.items() if name != "server_groups"}))
 api.view(View("server update", FIELDS))
+api.view(View("server rebuild", REBUILD_FIELDS))
 api.view(View("server brief", {"id": FIELDS["id"], "name": FIELDS["name"], "links": FIELDS["links"]}))

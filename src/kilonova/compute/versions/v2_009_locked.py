@@ -2,4 +2,6 @@
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.9", __doc__, [view("server", "server detail", "server update").gains("locked")])
+version = Microversion(
+    "2.9", __doc__, [view("server", "server detail", "server update", "server rebuild").gains("locked")]
+)

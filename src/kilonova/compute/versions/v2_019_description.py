@@ -1,6 +1,6 @@
 """Servers have a description of their own; before, it was the name."""
 
-from kilonova.http.versions import Microversion, behaviour, request, view
+from kilonova.http.versions import Microversion, action, behaviour, request, view
 
 version = Microversion(
     "2.19",
@@ -8,7 +8,8 @@ version = Microversion(
     [
         request("POST /servers").gains("server.description"),
         request("PUT /servers/{server_id}").gains("server.description"),
-        view("server", "server detail", "server update").gains("description"),
+        action("rebuild").gains("description"),
+        view("server", "server detail", "server update", "server rebuild").gains("description"),
         behaviour("a server's description is its own"),
     ],
 )

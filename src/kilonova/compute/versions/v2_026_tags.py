@@ -2,4 +2,6 @@
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.26", __doc__, [view("server", "server detail", "server update").gains("tags")])
+version = Microversion(
+    "2.26", __doc__, [view("server", "server detail", "server update", "server rebuild").gains("tags")]
+)

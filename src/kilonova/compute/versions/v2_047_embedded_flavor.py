@@ -6,5 +6,9 @@ from kilonova.http.versions import Microversion, view
 version = Microversion(
     "2.47",
     __doc__,
-    [view("server", "server detail", "server update").changes("flavor", before=flavor_link, schema=OBJECT)],
+    [
+        view("server", "server detail", "server update", "server rebuild").changes(
+            "flavor", before=flavor_link, schema=OBJECT
+        )
+    ],
 )

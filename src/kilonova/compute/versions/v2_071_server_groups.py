@@ -2,4 +2,4 @@
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.71", __doc__, [view("server", "server update").gains("server_groups")])
+version = Microversion("2.71", __doc__, [view("server", "server update", "server rebuild").gains("server_groups")])

@@ -6,7 +6,7 @@ version = Microversion(
     "2.73",
     __doc__,
     [
-        view("server", "server detail", "server update").gains("locked_reason"),
+        view("server", "server detail", "server update", "server rebuild").gains("locked_reason"),
         query("GET /servers").gains("locked"),
         query("GET /servers/detail").gains("locked"),
     ],

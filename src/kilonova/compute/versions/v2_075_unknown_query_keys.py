@@ -1,10 +1,17 @@
-"""Many lists refuse unknown query keys; the answer to a server's update shows all that showing it does; a flavor
-without swap shows 0, a hypervisor without servers an empty list.
+"""Many lists refuse unknown query keys; the answers to a server's update and rebuild show all that showing it does; a
+flavor without swap shows 0, a hypervisor without servers an empty list.
 """
 
 from kilonova.compute.flavors.views import empty_for_zero
 from kilonova.compute.hypervisors.views import SERVERS, servers_if_any
-from kilonova.compute.servers.views import FIELDS, OBJECT, UPDATE_ALWAYS, bare_addresses
+from kilonova.compute.servers.views import (
+    FIELDS,
+    OBJECT,
+    REBUILD_ALWAYS,
+    REBUILD_FIELDS,
+    UPDATE_ALWAYS,
+    bare_addresses,
+)
 from kilonova.http.versions import Microversion, query, view
 
 CLOSED = (
@@ -29,8 +36,9 @@ version = Microversion(
     __doc__,
     [
         *(query(target).closes() for target in CLOSED),
-        view("server update").changes("addresses", before=bare_addresses, schema=OBJECT),
+        view("server update", "server rebuild").changes("addresses", before=bare_addresses, schema=OBJECT),
         view("server update").gains(*(name for name in FIELDS if name not in UPDATE_ALWAYS)),
+        view("server rebuild").gains(*(name for name in REBUILD_FIELDS if name not in REBUILD_ALWAYS)),
         view("flavor").changes("swap", before=empty_for_zero, schema={"type": ["integer", "string"]}),
         view("hypervisor summary", "hypervisor").changes(
             "servers", before=servers_if_any, schema=SERVERS, optional=True

@@ -4,7 +4,7 @@ from typing import Any
 
 from kilonova.compute.servers.views import ATTRIBUTES, TEXT
 from kilonova.http import Context
-from kilonova.http.versions import Microversion, behaviour, request, view
+from kilonova.http.versions import Microversion, action, behaviour, request, view
 
 
 def hostname(row: Any, ctx: Context) -> Any:
@@ -17,7 +17,8 @@ version = Microversion(
     [
         request("POST /servers").gains("server.hostname"),
         request("PUT /servers/{server_id}").gains("server.hostname"),
-        view("server", "server detail", "server update").changes(
+        action("rebuild").gains("hostname"),
+        view("server", "server detail", "server update", "server rebuild").changes(
             "OS-EXT-SRV-ATTR:hostname", before=hostname, schema=TEXT, policy=ATTRIBUTES
         ),
         behaviour("everybody filters servers by hostname"),

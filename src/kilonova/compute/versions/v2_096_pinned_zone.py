@@ -3,5 +3,7 @@
 from kilonova.http.versions import Microversion, view
 
 version = Microversion(
-    "2.96", __doc__, [view("server", "server detail", "server update").gains("pinned_availability_zone")]
+    "2.96",
+    __doc__,
+    [view("server", "server detail", "server update", "server rebuild").gains("pinned_availability_zone")],
 )

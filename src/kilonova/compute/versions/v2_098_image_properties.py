@@ -6,5 +6,9 @@ from kilonova.http.versions import Microversion, view
 version = Microversion(
     "2.98",
     __doc__,
-    [view("server", "server detail", "server update").changes("image", before=image_without_properties)],
+    [
+        view("server", "server detail", "server update", "server rebuild").changes(
+            "image", before=image_without_properties
+        )
+    ],
 )

@@ -2,4 +2,6 @@
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.100", __doc__, [view("server", "server detail", "server update").gains("scheduler_hints")])
+version = Microversion(
+    "2.100", __doc__, [view("server", "server detail", "server update", "server rebuild").gains("scheduler_hints")]
+)

@@ -9,7 +9,8 @@ cause gives `Reasons`; a host counts for the first that applies.
 
 More names are optional: `reads = ("servers", "operations")` asks for the counts of `hosts.loads`, and
 `even_if_forced = True` has the filter judge also the host that an administrator forces a server to. Where the number of
-servers on a host decides, `room(hosts)` says how many more there may be: it is for `kilonova fit`.
+servers on a host decides, `room(hosts)` says how many more there may be: it is for `kilonova fit`. With
+`on_rebuild = True` the filter also judges whether a server may stay on its host with another image.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Filter(NamedTuple):
     """Whether it also judges a host that an administrator insists on."""
     room: Callable[[Hosts], Numbers] | None = None
     """How many more servers each host may have before the filter rejects it, where their number alone decides."""
+    on_rebuild: bool = False
+    """Whether it also judges a server that gets another image where it is."""
 
 
 def all_of(hosts: Hosts, masks: Iterable[Mask]) -> Mask:
@@ -98,6 +101,7 @@ def _load(name: str) -> Filter:
             tuple(getattr(module, "reads", ())),
             bool(getattr(module, "even_if_forced", False)),
             getattr(module, "room", None),
+            bool(getattr(module, "on_rebuild", False)),
         )
     except AttributeError as trouble:
         raise ValueError(f"{name!r} is no scheduler filter: {trouble}") from trouble

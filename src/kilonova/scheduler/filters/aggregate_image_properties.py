@@ -46,6 +46,8 @@ def _other(key: str, value: str) -> Reason:
 
 reason = Reasons(lambda request: [_other(key, value) for key, value in request.image_properties.items()])
 
+on_rebuild = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     return all_of(hosts, (_fits(key, value, hosts) for key, value in request.image_properties.items()))

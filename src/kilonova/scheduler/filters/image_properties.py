@@ -151,6 +151,8 @@ def _reason(wish: _Wish) -> Reason:
 
 reason = Reasons(lambda request: [_reason(wish) for wish in _wishes(request)])
 
+on_rebuild = True
+
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     return all_of(hosts, (hosts.machines.where(wish.met, hosts.everywhere) for wish in _wishes(request)))

@@ -26,6 +26,8 @@ INSIDE = Reason(
 
 reason = Reasons(lambda _: (OUTSIDE, INSIDE))
 
+on_rebuild = True
+
 
 def _isolated(request: Request, hosts: Hosts) -> bool:
     return request.image_id in hosts.settings.isolated_images

@@ -45,6 +45,7 @@ reason = Reasons(
 )
 
 even_if_forced = True
+on_rebuild = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
