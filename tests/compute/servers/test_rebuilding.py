@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from kilonova.compute.operations import leftovers
+from kilonova.doctor import examine
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
 from tests.compute.placements.test_dry_run import DRY
 from tests.compute.placements.test_dry_run import everything as tables
@@ -317,6 +318,9 @@ def test_an_image_that_the_host_is_not_made_for(sqlite_url: str) -> None:
                 assert code == 400, message
                 assert message.startswith("The server's host cannot have a server of this image: "), message
                 assert server[HOST] not in message
+            image_id = await make_image(c, hw_cpu_policy="dedicated")
+            code, message = await refused(c, server["id"], "rebuild", {"imageRef": image_id}, as_="member")
+            assert (code, "other resources" in message) == (400, True)
             _, shown = await rebuild(c, server["id"], imageRef=await make_image(c))
             assert shown["status"] == "ACTIVE"
 
@@ -399,6 +403,26 @@ def test_a_host_that_cannot_leaves_the_old_disk_running(database_url: str, step:
             _, shown = await rebuild(c, server["id"], imageRef=image_id, name="new")
             assert (shown["name"], "fault" in shown) == ("new", False)
             assert await machine(c) != before
+
+    run(scenario())
+
+
+def test_what_is_yet_to_be_discarded_is_no_finding(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server = await c.active()
+            with rules(c) as sim:
+                sim.add_failure(server[HOST], "discard", "error", None, None)
+                await rebuild(c, server["id"], imageRef=await make_image(c))
+                assert await unfinished(c) == ["clear guest"]
+                assert len(await c.kept()) == 1
+                async with c.db.transaction() as tx:  # as if it were long ago
+                    await tx.execute("UPDATE operations SET finished_at = 1 WHERE finished_at IS NOT NULL")
+                assert await examine(c.db, await c.everything()) == []
+                _, shown = await rebuild(c, server["id"])
+                assert (shown["status"], len(await c.kept())) == ("ACTIVE", 2)
+                sim.clear()
+            await machine(c)
 
     run(scenario())
 

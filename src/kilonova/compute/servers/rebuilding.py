@@ -32,6 +32,7 @@ from kilonova.compute.servers.schemas import (
 )
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
+from kilonova.scheduler.specs import needs
 from kilonova.store import Row
 
 RULE = "os_compute_api:servers:rebuild"
@@ -129,10 +130,13 @@ async def _columns(ctx: Context, row: Row, asked: dict[str, Any]) -> dict[str, A
 
 
 async def _check_host(ctx: Context, row: Row, columns: dict[str, Any]) -> None:
-    """Another image may ask for what the server's host is not."""
+    """Another image may ask for what the server's host is not, or for more of it than the server holds."""
     if all(row[name] == columns[name] for name in ("image_id", "image_properties")):
         return
     here = Destination(host=row["host"], hypervisor_hostname=row["hypervisor_hostname"])
     request = await request_for(ctx.db, {**row, **columns}, destination=here)
+    held = needs(orjson.loads(row["flavor"]), orjson.loads(row["image_properties"]))
+    if (request.resources, request.groups) != (held["resources"], held["groups"]):
+        raise BadRequest("The image asks for other resources of a host than the server has there.")
     if objections := await ctx.services.scheduler.objections(request):
         raise BadRequest(f"The server's host cannot have a server of this image: {', '.join(objections)}")
