@@ -23,12 +23,22 @@ IN_A_CELL = {"cell": "cell"}
 LOOK_EVERY = 0.4
 # How often each is asked for, by the status that the server showed last.
 WISHES: dict[str, dict[str, int]] = {
-    "ACTIVE": {"migrateLive": 6, "migrate": 3, "resize": 4, "shelve": 4, "stop": 1, "reboot": 1, "pin": 2, "delete": 1},
-    "SHUTOFF": {"start": 3, "migrate": 2, "resize": 3, "shelve": 2, "pin": 1, "delete": 1},
+    "ACTIVE": {
+        "migrateLive": 6,
+        "migrate": 3,
+        "resize": 4,
+        "shelve": 4,
+        "rebuild": 2,
+        "stop": 1,
+        "reboot": 1,
+        "pin": 2,
+        "delete": 1,
+    },
+    "SHUTOFF": {"start": 3, "migrate": 2, "resize": 3, "shelve": 2, "rebuild": 1, "pin": 1, "delete": 1},
     "VERIFY_RESIZE": {"confirm": 3, "revert": 3, "pin": 1, "delete": 1},
     "SHELVED": {"unshelve": 2, "offload": 2, "delete": 1},
     "SHELVED_OFFLOADED": {"unshelve": 8, "pin": 1, "delete": 1},
-    "ERROR": {"delete": 1},
+    "ERROR": {"rebuild": 1, "delete": 1},
     "MIGRATING": {"abort": 2, "hurry": 2, "pin": 1},
 }
 BUSY = {"pin": 6, "delete": 1}
@@ -228,6 +238,9 @@ class Users:
         if self.chance.random() < 0.3:
             wish["availability_zone"] = self.chance.choice((None, *ZONES))
         self._ask(server, "unshelve", wish or None)
+
+    def _rebuild(self, server: dict[str, Any]) -> None:
+        self._ask(server, "rebuild", {"imageRef": self.image})
 
     def _start(self, server: dict[str, Any]) -> None:
         self._ask(server, "os-start", None, "start")

@@ -125,8 +125,10 @@ def _move_at_random(
     found = _settled(client, empty_url)
     _check_servers(cloud, users, found)
     evacuated = _check_histories(client, users, found)
-    same = (disks.keys() & trouble.disks().keys()) - evacuated
+    rebuilt = {row["server_id"] for row in _ask(empty_url, _REBUILT)}
+    same = (disks.keys() & trouble.disks().keys()) - evacuated - rebuilt
     assert {one: disks[one] for one in same} == {one: trouble.disks()[one] for one in same}
+    assert not {one for one in rebuilt & disks.keys() if trouble.disks().get(one) == disks[one]}
     trouble.close()
     _examine(cloud, empty_url)
     _remove_all(client, cloud, empty_url, found)
@@ -170,6 +172,9 @@ _UNFINISHED = """
 SELECT id, kind, server_id, host, state, step, attempt, trouble, error, params FROM operations
 WHERE finished_at IS NULL ORDER BY seq
 """
+
+
+_REBUILT = "SELECT DISTINCT server_id FROM operations WHERE kind = 'rebuild' AND state = 'done'"
 
 
 def _ask(url: str, sql: str) -> list[dict[str, Any]]:
