@@ -184,7 +184,7 @@ CASES = [
         "- 2.41 2.81",
         "POST",
         "/os-aggregates/1/action",
-        {"add_host": {"host": "host2"}},
+        {"add_host": {"host": "host4"}},
     ),
     *every(
         "os-aggregates/aggregates-remove-host-post-resp.json",
@@ -238,7 +238,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=[case.sample.removesuffix(".json") for case in CASES])
 def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> None:
     async def scenario() -> Any:
-        async with cloud(sqlite_url, hosts=3, process_host="ctl") as c:
+        async with cloud(sqlite_url, hosts=4, process_host="ctl") as c:
             await furnish(c)
             found = await c.db.fetch_one(
                 "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
