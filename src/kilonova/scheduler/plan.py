@@ -37,6 +37,8 @@ _FEW = 20
 _EXPLAINED = 1000
 # Seconds after which a search lets others have their turn, if its caller does.
 _TURN = 0.005
+# So much noise at least that a few hosts, too, have their turns alike.
+_NOISE = 10_000
 
 T = TypeVar("T")
 Pieces = Generator[None, None, T]
@@ -154,7 +156,7 @@ class Planner:
     def _tie_break(self, number: int) -> Numbers:
         """Chance decides between equals. A random stretch of a fixed noise is as good as new noise, and free."""
         if len(self._noise) < 2 * number:
-            self._noise = self._chance.random(4 * number) * self._jitter
+            self._noise = self._chance.random(max(4 * number, _NOISE)) * self._jitter
         start = int(self._chance.integers(len(self._noise) - number))
         return self._noise[start : start + number]
 
