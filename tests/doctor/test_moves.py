@@ -196,8 +196,8 @@ async def add_leftover(db: Database, kind: str = "clear guest", **values: Any) -
     "kind, slot, there",
     [
         ("clear guest", None, [guest(), guest("sim-002")]),
-        ("clear guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
-        ("clear guest", MOVE, [guest()]),
+        ("clear slot", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
+        ("clear slot", MOVE, [guest()]),
         ("restore guest", None, [guest(), guest("sim-002", power="shutdown")]),
         ("restore guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
     ],
@@ -246,7 +246,7 @@ def test_a_guest_that_is_to_go_back_into_its_slot_may_be_out_of_it(
     assert findings(database, prepare, guest("sim-002"), *there) == []
 
 
-@pytest.mark.parametrize("kind", ["clear guest", "restore guest", "park guest again"])
+@pytest.mark.parametrize("kind", ["clear guest", "clear slot", "restore guest", "park guest again"])
 def test_a_host_that_is_up_does_what_it_has_to(database: Opener, kind: str) -> None:
     async def prepare(db: Database) -> None:
         await sound(db)

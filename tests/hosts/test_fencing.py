@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kilonova import clock
-from kilonova.compute.operations.leftovers import ClearGuest
+from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.heartbeat import Heartbeat, is_up
@@ -176,7 +176,7 @@ def test_what_is_kept_in_a_slot_keeps_no_host_down(database_url: str) -> None:
                 sim.add_failure(A, "discard", "error", None, "stuck")
                 async with c.db.transaction() as tx:
                     fence = {"operation": "op", "round": 1, "epoch": 1}
-                    await begin(tx, ClearGuest, params={"guest_id": "g", "host": A, "slot": "s", **fence}, host=A)
+                    await begin(tx, ClearSlot, params={"guest_id": "g", "host": A, "slot": "s", **fence}, host=A)
                 await age(c)
                 assert await c.heartbeat.beat() == 4
                 assert await up(c, A)

@@ -11,7 +11,7 @@ import orjson
 
 from kilonova import clock
 from kilonova.compute.migrations.model import MIGRATION, RESIZE
-from kilonova.compute.operations.leftovers import ClearGuest, ParkGuest, RestoreGuest
+from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot, ParkGuest, RestoreGuest
 from kilonova.doctor.remedies import REMEDIES
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.messages import GuestState
@@ -102,7 +102,7 @@ def _leftover(row: Row) -> Row:
     return {**orjson.loads(row["params"]), **row, "trouble": trouble.get("message")}
 
 
-LEFTOVERS = (ClearGuest.kind, RestoreGuest.kind, ParkGuest.kind)
+LEFTOVERS = (ClearGuest.kind, ClearSlot.kind, RestoreGuest.kind, ParkGuest.kind)
 
 _SERVERS = """
 SELECT id, name, vm_state, power_state, host, hypervisor_hostname, nics, flavor, image_properties, vcpus, ram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kilonova.compute.operations.leftovers import ClearGuest, ParkGuest, RestoreGuest
+from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot, ParkGuest, RestoreGuest
 from kilonova.compute.servers.states import ERROR, RUNNING, SHELVED, SHUTDOWN
 from kilonova.doctor.facts import Facts, Finding, named
 from kilonova.hosts.messages import GuestState
@@ -16,7 +16,8 @@ _POWER = {RUNNING: "running", SHUTDOWN: "shutdown"}
 def findings(facts: Facts) -> Iterator[Finding]:
     if facts.guests is None:
         return
-    to_clear = {(row["host"], row["guest_id"], row.get("slot")) for row in _leftovers(facts, ClearGuest.kind)}
+    clearings = _leftovers(facts, ClearGuest.kind, ClearSlot.kind)
+    to_clear = {(row["host"], row["guest_id"], row.get("slot")) for row in clearings}
     # Whether such a guest is in its slot, nobody knows.
     unsure = {(row["host"], row["guest_id"]) for row in _leftovers(facts, RestoreGuest.kind, ParkGuest.kind)}
     there = {(host, guest.id, guest.slot or None) for host, guest in facts.guests}

@@ -27,8 +27,8 @@ SOON = 0.5
 # Also what is still being evacuated: its guest is to be cleared next. Few are unfinished, and `run_at` leads to the
 # index of these. What is only kept in a slot does not run, and is no reason to give up a host with all its guests.
 _CLEARING = """
-SELECT id, host, params LIKE '%"slot":"%' AS kept FROM operations
-WHERE kind = 'clear guest' AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
+SELECT id, host, kind = 'clear slot' AS kept FROM operations
+WHERE kind IN ('clear guest', 'clear slot') AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
 UNION ALL
 SELECT o.id, m.source_host AS host, FALSE AS kept FROM operations o JOIN moves m ON m.operation_id = o.id
 WHERE o.kind = 'evacuate' AND o.finished_at IS NULL AND o.run_at >= 0

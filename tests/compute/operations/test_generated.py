@@ -8,11 +8,12 @@ import orjson
 
 from kilonova.compute.operations.boot import Boot
 from kilonova.compute.operations.delete import Delete
-from kilonova.compute.operations.leftovers import ClearGuest
+from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.server_groups import model as groups
+from kilonova.hosts.messages import Command, Park
 from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
 from kilonova.placement.changes import facts_changed
@@ -130,6 +131,7 @@ class TestClearGuest(ServerOperation):
 
     __test__ = True
     operation: ClassVar[type[Operation]] = ClearGuest
+    slot: ClassVar[str | None] = None
 
     async def begin(self, tx: Transaction, world: World) -> str:
         """The server is said to be elsewhere, while its guest is where it was built."""
@@ -138,10 +140,26 @@ class TestClearGuest(ServerOperation):
         boot = await tx.fetch_one("SELECT id, round, epoch FROM operations WHERE kind = 'boot'")
         assert boot is not None
         command = {"operation": boot["id"], "round": boot["round"], "epoch": boot["epoch"] + 1}
-        return await begin(tx, ClearGuest, params={"guest_id": world.server_id, "host": host, **command})
+        params = {"guest_id": world.server_id, "host": host, "slot": self.slot, **command}
+        return await begin(tx, self.operation, params=params)
 
     async def census(self, db: Database, world: World) -> Any:
         return await db.fetch("SELECT resource_class, used FROM allocations ORDER BY 1")
 
     async def outcome(self, db: Database, world: World) -> Any:
-        return await world.cloud.guests()
+        return await world.cloud.guests(), await world.cloud.kept()
+
+
+class TestClearSlot(TestClearGuest):
+    """The guest was put aside."""
+
+    operation: ClassVar[type[Operation]] = ClearSlot
+    slot: ClassVar[str | None] = "aside"
+    _expected: ClassVar[Any] = None
+
+    async def make_server(self, db: Database, world: World) -> None:
+        await super().make_server(db, world)
+        host = await db.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
+        verb = Park(guest_id=world.server_id, slot="aside")
+        await world.hosts.call(host, Command(host=host, operation="aside", step="park", epoch=1, verb=verb))
+        assert len(await world.cloud.kept()) == 1

@@ -19,7 +19,7 @@ REFUSED = [
     ("migrate", None, "receive", "unpark", "restore guest"),
     ("migrate", None, "receive", "destroy", "clear guest"),
     ("shelve", None, "snapshot", "power_on", "restore guest"),
-    ("os-migrateLive", LIVE, "migrate_live", "discard", "clear guest"),
+    ("os-migrateLive", LIVE, "migrate_live", "discard", "clear slot"),
     ("os-migrateLive", LIVE, "migrate_live", "stop_migration", None),
     ("os-migrateLive", LIVE, "migrate_live", "guests", None),
 ]

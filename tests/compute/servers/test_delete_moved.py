@@ -64,7 +64,7 @@ def test_a_resized_server_one_of_whose_hosts_is_down(database_url: str, which: s
             await c.delete(f"/servers/{server['id']}")
             await c.gone(server["id"])
             assert await c.db.fetch("SELECT uuid FROM consumers") == []
-            assert await unfinished(c) == ["clear guest"]
+            assert await unfinished(c) == ["clear guest" if which == "dest_host" else "clear slot"]
             await find_again(c, host)
             await gone_for_good(c, server["id"])
 

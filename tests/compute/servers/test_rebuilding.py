@@ -414,7 +414,7 @@ def test_what_is_yet_to_be_discarded_is_no_finding(sqlite_url: str) -> None:
             with rules(c) as sim:
                 sim.add_failure(server[HOST], "discard", "error", None, None)
                 await rebuild(c, server["id"], imageRef=await make_image(c))
-                assert await unfinished(c) == ["clear guest"]
+                assert await unfinished(c) == ["clear slot"]
                 assert len(await c.kept()) == 1
                 async with c.db.transaction() as tx:  # as if it were long ago
                     await tx.execute("UPDATE operations SET finished_at = 1 WHERE finished_at IS NOT NULL")

@@ -85,7 +85,7 @@ def test_a_silent_host_is_left_for_the_next(database_url: str) -> None:
                     sim.add_failure(lost, step, "unreachable", None, None)
                 shown = await resize(c, server["id"])
                 assert (shown["status"], shown[HOST] in (lost, server[HOST])) == ("VERIFY_RESIZE", False)
-                assert set(await unfinished(c)) <= {"clear guest"}
+                assert set(await unfinished(c)) <= {"clear guest", "clear slot"}
                 sim.clear()
             await all_done(c)
             assert (await c.guests()) == {server["id"]: (shown[HOST], "running")}
@@ -320,7 +320,7 @@ def test_a_silent_source_does_not_keep_anybody_from_confirming(database_url: str
             shown = await confirm(c, server["id"])
             assert (shown["status"], shown[HOST]) == ("ACTIVE", waits[HOST])
             assert list(await shares(c, server["id"])) == ["server"]
-            assert await unfinished(c) == ["clear guest"]
+            assert await unfinished(c) == ["clear slot"]
             with rules(c) as sim:
                 sim.clear()
             await all_done(c)

@@ -29,10 +29,10 @@ REFUSALS, DELAYS = 10, 20
 
 
 class ClearGuest(Operation):
-    """Destroy a guest that may be on a host where its server is no longer, or what is left of it in a slot.
+    """Destroy a guest that may be on a host where its server is no longer.
 
-    `params`: `guest_id`, `host`, `slot` (or null for the guest itself), and of the command that may have put it there
-    `operation`, `round`, and a higher `epoch`, so that the host refuses that command if it comes late.
+    `params`: `guest_id`, `host`, `slot` (null), and of the command that may have put it there `operation`, `round`, and
+    a higher `epoch`, so that the host refuses that command if it comes late.
     """
 
     kind = "clear guest"
@@ -43,6 +43,22 @@ class ClearGuest(Operation):
     def steps() -> tuple[Step, ...]:
         why = "nobody wants the guest back"
         return (Step("destroy guest", _clear, undo=None, why=why, deadline=FOR_EVER),)
+
+
+class ClearSlot(Operation):
+    """Discard what a host may keep of a guest in a slot. It does not run, so the host counts as up all the while.
+
+    `params`: those of ClearGuest.
+    """
+
+    kind = "clear slot"
+    action = ""
+    background = True
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        why = "nobody wants the guest back"
+        return (Step("discard guest", _clear, undo=None, why=why, deadline=FOR_EVER),)
 
 
 class RestoreGuest(Operation):
@@ -114,13 +130,13 @@ async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
 
 
 async def leave_guest(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
-    """Have the operation's guest destroyed when the host is back. Repeating it changes nothing."""
-    await _leave(op, tx, ClearGuest, host, slot)
+    """Have the operation's guest, or what is in the slot, gone when the host is back. Repeating it changes nothing."""
+    await _leave(op, tx, _clearer(slot), host, slot)
 
 
 async def is_left(op: Operation, host: str, *, slot: str | None = None) -> bool:
     """Whether the operation has left this to be cleared, which the host would refuse if it were spoken to again."""
-    possible = [_identity(op, ClearGuest, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [_identity(op, _clearer(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
@@ -261,6 +277,10 @@ async def _fenced(op: Operation, verb: Change) -> None:
 async def _server(op: Operation) -> Row | None:
     sql = "SELECT id, host, deleted, power_state FROM servers WHERE id = $1"
     return await op.db.fetch_one(sql, op.params["guest_id"])
+
+
+def _clearer(slot: str | None) -> type[Operation]:
+    return ClearGuest if slot is None else ClearSlot
 
 
 def _clearing(guest_id: str, slot: str | None) -> Change:

@@ -69,9 +69,7 @@ async def move_request(
 async def uncleared(reader: Reader, server_id: str) -> frozenset[str]:
     """Hosts that are to remove remains of the server's guest, and might remove a new one with them."""
     rows = await reader.fetch(_CLEARING, server_id)
-    found = ((row["host"], orjson.loads(row["params"])) for row in rows)
-    # What is removed from a slot cannot be mistaken for the guest.
-    return frozenset(host for host, params in found if params["guest_id"] == server_id and not params.get("slot"))
+    return frozenset(row["host"] for row in rows if orjson.loads(row["params"])["guest_id"] == server_id)
 
 
 # A lost host may have thousands to clear, so what is not about this server is not even read.

@@ -51,11 +51,7 @@ async def uncleared(reader: Reader, host: str) -> int:
     return found
 
 
-# What is only kept in a slot does not run.
-_UNCLEARED = """
-SELECT COUNT(*) FROM operations
-WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL AND params NOT LIKE '%"slot":"%'
-"""
+_UNCLEARED = "SELECT COUNT(*) FROM operations WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL"
 
 
 async def has_servers(reader: Reader, row: Row) -> bool:
