@@ -389,6 +389,7 @@ CREATE TABLE servers (
     root_device_name TEXT COLLATE "C",
     shelved_at DOUBLE PRECISION,
     shelved_image_id TEXT COLLATE "C",
+    trusted_certificates TEXT COLLATE "C",
     locked BOOLEAN NOT NULL,
     locked_reason TEXT COLLATE "C",
     fault TEXT COLLATE "C",
@@ -461,6 +462,32 @@ CREATE TABLE user_quotas (
     CONSTRAINT pk_user_quotas PRIMARY KEY (project_id, user_id, resource)
 );
 
+CREATE TABLE volume_quota_classes (
+    class_name TEXT COLLATE "C" NOT NULL,
+    resource TEXT COLLATE "C" NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_volume_quota_classes PRIMARY KEY (class_name, resource)
+);
+
+CREATE TABLE volume_quotas (
+    project_id TEXT COLLATE "C" NOT NULL,
+    resource TEXT COLLATE "C" NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_volume_quotas PRIMARY KEY (project_id, resource)
+);
+
+CREATE TABLE volume_types (
+    id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    description TEXT COLLATE "C",
+    is_public BOOLEAN NOT NULL,
+    extra_specs TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_volume_types PRIMARY KEY (id),
+    CONSTRAINT uq_volume_types_name UNIQUE (name)
+);
+
 CREATE TABLE aggregate_hosts (
     aggregate_id BIGINT NOT NULL,
     host TEXT COLLATE "C" NOT NULL,
@@ -479,6 +506,37 @@ CREATE TABLE aggregate_metadata (
 );
 
 CREATE INDEX aggregate_metadata_key ON aggregate_metadata (key, value);
+
+CREATE TABLE block_devices (
+    id BIGSERIAL NOT NULL,
+    uuid TEXT COLLATE "C" NOT NULL,
+    server_id TEXT COLLATE "C" NOT NULL,
+    source_type TEXT COLLATE "C" NOT NULL,
+    destination_type TEXT COLLATE "C" NOT NULL,
+    source_id TEXT COLLATE "C",
+    volume_id TEXT COLLATE "C",
+    volume_size BIGINT,
+    volume_type TEXT COLLATE "C",
+    attachment_id TEXT COLLATE "C",
+    connection TEXT COLLATE "C",
+    device_name TEXT COLLATE "C",
+    boot_index BIGINT,
+    device_type TEXT COLLATE "C",
+    disk_bus TEXT COLLATE "C",
+    guest_format TEXT COLLATE "C",
+    tag TEXT COLLATE "C",
+    delete_on_termination BOOLEAN NOT NULL,
+    multiattach BOOLEAN NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_block_devices PRIMARY KEY (id),
+    CONSTRAINT uq_block_devices_uuid UNIQUE (uuid),
+    CONSTRAINT uq_block_devices_server_id_volume_id UNIQUE (server_id, volume_id),
+    CONSTRAINT fk_block_devices_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX block_devices_server ON block_devices (server_id, id);
+
+CREATE INDEX block_devices_volume ON block_devices (volume_id);
 
 CREATE TABLE flavor_access (
     flavor_id BIGINT NOT NULL,
@@ -758,6 +816,61 @@ CREATE INDEX ix_users_default_project_id ON users (default_project_id);
 
 CREATE INDEX ix_users_name ON users (name);
 
+CREATE TABLE volume_default_types (
+    project_id TEXT COLLATE "C" NOT NULL,
+    type_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_volume_default_types PRIMARY KEY (project_id),
+    CONSTRAINT fk_volume_default_types_type_id FOREIGN KEY(type_id) REFERENCES volume_types (id) ON DELETE CASCADE
+);
+
+CREATE TABLE volume_type_access (
+    type_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_volume_type_access PRIMARY KEY (type_id, project_id),
+    CONSTRAINT fk_volume_type_access_type_id FOREIGN KEY(type_id) REFERENCES volume_types (id) ON DELETE CASCADE
+);
+
+CREATE INDEX volume_type_access_project ON volume_type_access (project_id);
+
+CREATE TABLE volumes (
+    id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C",
+    description TEXT COLLATE "C",
+    size BIGINT NOT NULL,
+    status TEXT COLLATE "C" NOT NULL,
+    previous_status TEXT COLLATE "C",
+    type_id TEXT COLLATE "C" NOT NULL,
+    zone TEXT COLLATE "C" NOT NULL,
+    bootable BOOLEAN NOT NULL,
+    multiattach BOOLEAN NOT NULL,
+    readonly BOOLEAN NOT NULL,
+    snapshot_id TEXT COLLATE "C",
+    source_volume_id TEXT COLLATE "C",
+    image_metadata TEXT COLLATE "C",
+    data_id TEXT COLLATE "C",
+    progress BIGINT,
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_volumes PRIMARY KEY (id),
+    CONSTRAINT fk_volumes_type_id FOREIGN KEY(type_id) REFERENCES volume_types (id)
+);
+
+CREATE INDEX volumes_created ON volumes (created_at, id);
+
+CREATE INDEX volumes_name ON volumes (name, project_id);
+
+CREATE INDEX volumes_project ON volumes (project_id, created_at, id);
+
+CREATE INDEX volumes_snapshot ON volumes (snapshot_id);
+
+CREATE INDEX volumes_source ON volumes (source_volume_id);
+
+CREATE INDEX volumes_status ON volumes (status);
+
+CREATE INDEX volumes_type ON volumes (type_id);
+
 CREATE TABLE allocations (
     consumer_uuid TEXT COLLATE "C" NOT NULL,
     provider_id BIGINT NOT NULL,
@@ -849,6 +962,82 @@ CREATE TABLE standby_bindings (
 
 CREATE INDEX standby_bindings_host ON standby_bindings (host);
 
+CREATE TABLE volume_attachments (
+    id TEXT COLLATE "C" NOT NULL,
+    volume_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    server_id TEXT COLLATE "C",
+    status TEXT COLLATE "C" NOT NULL,
+    mode TEXT COLLATE "C" NOT NULL,
+    host TEXT COLLATE "C",
+    mountpoint TEXT COLLATE "C",
+    connector TEXT COLLATE "C",
+    connection TEXT COLLATE "C",
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    attached_at DOUBLE PRECISION,
+    CONSTRAINT pk_volume_attachments PRIMARY KEY (id),
+    CONSTRAINT fk_volume_attachments_volume_id FOREIGN KEY(volume_id) REFERENCES volumes (id) ON DELETE CASCADE
+);
+
+CREATE INDEX volume_attachments_project ON volume_attachments (project_id, created_at, id);
+
+CREATE INDEX volume_attachments_server ON volume_attachments (server_id);
+
+CREATE INDEX volume_attachments_volume ON volume_attachments (volume_id);
+
+CREATE TABLE volume_metadata (
+    volume_id TEXT COLLATE "C" NOT NULL,
+    key TEXT COLLATE "C" NOT NULL,
+    value TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_volume_metadata PRIMARY KEY (volume_id, key),
+    CONSTRAINT fk_volume_metadata_volume_id FOREIGN KEY(volume_id) REFERENCES volumes (id) ON DELETE CASCADE
+);
+
+CREATE INDEX volume_metadata_key ON volume_metadata (key, value);
+
+CREATE TABLE volume_snapshots (
+    id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    volume_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C",
+    description TEXT COLLATE "C",
+    size BIGINT NOT NULL,
+    status TEXT COLLATE "C" NOT NULL,
+    progress BIGINT,
+    image_metadata TEXT COLLATE "C",
+    bootable BOOLEAN NOT NULL,
+    data_id TEXT COLLATE "C",
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_volume_snapshots PRIMARY KEY (id),
+    CONSTRAINT fk_volume_snapshots_volume_id FOREIGN KEY(volume_id) REFERENCES volumes (id)
+);
+
+CREATE INDEX volume_snapshots_created ON volume_snapshots (created_at, id);
+
+CREATE INDEX volume_snapshots_project ON volume_snapshots (project_id, created_at, id);
+
+CREATE INDEX volume_snapshots_volume ON volume_snapshots (volume_id, created_at);
+
+CREATE TABLE volume_transfers (
+    id TEXT COLLATE "C" NOT NULL,
+    volume_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C",
+    salt TEXT COLLATE "C" NOT NULL,
+    key_hash TEXT COLLATE "C" NOT NULL,
+    no_snapshots BOOLEAN NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_volume_transfers PRIMARY KEY (id),
+    CONSTRAINT fk_volume_transfers_volume_id FOREIGN KEY(volume_id) REFERENCES volumes (id) ON DELETE CASCADE
+);
+
+CREATE INDEX volume_transfers_project ON volume_transfers (project_id, created_at, id);
+
+CREATE UNIQUE INDEX volume_transfers_volume ON volume_transfers (volume_id);
+
 CREATE TABLE auto_topologies (
     project_id TEXT COLLATE "C" NOT NULL,
     network_id TEXT COLLATE "C" NOT NULL,
@@ -896,4 +1085,14 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
-INSERT INTO alembic_version (version_num) VALUES ('0003');
+CREATE TABLE volume_snapshot_metadata (
+    snapshot_id TEXT COLLATE "C" NOT NULL,
+    key TEXT COLLATE "C" NOT NULL,
+    value TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_volume_snapshot_metadata PRIMARY KEY (snapshot_id, key),
+    CONSTRAINT fk_volume_snapshot_metadata_snapshot_id FOREIGN KEY(snapshot_id) REFERENCES volume_snapshots (id) ON DELETE CASCADE
+);
+
+CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
+
+INSERT INTO alembic_version (version_num) VALUES ('0004');

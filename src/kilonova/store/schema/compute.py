@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from kilonova.store.schema.base import document, ident, metadata, moment, number, sequence, string
+from kilonova.store.schema.base import document, flag, ident, metadata, moment, number, reference, sequence, string
 
 # A deleted server's row stays: its actions, and lists with `changes-since` or `deleted`, still show it.
 _ALIVE: dict[str, Any] = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
@@ -62,6 +62,8 @@ servers = Table(
     # Of a shelved server: since when, and the snapshot it comes back from.
     Column("shelved_at", Double),
     Column("shelved_image_id", String(36)),
+    # Ids of the certificates that images are to be signed with; nothing where none were named.
+    document("trusted_certificates", nullable=True),
     Column("locked", Boolean, nullable=False),
     Column("locked_reason", String(255)),
     Column("fault", Text),
@@ -261,5 +263,41 @@ moves = Table(
     Index("moves_source", "source_host", "id"),
     Index("moves_dest", "dest_host", "id"),
     Index("moves_project", "project_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+# The disks of a server beside those that every server has: all its volumes, and local disks that it asked for.
+# A server whose image is none boots from the volume with the boot index 0.
+block_devices = Table(
+    "block_devices",
+    metadata,
+    sequence("id"),
+    string("uuid"),
+    reference("server_id", "servers.id", ondelete="CASCADE"),
+    # What it is made of (image, volume, snapshot, blank) and what it becomes (local, volume).
+    string("source_type"),
+    string("destination_type"),
+    # What it is made of, where that has an id.
+    string("source_id", nullable=True),
+    string("volume_id", nullable=True),
+    number("volume_size", nullable=True),
+    string("volume_type", nullable=True),
+    # Its attachment at the volume service, and how the host reaches the volume.
+    string("attachment_id", nullable=True),
+    document("connection", nullable=True),
+    string("device_name", nullable=True),
+    # 0: what the server boots from. Nothing or less than 0: never booted from.
+    number("boot_index", nullable=True),
+    string("device_type", nullable=True),
+    string("disk_bus", nullable=True),
+    string("guest_format", nullable=True),
+    string("tag", nullable=True),
+    flag("delete_on_termination"),
+    flag("multiattach"),
+    moment("created_at"),
+    UniqueConstraint("uuid"),
+    UniqueConstraint("server_id", "volume_id"),
+    Index("block_devices_server", "server_id", "id"),
+    Index("block_devices_volume", "volume_id"),
     sqlite_autoincrement=True,
 )
