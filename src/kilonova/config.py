@@ -58,6 +58,27 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
     url: str = ""
 
 
+class Volume(msgspec.Struct, forbid_unknown_fields=True):
+    """Volumes: of the built-in service, or with `url` (without a version) of a Cinder that trusts the same identity
+    service. The built-in one copies `copies` volumes at a time, and its quotas are those of the section `volume_quota`.
+    """
+
+    url: str = ""
+    copies: int = 4
+
+
+class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
+    """Default limits of a project at the built-in volume service; sizes in GiB, -1 is none."""
+
+    volumes: int = 10
+    snapshots: int = 10
+    gigabytes: int = 1000
+    per_volume_gigabytes: int = -1
+    backups: int = 10
+    backup_gigabytes: int = 1000
+    groups: int = 10
+
+
 class Placement(msgspec.Struct, forbid_unknown_fields=True):
     """The Placement API. With `port` it also stands at the root of a port of its own (0: any free one).
 
@@ -94,7 +115,8 @@ class Operations(msgspec.Struct, forbid_unknown_fields=True):
 class Compute(msgspec.Struct, forbid_unknown_fields=True):
     """Servers: whether a resize may stay on its host; after how many seconds a resize is confirmed by itself (0: never)
     and a shelved server leaves its host (0: at once, -1: never); for how many seconds per GiB of its memory a live
-    migration may run, and how many may leave one host at a time (0: any number).
+    migration may run, and how many may leave one host at a time (0: any number); how many seconds per GiB of an image
+    the volume service has for replacing a volume's content by it, and as many again besides.
     """
 
     resize_on_same_host: bool = False
@@ -102,6 +124,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     shelved_offload_seconds: float = 0.0
     live_migration_seconds: float = 800.0
     live_migrations_per_host: int = 4
+    reimage_seconds: float = 20.0
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):
@@ -153,6 +176,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     identity: Identity = msgspec.field(default_factory=Identity)
     image: Image = msgspec.field(default_factory=Image)
     network: Network = msgspec.field(default_factory=Network)
+    volume: Volume = msgspec.field(default_factory=Volume)
     placement: Placement = msgspec.field(default_factory=Placement)
     cors: Cors = msgspec.field(default_factory=Cors)
     operations: Operations = msgspec.field(default_factory=Operations)
@@ -161,6 +185,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     sim: Sim = msgspec.field(default_factory=Sim)
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
+    volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)
 
     @property
     def data_dir(self) -> Path:

@@ -34,6 +34,7 @@ ENDPOINTS = {
     "compute": "/compute/v2.1",
     "placement": "/placement",
     "image": "/image/v2",
+    "volume": "/volume/v3",
     "network": "/network/v2.0",
 }
 _DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
@@ -181,10 +182,12 @@ class Process:
 
     def _make_clients(self) -> None:
         """Compute reaches the other services by their public APIs alone, also where they are in this process."""
-        from kilonova.http.client import InProcess
+        from kilonova.http.client import InProcess, Remote
         from kilonova.identity.client import IdentityClient
         from kilonova.image.client import ImageClient
         from kilonova.network.client import NetworkClient
+        from kilonova.volume.client import VolumeClient
+        from kilonova.volume.compute import ComputeClient
 
         services = self.services
         services.identity = IdentityClient(
@@ -192,6 +195,9 @@ class Process:
         )
         services.image = ImageClient(InProcess(self.app, "/image"))
         services.network = NetworkClient(InProcess(self.app, "/network"))
+        elsewhere = self.config.volume.url
+        services.volume = VolumeClient(Remote(elsewhere) if elsewhere else InProcess(self.app, "/volume"))
+        services.compute = ComputeClient(InProcess(self.app, "/compute"))
 
     def _make_scheduler(self, stack: AsyncExitStack) -> None:
         """Also where nothing is scheduled, for plans that are only tried. It reads no hosts before it is asked."""
@@ -276,7 +282,8 @@ class Process:
         return url_of(bound)
 
     async def _start_worker(self, stack: AsyncExitStack) -> None:
-        import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
+        import kilonova.compute.operations
+        import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
         from kilonova.compute.duties import attend
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
@@ -367,5 +374,6 @@ def _apis() -> list[Api]:
     from kilonova.image.routes import api as image
     from kilonova.network.routes import api as network
     from kilonova.placement.build import build as placement
+    from kilonova.volume import build as volume
 
-    return [identity, compute.build(), placement(), image, network]
+    return [identity, compute.build(), placement(), image, volume(), network]

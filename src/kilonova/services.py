@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kilonova.policy import Policy
     from kilonova.scheduler import Scheduler
     from kilonova.store import Database
+    from kilonova.volume.client import VolumeClient
+    from kilonova.volume.compute import ComputeClient
 
 
 class TokenValidator(Protocol):
@@ -34,6 +36,9 @@ class Services:
     identity: IdentityClient
     image: ImageClient
     network: NetworkClient
+    volume: VolumeClient
+    # How the built-in volume service tells compute of what it did.
+    compute: ComputeClient
     hosts: Transport
     scheduler: Scheduler
 

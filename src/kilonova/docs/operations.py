@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kilonova.docs.markdown import code, table
@@ -12,7 +13,8 @@ _YEAR = 365 * 24 * 3600
 
 
 def page(root: Path) -> str:
-    import kilonova.compute.operations  # noqa: F401 - registers them
+    import kilonova.compute.operations
+    import kilonova.volume.operations  # noqa: F401 - both register them
 
     return markdown(
         "# Operations",
@@ -47,5 +49,7 @@ def _step(kind: type[Operation], entry: Entry) -> list[str]:
     return [entry.name, code(task), _seconds(entry.deadline), undo]
 
 
-def _seconds(deadline: float) -> str:
+def _seconds(deadline: float | Callable[..., float]) -> str:
+    if callable(deadline):
+        return "as configured"
     return "none" if deadline > _YEAR else f"{deadline:.0f}"

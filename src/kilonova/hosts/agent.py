@@ -15,13 +15,17 @@ from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.messages import (
+    AttachDisk,
     Command,
     Describe,
     Destroy,
+    DetachDisk,
     Discard,
     Expect,
+    GrowDisk,
     HurryMigration,
     ListGuests,
+    LookConnector,
     LookMigration,
     MigrateLive,
     Park,
@@ -33,6 +37,7 @@ from kilonova.hosts.messages import (
     Snapshot,
     Spawn,
     StopMigration,
+    SwapDisk,
     Unpark,
 )
 
@@ -175,6 +180,16 @@ class Agent:
                 return await driver.hurry_migration(guest_id)
             case Snapshot(guest_id=guest_id, data=transfer):
                 return await driver.snapshot(guest_id, transfer)
+            case AttachDisk(guest_id=guest_id, disk=disk):
+                return await driver.attach_disk(guest_id, disk)
+            case DetachDisk(guest_id=guest_id, volume_id=volume_id):
+                return await driver.detach_disk(guest_id, volume_id)
+            case SwapDisk(guest_id=guest_id, volume_id=volume_id, disk=disk):
+                return await driver.swap_disk(guest_id, volume_id, disk)
+            case GrowDisk(guest_id=guest_id, volume_id=volume_id, size_gb=size_gb):
+                return await driver.grow_disk(guest_id, volume_id, size_gb)
+            case LookConnector():
+                return await driver.look_connector()
             case LookMigration(guest_id=guest_id):
                 return await driver.look_migration(guest_id)
             case ListGuests():

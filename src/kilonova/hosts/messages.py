@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
-# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted. 3: guests move.
-VERSION = 3
+# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted. 3: guests move. 4: volumes.
+VERSION = 4
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
 
@@ -54,6 +54,34 @@ class Key(Message, frozen=True, kw_only=True):
     type: str = "ssh"
 
 
+class Disk(Message, frozen=True, kw_only=True):
+    """A volume in a guest. `connection` is how the host reaches it, as the volume service says it."""
+
+    volume_id: str
+    connection: dict[str, Any] = {}
+    device: str = ""
+    boot_index: int | None = None
+    bus: str = ""
+    type: str = "disk"
+    tag: str = ""
+    read_only: bool = False
+    # Whether other guests may have it too.
+    shared: bool = False
+
+    def __repr__(self) -> str:
+        # A connection may hold credentials of the storage.
+        return f"Disk(volume_id={self.volume_id!r}, device={self.device!r})"
+
+
+class LocalDisk(Message, frozen=True, kw_only=True):
+    """An empty disk that lives and dies with the guest; the guest's own swap where `format` says so."""
+
+    size_mb: int
+    device: str = ""
+    format: str = ""
+    tag: str = ""
+
+
 class Guest(Message, frozen=True, kw_only=True):
     """Everything a hypervisor needs to build one guest. `user_data` is the decoded bytes."""
 
@@ -65,6 +93,10 @@ class Guest(Message, frozen=True, kw_only=True):
     flavor: Flavor
     image: Image | None = None
     nics: list[Nic] = []
+    # Without an image the guest boots from the disk with the boot index 0.
+    disks: list[Disk] = []
+    # None: what the flavor says of ephemeral disks and swap.
+    local_disks: list[LocalDisk] | None = None
     key: Key | None = None
     config_drive: bool = False
     metadata: dict[str, str] = {}
@@ -75,11 +107,12 @@ class Guest(Message, frozen=True, kw_only=True):
         return f"Guest(id={self.id!r}, name={self.name!r})"
 
     def same_machine(self, other: Guest) -> bool:
-        """Whether both would be built alike. Name and metadata may change meanwhile: not asked."""
+        """Whether both would be built alike. Name, metadata and ways to a volume may change meanwhile: not asked."""
         return self._hardware() == other._hardware()
 
     def _hardware(self) -> tuple[object, ...]:
-        return self.id, self.flavor, self.image, self.nics
+        volumes = sorted(disk.volume_id for disk in self.disks)
+        return self.id, self.flavor, self.image, self.nics, volumes, self.local_disks
 
 
 # What a host answers
@@ -98,6 +131,8 @@ class GuestState(Message, frozen=True, kw_only=True):
     boots: int = 0
     disk: str = ""
     slot: str = ""
+    # The ids of its volumes.
+    volumes: list[str] = []
 
 
 class MigrationState(Message, frozen=True, kw_only=True):
@@ -301,6 +336,36 @@ class HurryMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"
     """Make a live migration end now, at the cost of a pause. Runs beside MigrateLive."""
 
 
+class AttachDisk(GuestVerb, frozen=True, kw_only=True, tag="attach_disk"):
+    """Give the guest, running or not, a volume."""
+
+    disk: Disk
+    answer: ClassVar[Any] = GuestState
+
+
+class DetachDisk(GuestVerb, frozen=True, kw_only=True, tag="detach_disk"):
+    """Take a volume from the guest; what was written to it is there when this has succeeded."""
+
+    volume_id: str
+    answer: ClassVar[Any] = GuestState | None
+
+
+class SwapDisk(GuestVerb, frozen=True, kw_only=True, tag="swap_disk"):
+    """Copy what is on a volume of the guest to another one, and give the guest that instead."""
+
+    volume_id: str
+    disk: Disk
+    answer: ClassVar[Any] = GuestState
+
+
+class GrowDisk(GuestVerb, frozen=True, kw_only=True, tag="grow_disk"):
+    """Let the guest see that a volume of its has grown."""
+
+    volume_id: str
+    size_gb: int
+    answer: ClassVar[Any] = GuestState
+
+
 class Snapshot(GuestVerb, frozen=True, kw_only=True, tag="snapshot"):
     """Write the guest's root disk as an image."""
 
@@ -312,6 +377,13 @@ class LookMigration(Verb, frozen=True, kw_only=True, tag="look_migration"):
 
     guest_id: str
     answer: ClassVar[Any] = MigrationState | None
+    changes: ClassVar[bool] = False
+
+
+class LookConnector(Verb, frozen=True, kw_only=True, tag="look_connector"):
+    """What the volume service has to know of the host to connect volumes to it."""
+
+    answer: ClassVar[Any] = dict[str, Any]
     changes: ClassVar[bool] = False
 
 
@@ -340,8 +412,12 @@ Change = (
     | StopMigration
     | HurryMigration
     | Snapshot
+    | AttachDisk
+    | DetachDisk
+    | SwapDisk
+    | GrowDisk
 )
-Read = ListGuests | LookMigration | Describe
+Read = ListGuests | LookMigration | LookConnector | Describe
 VERBS: dict[str, type[Verb]] = {verb.__struct_config__.tag: verb for verb in (*get_args(Change), *get_args(Read))}
 
 
@@ -363,6 +439,7 @@ ErrorKind = Literal[
     "guest differs",  # a guest of that id is there, built otherwise
     "interrupted",  # a destroy of the same guest, or a stop of its migration, came in between
     "no such slot",
+    "missing disk",
     "stale epoch",
     "wrong host",
     "unsupported",  # a verb of another release

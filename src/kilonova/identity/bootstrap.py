@@ -20,14 +20,14 @@ PROJECTS = {
 }
 # Each role and the one it implies.
 ROLES = {"admin": "manager", "manager": "member", "member": "reader", "reader": None, "service": None}
-# The roles of each user on projects, or on the system.
+# The roles of each user on projects, on the system, or on all projects of the domain.
 USERS: dict[str, tuple[tuple[str, str], ...]] = {
     "admin": (("admin", "admin"), ("system", "admin")),
     "demo": (("demo", "member"),),
     "demo-admin": (("demo", "admin"),),
     "demo-manager": (("demo", "manager"),),
     "demo-reader": (("demo", "reader"),),
-    "kilonova": (("service", "admin"), ("service", "service")),
+    "kilonova": (("service", "admin"), ("service", "service"), ("inherited", "admin")),
 }
 
 
@@ -106,4 +106,6 @@ async def _make_users(
 
 
 def _place(where: str, projects: Mapping[str, str]) -> tuple[str, str]:
+    if where == "inherited":
+        return "inherited", DOMAIN_ID
     return ("system", "all") if where == "system" else ("project", projects[where])

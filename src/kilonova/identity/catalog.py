@@ -34,14 +34,15 @@ class Service(NamedTuple):
 
 def services(config: Config, mounts: Container[str]) -> list[Service]:
     """The services this cloud has: those served here, and those that the configuration says are elsewhere."""
+    volumes = f"{config.volume.url.rstrip('/') or '/volume'}/v3"
     known = (
         Service("identity", "keystone", "/identity"),
         Service("compute", "nova", "/compute/v2.1"),
         Service("placement", "placement", "/placement"),
         Service("image", "glance", config.image.url or "/image"),
         Service("network", "neutron", config.network.url or "/network"),
-        Service("block-storage", "cinder", "/volume/v3"),
-        Service("volumev3", "cinderv3", "/volume/v3"),
+        Service("block-storage", "cinder", volumes),
+        Service("volumev3", "cinderv3", volumes),
     )
     return [service for service in known if not service.is_here or service.url.split("/")[1] in mounts]
 

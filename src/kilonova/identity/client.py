@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from kilonova import clock
@@ -26,6 +26,13 @@ class IdentityError(Exception):
 def base_of(auth_url: str) -> str:
     """The address to give a `Remote` caller: the client's paths begin with the version."""
     return auth_url.rstrip("/").removesuffix("/v3")
+
+
+class Auth(NamedTuple):
+    """A token, and the project it is for where it is for one: some services want that in the path as well."""
+
+    token: str
+    project_id: str | None
 
 
 class IdentityClient:
@@ -55,6 +62,8 @@ class IdentityClient:
         self._body: dict[str, Any] = {}
         self._renew_at = 0.0
         self._renewing = asyncio.Lock()
+        # In other projects, with the moment to renew each.
+        self._elsewhere: dict[str, tuple[str, float]] = {}
 
     async def token(self) -> str:
         """The service's own token, renewed in time. Raises Unreachable or IdentityError."""
@@ -64,9 +73,34 @@ class IdentityClient:
                     await self._renew()
         return self._text
 
+    async def auth(self, project_id: str | None = None) -> Auth:
+        """The service in its own project, or in another one, where it makes what shall belong to that.
+
+        For that it needs a role there; one that is inherited from the domain will do. Raises as `token` does.
+        """
+        text = await self.token()
+        own = self._body["project"]["id"]
+        if project_id is None or project_id == own:
+            return Auth(text, own)
+        known = self._elsewhere.get(project_id)
+        if known is None or clock.now() >= known[1]:
+            known = self._elsewhere[project_id] = await self._scoped(text, project_id)
+        return Auth(known[0], project_id)
+
+    async def _scoped(self, text: str, project_id: str) -> tuple[str, float]:
+        if len(self._elsewhere) >= CACHE_SIZE:
+            self._elsewhere.clear()
+        identity = {"methods": ["token"], "token": {"id": text}}
+        asked = {"identity": identity, "scope": {"project": {"id": project_id}}}
+        answer = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": asked})
+        if answer.status != 201:
+            raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
+        return answer.headers["x-subject-token"], self._renew_at
+
     def forget(self) -> None:
         """The token was refused somewhere: get a new one next time."""
         self._renew_at = 0.0
+        self._elsewhere.clear()
 
     async def _renew(self) -> None:
         answer = await self._caller.request("POST", "/v3/auth/tokens", json={"auth": self._auth})

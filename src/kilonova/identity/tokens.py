@@ -145,6 +145,9 @@ _ROLES = """
 WITH RECURSIVE held(role_id) AS (
     SELECT role_id FROM role_assignments WHERE user_id = $1 AND target_kind = $2 AND target_id = $3
     UNION
+    SELECT a.role_id FROM role_assignments a JOIN projects p ON p.domain_id = a.target_id
+    WHERE a.user_id = $1 AND a.target_kind = 'inherited' AND $2 = 'project' AND p.id = $3
+    UNION
     SELECT i.implied_id FROM implied_roles i JOIN held ON held.role_id = i.prior_id
 )
 SELECT r.id, r.name FROM held JOIN roles r ON r.id = held.role_id ORDER BY r.name

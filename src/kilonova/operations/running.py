@@ -18,7 +18,7 @@ from kilonova.operations import errors, events, store
 from kilonova.operations.context import operation_id
 from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, TimedOut
 from kilonova.operations.states import CANCELLED, DONE, FAILED, QUEUED, RUNNING, UNDOING, WAITING
-from kilonova.operations.table import Entry, Operation, Step, Wait
+from kilonova.operations.table import Entry, Operation, Step, Wait, deadline_of
 from kilonova.store import Row, Transaction, Unavailable
 from kilonova.telemetry import context
 
@@ -119,7 +119,7 @@ class Running:
 
     def _overdue(self) -> TimedOut:
         step = self.plan[self.index]
-        text = f"'{step.name}' did not end within {step.deadline:g} s"
+        text = f"'{step.name}' did not end within {deadline_of(step, self.op):g} s"
         if self.row["trouble"] is None:
             return TimedOut(text)
         trouble = orjson.loads(self.row["trouble"])
@@ -129,7 +129,7 @@ class Running:
 
     async def _forward(self) -> None:
         step = self.plan[self.index]
-        until = self.row["step_started_at"] + step.deadline
+        until = self.row["step_started_at"] + deadline_of(step, self.op)
         self.op.asked = None
         try:
             if isinstance(step, Wait):

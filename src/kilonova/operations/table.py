@@ -49,12 +49,13 @@ class Step:
 class Wait:
     """Wait for an event without holding anything. Its payload, passed through `arrived`, is the result.
 
+    `deadline` may depend on the operation, but not change while it waits.
     `poll` is asked every `poll_every` seconds in case the event got lost; what it returns, if not None, is the result.
     """
 
     name: str
     key: Callable[[Any], str]
-    deadline: float
+    deadline: float | Callable[[Any], float]
     poll: Action | None = None
     poll_every: float = 30.0
     arrived: Callable[[Any, Any], Any] | None = None
@@ -62,6 +63,13 @@ class Wait:
 
 
 Entry = Step | Wait
+
+
+def deadline_of(entry: Entry, op: Any) -> float:
+    """How many seconds the operation has for the step."""
+    return entry.deadline(op) if callable(entry.deadline) else entry.deadline
+
+
 Steps = tuple[Entry, ...] | Callable[[], tuple[Entry, ...]]
 
 
@@ -82,7 +90,7 @@ class Table:
         for step in self._by_name.values():
             if isinstance(step, Step) and step.undo is None and not step.why:
                 raise WrongTable(f"{owner}: step {step.name!r} has no undo and does not say why")
-            if step.deadline <= 0:
+            if not callable(step.deadline) and step.deadline <= 0:
                 raise WrongTable(f"{owner}: step {step.name!r} has no deadline")
 
     def plan(self, text: str, step: str) -> tuple[Entry, ...]:
@@ -106,6 +114,7 @@ class Operation:
     it names. `action` is its name in the history of its server; one of no server has none. An operation keeps the plan
     it began with: steps that a release takes out of the table stay in `retired` for as long as operations of older
     releases may be under way. Nobody waits for one in the `background`: it takes no worker's slot while it pauses.
+    One that goes `beside` others does not make its server busy: what else is asked for comes after it.
     """
 
     kind: ClassVar[str]
@@ -113,6 +122,7 @@ class Operation:
     task_state: ClassVar[str | None] = None
     rounds: ClassVar[int] = 3
     background: ClassVar[bool] = False
+    beside: ClassVar[bool] = False
     steps: ClassVar[Steps]
     retired: ClassVar[tuple[Entry, ...]] = ()
     _table: ClassVar[Table | None] = None

@@ -37,7 +37,10 @@ class RunningOp:
 
 
 async def running_of(reader: Reader, server_ids: Sequence[str]) -> dict[str, RunningOp]:
-    """Per server the operation it is busy with: the oldest that is not being cancelled, else the newest."""
+    """Per server the operation it is busy with: the oldest that is not being cancelled, else the newest.
+
+    Those that go beside others make nobody busy.
+    """
     rows = await reader.fetch(
         "SELECT id, kind, action, server_id, state, step, plan, progress, cancel_requested, request_id"
         " FROM operations WHERE server_id = ANY($1) AND finished_at IS NULL ORDER BY seq",
@@ -45,6 +48,9 @@ async def running_of(reader: Reader, server_ids: Sequence[str]) -> dict[str, Run
     )
     found: dict[str, RunningOp] = {}
     for row in rows:
+        kind = table.find(row["kind"])
+        if kind is not None and kind.beside:
+            continue
         known = found.get(row["server_id"])
         if known is None or known.cancelled:
             found[row["server_id"]] = _running(row)

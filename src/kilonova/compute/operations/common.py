@@ -58,7 +58,12 @@ async def transfer_of(services: Services, image_id: str) -> Transfer:
     return Transfer(url=data_path(image_id), token=await services.identity.token())
 
 
-def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:
+def guest_of(
+    server: Row,
+    nics: list[dict[str, Any]],
+    disks: list[messages.Disk] | None = None,
+    local_disks: list[messages.LocalDisk] | None = None,
+) -> messages.Guest:
     flavor = orjson.loads(server["flavor"])
     properties = orjson.loads(server["image_properties"])
     return messages.Guest(
@@ -90,6 +95,8 @@ def guest_of(server: Row, nics: list[dict[str, Any]]) -> messages.Guest:
             )
             for nic in nics
         ],
+        disks=disks or [],
+        local_disks=local_disks,
         key=messages.Key(name=server["key_name"], public_key=server["public_key"]) if server["key_name"] else None,
         config_drive=server["config_drive"],
         metadata=orjson.loads(server["metadata"]),

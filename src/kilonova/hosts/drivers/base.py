@@ -23,6 +23,14 @@ method says what the guest shall be, not what to do to it, and finds its own ear
     hurry_migration  no migration is a success
     snapshot         an image that has its data already is a success
 
+    attach_disk      a volume that the guest has already is a success
+    detach_disk      a volume that the guest has not is a success, and so is a guest that is not there
+    swap_disk        a guest that has the new volume and not the old one is a success; it starts over where half is
+                     copied; a guest that has neither is "missing disk"
+    grow_disk        a size that the guest knows already is a success
+
+A volume that is not shared is written by one guest at most: whatever would start a second one on it is refused.
+
 The agent lets one method at a time work on a guest, but for two. A destroy does not wait: the running method's task
 is cancelled, and the destroy starts once that task has ended; and so does a stop_migration with a migrate_live. A
 hurry_migration runs beside it. A driver whose work goes on in a thread or in the hypervisor must therefore not let
@@ -33,9 +41,9 @@ here, and the slot at the destination as it was.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
-from kilonova.hosts.messages import ErrorKind, Guest, GuestState, HostFacts, MigrationState, Transfer
+from kilonova.hosts.messages import Disk, ErrorKind, Guest, GuestState, HostFacts, MigrationState, Transfer
 
 
 class DriverError(Exception):
@@ -56,6 +64,11 @@ class MissingGuest(DriverError):
 class NoSuchSlot(DriverError):
     def __init__(self, guest_id: str, slot: str, host: str) -> None:
         super().__init__(f"{host} keeps nothing of guest {guest_id} in slot {slot}", kind="no such slot")
+
+
+class MissingDisk(DriverError):
+    def __init__(self, guest_id: str, volume_id: str) -> None:
+        super().__init__(f"guest {guest_id} has no volume {volume_id}", kind="missing disk")
 
 
 class NoAnswer(Exception):
@@ -101,6 +114,16 @@ class Driver(Protocol):
     async def hurry_migration(self, guest_id: str) -> None: ...
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None: ...
+
+    async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState: ...
+
+    async def detach_disk(self, guest_id: str, volume_id: str) -> GuestState | None: ...
+
+    async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState: ...
+
+    async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState: ...
+
+    async def look_connector(self) -> dict[str, Any]: ...
 
     async def look_migration(self, guest_id: str) -> MigrationState | None: ...
 

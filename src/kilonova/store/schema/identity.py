@@ -69,7 +69,8 @@ implied_roles = Table(
     Index(None, "implied_id"),
 )
 
-# What a role is held on: `project` or `domain` with its id, or `system` with the id `all`.
+# What a role is held on: `project` or `domain` with its id, `system` with the id `all`, or `inherited` with the id of
+# the domain whose projects it is held on.
 role_assignments = Table(
     "role_assignments",
     metadata,

@@ -8,14 +8,17 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec import structs
 
 from kilonova import ids
-from kilonova.hosts.drivers.base import DriverError, Images, MissingGuest, NoAnswer, NoSuchSlot
+from kilonova.hosts.drivers.base import DriverError, Images, MissingDisk, MissingGuest, NoAnswer, NoSuchSlot
+from kilonova.hosts.drivers.sim.disks import copy
 from kilonova.hosts.drivers.sim.migration import Migration
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
 from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, inventory_of
 from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.messages import (
+    Disk,
     Guest,
     GuestState,
     HostFacts,
@@ -42,6 +45,11 @@ TRAITS = [
     "COMPUTE_NET_VIF_MODEL_VIRTIO",
     "COMPUTE_STORAGE_BUS_SCSI",
     "COMPUTE_STORAGE_BUS_VIRTIO",
+    "COMPUTE_REBUILD_BFV",
+    "COMPUTE_VOLUME_ATTACH_WITH_TAG",
+    "COMPUTE_DEVICE_TAGGING",
+    "COMPUTE_VOLUME_EXTEND",
+    "COMPUTE_VOLUME_MULTI_ATTACH",
 ]
 X86_TRAITS = ["HW_CPU_X86_SSE42", "HW_CPU_X86_VMX"]
 
@@ -88,6 +96,8 @@ class SimDriver:
         found = self._identical(guest)
         if found is None:
             disk = self._disk_left(guest.id, disk_of) or await self._disk_from(guest, data) or ids.new_id()
+            if start:
+                self._check_writers(guest, left=disk_of)
             self._store.add_guest(self._host, guest, disk, running=start)
             return self._guest(guest.id)
         return self._started(guest.id) if start else found
@@ -134,6 +144,8 @@ class SimDriver:
         if found is None:
             self._reach(source)
             disk = self._kept(source, guest.id, slot).disk
+            if start:
+                self._check_writers(guest)
             self._store.add_guest(self._host, guest, disk, running=start)
             return self._guest(guest.id)
         return self._started(guest.id) if start else found
@@ -178,6 +190,54 @@ class SimDriver:
         content = {_SNAPSHOT: self._guest(guest_id).disk, "guest": guest_id}
         await self._image_service().write(data, orjson.dumps(content))
 
+    async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
+        await self._pass("attach_disk")
+        guest = self._spec(guest_id)
+        if not _has(guest, disk.volume_id):
+            changed = structs.replace(guest, disks=[*guest.disks, disk])
+            if self._guest(guest_id).power == "running":
+                self._check_writers(changed)
+            self._store.set_spec(self._host, changed)
+        return self._guest(guest_id)
+
+    async def detach_disk(self, guest_id: str, volume_id: str) -> GuestState | None:
+        await self._pass("detach_disk")
+        guest = self._store.spec(self._host, guest_id)
+        if guest is None:
+            return None
+        self._store.set_spec(self._host, structs.replace(guest, disks=_without(guest, volume_id)))
+        return self._guest(guest_id)
+
+    async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState:
+        await self._pass("swap_disk")
+        guest = self._spec(guest_id)
+        old = next((one for one in guest.disks if one.volume_id == volume_id), None)
+        if old is None and not _has(guest, disk.volume_id):
+            raise MissingDisk(guest_id, volume_id)
+        if old is not None:
+            self._check_writers(structs.replace(guest, disks=[disk]))
+            await copy(old, disk)
+            guest = self._spec(guest_id)
+            self._store.set_spec(self._host, structs.replace(guest, disks=[*_without(guest, volume_id), disk]))
+        return self._guest(guest_id)
+
+    async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
+        await self._pass("grow_disk")
+        if not _has(self._spec(guest_id), volume_id):
+            raise MissingDisk(guest_id, volume_id)
+        return self._guest(guest_id)
+
+    async def look_connector(self) -> dict[str, Any]:
+        await self._pass("look_connector")
+        return {
+            "host": self._host,
+            "ip": "127.0.0.1",
+            "initiator": f"iqn.2026-01.dev.kilonova:{self._host}",
+            "platform": ARCH,
+            "os_type": "linux",
+            "multipath": False,
+        }
+
     async def look_migration(self, guest_id: str) -> MigrationState | None:
         await self._pass("look_migration")
         migration = self._migrations.get(guest_id)
@@ -197,10 +257,17 @@ class SimDriver:
             raise MissingGuest(guest_id)
         return guest
 
+    def _spec(self, guest_id: str) -> Guest:
+        guest = self._store.spec(self._host, guest_id)
+        if guest is None:
+            raise MissingGuest(guest_id)
+        return guest
+
     def _started(self, guest_id: str) -> GuestState:
         guest = self._guest(guest_id)
         if guest.power == "running":
             return guest
+        self._check_writers(self._spec(guest_id))
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
 
@@ -223,6 +290,18 @@ class SimDriver:
         return found
 
     # Disks
+
+    def _check_writers(self, guest: Guest, left: str = "") -> None:
+        """Refuse what would write to a volume that another guest writes to, or this one elsewhere.
+
+        A host that failed is left: nobody can ask it, so whoever moves the guest away answers for that.
+        """
+        for disk in guest.disks:
+            for host, other in () if disk.shared else self._store.writers(disk.volume_id):
+                is_self = (host, other.id) == (self._host, guest.id)
+                is_lost = other.id == guest.id and (host == left or self._rules.silent([host]))
+                if not is_self and not is_lost:
+                    raise DriverError(f"volume {disk.volume_id} is written to by guest {other.id} on {host}")
 
     def _disk_left(self, guest_id: str, host: str) -> str:
         """The disk that the guest had on a host that failed, if it can be had from here."""
@@ -301,6 +380,14 @@ class SimDriver:
                     await asyncio.sleep(_HANG_LOOKS_EVERY)
             case _:
                 raise DriverError(message)
+
+
+def _has(guest: Guest, volume_id: str) -> bool:
+    return any(disk.volume_id == volume_id for disk in guest.disks)
+
+
+def _without(guest: Guest, volume_id: str) -> list[Disk]:
+    return [disk for disk in guest.disks if disk.volume_id != volume_id]
 
 
 def _disk_stores(body: Body | None) -> set[str]:

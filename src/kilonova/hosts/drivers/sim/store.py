@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS guests (
     created_at REAL NOT NULL,
     boots INTEGER NOT NULL,
     disk TEXT NOT NULL DEFAULT '',
+    volumes TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (host, id)
 );
 CREATE TABLE IF NOT EXISTS kept (
@@ -52,6 +53,7 @@ CREATE TABLE IF NOT EXISTS kept (
     created_at REAL NOT NULL,
     boots INTEGER NOT NULL,
     disk TEXT NOT NULL,
+    volumes TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (host, id, slot)
 );
 CREATE TABLE IF NOT EXISTS rules (
@@ -73,11 +75,13 @@ _ADDED = (
     ("hosts", "booted_at", "REAL", "UPDATE hosts SET booted_at = :now WHERE booted_at IS NULL"),
     ("guests", "disk", "TEXT NOT NULL DEFAULT ''", "UPDATE guests SET disk = lower(hex(randomblob(16)))"),
     ("rules", "chance", "REAL", ""),
+    ("guests", "volumes", "TEXT NOT NULL DEFAULT ''", ""),
+    ("kept", "volumes", "TEXT NOT NULL DEFAULT ''", ""),
 )
 
-_STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk"
+_STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, volumes"
 # What is known of a guest before it first runs.
-_BUILT = "name, vcpus, ram_mb, disk_gb, spec, created_at"
+_BUILT = "name, vcpus, ram_mb, disk_gb, spec, volumes, created_at"
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -142,7 +146,7 @@ class SimStore:
         power: Power = "running" if running else "shutdown"
         values = (host, guest.id, *_built(guest), power, int(running), disk)
         self.connection.execute(
-            f"INSERT INTO guests (host, id, {_BUILT}, power, boots, disk) VALUES ({_marks(11)})", values
+            f"INSERT INTO guests (host, id, {_BUILT}, power, boots, disk) VALUES ({_marks(12)})", values
         )
 
     def remove_guest(self, host: str, guest_id: str) -> None:
@@ -164,6 +168,20 @@ class SimStore:
         sql = "SELECT spec FROM guests WHERE host = ? AND id = ?"
         row = self.connection.execute(sql, (host, guest_id)).fetchone()
         return None if row is None else messages.decode_guest(row[0])
+
+    def set_spec(self, host: str, guest: Guest) -> None:
+        """What the guest would be built from now."""
+        self.connection.execute(
+            "UPDATE guests SET spec = ?, volumes = ? WHERE host = ? AND id = ?",
+            (messages.encode(guest), _volumes(guest), host, guest.id),
+        )
+
+    def writers(self, volume_id: str) -> list[tuple[str, Guest]]:
+        """The guests that run with the volume, and the hosts they are on."""
+        rows = self.connection.execute(
+            "SELECT host, spec FROM guests WHERE volumes LIKE '%' || ? || '%' AND power = 'running'", (volume_id,)
+        )
+        return [(host, messages.decode_guest(spec)) for host, spec in rows]
 
     def guests(self, host: str) -> list[GuestState]:
         """Those in slots too."""
@@ -189,7 +207,7 @@ class SimStore:
     def keep(self, host: str, guest: Guest, slot: str) -> None:
         """Makes a slot ready for a guest that is to come."""
         self.connection.execute(
-            f"INSERT OR IGNORE INTO kept (host, id, slot, {_BUILT}, power, boots, disk) VALUES ({_marks(12)})",
+            f"INSERT OR IGNORE INTO kept (host, id, slot, {_BUILT}, power, boots, disk) VALUES ({_marks(13)})",
             (host, guest.id, slot, *_built(guest), "shutdown", 0, ""),
         )
 
@@ -219,8 +237,8 @@ class SimStore:
         with self.connection:
             self.connection.execute(
                 f"INSERT OR IGNORE INTO guests (host, id, {_BUILT}, power, boots, disk)"
-                " SELECT k.host, k.id, k.name, k.vcpus, k.ram_mb, k.disk_gb, k.spec, g.created_at, g.power, g.boots,"
-                " g.disk FROM guests g JOIN kept k ON k.id = g.id AND k.host = ?3 AND k.slot = ?4"
+                " SELECT k.host, k.id, k.name, k.vcpus, k.ram_mb, k.disk_gb, k.spec, k.volumes, g.created_at, g.power,"
+                " g.boots, g.disk FROM guests g JOIN kept k ON k.id = g.id AND k.host = ?3 AND k.slot = ?4"
                 " WHERE g.host = ?1 AND g.id = ?2",
                 (source, guest_id, destination, slot),
             )
@@ -233,7 +251,12 @@ class SimStore:
 
 def _built(guest: Guest) -> tuple[object, ...]:
     flavor = guest.flavor
-    return guest.name, flavor.vcpus, flavor.ram_mb, flavor.disk_gb, messages.encode(guest), clock.now()
+    spec, volumes = messages.encode(guest), _volumes(guest)
+    return guest.name, flavor.vcpus, flavor.ram_mb, flavor.disk_gb, spec, volumes, clock.now()
+
+
+def _volumes(guest: Guest) -> str:
+    return " ".join(disk.volume_id for disk in guest.disks)
 
 
 def _marks(number: int) -> str:
@@ -241,7 +264,7 @@ def _marks(number: int) -> str:
 
 
 def _state(row: Any) -> GuestState:
-    guest_id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, *slot = row
+    guest_id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, volumes, *slot = row
     return GuestState(
         id=guest_id,
         name=name,
@@ -253,4 +276,5 @@ def _state(row: Any) -> GuestState:
         boots=boots,
         disk=disk,
         slot=slot[0] if slot else "",
+        volumes=volumes.split(),
     )

@@ -1,0 +1,1 @@
+"""The disks of servers beside those that every server has."""

@@ -1,0 +1,1 @@
+"""Attachments: who has a volume, and how it is reached."""

@@ -1,0 +1,1 @@
+"""The version documents of the volume service."""

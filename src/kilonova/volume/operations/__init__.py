@@ -1,0 +1,1 @@
+"""Operations of the volume service, one file each."""

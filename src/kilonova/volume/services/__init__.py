@@ -1,0 +1,1 @@
+"""The parts of the volume service, its zones and pools."""

@@ -1,0 +1,1 @@
+"""Volumes on their way to another project."""
