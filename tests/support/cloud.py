@@ -17,6 +17,7 @@ from kilonova.hosts.messages import HostFacts, Inventory
 from kilonova.hosts.registry import register
 from kilonova.http import Api, App
 from kilonova.http.client import InProcess, Response
+from kilonova.identity.client import Auth
 from kilonova.identity.token import Token
 from kilonova.policy import Policy
 from kilonova.services import Services
@@ -58,6 +59,8 @@ TOKENS = {
     "reader": token("reader", "reader", DEMO),
     "other": token("other", "member", OTHER),
     "service": token("service", "service", ADMIN),
+    # What the service user is where it makes things for others.
+    **{f"admin@{project_id}": token("admin", "admin", project_id) for project_id in (DEMO, OTHER)},
 }
 
 
@@ -75,6 +78,11 @@ class Identity:
 
     async def token(self) -> str:
         return "admin"
+
+    async def auth(self, project_id: str | None = None) -> Auth:
+        if project_id is None or project_id == ADMIN:
+            return Auth("admin", ADMIN)
+        return Auth(f"admin@{project_id}", project_id)
 
     async def has_project(self, project_id: str) -> bool:
         return project_id in self.projects

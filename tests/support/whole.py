@@ -1,4 +1,4 @@
-"""The compute API with everything behind it: image and network services, simulated hosts, scheduler, worker.
+"""The compute API with everything behind it: image, volume and network services, simulated hosts, scheduler, worker.
 
 async with whole(database_url, hosts=3) as c:
     server = await c.boot(name="a")
@@ -14,8 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import kilonova.compute.operations  # noqa: F401 - declares what there is to carry out
-from kilonova import compute
+import kilonova.compute.operations
+import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
+from kilonova import compute, volume
 from kilonova.compute.flavors import model as flavors
 from kilonova.config import load
 from kilonova.hosts.drivers.sim.shapes import Shapes
@@ -38,6 +39,8 @@ from kilonova.scheduler import Scheduler
 from kilonova.seeds import spread
 from kilonova.services import Services
 from kilonova.store import Database
+from kilonova.volume.client import VolumeClient
+from kilonova.volume.compute import ComputeClient
 from tests.support.cloud import ADMIN, Cloud, Identity, Tokens
 from tests.support.databases import opened
 from tests.support.proves import Witness
@@ -106,13 +109,15 @@ async def furnish(
 ) -> Whole:
     """Everything but the worker, on a database that is open."""
     db = services.db
-    whole = Whole(services, [compute.build(), image_api, network_api])
+    whole = Whole(services, [compute.build(), image_api, volume.build(), network_api])
     services.policy = Policy()
     services.tokens = Tokens()
     services.metrics = Witness()
     services.identity = Identity()  # type: ignore[assignment]
     services.image = ImageClient(InProcess(whole.app, "/image"))
     services.network = NetworkClient(InProcess(whole.app, "/network"))
+    services.volume = VolumeClient(InProcess(whole.app, "/volume"))
+    services.compute = ComputeClient(InProcess(whole.app, "/compute"))
     async with db.transaction() as tx:
         await flavors.seed(tx)
     whole.network_id = await seed_network(db, ADMIN)
