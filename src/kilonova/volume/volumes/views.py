@@ -1,0 +1,108 @@
+"""How volumes are shown. Rows come from `model`, dressed with metadata and attachments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import clock
+from kilonova.http import Context, Field, View, col
+from kilonova.http.views import OMIT
+from kilonova.volume.api import api
+from kilonova.volume.backend import POOL
+
+HOST = "volume_extension:volume_host_attribute"
+TENANT = "volume_extension:volume_tenant_attribute"
+MIGRATION = "volume_extension:volume_mig_status_attribute"
+TEXT = {"type": "string"}
+NULLABLE = {"type": ["string", "null"]}
+OBJECT = {"type": "object"}
+BOOLEAN = {"type": "boolean"}
+NULL = {"type": "null"}
+
+
+def attachment(row: Any, ctx: Context) -> dict[str, Any]:
+    """A completed attachment, as its volume shows it."""
+    return {
+        "id": row["volume_id"],
+        "attachment_id": row["id"],
+        "volume_id": row["volume_id"],
+        "server_id": row["server_id"],
+        "host_name": row["host"] if ctx.may(HOST) else None,
+        "device": row["mountpoint"],
+        "attached_at": row["attached_at"] and clock.iso_micro(row["attached_at"]),
+    }
+
+
+def metadata(row: Any, ctx: Context) -> dict[str, str]:
+    """What is read-only, or what several servers have, says so here too, as clients know it."""
+    shown = dict(row["metadata"])
+    if row["readonly"]:
+        shown["readonly"] = "True"
+    return shown
+
+
+def _micro(name: str) -> Field:
+    return Field(lambda row, ctx: row[name] and clock.iso_micro(row[name]), NULLABLE)
+
+
+def _updated(row: Any, ctx: Context) -> str | None:
+    """A volume that was made and never touched shows no update."""
+    return clock.iso_micro(row["updated_at"]) if row["updated_at"] != row["created_at"] else None
+
+
+def _nothing(policy: str | None = None) -> Field:
+    """What this service has nothing of: consistency groups, replication, encryption, clusters."""
+    return Field(lambda row, ctx: None, NULL, policy)
+
+
+def _image_metadata(row: Any, ctx: Context) -> Any:
+    return row["image_metadata"] or OMIT
+
+
+# What the answers to create and update show.
+COMMON = {
+    "id": col("id", TEXT),
+    "status": col("status", TEXT),
+    "size": col("size", {"type": "integer"}),
+    "availability_zone": col("zone", NULLABLE),
+    "created_at": _micro("created_at"),
+    "updated_at": Field(_updated, NULLABLE),
+    "name": col("name", NULLABLE),
+    "description": col("description", NULLABLE),
+    "volume_type": col("type_name", NULLABLE),
+    "snapshot_id": col("snapshot_id", NULLABLE),
+    "source_volid": col("source_volume_id", NULLABLE),
+    "metadata": Field(metadata, OBJECT),
+    "links": Field(lambda row, ctx: ctx.links(f"/volumes/{row['id']}"), {"type": "array"}),
+    "user_id": col("user_id", TEXT),
+    "bootable": Field(lambda row, ctx: "true" if row["bootable"] else "false", TEXT),
+    "encrypted": Field(lambda row, ctx: False, BOOLEAN),
+    "replication_status": _nothing(),
+    "consistencygroup_id": _nothing(),
+    "multiattach": col("multiattach", BOOLEAN),
+    "attachments": Field(
+        lambda row, ctx: [attachment(each, ctx) for each in row["attachments"]], {"type": "array", "items": OBJECT}
+    ),
+    "migration_status": _nothing(),
+    "group_id": _nothing(),
+    "provider_id": _nothing(HOST),
+    "service_uuid": _nothing(),
+    # Whether several volumes come over one connection: hosts reach each file on its own.
+    "shared_targets": Field(lambda row, ctx: False, BOOLEAN),
+    "cluster_name": _nothing(HOST),
+    "volume_type_id": col("type_id", TEXT),
+    "consumes_quota": Field(lambda row, ctx: True, BOOLEAN),
+}
+
+DETAIL = {
+    **COMMON,
+    "os-vol-host-attr:host": Field(lambda row, ctx: POOL, TEXT, HOST),
+    "os-vol-tenant-attr:tenant_id": col("project_id", TEXT, TENANT),
+    "os-vol-mig-status-attr:migstat": _nothing(MIGRATION),
+    "os-vol-mig-status-attr:name_id": _nothing(MIGRATION),
+    "volume_image_metadata": Field(_image_metadata, OBJECT, optional=True),
+}
+
+api.view(View("volume brief", {name: COMMON[name] for name in ("id", "name", "links")}))
+api.view(View("volume", DETAIL))
+api.view(View("new volume", COMMON))
