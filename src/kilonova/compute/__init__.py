@@ -27,6 +27,7 @@ NOUNS = (
     "actions",
     "migrations",
     "placements",
+    "external_events",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (

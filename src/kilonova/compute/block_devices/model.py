@@ -81,6 +81,13 @@ async def set_attachment(
     )
 
 
+async def set_size(tx: Transaction, server_id: str, volume_id: str, size: int) -> None:
+    """The volume has grown to so many GiB."""
+    await tx.execute(
+        "UPDATE block_devices SET volume_size = $3 WHERE server_id = $1 AND volume_id = $2", server_id, volume_id, size
+    )
+
+
 async def remove(tx: Transaction, uuid: str) -> None:
     await tx.execute("DELETE FROM block_devices WHERE uuid = $1", uuid)
 

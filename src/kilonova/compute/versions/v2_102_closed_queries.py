@@ -32,6 +32,7 @@ CLOSED = (
     "GET /os-quota-class-sets/{name}",
     "PUT /os-quota-class-sets/{name}",
     "GET /os-quota-sets/{project_id}/defaults",
+    "POST /os-server-external-events",
     "POST /os-server-groups",
     "GET /os-server-groups/{group_id}",
     "DELETE /os-server-groups/{group_id}",

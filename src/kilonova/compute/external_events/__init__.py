@@ -1,0 +1,1 @@
+"""What other services have to tell of servers."""

@@ -1,0 +1,32 @@
+"""Bodies of external events."""
+
+from __future__ import annotations
+
+from kilonova.compute.schemas import STRING, UUID, Schema, closed
+
+VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND = "volume-extended", "power-update", "accelerator-request-bound"
+VOLUME_REIMAGED = "volume-reimaged"
+# In the order in which the versions brought them.
+NAMES = (
+    *("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted"),
+    *(VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND, VOLUME_REIMAGED),
+)
+STATUSES = ("failed", "completed", "in-progress")
+
+
+def names(before: str | None = None) -> Schema:
+    """All names of events, or those that were known before this one."""
+    known = NAMES if before is None else NAMES[: NAMES.index(before)]
+    return {**STRING, "enum": list(known)}
+
+
+EVENT = closed(
+    {
+        "name": names(),
+        "server_uuid": UUID,
+        "status": {**STRING, "enum": list(STATUSES)},
+        "tag": {**STRING, "maxLength": 255},
+    },
+    ["name", "server_uuid"],
+)
+CREATE = closed({"events": {"type": "array", "minItems": 1, "items": EVENT}}, ["events"])

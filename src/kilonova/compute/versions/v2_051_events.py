@@ -1,0 +1,15 @@
+"""Everybody who sees an action sees its events; other services tell that a volume of a server has grown."""
+
+from kilonova.compute.external_events.schemas import VOLUME_EXTENDED, names
+from kilonova.http.versions import Microversion, behaviour, request
+
+version = Microversion(
+    "2.51",
+    __doc__,
+    [
+        behaviour("events of an action are shown to all"),
+        request("POST /os-server-external-events").changes(
+            "events[].name", before=names(before=VOLUME_EXTENDED), required_before=True
+        ),
+    ],
+)
