@@ -845,7 +845,7 @@ CREATE TABLE volumes (
     zone TEXT COLLATE "C" NOT NULL,
     bootable BOOLEAN NOT NULL,
     multiattach BOOLEAN NOT NULL,
-    readonly BOOLEAN NOT NULL,
+    readonly BOOLEAN,
     snapshot_id TEXT COLLATE "C",
     source_volume_id TEXT COLLATE "C",
     image_metadata TEXT COLLATE "C",

@@ -839,7 +839,7 @@ CREATE TABLE volumes (
     zone TEXT NOT NULL,
     bootable BOOLEAN NOT NULL,
     multiattach BOOLEAN NOT NULL,
-    readonly BOOLEAN NOT NULL,
+    readonly BOOLEAN,
     snapshot_id TEXT,
     source_volume_id TEXT,
     image_metadata TEXT,

@@ -53,7 +53,8 @@ volumes = Table(
     string("zone"),
     flag("bootable"),
     flag("multiattach"),
-    flag("readonly"),
+    # Shown once somebody has said it, be it that the volume is writable again.
+    flag("readonly", nullable=True),
     string("snapshot_id", nullable=True),
     string("source_volume_id", nullable=True),
     # What is known of the image that it was made of; nothing for others.

@@ -34,11 +34,10 @@ def attachment(row: Any, ctx: Context) -> dict[str, Any]:
 
 
 def metadata(row: Any, ctx: Context) -> dict[str, str]:
-    """What is read-only, or what several servers have, says so here too, as clients know it."""
-    shown = dict(row["metadata"])
-    if row["readonly"]:
-        shown["readonly"] = "True"
-    return shown
+    """The users' own; and whether the volume is read-only, once somebody has said so."""
+    if row["readonly"] is None:
+        return dict(row["metadata"])
+    return {**row["metadata"], "readonly": str(row["readonly"])}
 
 
 def _micro(name: str) -> Field:

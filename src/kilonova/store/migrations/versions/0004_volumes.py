@@ -105,7 +105,7 @@ def upgrade() -> None:
         sa.Column("zone", TEXT, nullable=False),
         sa.Column("bootable", sa.Boolean(), nullable=False),
         sa.Column("multiattach", sa.Boolean(), nullable=False),
-        sa.Column("readonly", sa.Boolean(), nullable=False),
+        sa.Column("readonly", sa.Boolean(), nullable=True),
         sa.Column("snapshot_id", TEXT, nullable=True),
         sa.Column("source_volume_id", TEXT, nullable=True),
         sa.Column("image_metadata", TEXT, nullable=True),
