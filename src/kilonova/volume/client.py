@@ -123,7 +123,8 @@ class VolumeClient:
         return await self._list("attachments", "attachments", auth, {"all_tenants": "1", **filters})
 
     async def attachment(self, attachment_id: str, auth: Auth) -> Item | None:
-        return await self._show("attachments", "attachment", attachment_id, auth)
+        found = await self._show("attachments", "attachment", attachment_id, auth)
+        return found and _nested(found)
 
     async def create_attachment(
         self, volume_id: str, server_id: str, auth: Auth, connector: Item | None = None, *, mode: str | None = None
@@ -135,17 +136,14 @@ class VolumeClient:
         if mode is not None:
             asked["mode"] = mode
         version = BASE if mode is None else "3.54"
-        made: Item = (await self._call("POST", "/attachments", auth, {"attachment": asked}, version=version))[
-            "attachment"
-        ]
-        return made
+        made = await self._call("POST", "/attachments", auth, {"attachment": asked}, version=version)
+        return _nested(made["attachment"])
 
     async def update_attachment(self, attachment_id: str, connector: Item, auth: Auth) -> Item:
         """Connect: the answer says how the volume is reached."""
         path = f"/attachments/{quote(attachment_id, safe='')}"
         asked = {"attachment": {"connector": connector}}
-        changed: Item = (await self._call("PUT", path, auth, asked))["attachment"]
-        return changed
+        return _nested((await self._call("PUT", path, auth, asked))["attachment"])
 
     async def complete_attachment(self, attachment_id: str, auth: Auth) -> None:
         path = f"/attachments/{quote(attachment_id, safe='')}/action"
@@ -203,6 +201,14 @@ class VolumeClient:
 def _path(auth: Auth, path: str) -> str:
     """Services before 3.67 want the project in the path, though the token says it."""
     return f"/v3/{quote(auth.project_id, safe='')}{path}" if auth.project_id else f"/v3{path}"
+
+
+def _nested(attachment: Item) -> Item:
+    """The way to the volume as hosts know it; the service shows its kind among its data. None stays empty."""
+    way = dict(attachment.get("connection_info") or {})
+    if way:
+        way = {"driver_volume_type": way.pop("driver_volume_type", None), "data": way}
+    return {**attachment, "connection_info": way}
 
 
 def _number(version: str) -> tuple[int, ...]:

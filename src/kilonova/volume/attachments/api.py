@@ -1,1 +1,191 @@
-"""To be written."""
+"""Routes of attachments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.schemas import ANYTHING, is_true
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.ids import new_id
+from kilonova.store import Reader, Row, Transaction
+from kilonova.volume.api import api
+from kilonova.volume.attachments import connecting, model, schemas, views
+from kilonova.volume.volumes import model as volumes
+
+__all__ = ["views"]
+
+ATTACHMENT = "/attachments/{attachment_id}"
+ACTION = ATTACHMENT + "/action"
+GET, CREATE, UPDATE = "volume:attachment_get", "volume:attachment_create", "volume:attachment_update"
+COMPLETE, DELETE = "volume:attachment_complete", "volume:attachment_delete"
+SHARED_BOOTABLE = "volume:multiattach_bootable_volume"
+
+
+@api.route("GET", "/attachments", policy=GET, query=schemas.LIST, shows=("attachments", "attachment", True))
+async def index(ctx: Context) -> Answer:
+    """List attachments."""
+    return await _list(ctx, "/attachments", "attachment")
+
+
+@api.route(
+    "GET", "/attachments/detail", policy=GET, query=schemas.LIST, shows=("attachments", "attachment detail", True)
+)
+async def detail(ctx: Context) -> Answer:
+    """List attachments in detail."""
+    return await _list(ctx, "/attachments/detail", "attachment detail")
+
+
+@api.route(
+    "POST",
+    "/attachments",
+    checks=[CREATE, SHARED_BOOTABLE],
+    body=schemas.CREATE,
+    query={},
+    shows=("attachment", "attachment detail", False),
+)
+async def create(ctx: Context) -> Answer:
+    """Reserve a volume for a server; with a connector, connect it to the server's host."""
+    asked = ctx.body["attachment"]
+    connector, server_id = asked.get("connector") or {}, asked.get("instance_uuid")
+    async with ctx.db.transaction() as tx:
+        volume = await volumes.find(ctx, tx, asked["volume_uuid"], rule=CREATE, lock=True)
+        there = await model.of_volume(tx, volume["id"])
+        connecting.check_free(volume, there, server_id)
+        if there and volume["multiattach"] and volume["bootable"]:
+            ctx.authorize(SHARED_BOOTABLE, _target(volume))
+        mode = connecting.mode_of(volume, asked.get("mode") or connector.get("mode"))
+        row = await model.create(tx, _new(ctx, volume, server_id, mode))
+        if connector:
+            row = await _connect(ctx, tx, volume, row, connector)
+        await volumes.derive_status(tx, volume["id"])
+    return Answer({"attachment": ctx.render("attachment detail", row)})
+
+
+@api.route("GET", ATTACHMENT, checks=[GET], query={}, shows=("attachment", "attachment detail", False))
+async def show(ctx: Context, attachment_id: str) -> Answer:
+    """Show an attachment."""
+    row = await _find(ctx, ctx.db, attachment_id, GET)
+    return Answer({"attachment": ctx.render("attachment detail", row)})
+
+
+@api.route(
+    "PUT",
+    ATTACHMENT,
+    checks=[UPDATE],
+    body=schemas.UPDATE,
+    query={},
+    shows=("attachment", "attachment detail", False),
+)
+async def update(ctx: Context, attachment_id: str) -> Answer:
+    """Connect a reserved volume to a host."""
+    connector = ctx.body["attachment"]["connector"]
+    async with ctx.db.transaction() as tx:
+        volume, row = await _locked(ctx, tx, attachment_id, UPDATE)
+        if row["status"] == model.ATTACHED:
+            raise _invalid(row, "connected")
+        row = await _connect(ctx, tx, volume, row, connector)
+        await volumes.derive_status(tx, volume["id"])
+    return Answer({"attachment": ctx.render("attachment detail", row)})
+
+
+@api.action("os-complete", at=ACTION, checks=[COMPLETE], body=ANYTHING, status=204)
+async def complete(ctx: Context, attachment_id: str) -> None:
+    """Say that the guest has the volume, which is in use from now on."""
+    async with ctx.db.transaction() as tx:
+        volume, row = await _locked(ctx, tx, attachment_id, COMPLETE)
+        if row["status"] == model.RESERVED:
+            raise _invalid(row, "completed")
+        if row["status"] == model.ATTACHING:
+            await model.complete(tx, attachment_id)
+            await volumes.derive_status(tx, volume["id"])
+
+
+@api.route("DELETE", ATTACHMENT, checks=[DELETE], query={})
+async def delete(ctx: Context, attachment_id: str) -> Answer:
+    """Give a volume back. The answer has the volume's other attachments."""
+    async with ctx.db.transaction() as tx:
+        volume, _ = await _locked(ctx, tx, attachment_id, DELETE)
+        await model.delete(tx, attachment_id)
+        await volumes.derive_status(tx, volume["id"])
+        left = await model.of_volume(tx, volume["id"])
+    return Answer({"attachments": [ctx.render("attachment", row) for row in left]})
+
+
+async def _list(ctx: Context, path: str, view: str) -> Answer:
+    limit, marker = limit_of(ctx), ctx.query_one("marker")
+    after = await _marker(ctx, marker) if marker is not None else None
+    filters = {key: str(ctx.query_one(key)) for key in model.FILTERS if key in ctx.query}
+    rows = await model.page(ctx.db, filters, _project(ctx), after, limit)
+    shown: dict[str, Any] = {"attachments": [ctx.render(view, row) for row in rows]}
+    links = next_link(ctx, path, rows[-1]["id"], len(rows) == limit) if rows else []
+    if links:
+        shown["attachments_links"] = links
+    return Answer(shown)
+
+
+async def _marker(ctx: Context, marker: str) -> Row:
+    try:
+        return await _find(ctx, ctx.db, marker, GET)
+    except NotFound:
+        raise marker_missing(marker) from None
+
+
+def _project(ctx: Context) -> str | None:
+    """Whose are listed: the caller's own, but to administrators who ask for all, all or those of one project."""
+    if is_true(ctx.query_one("all_tenants")) and ctx.may("context_is_admin"):
+        return ctx.query_one("project_id")
+    return ctx.token.project_id or ""
+
+
+def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
+    return {
+        "id": new_id(),
+        "volume_id": volume["id"],
+        # Whoever asks for it: to its users it belongs with the volume.
+        "project_id": volume["project_id"],
+        "server_id": server_id,
+        "status": model.RESERVED,
+        "mode": mode,
+        "created_at": ctx.now,
+        "updated_at": ctx.now,
+    }
+
+
+async def _connect(ctx: Context, tx: Transaction, volume: Row, row: Row, connector: dict[str, Any]) -> Row:
+    mode = connecting.mode_of(volume, connector.get("mode") or row["mode"])
+    connection = connecting.connection_of(volume, row["id"], mode, ctx.services.config)
+    return await model.connect(tx, row, connector, mode, connection)
+
+
+async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Row, Row]:
+    """The volume, locked, and the attachment as it is then."""
+    found = await _find(ctx, tx, attachment_id, rule)
+    volume = await volumes.get(tx, found["volume_id"], lock=True)
+    row = await model.get(tx, attachment_id)
+    if volume is None or row is None:
+        raise _missing(attachment_id)
+    return volume, row
+
+
+async def _find(ctx: Context, reader: Reader, attachment_id: str, rule: str) -> Row:
+    row = await model.get(reader, attachment_id)
+    if row is None or not ctx.may(GET, _target(row)):
+        raise _missing(attachment_id)
+    ctx.authorize(rule, _target(row))
+    return row
+
+
+def _target(row: Row) -> dict[str, Any]:
+    return {"project_id": row["project_id"]}
+
+
+def _missing(attachment_id: str) -> NotFound:
+    return NotFound(f"Volume attachment could not be found with filter: attachment_id = {attachment_id}.")
+
+
+def _invalid(row: Row, verb: str) -> BadRequest:
+    return BadRequest(
+        f"Invalid volume attachment: attachment {row['id']} cannot be {verb} while its status is {row['status']}."
+    )

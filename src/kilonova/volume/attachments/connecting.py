@@ -1,0 +1,47 @@
+"""Who may have a volume, how, and by which way: what is decided when an attachment is made or connected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.config import Config
+from kilonova.http.errors import BadRequest
+from kilonova.store import Row
+from kilonova.volume.volumes import states
+
+DRIVER = "kilonova_file"
+READ_ONLY, WRITABLE = "ro", "rw"
+
+
+def check_free(volume: Row, attachments: list[Row], server_id: str | None) -> None:
+    """A volume is one server's, which may have several attachments while it moves; or anybody's if it is shared."""
+    states.check(volume, "attach")
+    if volume["status"] == states.AVAILABLE or volume["multiattach"]:
+        return
+    if not attachments or server_id is None or any(one["server_id"] != server_id for one in attachments):
+        raise BadRequest(
+            f"Invalid volume: Volume {volume['id']} status must be available or downloading to reserve, but the current"
+            f" status is {volume['status']}."
+        )
+
+
+def mode_of(volume: Row, asked: str | None) -> str:
+    if volume["readonly"] and asked == WRITABLE:
+        raise BadRequest(f"Invalid attaching mode 'rw' for volume {volume['id']}.")
+    return asked or (READ_ONLY if volume["readonly"] else WRITABLE)
+
+
+def connection_of(volume: Row, attachment_id: str, mode: str, config: Config) -> dict[str, Any]:
+    """The way to the volume, all on one level as the API shows it."""
+    return {
+        "driver_volume_type": DRIVER,
+        "device_path": str(config.data_dir / "volumes" / f"{volume['id']}.{volume['data_id']}"),
+        "format": "raw",
+        "access_mode": mode,
+        "size": volume["size"],
+        "volume_id": volume["id"],
+        "attachment_id": attachment_id,
+        "encrypted": False,
+        "qos_specs": None,
+        "multiattach": volume["multiattach"],
+    }
