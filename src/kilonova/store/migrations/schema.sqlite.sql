@@ -512,6 +512,7 @@ CREATE TABLE block_devices (
     volume_type TEXT,
     attachment_id TEXT,
     connection TEXT,
+    standby TEXT,
     device_name TEXT,
     boot_index BIGINT,
     device_type TEXT,
@@ -552,6 +553,7 @@ CREATE TABLE hypervisors (
     booted_at DOUBLE,
     created_at DOUBLE NOT NULL,
     updated_at DOUBLE,
+    connector TEXT,
     CONSTRAINT uq_hypervisors_host_hypervisor_hostname UNIQUE (host, hypervisor_hostname),
     CONSTRAINT uq_hypervisors_uuid UNIQUE (uuid),
     CONSTRAINT fk_hypervisors_service_id FOREIGN KEY(service_id) REFERENCES services (id)

@@ -285,6 +285,8 @@ block_devices = Table(
     # Its attachment at the volume service, and how the host reaches the volume.
     string("attachment_id", nullable=True),
     document("connection", nullable=True),
+    # The attachment to another host beside it, and how that host reaches the volume, while the server moves alive.
+    document("standby", nullable=True),
     string("device_name", nullable=True),
     # 0: what the server boots from. Nothing or less than 0: never booted from.
     number("boot_index", nullable=True),

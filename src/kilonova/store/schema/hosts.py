@@ -45,6 +45,8 @@ hypervisors = Table(
     moment("booted_at", nullable=True),
     moment("created_at"),
     moment("updated_at", nullable=True),
+    # What the volume service has to know of the host, as it last said: for what is put back while it is silent.
+    document("connector", nullable=True),
     UniqueConstraint("host", "hypervisor_hostname"),
     Index("hypervisors_service", "service_id"),
     Index("hypervisors_hostname", "hypervisor_hostname"),

@@ -51,6 +51,7 @@ def upgrade() -> None:
         sa.Column("volume_type", TEXT, nullable=True),
         sa.Column("attachment_id", TEXT, nullable=True),
         sa.Column("connection", TEXT, nullable=True),
+        sa.Column("standby", TEXT, nullable=True),
         sa.Column("device_name", TEXT, nullable=True),
         sa.Column("boot_index", sa.BigInteger(), nullable=True),
         sa.Column("device_type", TEXT, nullable=True),
@@ -219,3 +220,4 @@ def upgrade() -> None:
     op.create_index("volume_snapshot_metadata_key", "volume_snapshot_metadata", ["key", "value"], unique=False)
 
     op.add_column("servers", sa.Column("trusted_certificates", TEXT, nullable=True))
+    op.add_column("hypervisors", sa.Column("connector", TEXT, nullable=True))
