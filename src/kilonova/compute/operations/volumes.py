@@ -33,24 +33,34 @@ async def of_server(op: Operation) -> list[Row]:
 
 async def reserve(op: Operation, device: Row) -> str:
     """The id of an attachment without a connector. Raises Failed if somebody else has the volume."""
+    attachment_id = await empty(op, device)
+    await keep_only(op, device, attachment_id)
+    await _save(op, device, attachment_id, None)
+    return attachment_id
+
+
+async def empty(op: Operation, device: Row) -> str:
+    """The id of an attachment without a connector, beside others that the server may have."""
     auth = await op.services.identity.auth()
     async with explained():
-        there = await _own(op, device, auth)
-        kept = next((one for one in there if not one.get("connection_info")), None)
-        if kept is None:
-            kept = await op.services.volume.create_attachment(device["volume_id"], str(op.server_id), auth)
-        await _delete(op, [one for one in there if one["id"] != kept["id"]], auth)
-    async with op.db.transaction() as tx:
-        await devices.set_attachment(tx, device["uuid"], kept["id"])
-    return str(kept["id"])
+        found = next((one for one in await _own(op, device, auth) if not one.get("connection_info")), None)
+        made = found or await op.services.volume.create_attachment(device["volume_id"], str(op.server_id), auth)
+    return str(made["id"])
 
 
-async def move(op: Operation, host: str) -> None:
-    """Have every volume attached to the host and nowhere else, or with no host only reserved.
+async def keep_only(op: Operation, device: Row, attachment_id: str) -> None:
+    """Delete the server's other attachments of the volume."""
+    auth = await op.services.identity.auth()
+    async with explained():
+        await _delete(op, [one for one in await _own(op, device, auth) if one["id"] != attachment_id], auth)
+
+
+async def move(op: Operation, host: str, found: Iterable[Row] | None = None) -> None:
+    """Have every volume, or these, attached to the host and nowhere else, or with no host only reserved.
 
     Done before, or half done, is fine. The guest must not run: between two hosts nobody reaches the volume.
     """
-    found = await of_server(op)
+    found = list(await of_server(op) if found is None else found)
     if not found:
         return
     auth = await op.services.identity.auth()
@@ -78,11 +88,11 @@ async def _move(op: Operation, device: Row, host: str, connector: Item | None, a
         await _save(op, device, kept["id"], {**made["connection_info"], HOST: host})
 
 
-async def complete(op: Operation) -> None:
-    """Say that the guest has its volumes: they are in use."""
+async def complete(op: Operation, found: Iterable[Row] | None = None) -> None:
+    """Say that the guest has its volumes, or these: they are in use."""
     auth = await op.services.identity.auth()
     async with explained():
-        for device in await of_server(op):
+        for device in await of_server(op) if found is None else found:
             await op.services.volume.complete_attachment(device["attachment_id"], auth)
 
 
