@@ -1,0 +1,93 @@
+"""What the operations of the volume service share: the rows they are about, their progress, and how they fail."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kilonova.http.client import Unreachable
+from kilonova.image.client import ImageError
+from kilonova.operations import Failed, Operation, Passing
+from kilonova.store import Reader, Row
+from kilonova.volume.conversion import Unacceptable
+from kilonova.volume.files import TooBig, VolumeFiles
+
+log = logging.getLogger(__name__)
+
+# How long a copy may take with the wait for its turn: for terabytes on a slow disk.
+COPY_SECONDS = 24 * 3600.0
+# So often the image service may be away or break off during one copy: by the engine's pauses some five minutes.
+TRIES = 14
+_REPORT_SECONDS = 1.0
+
+
+def files_of(op: Operation) -> VolumeFiles:
+    return VolumeFiles.of(op.services.config)
+
+
+def new_data(op: Operation) -> str:
+    """Content that the operation makes now. What it made in vain is known by the operation's id."""
+    return f"{op.id}-{secrets.token_hex(4)}"
+
+
+async def volume_of(op: Operation, reader: Reader | None = None) -> Row:
+    """The operation's volume as it is now."""
+    volume_id = op.params["volume_id"]
+    row = await (reader or op.db).fetch_one("SELECT * FROM volumes WHERE id = $1", volume_id)
+    if row is None:
+        raise Failed(f"Volume {volume_id} could not be found.")
+    return row
+
+
+async def snapshot_of(op: Operation, reader: Reader | None = None) -> Row:
+    snapshot_id = op.params["snapshot_id"]
+    row = await (reader or op.db).fetch_one("SELECT * FROM volume_snapshots WHERE id = $1", snapshot_id)
+    if row is None:
+        raise Failed(f"Snapshot {snapshot_id} could not be found.")
+    return row
+
+
+class Progress:
+    """Shows, now and then, how far the operation is; and ends it when what it is about is gone."""
+
+    def __init__(self, op: Operation, table: str, ident: str, total: int) -> None:
+        self._op = op
+        self._table = table
+        self._id = ident
+        self._total = max(total, 1)
+        self._next = time.monotonic() + _REPORT_SECONDS
+
+    async def moved(self, done: int) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _REPORT_SECONDS
+        percent = min(100 * done // self._total, 99)
+        await self._op.report(percent)
+        async with self._op.db.transaction() as tx:
+            if not await tx.execute(f"UPDATE {self._table} SET progress = $2 WHERE id = $1", self._id, percent):
+                raise Failed(f"{self._id} was deleted meanwhile.")
+
+
+@asynccontextmanager
+async def explained(op: Operation) -> AsyncIterator[None]:
+    """Failures of content and of the image service in words for users; what may pass is tried again, not for ever."""
+    try:
+        yield
+    except (TooBig, Unacceptable) as error:
+        raise Failed(f"The content could not be written: {error}.") from error
+    except ImageError as error:
+        raise Failed(f"The image service refused: {error}") from error
+    except (Unreachable, Passing, OSError) as error:
+        if op.attempt >= TRIES:
+            raise Failed(f"Given up after {TRIES} times: {_words(error)}", fault=str(error)) from error
+        raise Passing(_words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    """Names of files are nothing for users."""
+    if isinstance(error, OSError):
+        return f"the disk of the volume service failed: {error.strerror or type(error).__name__}"
+    return str(error)

@@ -1,0 +1,130 @@
+"""How a file comes to hold what a volume shall hold: nothing, an image, a snapshot or another volume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from kilonova.http.client import Unreachable
+from kilonova.operations import Failed, Operation
+from kilonova.volume import conversion
+from kilonova.volume.files import GIB, Part, TooBig, in_thread, turn
+from kilonova.volume.operations.common import Progress, explained, files_of
+
+# For the image service to send more of an image.
+CHUNK_SECONDS = 60.0
+# What is told of the image that a volume was made of: these, and its properties.
+_FACTS = ("checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
+_UNTOLD = frozenset(
+    {
+        *("id", "name", "status", "visibility", "owner", "protected", "os_hidden", "virtual_size", "tags", "self"),
+        *("os_hash_algo", "os_hash_value", "created_at", "updated_at", "file", "schema", "direct_url", "locations"),
+        *("stores", *_FACTS),
+    }
+)
+
+Source = dict[str, str] | None
+"""`{"image": id}`, `{"snapshot": id}`, `{"volume": id}`, or None for nothing at all."""
+About = dict[str, Any]
+"""`bootable` and `image_metadata`: what is true of a volume because of its content."""
+
+
+def image_metadata(image: dict[str, Any]) -> dict[str, str]:
+    """What a volume that was made of the image remembers of it."""
+    told = {"image_id": image["id"], "image_name": image.get("name")}
+    facts = {name: image.get(name) for name in _FACTS}
+    properties = {name: value for name, value in image.items() if name not in _UNTOLD}
+    return {name: str(value) for name, value in {**told, **facts, **properties}.items() if value is not None}
+
+
+async def write(op: Operation, place: Path, size: int, source: Source, progress: Progress) -> About:
+    """Make the file of `size` GiB, durable when this returns."""
+    files = files_of(op)
+    async with explained(op), turn(op.services.config), files.writing(place, size * GIB) as part:
+        if source is None:
+            return {"bootable": False, "image_metadata": None}
+        ((kind, ident),) = source.items()
+        if kind == "image":
+            return await _from_image(op, part, ident, progress)
+        return await _from_copy(op, part, kind, ident, progress)
+
+
+async def _from_copy(op: Operation, part: Part, kind: str, ident: str, progress: Progress) -> About:
+    table, place = {
+        "volume": ("volumes", files_of(op).volume),
+        "snapshot": ("volume_snapshots", files_of(op).snapshot),
+    }[kind]
+    row = await op.db.fetch_one(f"SELECT data_id, bootable, image_metadata FROM {table} WHERE id = $1", ident)
+    if row is None or row["data_id"] is None:
+        raise Failed(f"The {kind} {ident} to copy could not be found.")
+    try:
+        await part.copy(place(ident, row["data_id"]), progress.moved)
+    except FileNotFoundError:
+        raise Failed(f"The content of the {kind} {ident} is missing.") from None
+    known = row["image_metadata"]
+    return {"bootable": row["bootable"], "image_metadata": orjson.loads(known) if known else None}
+
+
+async def _from_image(op: Operation, part: Part, image_id: str, progress: Progress) -> About:
+    token = await op.services.identity.token()
+    image: dict[str, Any] | None = await op.services.image.show(image_id, token)
+    if image is None or image["status"] not in ("active", "deactivated"):
+        raise Failed(f"Image {image_id} could not be found, or has no data.")
+    conversion.check_format(image["disk_format"], image["container_format"])
+    async with op.services.image.download(image_id, token) as chunks:
+        stream = _watched(chunks, image)
+        if image["disk_format"] in conversion.PLAIN:
+            await part.fill(stream, progress.moved)
+        else:
+            await _convert(part, stream, image, progress)
+    return {"bootable": True, "image_metadata": image_metadata(image)}
+
+
+async def _convert(part: Part, stream: AsyncIterator[bytes], image: dict[str, Any], progress: Progress) -> None:
+    """The image as it is goes into a file beside, for the time of the conversion."""
+    path = part.path.with_name(f"{part.path.name}.source")
+    beside = await in_thread(Part, path, path, image["size"] or 0)
+    try:
+        await beside.fill(stream, progress.moved)
+        size = await conversion.virtual_size(path, image["disk_format"])
+        if size > part.size:
+            raise TooBig(f"the image's disk has {size} bytes, the volume {part.size}")
+        await conversion.to_raw(path, image["disk_format"], part.path)
+    finally:
+        beside.close()
+        path.unlink(missing_ok=True)
+
+
+async def _watched(chunks: AsyncIterator[bytes], image: dict[str, Any]) -> AsyncIterator[bytes]:
+    """The stream, if it is what the image is said to be, comes in time, and is whole."""
+    head, size = b"", 0
+    waiting: list[bytes] = []
+    while (chunk := await _next(chunks)) is not None:
+        size += len(chunk)
+        waiting.append(chunk)
+        if len(head) < conversion.HEAD:
+            head = b"".join(waiting)[: conversion.HEAD]
+            if len(head) < conversion.HEAD:
+                continue
+            conversion.check_head(image["disk_format"], head)
+        for each in waiting:
+            yield each
+        waiting = []
+    if len(head) < conversion.HEAD:
+        conversion.check_head(image["disk_format"], head)
+        for each in waiting:
+            yield each
+    if image["size"] is not None and size != image["size"]:
+        raise Unreachable(f"the image service sent {size} of {image['size']} bytes")
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        async with asyncio.timeout(CHUNK_SECONDS):
+            return await anext(chunks, None)
+    except TimeoutError:
+        raise Unreachable("the image service does not send the image") from None

@@ -1,0 +1,41 @@
+"""Delete a volume: its files go, then its row; with it its snapshots where that was asked for."""
+
+from __future__ import annotations
+
+from kilonova.operations import Failed, Operation, Step
+from kilonova.store import Transaction
+from kilonova.volume.operations.common import explained, files_of
+from kilonova.volume.volumes import model, states
+
+
+class DeleteVolume(Operation):
+    """`params`: `volume_id`, `cascade` (may be left out). The volume is in the status `deleting`."""
+
+    kind = "delete volume"
+    action = ""
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step("remove content", remove, undo=None, why="content that is gone does not come back", deadline=300),
+            Step("settle", settle, undo=None, why="one transaction: no volume", deadline=30, transaction=True),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await model.set_status(tx, self.params["volume_id"], states.ERROR_DELETING)
+
+
+async def remove(op: Operation) -> None:
+    gone = [op.params["volume_id"]]
+    if op.params.get("cascade"):
+        rows = await op.db.fetch("SELECT id FROM volume_snapshots WHERE volume_id = $1", gone[0])
+        gone += [row["id"] for row in rows]
+    async with explained(op):
+        for ident in gone:
+            files_of(op).remove(f"{ident}.")
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    if op.params.get("cascade"):
+        await tx.execute("DELETE FROM volume_snapshots WHERE volume_id = $1", op.params["volume_id"])
+    await model.delete_row(tx, op.params["volume_id"])
