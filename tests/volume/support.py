@@ -1,0 +1,119 @@
+"""The volume service on a real database, with chosen callers in place of an identity service.
+
+async with volume_cloud(database_url) as c:
+    answer = await c.get("/volumes", as_="member", version="3.50")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import kilonova.volume.operations  # noqa: F401 - declares what there is to carry out
+from kilonova import volume
+from kilonova.config import load
+from kilonova.http.client import InProcess, Response
+from kilonova.ids import new_id
+from kilonova.image.client import ImageClient
+from kilonova.image.routes import api as image_api
+from kilonova.policy import Policy
+from kilonova.services import Services
+from kilonova.store import Database
+from kilonova.volume.client import VolumeClient
+from kilonova.volume.compute import ComputeClient
+from tests.support.cloud import DEMO, Cloud, Identity, Tokens
+from tests.support.databases import opened
+from tests.support.proves import Witness
+from tests.support.whole import working
+
+NEWEST = "3.71"
+PATIENCE = 20.0
+TYPE = "11111111-1111-4111-8111-111111111111"
+
+
+class VolumeCloud(Cloud):
+    async def request(
+        self, method: str, path: str, *, version: str | None = NEWEST, root: str = "/volume/v3", **options: Any
+    ) -> Response:
+        headers = dict(options.pop("headers", None) or {})
+        if version is not None:
+            headers["OpenStack-API-Version"] = f"volume {version}"
+        return await super().request(method, path, root=root, headers=headers, **options)
+
+    async def item(self, path: str, **options: Any) -> dict[str, Any]:
+        """The one thing that the answer shows."""
+        answer = await self.get(path, **options)
+        assert answer.status == 200, answer.body
+        (shown,) = answer.json().values()
+        return dict(shown)
+
+    async def until(self, path: str, met: Callable[[dict[str, Any]], bool], **options: Any) -> dict[str, Any]:
+        """What the path shows, once it is so."""
+        async with asyncio.timeout(PATIENCE):
+            while not met(shown := await self.item(path, **options)):
+                await asyncio.sleep(0.01)
+        return shown
+
+    async def gone(self, path: str, **options: Any) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while (await self.get(path, **options)).status != 404:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def volume_cloud(database_url: str, *, worker: bool = True, **flags: Any) -> AsyncIterator[VolumeCloud]:
+    """`flags` are configuration keys with two underscores for the dot: `volume_quota__volumes=1`."""
+    services = Services()
+    services.config = load(environ={}, flags={name.replace("__", "."): value for name, value in flags.items()})
+    async with AsyncExitStack() as stack:
+        services.config.data = str(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        services.db = await stack.enter_async_context(opened(database_url))
+        services.policy, services.tokens, services.metrics = Policy(), Tokens(), Witness()
+        services.identity = Identity()  # type: ignore[assignment]
+        cloud = VolumeCloud(services, [volume.build(), image_api])
+        services.image = ImageClient(InProcess(cloud.app, "/image"))
+        services.volume = VolumeClient(InProcess(cloud.app, "/volume"))
+        services.compute = ComputeClient(InProcess(cloud.app, "/compute"))
+        await put_type(services.db, TYPE, "__DEFAULT__")
+        if worker:
+            await stack.enter_async_context(working(services.db, services))
+        yield cloud
+
+
+async def put_type(db: Database, type_id: str, name: str, extra_specs: str = "{}") -> None:
+    async with db.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO volume_types (id, name, is_public, extra_specs, created_at, updated_at)"
+            " VALUES ($1, $2, TRUE, $3, 1.0, 1.0)",
+            type_id,
+            name,
+            extra_specs,
+        )
+
+
+async def put_volume(db: Database, **values: Any) -> str:
+    """A volume's row, without the operation that makes one. Its id."""
+    row = {
+        "id": new_id(),
+        "project_id": DEMO,
+        "user_id": "member-id",
+        "name": "v",
+        "size": 1,
+        "status": "available",
+        "type_id": TYPE,
+        "zone": "nova",
+        "bootable": False,
+        "multiattach": False,
+        "data_id": new_id(),
+        "created_at": 1.0,
+        "updated_at": 1.0,
+        **values,
+    }
+    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    async with db.transaction() as tx:
+        await tx.execute(f"INSERT INTO volumes ({', '.join(row)}) VALUES ({marks})", *row.values())
+    return str(row["id"])
