@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 # How long running steps may go on after the process was asked to stop; a worker waits for them twice at most.
 STEP_GRACE = 1.0
 WARM_AFTER = 0.25
-SERVICE_USER = "kilonova"
 
 # What `endpoints.json` calls a service, and where it stands below the process's address.
 ENDPOINTS = {
@@ -183,6 +182,7 @@ class Process:
     def _make_clients(self) -> None:
         """Compute reaches the other services by their public APIs alone, also where they are in this process."""
         from kilonova.http.client import InProcess, Remote
+        from kilonova.identity.bootstrap import SERVICE_USER
         from kilonova.identity.client import IdentityClient
         from kilonova.image.client import ImageClient
         from kilonova.network.client import NetworkClient

@@ -11,6 +11,7 @@ from kilonova.hosts.drivers.base import MissingGuest
 from kilonova.hosts.messages import (
     Change,
     Command,
+    Disk,
     Flavor,
     Guest,
     GuestState,
@@ -38,6 +39,10 @@ def guest(guest_id: str | None = None, **changes: Any) -> Guest:
         "nics": [Nic(port_id="port-1", mac="fa:16:3e:00:00:01", addresses=["10.0.0.5"])],
     }
     return Guest(**facts | changes)
+
+
+def disk(volume_id: str = "volume-1", **changes: Any) -> Disk:
+    return Disk(volume_id=volume_id, **{"connection": {"data": {}}, "device": "/dev/vdb", **changes})
 
 
 def command(verb: Change, *, operation: str = "op-1", step: str = "start guest", **more: Any) -> Command:
@@ -116,6 +121,21 @@ class HeldDriver:
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
         await self._step("snapshot", guest_id, lambda: None)
+
+    async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
+        return await self._step("attach_disk", guest_id, lambda: self._state(guest_id))
+
+    async def detach_disk(self, guest_id: str, volume_id: str) -> GuestState | None:
+        return await self._step("detach_disk", guest_id, lambda: self._state(guest_id))
+
+    async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState:
+        return await self._step("swap_disk", guest_id, lambda: self._state(guest_id))
+
+    async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
+        return await self._step("grow_disk", guest_id, lambda: self._state(guest_id))
+
+    async def look_connector(self) -> dict[str, Any]:
+        return {"host": HOST}
 
     async def look_migration(self, guest_id: str) -> MigrationState | None:
         return MigrationState(memory_total=512) if guest_id in self.busy else None

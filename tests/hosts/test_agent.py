@@ -28,7 +28,7 @@ from kilonova.hosts.messages import (
     StopMigration,
     Transfer,
 )
-from tests.hosts.support import HOST, HeldDriver, command, guest, spawn
+from tests.hosts.support import HOST, HeldDriver, command, disk, guest, spawn
 from tests.support import run
 
 Ask = Callable[[Command], Coroutine[Any, Any, Reply]]
@@ -404,6 +404,9 @@ def test_every_verb_reaches_its_method_of_the_driver(scene: Any, verb: str) -> N
         "destination": "sim-002",
         "start": True,
         "data": Transfer(url="/v2/images/1/file", token="secret"),
+        "disk": disk(),
+        "volume_id": "volume-1",
+        "size_gb": 2,
     }
     kind_of_verb: Any = messages.VERBS[verb]
     built = kind_of_verb(**{name: facts[name] for name in facts if name in kind_of_verb.__struct_fields__})

@@ -58,7 +58,24 @@ def test_two_first_starts_at_once(database_url: str) -> None:
         async with opened(database_url) as one, opened(database_url) as two:
             await asyncio.gather(bootstrap(one, PASSWORDS), bootstrap(two, PASSWORDS))
             assert await one.fetch_value("SELECT count(*) FROM users") == len(users())
-            assert await one.fetch_value("SELECT count(*) FROM role_assignments") == 8
+            assert await one.fetch_value("SELECT count(*) FROM role_assignments") == 9
+
+    run(scenario())
+
+
+def test_the_service_user_of_an_older_cloud_gets_its_role_in_all_projects(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            await bootstrap(db, PASSWORDS)
+            async with db.transaction() as tx:
+                await tx.execute("DELETE FROM role_assignments WHERE target_kind = 'inherited'")
+                await tx.execute(
+                    "INSERT INTO domains (id, name, description, enabled, extra) VALUES ('far', 'far', '', TRUE, '{}')"
+                )
+            for _ in range(2):
+                await bootstrap(db, PASSWORDS)
+                rows = await db.fetch("SELECT target_id FROM role_assignments WHERE target_kind = 'inherited'")
+                assert {row["target_id"] for row in rows} == {"default", "far"}
 
     run(scenario())
 

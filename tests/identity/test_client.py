@@ -67,6 +67,29 @@ def test_own_token_is_kept_and_renewed_in_time(
     run(scenario())
 
 
+def test_the_service_acts_in_other_projects(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            caller = Counting(c.caller)
+            client = _client(caller)
+            own, demo = await c.ident("project", "service"), await c.ident("project", "demo")
+            assert own is not None
+            assert demo is not None
+            assert await client.auth() == await client.auth(own) == (await client.token(), own)
+            there = await client.auth(demo)
+            assert await client.auth(demo) == there
+            assert len(caller.seen) == 2
+            found = await c.tokens.validate(there.token)
+            assert found is not None
+            assert (found.project_id, found.user_name) == (demo, "kilonova")
+            with pytest.raises(IdentityError, match="no role"):
+                await client.auth("nowhere")
+            client.forget()
+            assert (await client.auth(demo)).token != there.token
+
+    run(scenario())
+
+
 def test_a_short_lived_token_is_not_renewed_at_every_call(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:

@@ -238,7 +238,7 @@ def test_a_domain_from_start_to_end(database_url: str, tmp_path: Path) -> None:
             assert (await c.call("GET", path, admin)).status == 404
             assert await c.ident("user", "eve") is None
             left = await c.services.db.fetch_value("SELECT count(*) FROM role_assignments")
-            assert left == 8
+            assert left == 9
             assert await c.login("demo", project_scope("demo"))
 
     run(scenario())

@@ -104,6 +104,53 @@ def test_grants(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_projects_inherit_roles_from_their_domain(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            domain = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "far"}}))["domain"]["id"]
+            inside, outside = [
+                (await c.ok("POST", "/v3/projects", admin, {"project": {"name": "p", "domain_id": where}}))["project"]
+                for where in (domain, "default")
+            ]
+            user_id, role_id = await c.new_user(admin, "eve"), await c.ident("role", "member")
+            path = f"/v3/OS-INHERIT/domains/{domain}/users/{user_id}/roles"
+            one = f"{path}/{role_id}/inherited_to_projects"
+            assert (await c.call("HEAD", one, admin)).status == 404
+            await c.ok("PUT", one, admin, status=204)
+            assert (await c.call("HEAD", one, admin)).status == 204
+            listed = await c.ok("GET", f"{path}/inherited_to_projects", admin)
+            assert [role["name"] for role in listed["roles"]] == ["member"]
+            scoped = await _scoped(c, user_id, inside["id"])
+            assert scoped is not None
+            token, body = scoped
+            assert {role["name"] for role in body["roles"]} == {"member", "reader"}
+            assert await _scoped(c, user_id, outside["id"]) is None
+            # On the domain itself it is not held.
+            assert (await c.call("HEAD", f"/v3/domains/{domain}/users/{user_id}/roles/{role_id}", admin)).status == 404
+            await c.ok("DELETE", one, admin, status=204)
+            assert (await c.call("GET", "/v3/auth/catalog", token)).status == 401
+            assert await _scoped(c, user_id, inside["id"]) is None
+            await c.ok("PATCH", f"/v3/domains/{domain}", admin, {"domain": {"enabled": False}})
+            await c.ok("DELETE", f"/v3/domains/{domain}", admin, status=204)
+            left = "SELECT count(*) FROM role_assignments WHERE target_id = $1"
+            assert await c.services.db.fetch_value(left, domain) == 0
+
+    run(scenario())
+
+
+async def _scoped(c: Cloud, user_id: str, project_id: str) -> tuple[str, dict[str, Any]] | None:
+    password = {"user": {"id": user_id, "password": "secret of eve"}}
+    auth = {
+        "identity": {"methods": ["password"], "password": password},
+        "scope": {"project": {"id": project_id}},
+    }
+    answer = await c.call("POST", "/v3/auth/tokens", None, {"auth": auth})
+    if answer.status == 401:
+        return None
+    return answer.headers["x-subject-token"], answer.json()["token"]
+
+
 def test_a_role_on_a_project_goes_with_it_even_when_given_at_that_moment(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
@@ -120,7 +167,7 @@ def test_a_role_on_a_project_goes_with_it_even_when_given_at_that_moment(databas
                 )
                 assert {answer.status for answer in answers} <= {204, 404}
             left = await c.services.db.fetch_value("SELECT count(*) FROM role_assignments")
-            assert left == 8
+            assert left == 9
 
     run(scenario())
 
@@ -131,8 +178,9 @@ async def _assignments(c: Cloud, token: str, query: str) -> set[tuple[str, str, 
 
 
 def _where(scope: dict[str, Any]) -> str:
+    inherited = scope.pop("OS-INHERIT:inherited_to", "")
     ((kind, place),) = scope.items()
-    return "system" if kind == "system" else str(place["name"])
+    return "system" if kind == "system" else f"{inherited} {place['name']}".strip()
 
 
 def test_role_assignments(database_url: str, tmp_path: Path) -> None:
@@ -147,15 +195,25 @@ def test_role_assignments(database_url: str, tmp_path: Path) -> None:
                 ("demo-manager", "manager", "demo"),
                 ("demo-reader", "reader", "demo"),
             }
+            everywhere = {("kilonova", "admin", "projects Default")}
             assert await _assignments(c, admin, f"&scope.project.id={project_id}") == demo
             assert await _assignments(c, admin, "") == demo | {
                 ("admin", "admin", "admin"),
                 ("admin", "admin", "system"),
                 ("kilonova", "admin", "service"),
                 ("kilonova", "service", "service"),
+                *everywhere,
             }
             assert await _assignments(c, admin, "&scope.system=all") == {("admin", "admin", "system")}
-            assert await _assignments(c, admin, "&scope.domain.id=default") == set()
+            assert await _assignments(c, admin, "&scope.domain.id=default") == everywhere
+            assert await _assignments(c, admin, "&scope.OS-INHERIT:inherited_to=projects") == everywhere
+            effective = await _assignments(c, admin, f"&scope.project.id={project_id}&effective")
+            assert {entry[1] for entry in effective if entry[0] == "kilonova"} == {
+                "admin",
+                "manager",
+                "member",
+                "reader",
+            }
             assert await _assignments(c, admin, f"&role.id={reader}") == {("demo-reader", "reader", "demo")}
             assert await _assignments(c, admin, "&group.id=x") == set()
             everyone = {("demo-admin", role, "demo") for role in ("admin", "manager", "member", "reader")}
@@ -166,7 +224,8 @@ def test_role_assignments(database_url: str, tmp_path: Path) -> None:
             assert await _assignments(c, admin, f"&user.id={user_id}&effective=false") == {
                 ("demo-admin", "admin", "demo")
             }
-            for query in (f"scope.project.id={project_id}&scope.system=all", "scope.what=1"):
+            wrong = "scope.OS-INHERIT:inherited_to=domains"
+            for query in (f"scope.project.id={project_id}&scope.system=all", "scope.what=1", wrong):
                 assert (await c.call("GET", f"/v3/role_assignments?{query}", admin)).status == 400
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Role assignments: which user has which role on which project, domain or the system."""
+"""Role assignments: which user has which role on a project, a domain, the system, or all projects of a domain."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from kilonova.identity.core import (
     validator,
 )
 from kilonova.identity.roles import view as role_view
-from kilonova.identity.token import SYSTEM, Scope
+from kilonova.identity.token import INHERITED, SYSTEM, Scope
 from kilonova.identity.tokens import revoke
 from kilonova.store import Reader, Row
 
-# Grants: the routes of the three kinds of scope are alike, so they are made from one set of handlers.
+# Grants: the routes of all kinds of scope are alike, so they are made from one set of handlers.
+
+# Where the rows are that a role is held on. Roles on a domain that its projects inherit are a kind of their own.
+_TABLES = {"project": "projects", "domain": "domains", INHERITED: "domains"}
 
 
 async def _check(db: Reader, scope: Scope, user_id: str, role_id: str | None = None) -> None:
-    if scope.kind != "system":
-        await row_of(db, f"{scope.kind}s", scope.id)
+    if scope.kind in _TABLES:
+        await row_of(db, _TABLES[scope.kind], scope.id)
     await row_of(db, "users", user_id)
     if role_id is not None:
         await row_of(db, "roles", role_id)
@@ -55,7 +58,7 @@ async def _list(ctx: Context, scope: Scope, user_id: str) -> Answer:
         scope.kind,
         scope.id,
     )
-    where = f"{_place(scope)}/users/{user_id}/roles"
+    where = f"{_place(scope)}/users/{user_id}/roles{_ending(scope.kind)}"
     return Answer({"roles": [role_view(ctx, row) for row in rows], "links": links(ctx, where)})
 
 
@@ -63,9 +66,9 @@ async def _give(ctx: Context, scope: Scope, user_id: str, role_id: str) -> None:
     with storing("role assignment", role_id):
         async with change(ctx) as tx:
             await _check(tx, scope, user_id, role_id)
-            if scope.kind != "system":
+            if scope.kind in _TABLES:
                 # No foreign key reaches the target, so its row is held while a role on it is stored.
-                await row_to_change(tx, f"{scope.kind}s", scope.id)
+                await row_to_change(tx, _TABLES[scope.kind], scope.id)
             await tx.execute(
                 "INSERT INTO role_assignments (user_id, target_kind, target_id, role_id) VALUES ($1, $2, $3, $4) "
                 "ON CONFLICT DO NOTHING",
@@ -85,7 +88,8 @@ async def _take(ctx: Context, scope: Scope, user_id: str, role_id: str) -> None:
         await _check(tx, scope, user_id, role_id)
         if not await tx.execute(f"DELETE FROM role_assignments WHERE {_ONE}", *_key(scope, user_id, role_id)):
             raise _not_given(scope, user_id, role_id)
-        subject = f"user {user_id} {scope.kind} {scope.id}"
+        # An inherited role was in tokens of any project of the domain.
+        subject = f"user {user_id}" if scope.kind == INHERITED else f"user {user_id} {scope.kind} {scope.id}"
         await revoke(tx, subject, clock.now(), validator(ctx).token_seconds)
 
 
@@ -94,23 +98,29 @@ def _not_given(scope: Scope, user_id: str, role_id: str) -> Exception:
 
 
 def _place(scope: Scope) -> str:
+    if scope.kind == INHERITED:
+        return f"OS-INHERIT/domains/{scope.id}"
     return "system" if scope.kind == "system" else f"{scope.kind}s/{scope.id}"
+
+
+def _ending(kind: str) -> str:
+    return "/inherited_to_projects" if kind == INHERITED else ""
 
 
 def _declare(kind: Any, prefix: str, rules: Json) -> None:
     """The routes of one kind of scope below `prefix`."""
 
     def scope_of(params: dict[str, str]) -> Scope:
-        return SYSTEM if kind == "system" else Scope(kind, params[f"{kind}_id"])
+        return SYSTEM if kind == "system" else Scope(kind, *params.values())
 
-    path = f"{prefix}/users/{{user_id}}/roles"
+    path, ending = f"{prefix}/users/{{user_id}}/roles", _ending(kind)
 
-    @api.route("GET", path, policy=rules["list"])
+    @api.route("GET", path + ending, policy=rules["list"])
     async def list_grants(ctx: Context, user_id: str, **place: str) -> Answer:
         """List the roles a user has in this scope."""
         return await _list(ctx, scope_of(place), user_id)
 
-    @api.route("PUT", f"{path}/{{role_id}}", policy=rules["create"], status=204)
+    @api.route("PUT", f"{path}/{{role_id}}{ending}", policy=rules["create"], status=204)
     async def give(ctx: Context, user_id: str, role_id: str, **place: str) -> None:
         """Give a user a role in this scope."""
         await _give(ctx, scope_of(place), user_id, role_id)
@@ -120,9 +130,9 @@ def _declare(kind: Any, prefix: str, rules: Json) -> None:
         await _has(ctx, scope_of(place), user_id, role_id)
 
     for method in ("GET", "HEAD"):
-        api.route(method, f"{path}/{{role_id}}", policy=rules["check"], status=204)(has)
+        api.route(method, f"{path}/{{role_id}}{ending}", policy=rules["check"], status=204)(has)
 
-    @api.route("DELETE", f"{path}/{{role_id}}", policy=rules["revoke"], status=204)
+    @api.route("DELETE", f"{path}/{{role_id}}{ending}", policy=rules["revoke"], status=204)
     async def take(ctx: Context, user_id: str, role_id: str, **place: str) -> None:
         """Take a role in this scope from a user."""
         await _take(ctx, scope_of(place), user_id, role_id)
@@ -143,6 +153,7 @@ _SYSTEM_GRANT = {
 _declare("project", "/v3/projects/{project_id}", _GRANT)
 _declare("domain", "/v3/domains/{domain_id}", _GRANT)
 _declare("system", "/v3/system", _SYSTEM_GRANT)
+_declare(INHERITED, "/v3/OS-INHERIT/domains/{domain_id}", _GRANT)
 
 
 # The list of all assignments
@@ -152,14 +163,22 @@ SELECT a.user_id, a.target_kind, a.target_id, a.role_id, r.name AS role_name,
        u.name AS user_name, ud.id AS user_domain_id, ud.name AS user_domain_name,
        CASE WHEN a.target_kind = 'project' THEN p.name ELSE d.name END AS target_name,
        pd.id AS target_domain_id, pd.name AS target_domain_name
-FROM role_assignments a
+FROM {} a
 JOIN roles r ON r.id = a.role_id
 JOIN users u ON u.id = a.user_id
 JOIN domains ud ON ud.id = u.domain_id
 LEFT JOIN projects p ON a.target_kind = 'project' AND p.id = a.target_id
 LEFT JOIN domains pd ON pd.id = p.domain_id
-LEFT JOIN domains d ON a.target_kind = 'domain' AND d.id = a.target_id
+LEFT JOIN domains d ON a.target_kind IN ('domain', 'inherited') AND d.id = a.target_id
 """
+_GIVEN = "role_assignments"
+# What is inherited is held on every project.
+_EFFECTIVE = """(
+    SELECT user_id, target_kind, target_id, role_id FROM role_assignments WHERE target_kind <> 'inherited'
+    UNION
+    SELECT i.user_id, 'project', h.id, i.role_id FROM role_assignments i JOIN projects h ON h.domain_id = i.target_id
+    WHERE i.target_kind = 'inherited'
+)"""
 
 QUERY: Json = {
     "user.id": ANY_TEXT,
@@ -177,10 +196,11 @@ QUERY: Json = {
 
 @api.route("GET", "/v3/role_assignments", policy="identity:list_role_assignments", query=QUERY)
 async def index(ctx: Context) -> Answer:
-    """List role assignments; `effective` adds what is implied, `include_names` the names."""
+    """List role assignments; `effective` adds what is implied or inherited, `include_names` the names."""
     effective, names = flag(ctx, "effective"), flag(ctx, "include_names")
     where = _where(ctx, effective)
-    rows = await ctx.db.fetch(f"{_LIST}{where} ORDER BY a.user_id, a.target_kind, a.target_id, r.name", *where.values)
+    sql = _LIST.format(_EFFECTIVE if effective else _GIVEN)
+    rows = await ctx.db.fetch(f"{sql}{where} ORDER BY a.user_id, a.target_kind, a.target_id, r.name", *where.values)
     if effective:
         rows = _with_implied(rows, await _implications(ctx.db))
         if (role_id := ctx.query_one("role.id")) is not None:
@@ -204,10 +224,14 @@ def _where(ctx: Context, effective: bool) -> Where:
     if project_id is not None:
         where.add("a.target_kind = 'project' AND a.target_id = {0}", project_id)
     if domain_id is not None:
-        where.add("a.target_kind = 'domain' AND a.target_id = {0}", domain_id)
+        where.add("a.target_kind IN ('domain', 'inherited') AND a.target_id = {0}", domain_id)
     if system is not None:
         where.conditions.append("a.target_kind = 'system'")
-    if "group.id" in ctx.query or "scope.OS-INHERIT:inherited_to" in ctx.query:
+    if (inherited_to := ctx.query_one("scope.OS-INHERIT:inherited_to")) is not None:
+        if inherited_to != "projects":
+            raise BadRequest("scope.OS-INHERIT:inherited_to can only be projects.")
+        where.conditions.append("a.target_kind = 'inherited'")
+    if "group.id" in ctx.query:
         where.conditions.append("1 = 0")
     return where
 
@@ -254,7 +278,9 @@ def _view(ctx: Context, row: Row, names: bool) -> Json:
             place["domain"] = {"id": row["target_domain_id"], "name": row["target_domain_name"]}
     scope = Scope(kind, row["target_id"])
     given = row.get("given_id") or row["role_id"]
-    shown_links = {"assignment": link(ctx, f"{_place(scope)}/users/{row['user_id']}/roles/{given}")}
+    held = f"{_place(scope)}/users/{row['user_id']}/roles/{given}{_ending(kind)}"
+    shown_links = {"assignment": link(ctx, held)}
     if "prior_id" in row:
         shown_links["prior_role"] = link(ctx, f"prior_role/{row['prior_id']}/implies/{row['role_id']}")
-    return {"role": role, "user": user, "scope": {kind: place}, "links": shown_links}
+    shown: Json = {"domain": place, "OS-INHERIT:inherited_to": "projects"} if kind == INHERITED else {kind: place}
+    return {"role": role, "user": user, "scope": shown, "links": shown_links}

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from kilonova.identity.core import insert_row, new_ident
 from kilonova.identity.passwords import hash_passwords
+from kilonova.identity.token import INHERITED
 from kilonova.identity.tokens import CHANNEL
 
 if TYPE_CHECKING:
     from kilonova.store import Database, Reader, Transaction
 
 DOMAIN_ID = "default"
+SERVICE_USER = "kilonova"
 PROJECTS = {
     "admin": "Administrators of the cloud.",
     "demo": "A project to try things in.",
@@ -27,7 +29,7 @@ USERS: dict[str, tuple[tuple[str, str], ...]] = {
     "demo-admin": (("demo", "admin"),),
     "demo-manager": (("demo", "manager"),),
     "demo-reader": (("demo", "reader"),),
-    "kilonova": (("service", "admin"), ("service", "service"), ("inherited", "admin")),
+    SERVICE_USER: (("service", "admin"), ("service", "service"), (INHERITED, "admin")),
 }
 
 
@@ -37,8 +39,12 @@ def users() -> tuple[str, ...]:
 
 
 async def bootstrap(db: Database, passwords: Mapping[str, str]) -> None:
-    """Does nothing once the default domain is there: what was changed or deleted since stays so."""
+    """Once the default domain is there, what was changed or deleted since stays so.
+
+    But for the service user: clouds of older releases lack its role in the projects of domains.
+    """
     if await _is_done(db):
+        await _serve_all(db)
         return
     hashes = dict(zip(USERS, await hash_passwords([passwords[name] for name in USERS]), strict=True))
     async with db.transaction() as tx:
@@ -65,6 +71,28 @@ async def bootstrap(db: Database, passwords: Mapping[str, str]) -> None:
 
 async def _is_done(db: Reader) -> bool:
     return await db.fetch_value("SELECT 1 FROM domains WHERE id = $1", DOMAIN_ID) is not None
+
+
+async def serve(tx: Transaction, domain_id: str) -> None:
+    """The service user acts in the projects of the domain, where it makes what shall belong to them."""
+    await tx.execute(
+        "INSERT INTO role_assignments (user_id, target_kind, target_id, role_id)"
+        " SELECT u.id, 'inherited', d.id, r.id FROM users u, roles r, domains d"
+        " WHERE u.name = $1 AND u.domain_id = $2 AND r.name = 'admin' AND d.id = $3 ON CONFLICT DO NOTHING",
+        SERVICE_USER,
+        DOMAIN_ID,
+        domain_id,
+    )
+
+
+async def _serve_all(db: Database) -> None:
+    served = "SELECT 1 FROM role_assignments a WHERE a.target_kind = 'inherited' AND a.target_id = d.id"
+    lacking = await db.fetch(f"SELECT d.id FROM domains d WHERE NOT EXISTS ({served})")
+    if lacking:
+        async with db.transaction() as tx:
+            for row in lacking:
+                await serve(tx, row["id"])
+            tx.wake(CHANNEL)
 
 
 async def _make_projects(tx: Transaction) -> dict[str, str]:
@@ -106,6 +134,6 @@ async def _make_users(
 
 
 def _place(where: str, projects: Mapping[str, str]) -> tuple[str, str]:
-    if where == "inherited":
-        return "inherited", DOMAIN_ID
+    if where == INHERITED:
+        return INHERITED, DOMAIN_ID
     return ("system", "all") if where == "system" else ("project", projects[where])

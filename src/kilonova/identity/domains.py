@@ -7,6 +7,7 @@ import orjson
 from kilonova import clock
 from kilonova.http import Answer, Context
 from kilonova.http.errors import Forbidden
+from kilonova.identity.bootstrap import serve
 from kilonova.identity.core import (
     ANY_TEXT,
     FLAG,
@@ -90,6 +91,7 @@ async def create(ctx: Context) -> Answer:
     with storing("domain", body.get("name", "")):
         async with change(ctx) as tx:
             await insert_row(tx, "domains", row)
+            await serve(tx, row["id"])
     return Answer({"domain": view(ctx, row)})
 
 
@@ -121,7 +123,9 @@ async def delete(ctx: Context, domain_id: str) -> None:
         await tx.execute(
             f"DELETE FROM role_assignments WHERE target_kind = 'project' AND target_id IN ({projects})", domain_id
         )
-        await tx.execute("DELETE FROM role_assignments WHERE target_kind = 'domain' AND target_id = $1", domain_id)
+        await tx.execute(
+            "DELETE FROM role_assignments WHERE target_kind IN ('domain', 'inherited') AND target_id = $1", domain_id
+        )
         await tx.execute("DELETE FROM users WHERE domain_id = $1", domain_id)
         await tx.execute("UPDATE projects SET parent_id = NULL WHERE domain_id = $1", domain_id)
         await tx.execute("DELETE FROM projects WHERE domain_id = $1", domain_id)

@@ -49,7 +49,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return SYSTEM if self.system else UNSCOPED
 
 
-ScopeKind = Literal["project", "domain", "system", ""]
+# No token is of the kind "inherited", only assignments are: of roles on all projects of a domain.
+ScopeKind = Literal["project", "domain", "system", "inherited", ""]
+INHERITED: Literal["inherited"] = "inherited"
 
 
 class Scope(NamedTuple):
