@@ -1,0 +1,50 @@
+"""How types are shown. Extra specs that are not for users are for those whom a rule allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http import Context, Field, View, col
+from kilonova.volume.api import api
+from kilonova.volume.types.schemas import IS_PUBLIC
+
+SENSITIVE = "volume_extension:types_extra_specs:read_sensitive"
+_SPECS = "volume_extension:access_types_extra_specs"
+_ACCESS = "volume_extension:volume_type_access:type_access"
+# What users need to know to choose a type; the rest says how operators run their back ends.
+_FOR_USERS = frozenset({"multiattach", "replication_enabled", "RESKEY:availability_zones"})
+_TEXT = {"type": "string"}
+_NULLABLE = {"type": ["string", "null"]}
+_BOOLEAN = {"type": "boolean"}
+
+
+def specs(row: Any, ctx: Context) -> dict[str, str]:
+    """The extra specs that the caller may see."""
+    every: dict[str, str] = row["extra_specs"]
+    return every if ctx.may(SENSITIVE) else {key: value for key, value in every.items() if key in _FOR_USERS}
+
+
+_CHANGED = {
+    "id": col("id", _TEXT),
+    "name": col("name", _TEXT),
+    "is_public": col("is_public", _BOOLEAN),
+    "description": col("description", _NULLABLE),
+    "extra_specs": Field(specs, {"type": "object"}, _SPECS),
+}
+_NEW = {**_CHANGED, IS_PUBLIC: col("is_public", _BOOLEAN, _ACCESS)}
+
+api.view(View("changed volume type", _CHANGED))
+api.view(View("new volume type", _NEW))
+# Qualities of service are not offered, so no type has any.
+api.view(
+    View(
+        "volume type",
+        {
+            **_NEW,
+            "qos_specs_id": Field(
+                lambda row, ctx: None, {"type": "null"}, "volume_extension:access_types_qos_specs_id"
+            ),
+        },
+    )
+)
+api.view(View("default type", {"project_id": col("project_id", _TEXT), "volume_type_id": col("type_id", _TEXT)}))

@@ -1,0 +1,6 @@
+"""Types are listed by their extra specs."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.types.api import BY_SPECS
+
+version = Microversion("3.52", __doc__, [behaviour(BY_SPECS)])
