@@ -60,18 +60,26 @@ class VolumeFiles:
     @asynccontextmanager
     async def writing(self, place: Path, size: int) -> AsyncIterator[Part]:
         """A file of `size` bytes, all zero, that is at its place when the block ends well, and nowhere otherwise."""
-        part = await in_thread(Part, self.parts / place.name, place, size)
-        try:
+        async with self.aside(place.name, size) as part:
             yield part
-            await in_thread(part.settle)
-        except BaseException:
-            part.path.unlink(missing_ok=True)
-            raise
+            await in_thread(part.settle, place)
+
+    @asynccontextmanager
+    async def aside(self, name: str, size: int) -> AsyncIterator[Part]:
+        """A file of `size` bytes, all zero, for the time of the block; nobody else's."""
+        part = await in_thread(Part, self.parts / name, size)
+        try:
+            await in_thread(part.grow)
+            yield part
         finally:
             part.close()
+            part.path.unlink(missing_ok=True)
 
-    def remove(self, prefix: str) -> None:
+    async def remove(self, prefix: str) -> None:
         """All files, finished or not, whose names begin so."""
+        await in_thread(self._remove, prefix)
+
+    def _remove(self, prefix: str) -> None:
         for directory in self._directories():
             for path in directory.glob(f"{prefix}*"):
                 path.unlink(missing_ok=True)
@@ -98,16 +106,16 @@ class VolumeFiles:
 class Part:
     """Content on its way to its place. It holds a lock on its file until closed."""
 
-    def __init__(self, path: Path, place: Path, size: int) -> None:
-        for directory in (path.parent, place.parent):
-            directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, size: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.place = place
         self.size = size
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def grow(self) -> None:
         with _space():
-            os.truncate(self._fd, size)
+            os.truncate(self._fd, self.size)
 
     async def fill(self, chunks: AsyncIterator[bytes], moved: Moved) -> int:
         """Write a stream from the beginning on; how many bytes it had."""
@@ -130,10 +138,12 @@ class Part:
         finally:
             os.close(fd)
 
-    def settle(self) -> None:
+    def settle(self, place: Path) -> None:
+        """Make it durable under its name."""
         os.fsync(self._fd)
-        os.rename(self.path, self.place)
-        sync_directory(self.place.parent)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path, place)
+        _sync(place.parent, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -172,8 +182,15 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
         raise
 
 
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def resize(path: Path, size: int) -> None:
+    """Durable when this returns. Nothing is lost of what is below the smaller one of the sizes."""
+    with _space():
+        os.truncate(path, size)
+    _sync(path, os.O_RDWR)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -51,20 +51,20 @@ async def snapshot_of(op: Operation, reader: Reader | None = None) -> Row:
 
 
 class Progress:
-    """Shows, now and then, how far the operation is; and ends it when what it is about is gone."""
+    """Shows, now and then, how many of `total` bytes are done; and ends the operation when what it is about is gone."""
 
-    def __init__(self, op: Operation, table: str, ident: str, total: int) -> None:
+    def __init__(self, op: Operation, table: str, ident: str) -> None:
+        self.total = 0
         self._op = op
         self._table = table
         self._id = ident
-        self._total = max(total, 1)
         self._next = time.monotonic() + _REPORT_SECONDS
 
     async def moved(self, done: int) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _REPORT_SECONDS
-        percent = min(100 * done // self._total, 99)
+        percent = min(100 * done // max(self.total, 1), 99)
         await self._op.report(percent)
         async with self._op.db.transaction() as tx:
             if not await tx.execute(f"UPDATE {self._table} SET progress = $2 WHERE id = $1", self._id, percent):
@@ -80,6 +80,8 @@ async def explained(op: Operation) -> AsyncIterator[None]:
         raise Failed(f"The content could not be written: {error}.") from error
     except ImageError as error:
         raise Failed(f"The image service refused: {error}") from error
+    except FileNotFoundError as error:
+        raise Failed("The content of the volume is missing.", fault=str(error)) from error
     except (Unreachable, Passing, OSError) as error:
         if op.attempt >= TRIES:
             raise Failed(f"Given up after {TRIES} times: {_words(error)}", fault=str(error)) from error

@@ -12,7 +12,7 @@ import orjson
 from kilonova.http.client import Unreachable
 from kilonova.operations import Failed, Operation
 from kilonova.volume import conversion
-from kilonova.volume.files import GIB, Part, TooBig, in_thread, turn
+from kilonova.volume.files import GIB, Part, TooBig, turn
 from kilonova.volume.operations.common import Progress, explained, files_of
 
 # For the image service to send more of an image.
@@ -61,10 +61,8 @@ async def _from_copy(op: Operation, part: Part, kind: str, ident: str, progress:
     row = await op.db.fetch_one(f"SELECT data_id, bootable, image_metadata FROM {table} WHERE id = $1", ident)
     if row is None or row["data_id"] is None:
         raise Failed(f"The {kind} {ident} to copy could not be found.")
-    try:
-        await part.copy(place(ident, row["data_id"]), progress.moved)
-    except FileNotFoundError:
-        raise Failed(f"The content of the {kind} {ident} is missing.") from None
+    progress.total = part.size
+    await part.copy(place(ident, row["data_id"]), progress.moved)
     known = row["image_metadata"]
     return {"bootable": row["bootable"], "image_metadata": orjson.loads(known) if known else None}
 
@@ -75,28 +73,27 @@ async def _from_image(op: Operation, part: Part, image_id: str, progress: Progre
     if image is None or image["status"] not in ("active", "deactivated"):
         raise Failed(f"Image {image_id} could not be found, or has no data.")
     conversion.check_format(image["disk_format"], image["container_format"])
+    progress.total = image["size"] or part.size
     async with op.services.image.download(image_id, token) as chunks:
         stream = _watched(chunks, image)
         if image["disk_format"] in conversion.PLAIN:
             await part.fill(stream, progress.moved)
         else:
-            await _convert(part, stream, image, progress)
+            await _convert(op, part, stream, image, progress)
     return {"bootable": True, "image_metadata": image_metadata(image)}
 
 
-async def _convert(part: Part, stream: AsyncIterator[bytes], image: dict[str, Any], progress: Progress) -> None:
+async def _convert(
+    op: Operation, part: Part, stream: AsyncIterator[bytes], image: dict[str, Any], progress: Progress
+) -> None:
     """The image as it is goes into a file beside, for the time of the conversion."""
-    path = part.path.with_name(f"{part.path.name}.source")
-    beside = await in_thread(Part, path, path, image["size"] or 0)
-    try:
-        await beside.fill(stream, progress.moved)
-        size = await conversion.virtual_size(path, image["disk_format"])
+    disk_format = image["disk_format"]
+    async with files_of(op).aside(f"{part.path.name}.source", image["size"]) as source:
+        await source.fill(stream, progress.moved)
+        size = await conversion.virtual_size(source.path, disk_format)
         if size > part.size:
-            raise TooBig(f"the image's disk has {size} bytes, the volume {part.size}")
-        await conversion.to_raw(path, image["disk_format"], part.path)
-    finally:
-        beside.close()
-        path.unlink(missing_ok=True)
+            raise TooBig(f"the disk in the image has {size} bytes, and the volume {part.size}")
+        await conversion.to_raw(source.path, disk_format, part.path)
 
 
 async def _watched(chunks: AsyncIterator[bytes], image: dict[str, Any]) -> AsyncIterator[bytes]:

@@ -32,7 +32,7 @@ async def remove(op: Operation) -> None:
         gone += [row["id"] for row in rows]
     async with explained(op):
         for ident in gone:
-            files_of(op).remove(f"{ident}.")
+            await files_of(op).remove(f"{ident}.")
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

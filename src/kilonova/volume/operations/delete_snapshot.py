@@ -1,0 +1,38 @@
+"""Delete a snapshot: its file goes, then its row. Volumes that were made of it have copies of their own."""
+
+from __future__ import annotations
+
+from kilonova import clock
+from kilonova.operations import Failed, Operation, Step
+from kilonova.store import Transaction
+from kilonova.volume.operations.common import explained, files_of
+
+
+class DeleteSnapshot(Operation):
+    """`params`: `snapshot_id`. The snapshot is in the status `deleting`."""
+
+    kind = "delete volume snapshot"
+    action = ""
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step("remove content", remove, undo=None, why="content that is gone does not come back", deadline=300),
+            Step("settle", settle, undo=None, why="one transaction: no snapshot", deadline=30, transaction=True),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await tx.execute(
+            "UPDATE volume_snapshots SET status = 'error_deleting', updated_at = $2 WHERE id = $1",
+            self.params["snapshot_id"],
+            clock.now(),
+        )
+
+
+async def remove(op: Operation) -> None:
+    async with explained(op):
+        await files_of(op).remove(f"{op.params['snapshot_id']}.")
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    await tx.execute("DELETE FROM volume_snapshots WHERE id = $1", op.params["snapshot_id"])

@@ -1,0 +1,64 @@
+"""Extend a volume, also one that servers have: they are told, and their guests see it grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kilonova.operations import Failed, Operation, Step
+from kilonova.store import Row, Transaction
+from kilonova.volume.files import GIB, in_thread, resize
+from kilonova.volume.operations.common import explained, files_of, volume_of
+from kilonova.volume.operations.tell_compute import EXTENDED, begin_telling
+from kilonova.volume.volumes import model
+
+ACTION = "os-extend"
+
+
+class ExtendVolume(Operation):
+    """`params`: `volume_id`, `before` and `size` in GiB. The row has the new size already, as quotas count it."""
+
+    kind = "extend volume"
+    action = ""
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step("grow content", grow, undo=shrink, deadline=300),
+            Step(
+                "settle",
+                settle,
+                undo=None,
+                why="one transaction: the status, and the order to tell compute",
+                deadline=30,
+                transaction=True,
+            ),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        volume_id = self.params["volume_id"]
+        await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, self.params["before"])
+        await model.leave(tx, volume_id, ACTION, ok=False)
+
+
+async def grow(op: Operation) -> None:
+    volume = await volume_of(op)
+    async with explained(op):
+        await in_thread(resize, _content(op, volume), op.params["size"] * GIB)
+
+
+async def shrink(op: Operation) -> None:
+    """Nobody was told that it had grown, so that nobody has written there. One that is gone needs nothing."""
+    try:
+        await in_thread(resize, _content(op, await volume_of(op)), op.params["before"] * GIB)
+    except (Failed, FileNotFoundError):
+        pass
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    await volume_of(op, tx)
+    await model.leave(tx, op.params["volume_id"], ACTION)
+    await begin_telling(tx, op, EXTENDED)
+
+
+def _content(op: Operation, volume: Row) -> Path:
+    return files_of(op).volume(volume["id"], volume["data_id"])

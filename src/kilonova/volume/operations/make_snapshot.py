@@ -1,0 +1,70 @@
+"""Make a snapshot of a volume: its content is copied as it is at that time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova import clock
+from kilonova.operations import Failed, Operation, Step
+from kilonova.store import Transaction
+from kilonova.volume.operations import content
+from kilonova.volume.operations.common import COPY_SECONDS, Progress, files_of, new_data, snapshot_of
+
+COPY = "copy content"
+
+
+class MakeSnapshot(Operation):
+    """`params`: `snapshot_id`. The snapshot's row is there, in the status `creating`."""
+
+    kind = "make volume snapshot"
+    action = ""
+
+    @staticmethod
+    def steps() -> tuple[Step, ...]:
+        return (
+            Step(COPY, copy, undo=remove, deadline=COPY_SECONDS),
+            Step("settle", settle, undo=None, why="one transaction: what it is", deadline=30, transaction=True),
+        )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await tx.execute(
+            "UPDATE volume_snapshots SET status = 'error', updated_at = $2 WHERE id = $1",
+            self.params["snapshot_id"],
+            clock.now(),
+        )
+
+
+async def copy(op: Operation) -> dict[str, Any]:
+    snapshot = await snapshot_of(op)
+    files = files_of(op)
+    await files.remove(_own(op))
+    data_id = new_data(op)
+    progress = Progress(op, "volume_snapshots", snapshot["id"])
+    place = files.snapshot(snapshot["id"], data_id)
+    about = await content.write(op, place, snapshot["size"], {"volume": snapshot["volume_id"]}, progress)
+    return {"data_id": data_id, **about}
+
+
+async def remove(op: Operation) -> None:
+    await files_of(op).remove(_own(op))
+
+
+async def settle(op: Operation, tx: Transaction) -> None:
+    snapshot = await snapshot_of(op, tx)
+    made = op.results[COPY]
+    known = made["image_metadata"]
+    await tx.execute(
+        "UPDATE volume_snapshots SET data_id = $2, bootable = $3, image_metadata = $4, status = 'available',"
+        " progress = 100, updated_at = $5 WHERE id = $1",
+        snapshot["id"],
+        made["data_id"],
+        made["bootable"],
+        orjson.dumps(known).decode() if known else None,
+        clock.now(),
+    )
+
+
+def _own(op: Operation) -> str:
+    return f"{op.params['snapshot_id']}.{op.id}"

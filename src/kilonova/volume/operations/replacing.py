@@ -1,0 +1,52 @@
+"""The steps of operations that give a volume content: a file of its own is written beside, and taken in one go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova import clock
+from kilonova.operations import Operation
+from kilonova.store import Row, Transaction
+from kilonova.volume.operations import content
+from kilonova.volume.operations.common import Progress, files_of, new_data, volume_of
+from kilonova.volume.operations.drop_content import begin_drop
+
+WRITE = "write content"
+
+
+async def write(op: Operation, volume: Row, source: content.Source) -> dict[str, Any]:
+    """What an earlier run of the step has left goes first."""
+    files = files_of(op)
+    await files.remove(_own(op))
+    data_id = new_data(op)
+    progress = Progress(op, "volumes", volume["id"])
+    about = await content.write(op, files.volume(volume["id"], data_id), volume["size"], source, progress)
+    return {"data_id": data_id, **about}
+
+
+async def remove(op: Operation) -> None:
+    """The undo: the volume has what it had."""
+    await files_of(op).remove(_own(op))
+
+
+async def take(op: Operation, tx: Transaction) -> None:
+    """From now on the volume has what was written; what it had is dropped."""
+    before = await volume_of(op, tx)
+    made = op.results[WRITE]
+    known = made["image_metadata"]
+    await tx.execute(
+        "UPDATE volumes SET data_id = $2, bootable = $3, image_metadata = $4, updated_at = $5 WHERE id = $1",
+        before["id"],
+        made["data_id"],
+        made["bootable"],
+        orjson.dumps(known).decode() if known else None,
+        clock.now(),
+    )
+    await begin_drop(tx, op, before["data_id"])
+
+
+def _own(op: Operation) -> str:
+    """How the names of all files begin that the operation has made."""
+    return f"{op.params['volume_id']}.{op.id}"
