@@ -300,6 +300,6 @@ def _parking(guest_id: str, slot: str) -> list[Change]:
 
 _MOVED = """
 SELECT 1 FROM operations o LEFT JOIN moves m ON m.operation_id = o.id
-WHERE o.server_id = $2 AND (m.operation_id IS NOT NULL OR o.kind = 'rebuild') AND o.state = 'done'
+WHERE o.server_id = $2 AND (m.operation_id IS NOT NULL OR o.kind IN ('rebuild', 'reimage')) AND o.state = 'done'
     AND o.seq >= (SELECT seq FROM operations WHERE id = $1) LIMIT 1
 """

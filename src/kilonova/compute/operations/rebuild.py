@@ -1,20 +1,23 @@
-"""Rebuild: a server gets a new disk from an image, where it is. Until that is sure its old guest lies in a slot."""
+"""Rebuild: a server gets a new disk from an image, where it is. Until that is sure its old guest lies in a slot.
+
+Its volumes stay what they are: a server that boots from one is built anew around it (see `reimage` for new content).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from kilonova import clock
-from kilonova.compute.operations import leftovers, resize, silence
-from kilonova.compute.operations.common import Harmless, guest_of, server_of
+from kilonova.compute.operations import leftovers, resize, silence, volumes
+from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.resize import BUILD, PARK, STOP
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Change, Park, PowerOff, Spawn
 from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
+
+CONNECT, COMPLETE = "connect volumes", "complete volumes"
 
 
 class Rebuild(Harmless):
@@ -29,7 +32,15 @@ class Rebuild(Harmless):
         return (
             Step(STOP, stop, undo=resize.start_again, deadline=300),
             Step(PARK, park, undo=resize.unpark, deadline=300),
+            Step(
+                CONNECT,
+                connect,
+                undo=None,
+                why="volumes are connected already, but where an earlier failure left the server without its guest",
+                deadline=300,
+            ),
             Step(BUILD, build, undo=destroy, deadline=600),
+            Step(COMPLETE, volumes.complete, undo=None, why="they were in use before", deadline=120),
             Step(
                 "settle",
                 settle,
@@ -56,9 +67,14 @@ async def park(op: Operation) -> None:
     await _unless_gone(op, server, PARK, Park(guest_id=server["id"], slot=op.id))
 
 
+async def connect(op: Operation) -> None:
+    server = await server_of(op)
+    await volumes.move(op, server["host"])
+
+
 async def build(op: Operation) -> None:
     server = await server_of(op)
-    guest = guest_of({**server, **op.params["columns"]}, orjson.loads(server["nics"]))
+    guest = await volumes.guest(op, {**server, **op.params["columns"]})
     await silence.demand(op, server["host"], BUILD, Spawn(guest=guest, start=starts(server)))
 
 
