@@ -47,7 +47,7 @@ async def check(
     Others of the project wait until `tx` ends, so that what is counted stays true.
     """
     asked = {"volumes": volumes, "gigabytes": gigabytes, "snapshots": snapshots}
-    await _hold(tx, project_id)
+    await hold(tx, project_id)
     limit = await limits(tx, project_id, config)
     _check_size(size, limit["per_volume_gigabytes"])
     _check_room(asked | _of_type(asked, type_name), await usage(tx, project_id), limit)
@@ -55,7 +55,7 @@ async def check(
 
 async def check_retype(tx: Transaction, project_id: str, type_name: str, gigabytes: int, *, config: Config) -> None:
     """Refuse (413) a volume of this size to become one of the type; the project as a whole has it already."""
-    await _hold(tx, project_id)
+    await hold(tx, project_id)
     asked = _of_type({"volumes": 1, "gigabytes": gigabytes}, type_name)
     _check_room(asked, await usage(tx, project_id), await limits(tx, project_id, config))
 
@@ -123,7 +123,7 @@ async def forget_type(tx: Transaction, name: str) -> None:
         await tx.execute(f"DELETE FROM {table} WHERE resource = ANY($1)", gone)
 
 
-async def _hold(tx: Transaction, project_id: str) -> None:
+async def hold(tx: Transaction, project_id: str) -> None:
     await tx.hold(f"volume quota:{project_id}")
 
 

@@ -1,0 +1,72 @@
+"""Transfers in the database: a volume that a project offers to whoever knows the key, of which only a hash is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Any
+
+from kilonova.store import Reader, Row, Transaction
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+async def create(tx: Transaction, values: dict[str, Any], key: str) -> Row:
+    salt = secrets.token_hex(8)
+    row = {**values, "salt": salt, "key_hash": _hash(salt, key)}
+    marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
+    await tx.execute(f"INSERT INTO volume_transfers ({', '.join(row)}) VALUES ({marks})", *row.values())
+    return row
+
+
+def fits(row: Row, key: str) -> bool:
+    return hmac.compare_digest(row["key_hash"], _hash(row["salt"], key))
+
+
+async def get(reader: Reader, transfer_id: str) -> Row | None:
+    return await reader.fetch_one("SELECT * FROM volume_transfers WHERE id = $1", transfer_id)
+
+
+async def of_project(reader: Reader, project_id: str | None) -> list[Row]:
+    """Those of a project, or (None) of all."""
+    return await reader.fetch(
+        "SELECT * FROM volume_transfers WHERE CAST($1 AS TEXT) IS NULL OR project_id = $1", project_id
+    )
+
+
+async def take(tx: Transaction, transfer_id: str) -> bool:
+    """End the transfer; False if somebody else was faster."""
+    return await tx.execute("DELETE FROM volume_transfers WHERE id = $1", transfer_id) > 0
+
+
+async def snapshots(tx: Transaction, volume_id: str) -> list[Row]:
+    """Until `tx` ends they stay as they are."""
+    return await tx.fetch("SELECT * FROM volume_snapshots WHERE volume_id = $1 ORDER BY id FOR UPDATE", volume_id)
+
+
+async def hand_over(tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float) -> None:
+    await tx.execute(
+        "UPDATE volumes SET project_id = $2, user_id = $3, updated_at = $4 WHERE id = $1",
+        volume_id,
+        project_id,
+        user_id,
+        now,
+    )
+
+
+async def hand_over_snapshots(tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float) -> None:
+    await tx.execute(
+        "UPDATE volume_snapshots SET project_id = $2, user_id = $3, updated_at = $4 WHERE volume_id = $1",
+        volume_id,
+        project_id,
+        user_id,
+        now,
+    )
+
+
+def _hash(salt: str, key: str) -> str:
+    """Keys are long and random, so that one round is enough."""
+    return hmac.new(salt.encode(), key.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,6 @@
+"""Administrators see the limits of another project, which `project_id` names."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.quotas.api import OTHER_PROJECT
+
+version = Microversion("3.39", __doc__, [behaviour(OTHER_PROJECT)])

@@ -1,0 +1,6 @@
+"""Transfers are sorted, paged and filtered."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.transfers.api import PAGED
+
+version = Microversion("3.59", __doc__, [behaviour(PAGED)])
