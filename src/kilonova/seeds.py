@@ -15,14 +15,16 @@ _NOWHERE = ""
 
 
 async def seed(services: Services) -> None:
-    """Flavors, an image and a network, where there are none of the kind."""
+    """Flavors, an image, a network and a type of volumes, where there are none of the kind."""
     from kilonova.compute.flavors import model as flavors
     from kilonova.image.seed import seed as seed_image
     from kilonova.network.seed import seed as seed_network
+    from kilonova.volume.seed import seed as seed_volume
 
     db = services.db
     async with db.transaction() as tx:
         await flavors.seed(tx)
+        await seed_volume(tx)
     project_id = str(await db.fetch_value("SELECT id FROM projects WHERE name = 'admin' AND domain_id = 'default'"))
     await seed_image(db, services.config.data_dir / "images", project_id)
     await seed_network(db, project_id)

@@ -1,1 +1,83 @@
-"""To be written."""
+"""Routes of the metadata of volumes."""
+
+from __future__ import annotations
+
+from kilonova.http import Answer, Context
+from kilonova.http.errors import BadRequest, NotFound
+from kilonova.store import Transaction
+from kilonova.volume.api import api
+from kilonova.volume.volumes import model, schemas
+
+GET, CREATE = "volume:get_volume_metadata", "volume:create_volume_metadata"
+UPDATE, DELETE = "volume:update_volume_metadata", "volume:delete_volume_metadata"
+PATH = "/volumes/{volume_id}/metadata"
+ITEM = PATH + "/{key}"
+
+
+@api.route("GET", PATH, checks=[GET])
+async def index(ctx: Context, volume_id: str) -> Answer:
+    """Show the metadata of a volume."""
+    await model.find(ctx, ctx.db, volume_id, rule=GET)
+    found = await model.metadata_of(ctx.db, [volume_id])
+    return Answer({"metadata": found.get(volume_id, {})})
+
+
+@api.route("POST", PATH, checks=[CREATE], body=schemas.METADATA_BODY)
+async def add(ctx: Context, volume_id: str) -> Answer:
+    """Add to the metadata of a volume, or change some of it."""
+    async with ctx.db.transaction() as tx:
+        await model.find(ctx, tx, volume_id, rule=CREATE, lock=True)
+        await model.set_metadata(tx, volume_id, ctx.body["metadata"])
+        return Answer({"metadata": await _touched(ctx, tx, volume_id)})
+
+
+@api.route("PUT", PATH, checks=[UPDATE], body=schemas.METADATA_BODY)
+async def replace(ctx: Context, volume_id: str) -> Answer:
+    """Replace the metadata of a volume."""
+    async with ctx.db.transaction() as tx:
+        await model.find(ctx, tx, volume_id, rule=UPDATE, lock=True)
+        await model.replace_metadata(tx, volume_id, ctx.body["metadata"])
+        return Answer({"metadata": await _touched(ctx, tx, volume_id)})
+
+
+@api.route("GET", ITEM, checks=[GET])
+async def show(ctx: Context, volume_id: str, key: str) -> Answer:
+    """Show one item of the metadata of a volume."""
+    await model.find(ctx, ctx.db, volume_id, rule=GET)
+    found = (await model.metadata_of(ctx.db, [volume_id])).get(volume_id, {})
+    if key not in found:
+        raise _missing(volume_id, key)
+    return Answer({"meta": {key: found[key]}})
+
+
+@api.route("PUT", ITEM, checks=[UPDATE], body=schemas.META_BODY)
+async def change(ctx: Context, volume_id: str, key: str) -> Answer:
+    """Set one item of the metadata of a volume."""
+    meta = ctx.body["meta"]
+    async with ctx.db.transaction() as tx:
+        await model.find(ctx, tx, volume_id, rule=UPDATE, lock=True)
+        if key not in meta:
+            raise BadRequest("Request body and URI mismatch")
+        await model.set_metadata(tx, volume_id, meta)
+        await _touched(ctx, tx, volume_id)
+    return Answer({"meta": meta})
+
+
+@api.route("DELETE", ITEM, checks=[DELETE])
+async def remove(ctx: Context, volume_id: str, key: str) -> Answer:
+    """Take one item from the metadata of a volume."""
+    async with ctx.db.transaction() as tx:
+        await model.find(ctx, tx, volume_id, rule=DELETE, lock=True)
+        if not await tx.execute("DELETE FROM volume_metadata WHERE volume_id = $1 AND key = $2", volume_id, key):
+            raise _missing(volume_id, key)
+        await _touched(ctx, tx, volume_id)
+    return Answer()
+
+
+async def _touched(ctx: Context, tx: Transaction, volume_id: str) -> dict[str, str]:
+    await tx.execute("UPDATE volumes SET updated_at = $2 WHERE id = $1", volume_id, ctx.now)
+    return (await model.metadata_of(tx, [volume_id])).get(volume_id, {})
+
+
+def _missing(volume_id: str, key: str) -> NotFound:
+    return NotFound(f"Volume {volume_id} has no metadata with key {key[:255]}.")

@@ -99,6 +99,11 @@ async def set_metadata(tx: Transaction, volume_id: str, metadata: Mapping[str, s
         )
 
 
+async def replace_metadata(tx: Transaction, volume_id: str, metadata: Mapping[str, str]) -> None:
+    await tx.execute("DELETE FROM volume_metadata WHERE volume_id = $1", volume_id)
+    await set_metadata(tx, volume_id, metadata)
+
+
 async def set_status(tx: Transaction, volume_id: str, status: str) -> None:
     """Whatever it was, and nothing is under way any more."""
     await tx.execute(

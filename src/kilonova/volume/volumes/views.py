@@ -105,3 +105,13 @@ DETAIL = {
 api.view(View("volume brief", {name: COMMON[name] for name in ("id", "name", "links")}))
 api.view(View("volume", DETAIL))
 api.view(View("new volume", COMMON))
+api.view(
+    View(
+        "volume summary",
+        {
+            "total_size": col("total_size", {"type": "integer"}),
+            "total_count": col("total_count", {"type": "integer"}),
+            "metadata": col("metadata", OBJECT),
+        },
+    )
+)

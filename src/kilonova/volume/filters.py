@@ -1,0 +1,172 @@
+"""Filters and order of the lists of volumes and snapshots, as the queries of this API write them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import orjson
+
+from kilonova import clock
+from kilonova.compute.schemas import is_true
+from kilonova.compute.servers.listing import Conditions
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest
+from kilonova.store.paging import SortKey
+
+Filter = Callable[[Conditions, str, str], None]
+"""Adds the condition for a key and its value."""
+
+STRICT = "filters that are not offered are refused"
+LIKE = "filters by a part of the value"
+TIMES = "filters by time"
+# What says how long a page is and in which order, and filters nothing.
+NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir", "all_tenants", "with_count"})
+_COMPARISONS = {"gt": ">", "gte": ">=", "eq": "=", "neq": "<>", "lt": "<", "lte": "<="}
+_SORT_BOTH = 'The "sort_key" and "sort_dir" parameters are deprecated and cannot be used with the "sort" parameter.'
+
+
+def everywhere(ctx: Context, rule: str) -> bool:
+    """Whether things of all projects are asked for, by one who may see those; others see their own as always."""
+    asked = ctx.query_one("all_tenants", "0") or "1"
+    if asked.lower() not in ("0", "1", "true", "false", "yes", "no", "on", "off", "t", "f", "y", "n"):
+        raise BadRequest(f"Invalid input received: all_tenants param with value {asked[:80]!r} is invalid.")
+    return is_true(asked) and ctx.may(rule, {"project_id": None, "user_id": None})
+
+
+def add(ctx: Context, conditions: Conditions, filters: Mapping[str, Filter], opened: Collection[str]) -> None:
+    """Conditions for what the query asks. Filters that are not for everybody (`opened`) are for administrators."""
+    asked = {key: values[-1] for key, values in ctx.query.items() if key not in NOT_FILTERS}
+    if "admin" not in ctx.token.roles:
+        asked = _allowed(ctx, asked, opened)
+    for key, value in asked.items():
+        name = key.removesuffix("~")
+        if name in filters and (name == key or ctx.behaves(LIKE)):
+            (filters[name] if name == key else contains(name, filters))(conditions, name, value)
+
+
+def _allowed(ctx: Context, asked: dict[str, str], opened: Collection[str]) -> dict[str, str]:
+    """What everybody may filter by; from 3.31 on who asks for more is told."""
+    closed = [key for key in asked if key.removesuffix("~") not in opened]
+    if closed and ctx.behaves(STRICT):
+        raise BadRequest(f"Invalid filters {', '.join(sorted(closed))[:200]} are found in query options.")
+    return {key: value for key, value in asked.items() if key not in closed}
+
+
+# Filters
+
+
+def equals(column: str) -> Filter:
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        conditions.add(f"{column} = ?", value)
+
+    condition.column = column  # type: ignore[attr-defined]
+    return condition
+
+
+def contains(key: str, filters: Mapping[str, Filter]) -> Filter:
+    """The form of a text filter whose key ends in `~`."""
+    column = getattr(filters[key], "column", None)
+    if column is None:
+        raise BadRequest(f"Invalid filters {key}~ are found in query options.")
+
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        escaped = value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        conditions.add(f"{column} LIKE ? ESCAPE '\\'", f"%{escaped}%")
+
+    return condition
+
+
+def number(column: str) -> Filter:
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        if not (value.isascii() and value.isdigit() and len(value) < 10):
+            raise BadRequest(f"Invalid input received: {key} must be an integer, not {value[:80]!r}.")
+        conditions.add(f"{column} = ?", int(value))
+
+    return condition
+
+
+def flag(expression: str) -> Filter:
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        conditions.add(expression if is_true(value) else f"NOT {expression}")
+
+    return condition
+
+
+def pairs(condition_of_pair: str) -> Filter:
+    """A dictionary, written as JSON or as Python writes it; `?` in the condition are a key and its value."""
+
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        for name, wanted in _dictionary(key, value).items():
+            conditions.add(condition_of_pair, str(name), str(wanted))
+
+    return condition
+
+
+def _dictionary(key: str, text: str) -> dict[Any, Any]:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found = None
+    if not isinstance(found, dict):
+        raise BadRequest(f"Invalid input received: {key} must be a dictionary, not {text[:80]!r}.")
+    return found
+
+
+def time(column: str, ctx: Context) -> Filter:
+    """`gt:2026-01-02T03:04:05,lt:…`; before this could be asked for the filter was unknown."""
+
+    def condition(conditions: Conditions, key: str, value: str) -> None:
+        if not ctx.behaves(TIMES):
+            return
+        for part in value.split(","):
+            word, moment = _comparison(key, part.strip())
+            conditions.add(f"{column} {_COMPARISONS[word]} ?", moment)
+
+    return condition
+
+
+def _comparison(key: str, part: str) -> tuple[str, float]:
+    word, separator, moment = part.partition(":")
+    if word not in _COMPARISONS:
+        if separator and word.isalpha():
+            raise BadRequest(f"Invalid filter: {word[:20]} in {key} is none of {', '.join(_COMPARISONS)}.")
+        word, moment = "eq", part
+    try:
+        return word, clock.parse(moment)
+    except (ValueError, OverflowError):
+        raise BadRequest(f"Invalid filter: {key} has an invalid time value {moment[:80]!r}.") from None
+
+
+# Order
+
+
+def order(ctx: Context, columns: Mapping[str, str], nullable: Collection[str]) -> list[SortKey]:
+    """Of `sort=name:asc,id`, or of the older `sort_key` and `sort_dir`; the newest first if nobody says."""
+    asked = ctx.query_one("sort")
+    if asked is None:
+        asked = ",".join(_older(ctx)) or "created_at:desc"
+    elif "sort_key" in ctx.query or "sort_dir" in ctx.query:
+        raise BadRequest(f"Invalid input received: {_SORT_BOTH}")
+    keys = []
+    for part in asked.split(","):
+        name, _, direction = part.strip().partition(":")
+        if name not in columns:
+            raise BadRequest(f"Invalid input received: Sort key supplied is not valid: {name[:80]}.")
+        if direction not in ("", "asc", "desc"):
+            raise BadRequest("Invalid input received: Unknown sort direction, must be one of: asc, desc")
+        keys.append(SortKey(columns[name], direction != "asc", nullable=columns[name] in nullable))
+    return keys
+
+
+def _older(ctx: Context) -> list[str]:
+    keys = (ctx.query_one("sort_key") or "created_at").split(",")
+    directions = (ctx.query_one("sort_dir") or "desc").split(",")
+    if len(directions) > len(keys):
+        raise BadRequest("Invalid input received: there are more directions than keys to sort by.")
+    directions += [directions[-1]] * (len(keys) - len(directions))
+    return [f"{key}:{direction}" for key, direction in zip(keys, directions, strict=True)]

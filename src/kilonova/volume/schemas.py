@@ -1,0 +1,26 @@
+"""Pieces of JSON Schema that many bodies of the volume service share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+MOST_GIGABYTES = 65536
+UUID_OR_NULL: Schema = {"type": ["string", "null"], "format": "uuid"}
+# Names may be empty, and the same for several things.
+NAME: Schema = {"type": ["string", "null"], "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f]*$"}
+DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 255, "pattern": r"^[^\x00-\x08\x0b-\x1f\x7f]*$"}
+METADATA: Schema = {
+    "type": "object",
+    "patternProperties": {r"^[^\x00]{1,255}$": {"type": "string", "maxLength": 255, "pattern": r"^[^\x00]*$"}},
+    "additionalProperties": False,
+}
+METADATA_OR_NULL: Schema = {**METADATA, "type": ["object", "null"]}
+SIZE: Schema = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MOST_GIGABYTES},
+        {"type": "string", "pattern": "^[1-9][0-9]{0,4}$"},
+    ]
+}
+SIZE_OR_NULL: Schema = {"anyOf": [*SIZE["anyOf"], {"type": "null"}]}

@@ -1,0 +1,210 @@
+"""POST /volumes: everything that can be refused is refused here; then one transaction writes all or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kilonova.compute.schemas import is_true
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest, Forbidden, NotFound
+from kilonova.ids import new_id
+from kilonova.operations import begin
+from kilonova.store import Reader, Row, Transaction
+from kilonova.volume.operations.make_volume import MakeVolume
+from kilonova.volume.quotas import model as quotas
+from kilonova.volume.types import model as types
+from kilonova.volume.volumes import images, model, states
+
+RULE = "volume:"
+# Image property that names the type of volumes made of it.
+_TYPE_PROPERTY = "cinder_img_volume_type"
+_NO_MULTIATTACH = (
+    "multiattach parameter has been removed. The default behavior is to use multiattach enabled volume types. Contact"
+    " your administrator to create a multiattach enabled volume type and use it to create multiattach volumes."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a volume is made of; nothing for a blank one."""
+
+    kind: str = ""
+    """`image`, `snapshot` or `volume`."""
+    id: str = ""
+    size: int = 0
+    """Of what is copied; the volume may be larger."""
+    type_id: str | None = None
+    type_reference: str | None = None
+
+    @property
+    def parameter(self) -> dict[str, str] | None:
+        return {self.kind: self.id} if self.kind else None
+
+
+async def create(ctx: Context) -> Row:
+    body = ctx.body["volume"]
+    if ctx.token.project_id is None:
+        raise Forbidden("A volume belongs to a project, and this token is of none.")
+    _refuse_what_is_not_offered(body)
+    zone = _zone(ctx, body.get("availability_zone"))
+    image = await _image(ctx, body)
+    async with ctx.db.transaction() as tx:
+        source = await _source(ctx, tx, body, image)
+        size = _size(body.get("size"), source)
+        kind = await _type(ctx, tx, body.get("volume_type"), source)
+        volume = {**_record(ctx, body, source, kind), "size": size, "zone": zone}
+        await quotas.check(
+            tx, volume["project_id"], kind["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
+        )
+        volume["metadata"] = body.get("metadata") or {}
+        await model.insert(tx, volume, volume["metadata"])
+        await begin(
+            tx,
+            MakeVolume,
+            params={"volume_id": volume["id"], "source": source.parameter},
+            project_id=volume["project_id"],
+            user_id=volume["user_id"],
+            request_id=ctx.request_id,
+        )
+    volume["attachments"] = []
+    return volume
+
+
+def _refuse_what_is_not_offered(body: dict[str, Any]) -> None:
+    if is_true(body.get("multiattach")):
+        raise BadRequest(_NO_MULTIATTACH)
+    # There is none of these, so the one that is named cannot be found.
+    for key, noun in (("backup_id", "Backup"), ("group_id", "Group"), ("consistencygroup_id", "Group")):
+        if body.get(key):
+            raise NotFound(f"{noun} {body[key]} could not be found.")
+    if sum(bool(body.get(key)) for key in ("snapshot_id", "source_volid", "imageRef", "image_id")) > 1:
+        raise BadRequest("A volume is made of one thing: of an image, of a snapshot, or of another volume.")
+
+
+def _zone(ctx: Context, asked: str | None) -> str:
+    """The service has one zone."""
+    zone = ctx.services.config.scheduler.default_zone
+    if asked and asked != zone:
+        raise BadRequest(f"Invalid input received: Availability zone '{asked}' is invalid.")
+    return zone
+
+
+# What it is made of
+
+
+async def _image(ctx: Context, body: dict[str, Any]) -> images.Image | None:
+    reference = body.get("imageRef") or body.get("image_id")
+    if not reference:
+        return None
+    ctx.authorize(RULE + "create_from_image")
+    return await images.usable(ctx, reference.rstrip("/").rsplit("/", 1)[-1])
+
+
+async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: images.Image | None) -> Source:
+    if body.get("source_volid"):
+        return await _volume(ctx, tx, body["source_volid"])
+    if body.get("snapshot_id"):
+        return await _snapshot(ctx, tx, body["snapshot_id"])
+    if image is None:
+        return Source()
+    snapshot_id = _root_snapshot(image) if ctx.behaves("volumes of images that are snapshots") else None
+    if snapshot_id is not None:
+        return await _snapshot(ctx, tx, snapshot_id)
+    size = body.get("size")
+    if size is not None:
+        images.check_fits(image, int(size))
+    return Source(kind="image", id=image["id"], type_reference=image.get(_TYPE_PROPERTY))
+
+
+async def _volume(ctx: Context, tx: Transaction, volume_id: str) -> Source:
+    """It stays locked until the copy is asked for, lest it go meanwhile."""
+    row = await model.find(ctx, tx, volume_id, rule=model.SHOW, lock=True)
+    states.check(row, "clone")
+    return Source(kind="volume", id=volume_id, size=row["size"], type_id=row["type_id"])
+
+
+async def _snapshot(ctx: Context, tx: Transaction, snapshot_id: str) -> Source:
+    row = await tx.fetch_one(
+        "SELECT s.*, v.type_id FROM volume_snapshots s JOIN volumes v ON v.id = s.volume_id WHERE s.id = $1 FOR UPDATE",
+        snapshot_id,
+    )
+    if row is None or not ctx.may("volume:get_snapshot", model.target(row)):
+        raise NotFound(f"Snapshot {snapshot_id} could not be found.")
+    if row["status"] != "available":
+        raise BadRequest(
+            "Invalid snapshot: Originating snapshot status must be one of 'available' values, but it is"
+            f" {row['status']}."
+        )
+    return Source(kind="snapshot", id=snapshot_id, size=row["size"], type_id=row["type_id"])
+
+
+def _root_snapshot(image: images.Image) -> str | None:
+    """The snapshot that an image of a volume-backed server names as its root; the image itself is empty."""
+    if image["size"]:
+        return None
+    try:
+        devices = orjson.loads(image.get("block_device_mapping") or "[]")
+        roots = [device for device in devices if device.get("boot_index") == 0 and device.get("snapshot_id")]
+    except (ValueError, AttributeError, TypeError):
+        return None
+    return str(roots[0]["snapshot_id"]) if roots else None
+
+
+# What it is
+
+
+def _size(asked: Any, source: Source) -> int:
+    if asked is None:
+        if not source.size:
+            raise BadRequest("Invalid input received: Volume size 'None' must be an integer and greater than 0")
+        return source.size
+    size = int(asked)
+    if size < source.size:
+        raise BadRequest(
+            f"Invalid input received: Volume size '{size}'GB cannot be smaller than original {source.kind} size"
+            f" {source.size}GB. They must be >= original {source.kind} size."
+        )
+    return size
+
+
+async def _type(ctx: Context, reader: Reader, asked: str | None, source: Source) -> Row:
+    """The one that was named, else that of what it is made of, else the project's default."""
+    reference = asked or source.type_reference
+    if reference:
+        found = await types.find(reader, reference, ctx.token)
+        if found is None:
+            raise NotFound(f"Volume type with name {reference} could not be found.")
+    elif source.type_id:
+        row = await reader.fetch_one("SELECT * FROM volume_types WHERE id = $1", source.type_id)
+        assert row is not None
+        found = types.dressed(row)
+    else:
+        found = await types.default_of(reader, str(ctx.token.project_id))
+    if types.is_multiattach(found):
+        ctx.authorize(RULE + "multiattach")
+    return found
+
+
+def _record(ctx: Context, body: dict[str, Any], source: Source, kind: Row) -> Row:
+    return {
+        "id": new_id(),
+        "project_id": ctx.token.project_id,
+        "user_id": ctx.token.user_id,
+        "name": body.get("name", body.get("display_name")),
+        "description": body.get("description", body.get("display_description")),
+        "status": states.CREATING,
+        "type_id": kind["id"],
+        "type_name": kind["name"],
+        # The operation finds out by the content.
+        "bootable": False,
+        "image_metadata": None,
+        "multiattach": types.is_multiattach(kind),
+        "readonly": None,
+        "snapshot_id": source.id if source.kind == "snapshot" else None,
+        "source_volume_id": source.id if source.kind == "volume" else None,
+        "created_at": ctx.now,
+        "updated_at": ctx.now,
+    }

@@ -1,0 +1,36 @@
+"""Images that volumes are made of: whether one can be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest
+
+GIB = 2**30
+Image = dict[str, Any]
+
+
+async def usable(ctx: Context, image_id: str) -> Image:
+    """The image, if the caller sees it and it has content; else 400."""
+    image: Image | None = await ctx.services.image.show(image_id, ctx.auth_token)
+    if image is None:
+        raise BadRequest("Invalid image identifier or unable to access requested image.")
+    if image["status"] != "active":
+        raise BadRequest(f"Invalid input received: Image {image_id} is not active.")
+    return image
+
+
+def check_fits(image: Image, size: int) -> None:
+    """Refuse an image of which a volume of so many GiB cannot hold all."""
+    most = max(image["size"] or 0, image.get("virtual_size") or 0)
+    needed = -(-most // GIB)
+    if needed > size:
+        raise BadRequest(
+            f"Invalid input received: Size of specified image {needed}GB is larger than volume size {size}GB."
+        )
+    if image["min_disk"] > size:
+        raise BadRequest(
+            f"Invalid input received: Volume size {size}GB cannot be smaller than the image minDisk size"
+            f" {image['min_disk']}GB."
+        )
