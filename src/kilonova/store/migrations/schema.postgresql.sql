@@ -476,6 +476,14 @@ CREATE TABLE volume_quotas (
     CONSTRAINT pk_volume_quotas PRIMARY KEY (project_id, resource)
 );
 
+CREATE TABLE volume_services (
+    program TEXT COLLATE "C" NOT NULL,
+    disabled BOOLEAN NOT NULL,
+    disabled_reason TEXT COLLATE "C",
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_volume_services PRIMARY KEY (program)
+);
+
 CREATE TABLE volume_types (
     id TEXT COLLATE "C" NOT NULL,
     name TEXT COLLATE "C" NOT NULL,

@@ -469,6 +469,14 @@ CREATE TABLE volume_quotas (
     CONSTRAINT pk_volume_quotas PRIMARY KEY (project_id, resource)
 );
 
+CREATE TABLE volume_services (
+    program TEXT NOT NULL,
+    disabled BOOLEAN NOT NULL,
+    disabled_reason TEXT,
+    updated_at DOUBLE NOT NULL,
+    CONSTRAINT pk_volume_services PRIMARY KEY (program)
+);
+
 CREATE TABLE volume_types (
     id TEXT NOT NULL,
     name TEXT NOT NULL,

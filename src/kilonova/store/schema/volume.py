@@ -170,3 +170,13 @@ volume_quota_classes = Table(
     Column("resource", Text, primary_key=True),
     number("hard_limit"),
 )
+
+# What operators said of the parts of the service; those of which they said nothing are enabled.
+volume_services = Table(
+    "volume_services",
+    metadata,
+    Column("program", Text, primary_key=True),
+    flag("disabled"),
+    string("disabled_reason", nullable=True),
+    moment("updated_at"),
+)

@@ -219,5 +219,14 @@ def upgrade() -> None:
     )
     op.create_index("volume_snapshot_metadata_key", "volume_snapshot_metadata", ["key", "value"], unique=False)
 
+    op.create_table(
+        "volume_services",
+        sa.Column("program", TEXT, nullable=False),
+        sa.Column("disabled", sa.Boolean(), nullable=False),
+        sa.Column("disabled_reason", TEXT, nullable=True),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("program", name=op.f("pk_volume_services")),
+    )
+
     op.add_column("servers", sa.Column("trusted_certificates", TEXT, nullable=True))
     op.add_column("hypervisors", sa.Column("connector", TEXT, nullable=True))
