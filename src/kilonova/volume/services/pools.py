@@ -1,0 +1,81 @@
+"""Routes of the pool that volumes are made in, and of what its back end can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import __version__, clock
+from kilonova.compute.schemas import is_true
+from kilonova.http import Answer, Context
+from kilonova.http.errors import NotFound
+from kilonova.volume.api import api
+from kilonova.volume.backend import BACKEND, POOL
+from kilonova.volume.services import model, schemas
+
+_BACK_END = {
+    "vendor_name": "Kilonova",
+    "volume_backend_name": BACKEND.partition("@")[2],
+    "storage_protocol": "file",
+    "driver_version": __version__,
+}
+
+
+@api.route(
+    "GET",
+    "/scheduler-stats/get_pools",
+    policy="scheduler_extension:scheduler_stats:get_pools",
+    query=schemas.POOLS,
+)
+async def index(ctx: Context) -> Answer:
+    """List the pools of back ends; there is one."""
+    pool: dict[str, Any] = {"name": POOL}
+    if is_true(ctx.query_one("detail")):
+        pool["capabilities"] = await _capabilities(ctx)
+    return Answer({"pools": [pool] if ctx.query_one("name") in (None, POOL) else []})
+
+
+@api.route("GET", "/capabilities/{host}", policy="volume_extension:capabilities")
+async def show(ctx: Context, host: str) -> Answer:
+    """Show what a back end can do."""
+    if host not in (BACKEND, POOL):
+        raise NotFound(f"Service {host} could not be found.")
+    return Answer(
+        {
+            **_BACK_END,
+            "namespace": f"OS::Storage::Capabilities::{BACKEND}",
+            "pool_name": POOL.partition("#")[2],
+            "description": None,
+            "display_name": None,
+            "visibility": None,
+            "replication_targets": [],
+            "properties": {
+                "thin_provisioning": _property("Thin Provisioning", "Takes only the space that is written to."),
+                "multiattach": _property("Multi-attach", "Several servers may have one volume."),
+                "online_extend_support": _property("Online extend", "Volumes grow while servers use them."),
+            },
+        }
+    )
+
+
+async def _capabilities(ctx: Context) -> dict[str, Any]:
+    rows = await model.amounts(ctx.db)
+    total, free = await model.capacity(ctx.services.config.data_dir)
+    return {
+        **_BACK_END,
+        "total_capacity_gb": total,
+        "free_capacity_gb": free,
+        "allocated_capacity_gb": sum(int(row["volume_gb"]) for row in rows),
+        "provisioned_capacity_gb": sum(int(row["volume_gb"]) + int(row["snapshot_gb"]) for row in rows),
+        "total_volumes": sum(int(row["volumes"]) for row in rows),
+        "reserved_percentage": 0,
+        "thin_provisioning_support": True,
+        "multiattach": True,
+        "online_extend_support": True,
+        "QoS_support": False,
+        "backend_state": "up",
+        "timestamp": clock.iso_micro(ctx.now),
+    }
+
+
+def _property(title: str, description: str) -> dict[str, str]:
+    return {"title": title, "description": description, "type": "boolean"}
