@@ -21,6 +21,29 @@ Filter = Callable[[Conditions, str, str], None]
 STRICT = "filters that are not offered are refused"
 LIKE = "filters by a part of the value"
 TIMES = "filters by time"
+BY_IMAGE_METADATA = "filters by image metadata"
+BY_GROUP = "filters by group"
+BY_QUOTA = "filters by what counts against the quota"
+COUNTED = "lists tell how many entries there are"
+# What everybody may filter by; administrators may filter by more.
+OFFERED = {
+    "volume": (
+        *("name", "display_name", "description", "display_description", "status", "metadata", "bootable", "id"),
+        *("migration_status", "availability_zone", "group_id", "size", "created_at", "updated_at"),
+        *("glance_metadata", "volume_type_id", "consumes_quota", "multiattach"),
+    ),
+    "snapshot": (
+        *("name", "display_name", "description", "display_description", "status", "volume_id", "metadata", "id"),
+        *("availability_zone", "consumes_quota", "created_at", "updated_at"),
+    ),
+    "attachment": ("volume_id", "status", "instance_id", "attach_status"),
+}
+# Filters that came with a version; below it the key is one of those that mean nothing.
+_SINCE = {
+    "glance_metadata": BY_IMAGE_METADATA,
+    "group_id": BY_GROUP,
+    "consumes_quota": BY_QUOTA,
+}
 # What says how long a page is and in which order, and filters nothing.
 NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir", "all_tenants", "with_count"})
 _COMPARISONS = {"gt": ">", "gte": ">=", "eq": "=", "neq": "<>", "lt": "<", "lte": "<="}
@@ -42,8 +65,18 @@ def add(ctx: Context, conditions: Conditions, filters: Mapping[str, Filter], ope
         asked = _allowed(ctx, asked, opened)
     for key, value in asked.items():
         name = key.removesuffix("~")
-        if name in filters and (name == key or ctx.behaves(LIKE)):
+        if name in filters and _known(ctx, key):
             (filters[name] if name == key else contains(name, filters))(conditions, name, value)
+
+
+def _known(ctx: Context, key: str) -> bool:
+    since = LIKE if key.endswith("~") else _SINCE.get(key)
+    return since is None or ctx.behaves(since)
+
+
+def counted(ctx: Context) -> bool:
+    """Whether the answer is to tell how many entries there are on all pages."""
+    return ctx.behaves(COUNTED) and is_true(ctx.query_one("with_count"))
 
 
 def _allowed(ctx: Context, asked: dict[str, str], opened: Collection[str]) -> dict[str, str]:

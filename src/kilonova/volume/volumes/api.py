@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import BOOLEAN, is_true
+from kilonova.compute.schemas import BOOLEAN, STRING, is_true
 from kilonova.http import Answer, Context
+from kilonova.http.api import multi
 from kilonova.http.pagination import next_link
+from kilonova.volume import filters
 from kilonova.volume.api import api
 from kilonova.volume.volumes import create, deleting, listing, model, schemas, views
 
 RULE = "volume:"
+FORCED = "deletion may be forced"
 __all__ = ["views"]
 
 
@@ -33,7 +36,7 @@ async def _page(ctx: Context, path: str, view: str) -> Answer:
     body: dict[str, Any] = {"volumes": [ctx.render(view, row) for row in rows]}
     if full:
         body["volumes_links"] = next_link(ctx, path, rows[-1]["id"], True)
-    if is_true(ctx.query_one("with_count")):
+    if filters.counted(ctx):
         body["count"] = await listing.count(ctx)
     return Answer(body)
 
@@ -42,6 +45,18 @@ async def _page(ctx: Context, path: str, view: str) -> Answer:
 async def summary(ctx: Context) -> Answer:
     """Count volumes, their sizes and what their metadata says."""
     return Answer({"volume-summary": ctx.render("volume summary", await listing.summary(ctx))})
+
+
+@api.route("GET", "/resource_filters", policy=RULE + "get_all", query={"resource": STRING})
+async def resource_filters(ctx: Context) -> Answer:
+    """List the filters that everybody may use."""
+    wanted = ctx.query_one("resource")
+    found = [
+        {"resource": resource, "filters": sorted(keys)}
+        for resource, keys in filters.OFFERED.items()
+        if wanted in (None, resource)
+    ]
+    return Answer({"resource_filters": found})
 
 
 @api.route(
@@ -101,12 +116,12 @@ _UPDATE_COLUMNS = {
     "DELETE",
     "/volumes/{volume_id}",
     checks=[RULE + "delete"],
-    query={"cascade": BOOLEAN, "force": BOOLEAN},
+    query={"cascade": BOOLEAN, "force": BOOLEAN, "*": multi(STRING)},
     status=202,
 )
 async def delete(ctx: Context, volume_id: str) -> Answer:
     """Delete a volume; with `cascade` its snapshots too."""
-    force = is_true(ctx.query_one("force"))
+    force = ctx.behaves(FORCED) and is_true(ctx.query_one("force"))
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, volume_id, rule=RULE + ("force_delete" if force else "delete"), lock=True)
         await deleting.delete(ctx, tx, row, cascade=is_true(ctx.query_one("cascade")), force=force)

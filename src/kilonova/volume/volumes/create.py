@@ -15,10 +15,12 @@ from kilonova.operations import begin
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.operations.make_volume import MakeVolume
 from kilonova.volume.quotas import model as quotas
+from kilonova.volume.services import model as services
 from kilonova.volume.types import model as types
 from kilonova.volume.volumes import images, model, states
 
 RULE = "volume:"
+OF_SNAPSHOT_IMAGES = "volumes of images that name a snapshot"
 # Image property that names the type of volumes made of it.
 _TYPE_PROPERTY = "cinder_img_volume_type"
 _NO_MULTIATTACH = (
@@ -52,6 +54,7 @@ async def create(ctx: Context) -> Row:
     zone = _zone(ctx, body.get("availability_zone"))
     image = await _image(ctx, body)
     async with ctx.db.transaction() as tx:
+        await services.check_enabled(tx)
         source = await _source(ctx, tx, body, image)
         size = _size(body.get("size"), source)
         kind = await _type(ctx, tx, body.get("volume_type"), source)
@@ -110,7 +113,7 @@ async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: im
         return await _snapshot(ctx, tx, body["snapshot_id"])
     if image is None:
         return Source()
-    snapshot_id = _root_snapshot(image) if ctx.behaves("volumes of images that are snapshots") else None
+    snapshot_id = _root_snapshot(image) if ctx.behaves(OF_SNAPSHOT_IMAGES) else None
     if snapshot_id is not None:
         return await _snapshot(ctx, tx, snapshot_id)
     size = body.get("size")

@@ -13,12 +13,6 @@ from kilonova.volume import filters
 from kilonova.volume.backend import BACKEND, POOL
 from kilonova.volume.volumes import model
 
-# What everybody may filter by.
-OPEN = (
-    *("name", "display_name", "description", "display_description", "status", "metadata", "bootable"),
-    *("migration_status", "availability_zone", "group_id", "size", "created_at", "updated_at", "id"),
-    *("glance_metadata", "volume_type_id", "consumes_quota", "multiattach"),
-)
 _SORT = {
     "id": "id",
     "name": "name",
@@ -87,7 +81,7 @@ def _conditions(ctx: Context) -> Conditions:
     conditions = Conditions()
     if not filters.everywhere(ctx, model.SHOW):
         conditions.add("project_id = ?", ctx.token.project_id or "")
-    filters.add(ctx, conditions, _filters(ctx), OPEN)
+    filters.add(ctx, conditions, _filters(ctx), filters.OFFERED["volume"])
     return conditions
 
 

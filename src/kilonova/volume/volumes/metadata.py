@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import orjson
+
 from kilonova.http import Answer, Context
-from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.errors import BadRequest, HttpError, NotFound
 from kilonova.store import Transaction
 from kilonova.volume.api import api
 from kilonova.volume.volumes import model, schemas
@@ -12,14 +16,15 @@ GET, CREATE = "volume:get_volume_metadata", "volume:create_volume_metadata"
 UPDATE, DELETE = "volume:update_volume_metadata", "volume:delete_volume_metadata"
 PATH = "/volumes/{volume_id}/metadata"
 ITEM = PATH + "/{key}"
+ETAG = "metadata has an ETag"
 
 
 @api.route("GET", PATH, checks=[GET])
 async def index(ctx: Context, volume_id: str) -> Answer:
     """Show the metadata of a volume."""
     await model.find(ctx, ctx.db, volume_id, rule=GET)
-    found = await model.metadata_of(ctx.db, [volume_id])
-    return Answer({"metadata": found.get(volume_id, {})})
+    found = (await model.metadata_of(ctx.db, [volume_id])).get(volume_id, {})
+    return Answer({"metadata": found}, headers={"ETag": _etag(found)} if ctx.behaves(ETAG) else None)
 
 
 @api.route("POST", PATH, checks=[CREATE], body=schemas.METADATA_BODY)
@@ -36,6 +41,7 @@ async def replace(ctx: Context, volume_id: str) -> Answer:
     """Replace the metadata of a volume."""
     async with ctx.db.transaction() as tx:
         await model.find(ctx, tx, volume_id, rule=UPDATE, lock=True)
+        await _check_unchanged(ctx, tx, volume_id)
         await model.replace_metadata(tx, volume_id, ctx.body["metadata"])
         return Answer({"metadata": await _touched(ctx, tx, volume_id)})
 
@@ -72,6 +78,19 @@ async def remove(ctx: Context, volume_id: str, key: str) -> Answer:
             raise _missing(volume_id, key)
         await _touched(ctx, tx, volume_id)
     return Answer()
+
+
+async def _check_unchanged(ctx: Context, tx: Transaction, volume_id: str) -> None:
+    """Refuse who believes that the metadata is something else."""
+    believed = ctx.headers.get("if-match", "*").strip()
+    if believed != "*" and ctx.behaves(ETAG):
+        found = (await model.metadata_of(tx, [volume_id])).get(volume_id, {})
+        if _etag(found) not in (tag.strip() for tag in believed.split(",")):
+            raise HttpError("The metadata was changed meanwhile: it is not that of If-Match.", status=412)
+
+
+def _etag(metadata: dict[str, str]) -> str:
+    return f'"{hashlib.sha256(orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]}"'
 
 
 async def _touched(ctx: Context, tx: Transaction, volume_id: str) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
@@ -64,3 +67,20 @@ PAGE = {
     "sort_dir": STRING,
 }
 LIST = {**PAGE, **FILTERS, "all_tenants": STRING, "with_count": BOOLEAN, LIKE: STRING, "*": multi(STRING)}
+
+
+def opened(schema: Schema, *path: str) -> Schema:
+    """The schema without what refuses unknown keys, at its top and in the objects on the way down."""
+    properties = {
+        key: opened(member, *path[1:]) if key in path[:1] else member for key, member in schema["properties"].items()
+    }
+    return {**schema, "properties": properties, "additionalProperties": True}
+
+
+def ignored(key: str) -> Callable[[Any], Any]:
+    """For versions in which the key of a new volume meant nothing."""
+
+    def upgrade(body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "volume": {name: value for name, value in body["volume"].items() if name != key}}
+
+    return upgrade

@@ -1,0 +1,6 @@
+"""Volumes are listed by what they remember of their images: `glance_metadata`."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.filters import BY_IMAGE_METADATA
+
+version = Microversion("3.4", __doc__, [behaviour(BY_IMAGE_METADATA)])

@@ -1,0 +1,6 @@
+"""Administrators delete a volume whatever its state, by `force` in the query."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.volumes.api import FORCED
+
+version = Microversion("3.23", __doc__, [behaviour(FORCED)])

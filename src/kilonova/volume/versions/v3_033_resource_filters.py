@@ -1,0 +1,5 @@
+"""Users can see which filters are offered to them."""
+
+from kilonova.http.versions import Microversion, route
+
+version = Microversion("3.33", __doc__, [route("GET", "/resource_filters").begins()])

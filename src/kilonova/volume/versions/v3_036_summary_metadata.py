@@ -1,0 +1,5 @@
+"""The summary of volumes tells all metadata of theirs."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("3.36", __doc__, [view("volume summary").gains("metadata")])

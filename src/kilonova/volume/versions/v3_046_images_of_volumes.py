@@ -1,0 +1,6 @@
+"""A volume made of the image of a volume-backed server is made of the snapshot that the image names."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.volumes.create import OF_SNAPSHOT_IMAGES
+
+version = Microversion("3.46", __doc__, [behaviour(OF_SNAPSHOT_IMAGES)])

@@ -1,0 +1,6 @@
+"""Lists are filtered by `created_at` and `updated_at`, compared as the value says: `gt:2026-01-02T03:04:05`."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.filters import TIMES
+
+version = Microversion("3.60", __doc__, [behaviour(TIMES)])

@@ -1,0 +1,5 @@
+"""Volumes show the id of their type, besides its name."""
+
+from kilonova.http.versions import Microversion, view
+
+version = Microversion("3.63", __doc__, [view("volume", "new volume").gains("volume_type_id")])
