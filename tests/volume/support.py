@@ -72,16 +72,22 @@ async def volume_cloud(database_url: str, *, worker: bool = True, **flags: Any) 
     async with AsyncExitStack() as stack:
         services.config.data = str(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         services.db = await stack.enter_async_context(opened(database_url))
-        services.policy, services.tokens, services.metrics = Policy(), Tokens(), Witness()
-        services.identity = Identity()  # type: ignore[assignment]
-        cloud = VolumeCloud(services, [volume.build(), image_api])
-        services.image = ImageClient(InProcess(cloud.app, "/image"))
-        services.volume = VolumeClient(InProcess(cloud.app, "/volume"))
-        services.compute = ComputeClient(InProcess(cloud.app, "/compute"))
-        await put_type(services.db, TYPE, "__DEFAULT__")
+        cloud = await furnish(services)
         if worker:
             await stack.enter_async_context(working(services.db, services))
         yield cloud
+
+
+async def furnish(services: Services) -> VolumeCloud:
+    """Everything but the worker, on a database that is open."""
+    services.policy, services.tokens, services.metrics = Policy(), Tokens(), Witness()
+    services.identity = Identity()  # type: ignore[assignment]
+    cloud = VolumeCloud(services, [volume.build(), image_api])
+    services.image = ImageClient(InProcess(cloud.app, "/image"))
+    services.volume = VolumeClient(InProcess(cloud.app, "/volume"))
+    services.compute = ComputeClient(InProcess(cloud.app, "/compute"))
+    await put_type(services.db, TYPE, "__DEFAULT__")
+    return cloud
 
 
 async def put_type(db: Database, type_id: str, name: str, extra_specs: str = "{}") -> None:
