@@ -97,7 +97,7 @@ class HeldDriver:
     async def park(self, guest_id: str, slot: str) -> GuestState:
         return await self._step("park", guest_id, lambda: self._set(guest_id, "shutdown"))
 
-    async def unpark(self, guest_id: str, slot: str, start: bool) -> GuestState:
+    async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
         return await self._step("unpark", guest_id, lambda: self._set(guest_id, "running"))
 
     async def discard(self, guest_id: str, slot: str) -> None:

@@ -164,8 +164,8 @@ class Agent:
                 return await driver.reboot(guest_id, hard)
             case Park(guest_id=guest_id, slot=slot):
                 return await driver.park(guest_id, slot)
-            case Unpark(guest_id=guest_id, slot=slot, start=start):
-                return await driver.unpark(guest_id, slot, start)
+            case Unpark(guest_id=guest_id, slot=slot, start=start, disks=disks):
+                return await driver.unpark(guest_id, slot, start, disks)
             case Discard(guest_id=guest_id, slot=slot):
                 return await driver.discard(guest_id, slot)
             case Receive(guest=guest, source=source, slot=slot, start=start):

@@ -273,10 +273,11 @@ class Park(GuestVerb, frozen=True, kw_only=True, tag="park"):
 
 
 class Unpark(GuestVerb, frozen=True, kw_only=True, tag="unpark"):
-    """Take the guest out of the slot again."""
+    """Take the guest out of the slot again, with these volumes; None: those it had."""
 
     slot: str
     start: bool
+    disks: list[Disk] | None = None
     answer: ClassVar[Any] = GuestState
 
 

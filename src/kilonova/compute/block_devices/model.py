@@ -47,6 +47,10 @@ async def volumes_of(reader: Reader, server_id: str) -> list[Row]:
     return [row for row in rows if row["volume_id"] is not None]
 
 
+async def get(reader: Reader, uuid: str) -> Row | None:
+    return await reader.fetch_one("SELECT * FROM block_devices WHERE uuid = $1", uuid)
+
+
 async def of_volume(reader: Reader, server_id: str, volume_id: str) -> Row | None:
     return await reader.fetch_one(
         "SELECT * FROM block_devices WHERE server_id = $1 AND volume_id = $2", server_id, volume_id
@@ -60,8 +64,8 @@ async def root_of(reader: Reader, server_id: str) -> Row | None:
     )
 
 
-async def set_volume(tx: Transaction, uuid: str, volume_id: str, size: int | None) -> None:
-    """The volume that was made for the device."""
+async def set_volume(tx: Transaction, uuid: str, volume_id: str | None, size: int | None = None) -> None:
+    """The volume that the device is, or none; without a size that stays."""
     await tx.execute(
         "UPDATE block_devices SET volume_id = $2, volume_size = COALESCE(CAST($3 AS BIGINT), volume_size)"
         " WHERE uuid = $1",
@@ -74,11 +78,23 @@ async def set_volume(tx: Transaction, uuid: str, volume_id: str, size: int | Non
 async def set_attachment(
     tx: Transaction, uuid: str, attachment_id: str | None, connection: dict[str, Any] | None = None
 ) -> None:
-    """The attachment by which the server has the volume, and how its host reaches it; nothing while it is reserved."""
+    """The attachment by which the server has the volume, and how its host reaches it; nothing while it is reserved.
+
+    What stood by is forgotten.
+    """
     text = None if connection is None else orjson.dumps(connection).decode()
     await tx.execute(
-        "UPDATE block_devices SET attachment_id = $2, connection = $3 WHERE uuid = $1", uuid, attachment_id, text
+        "UPDATE block_devices SET attachment_id = $2, connection = $3, standby = NULL WHERE uuid = $1",
+        uuid,
+        attachment_id,
+        text,
     )
+
+
+async def set_standby(tx: Transaction, uuid: str, ready: dict[str, Any] | None) -> None:
+    """The attachment to another host, as `id` and `connection`, while the server is about to move there."""
+    text = None if ready is None else orjson.dumps(ready).decode()
+    await tx.execute("UPDATE block_devices SET standby = $2 WHERE uuid = $1", uuid, text)
 
 
 async def set_size(tx: Transaction, server_id: str, volume_id: str, size: int) -> None:
@@ -88,8 +104,39 @@ async def set_size(tx: Transaction, server_id: str, volume_id: str, size: int) -
     )
 
 
+async def set_termination(tx: Transaction, uuid: str, delete: bool) -> None:
+    """Whether the volume is deleted with the server."""
+    await tx.execute("UPDATE block_devices SET delete_on_termination = $2 WHERE uuid = $1", uuid, delete)
+
+
+async def exchange(tx: Transaction, uuid: str, volume: dict[str, Any], ready: dict[str, Any]) -> None:
+    """The device is another volume from now on, by the attachment that is `ready`, as `id` and `connection`."""
+    await set_volume(tx, uuid, volume["id"], volume["size"])
+    await set_attachment(tx, uuid, ready["id"], ready["connection"])
+    await tx.execute(
+        "UPDATE block_devices SET source_type = 'volume', source_id = $2, multiattach = $3 WHERE uuid = $1",
+        uuid,
+        volume["id"],
+        volume["multiattach"],
+    )
+
+
 async def remove(tx: Transaction, uuid: str) -> None:
     await tx.execute("DELETE FROM block_devices WHERE uuid = $1", uuid)
+
+
+async def remove_all(tx: Transaction, server_id: str) -> None:
+    await tx.execute("DELETE FROM block_devices WHERE server_id = $1", server_id)
+
+
+async def has_volumes(reader: Reader, server_id: str) -> bool:
+    sql = "SELECT 1 FROM block_devices WHERE server_id = $1 AND destination_type = 'volume' LIMIT 1"
+    return await reader.fetch_value(sql, server_id) is not None
+
+
+def is_volume(device: Row) -> bool:
+    """Whether it is a volume, or will be one."""
+    return bool(device["destination_type"] == VOLUME)
 
 
 def is_volume_backed(server: Row) -> bool:

@@ -1,4 +1,4 @@
-"""Shelved servers leave their hosts when the configured time is over."""
+"""Shelved servers leave their hosts when the configured time is over; those that boot from a volume at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ EVERY = 5.0
 # Seconds until one is tried again that could not leave.
 _AGAIN = 300.0
 _AT_ONCE = 500
+_NEVER = 0.0
 
 _DUE = f"""
 SELECT s.id FROM servers s
-WHERE s.vm_state = '{states.SHELVED}' AND NOT s.deleted AND s.shelved_at <= $1
+WHERE s.vm_state = '{states.SHELVED}' AND NOT s.deleted AND (s.shelved_at <= $1 OR s.image_id IS NULL)
 AND NOT EXISTS (
     SELECT 1 FROM operations o WHERE o.server_id = s.id
     AND (o.finished_at IS NULL OR (o.kind = '{Offload.kind}' AND o.finished_at > $2 AND o.created_at >= s.shelved_at))
@@ -31,10 +32,9 @@ _STILL = f"SELECT * FROM servers WHERE id = $1 AND vm_state = '{states.SHELVED}'
 async def run(services: Services) -> None:
     """Also where they leave at once: one whose offload failed is tried again."""
     seconds = services.config.compute.shelved_offload_seconds
-    if seconds < 0:
-        return
     now = clock.now()
-    for due in await services.db.fetch(_DUE, now - seconds, now - _AGAIN):
+    since = now - seconds if seconds >= 0 else _NEVER
+    for due in await services.db.fetch(_DUE, since, now - _AGAIN):
         async with services.db.transaction() as tx:
             server = await tx.fetch_one(_STILL, due["id"])
             if server is not None and not await model.unfinished(tx, server["id"]):

@@ -12,7 +12,7 @@ from kilonova.hosts import messages
 from kilonova.hosts.messages import Change, Command, Transfer
 from kilonova.hosts.transport import HostFailed
 from kilonova.image.client import data_path
-from kilonova.operations import Cancelled, Failed, Operation
+from kilonova.operations import Cancelled, Failed, LostLease, Operation
 from kilonova.services import Services
 from kilonova.store import Reader, Row, Transaction
 
@@ -31,6 +31,16 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Row:
     if row is None:
         raise Failed(f"Instance {op.server_id} could not be found.")
     return row
+
+
+async def fence(op: Operation, tx: Transaction) -> None:
+    """For a transaction of a step's own: a worker that has lost the operation changes nothing. Raises LostLease.
+
+    The last statement, so that locks are taken in the same order as by the API's transactions.
+    """
+    sql = "SELECT 1 FROM operations WHERE id = $1 AND epoch = $2 FOR UPDATE"
+    if await tx.fetch_value(sql, op.id, op.epoch) is None:
+        raise LostLease(op.id)
 
 
 async def command(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import orjson
-
-from kilonova.compute.operations import choosing, leftovers, moving
+from kilonova.compute.operations import choosing, landing, leftovers, moving, volumes
 from kilonova.compute.operations.choosing import claimed
-from kilonova.compute.operations.common import guest_of, server_of
+from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.moving import Move
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Spawn
@@ -27,8 +25,10 @@ class Evacuate(Move):
     def steps() -> tuple[Step, ...]:
         return (
             *moving.first_steps(),
+            moving.volume_step(),
             Step(moving.PORTS, moving.move_ports, undo=moving.return_ports, deadline=120),
             Step(BUILD, build, undo=destroy, deadline=600),
+            landing.complete_step(),
             Step(
                 moving.HAND_OVER,
                 hand_over,
@@ -42,7 +42,7 @@ class Evacuate(Move):
 
 async def build(op: Operation) -> None:
     server = await server_of(op)
-    verb = Spawn(guest=guest_of(server, orjson.loads(server["nics"])), start=op.params["start"], disk_of=server["host"])
+    verb = Spawn(guest=await volumes.guest(op, server), start=op.params["start"], disk_of=server["host"])
     await choosing.build(op, claimed(op), BUILD, verb)
 
 

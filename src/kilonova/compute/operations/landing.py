@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import choosing, leftovers
+from kilonova.compute.operations import choosing, leftovers, volumes
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.servers import model
 from kilonova.hosts.messages import Spawn
-from kilonova.operations import Operation
+from kilonova.hosts.transport import HostTrouble
+from kilonova.operations import Failed, Operation, Step
 from kilonova.placement.claims import Consumer, release
 from kilonova.store import Transaction
 
-SPAWN = "spawn"
+CONNECT, SPAWN, COMPLETE = "connect volumes", "spawn", "complete volumes"
+
+
+def connect_step(task_state: str | None = None) -> Step:
+    """Before the guest is built: its volumes are reserved for it, and now its host may reach them."""
+    return Step(CONNECT, connect, undo=disconnect, deadline=120, task_state=task_state, cancellable=False)
+
+
+def complete_step(task_state: str | None = None) -> Step:
+    why = "what is completed was connected before, and goes with that"
+    return Step(COMPLETE, volumes.complete, undo=None, why=why, deadline=120, task_state=task_state)
 
 
 async def take(op: Operation, tx: Transaction) -> dict[str, str]:
@@ -25,6 +36,22 @@ async def give_back(op: Operation, tx: Transaction) -> None:
     await release(tx, str(op.server_id))
     await model.set_host(tx, str(op.server_id), None, None)
     op.host = None
+
+
+async def connect(op: Operation) -> None:
+    """A host that cannot have them is left for the next."""
+    host = choosing.claimed(op)
+    try:
+        await volumes.move(op, host)
+    except Failed as error:
+        if isinstance(error.__cause__, HostTrouble):
+            choosing.next_host(op, host, error.__cause__)
+        raise
+
+
+async def disconnect(op: Operation) -> None:
+    async with leftovers.forgoing(op):
+        await volumes.move(op, "")
 
 
 async def spawn(op: Operation, verb: Spawn) -> None:

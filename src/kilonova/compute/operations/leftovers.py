@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from kilonova import clock
 from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import volumes
 from kilonova.compute.operations.common import command
 from kilonova.compute.operations.silence import PING, answers, is_silent
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Change, Command, Destroy, Discard, Park, PowerOff, PowerOn, Unpark
+from kilonova.hosts.messages import Change, Command, Destroy, Discard, Disk, Park, PowerOff, PowerOn, Unpark
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
 from kilonova.operations import Failed, Operation, Passing, Step, begin
 from kilonova.store import Row, Transaction
@@ -99,7 +102,7 @@ async def clear(op: Operation, host: str, step: str, *, slot: str | None = None,
     `leave=False`: a silent host is not told to do so on its return, because something else is left to it that does.
     """
     verb = _clearing(str(op.server_id), slot)
-    if not await _now_or_later(op, host, step, verb) and leave:
+    if not await now_or_later(op, host, step, verb) and leave:
         async with op.db.transaction() as tx:
             await leave_guest(op, tx, host, slot=slot)
 
@@ -113,8 +116,9 @@ async def restore(
     """
     if slot is None and await model.is_being_deleted(op.db, str(op.server_id)):
         return
-    for verb in _restoring(str(op.server_id), slot, aside, running):
-        if not await _now_or_later(op, host, step, verb):
+    disks = await volumes.disks(op) if slot is not None else []
+    for verb in _restoring(str(op.server_id), slot, aside, running, disks):
+        if not await now_or_later(op, host, step, verb):
             async with op.db.transaction() as tx:
                 await _leave(op, tx, RestoreGuest, host, slot, running=running, aside=aside)
             return
@@ -123,7 +127,7 @@ async def restore(
 async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
     """Have the operation's guest in the slot again, where another host has the server: now, or on the host's return."""
     for verb in _parking(str(op.server_id), slot):
-        if not await _now_or_later(op, host, step, verb):
+        if not await now_or_later(op, host, step, verb):
             async with op.db.transaction() as tx:
                 await _leave(op, tx, ParkGuest, host, slot)
             return
@@ -152,7 +156,17 @@ async def is_hopeless(op: Operation) -> bool:
     return op.attempt >= REFUSALS or (op.attempt > 0 and await model.is_being_deleted(op.db, str(op.server_id)))
 
 
-async def _now_or_later(op: Operation, host: str, step: str, verb: Change) -> bool:
+@asynccontextmanager
+async def forgoing(op: Operation) -> AsyncIterator[None]:
+    """For what an undo step asks of another service: refused too often, it is forgone, and the doctor tells of it."""
+    try:
+        yield
+    except Failed:
+        if not await is_hopeless(op):
+            raise
+
+
+async def now_or_later(op: Operation, host: str, step: str, verb: Change) -> bool:
     """False: the host is silent, or does not do it however often it is asked."""
     since = time.monotonic()
     try:
@@ -201,7 +215,7 @@ async def _clear(op: Operation) -> None:
     server = await _server(op)
     if slot is None and server is not None and server["host"] == host and not server["deleted"]:
         raise Passing(f"{host}: the server is there")
-    await _fenced(op, _clearing(guest_id, slot))
+    await fenced(op, _clearing(guest_id, slot))
     async with op.db.transaction() as tx:
         await tx.execute(
             "UPDATE moves SET outcome = 'cleaned', updated_at = $3"
@@ -215,26 +229,27 @@ async def _clear(op: Operation) -> None:
 async def _restore(op: Operation) -> None:
     """What nobody comes back to any more is removed instead, where it is in a slot."""
     host, slot, running = op.params["host"], op.params.get("slot"), op.params["running"]
-    server = await _idle(op)
+    server = await idle(op)
     if server is None or server["host"] != host or await _moved_since(op):
         if slot is not None and not await _is_kept(op, server):
-            await _fenced(op, _clearing(op.params["guest_id"], slot))
+            await fenced(op, _clearing(op.params["guest_id"], slot))
         return
     if slot is None and (server["power_state"] == states.RUNNING) != running:
         return  # somebody wanted it otherwise since
-    for verb in _restoring(server["id"], slot, op.params.get("aside"), running):
-        await _fenced(op, verb)
+    disks = await volumes.disks_of(op.db, server["id"]) if slot is not None else []
+    for verb in _restoring(server["id"], slot, op.params.get("aside"), running, disks):
+        await fenced(op, verb)
 
 
 async def _park(op: Operation) -> None:
     guest_id, slot = op.params["guest_id"], op.params["slot"]
-    server = await _idle(op)
+    server = await idle(op)
     if server is not None and server["host"] == op.params["host"]:
         return
     for verb in _parking(guest_id, slot):
-        await _fenced(op, verb)
+        await fenced(op, verb)
     if not await _is_kept(op, server):
-        await _fenced(op, _clearing(guest_id, slot))
+        await fenced(op, _clearing(guest_id, slot))
 
 
 async def _is_kept(op: Operation, server: Row | None) -> bool:
@@ -243,7 +258,7 @@ async def _is_kept(op: Operation, server: Row | None) -> bool:
     return server is not None and move is not None and move["operation_id"] == op.params["slot"]
 
 
-async def _idle(op: Operation) -> Row | None:
+async def idle(op: Operation) -> Row | None:
     """The server, unless it is deleted. Whatever happens to it may yet come to this host, and is waited for."""
     busy = "SELECT 1 FROM operations WHERE server_id = $1 AND finished_at IS NULL LIMIT 1"
     if await op.db.fetch_value(busy, op.params["guest_id"]):
@@ -257,7 +272,7 @@ async def _moved_since(op: Operation) -> bool:
     return bool(await op.db.fetch_value(_MOVED, op.params["operation"], op.params["guest_id"]))
 
 
-async def _fenced(op: Operation, verb: Change) -> None:
+async def fenced(op: Operation, verb: Change) -> None:
     """Ask on behalf of the operation that left this behind."""
     host = op.params["host"]
     if await op.db.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
@@ -287,11 +302,11 @@ def _clearing(guest_id: str, slot: str | None) -> Change:
     return Destroy(guest_id=guest_id) if slot is None else Discard(guest_id=guest_id, slot=slot)
 
 
-def _restoring(guest_id: str, slot: str | None, aside: str | None, running: bool) -> list[Change]:
+def _restoring(guest_id: str, slot: str | None, aside: str | None, running: bool, disks: list[Disk]) -> list[Change]:
     if slot is None:
         return [PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)]
     before = _parking(guest_id, aside) if aside is not None else []
-    return [*before, Unpark(guest_id=guest_id, slot=slot, start=running)]
+    return [*before, Unpark(guest_id=guest_id, slot=slot, start=running, disks=disks)]
 
 
 def _parking(guest_id: str, slot: str) -> list[Change]:

@@ -7,14 +7,13 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-import orjson
 from msgspec import structs
 
 from kilonova import clock
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, leftovers, moving, ports, silence, turns
+from kilonova.compute.operations import choosing, leftovers, moving, ports, silence, turns, volumes
 from kilonova.compute.operations.choosing import claimed
-from kilonova.compute.operations.common import ask, command, guest_of, server_of
+from kilonova.compute.operations.common import ask, command, fence, server_of
 from kilonova.compute.operations.moving import Move
 from kilonova.compute.operations.silence import PING, HostSilent
 from kilonova.compute.servers import model, states
@@ -28,11 +27,12 @@ from kilonova.hosts.messages import (
     StopMigration,
 )
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, list_guests
-from kilonova.operations import Failed, LostLease, Operation, Step, Wait
+from kilonova.operations import Failed, Operation, Step, Wait
 from kilonova.operations.table import Entry
 from kilonova.store import Row, Transaction
 
 PREPARE, MIGRATE = "prepare destination", "migrate guest"
+STANDBY, ADOPT = "standby volumes", "adopt volumes"
 UNDO = f"undo {MIGRATE}"
 PULSE = 1.0
 """Seconds between two looks at how far it is."""
@@ -52,10 +52,12 @@ class LiveMigrate(Move):
         return (
             *choosing.first_steps(moving.choose, claim, give_back),
             Wait(turns.TAKE, key=turns.key, deadline=DAY, poll=turns.look, poll_every=60),
+            Step(STANDBY, standby_volumes, undo=unstandby_volumes, deadline=120, cancellable=False),
             Step(PREPARE, prepare, undo=clear_slot, deadline=300),
             Step("bind ports", bind_ports, undo=unbind_ports, deadline=120),
             # How long it may take depends on the guest's size; see `_limit`.
             Step(MIGRATE, migrate, undo=bring_back, deadline=30 * DAY),
+            Step(ADOPT, adopt_volumes, undo=None, why=f"undoing '{MIGRATE}' has them where the guest is", deadline=120),
             Step(moving.PORTS, moving.move_ports, undo=moving.return_ports, deadline=120),
             Step(
                 moving.HAND_OVER,
@@ -85,10 +87,29 @@ async def give_back(op: Operation, tx: Transaction) -> None:
     await turns.leave(op, tx)
 
 
+async def standby_volumes(op: Operation) -> None:
+    there = claimed(op)
+    try:
+        await volumes.standby(op, there)
+    except Failed as error:
+        if isinstance(error.__cause__, HostSilent | HostFailed):
+            _leave_destination(op, there, error.__cause__)
+        raise
+
+
+async def unstandby_volumes(op: Operation) -> None:
+    async with leftovers.forgoing(op):
+        await volumes.unstandby(op)
+
+
+async def adopt_volumes(op: Operation) -> None:
+    await volumes.settle(op, claimed(op))
+
+
 async def prepare(op: Operation) -> None:
     server, there = await server_of(op), claimed(op)
     try:
-        await silence.insist(op, there, PREPARE, _expectation(op, server, server["host"]))
+        await silence.insist(op, there, PREPARE, await _expectation(op, server, server["host"], there))
     except (HostSilent, HostFailed) as error:
         _leave_destination(op, there, error)
 
@@ -286,8 +307,8 @@ async def _has_guest(op: Operation, host: str) -> bool | None:
     return any(guest.id == op.server_id and not guest.slot for guest in guests)
 
 
-def _expectation(op: Operation, server: Row, source: str) -> Expect:
-    guest = guest_of(server, orjson.loads(server["nics"]))
+async def _expectation(op: Operation, server: Row, source: str, destination: str) -> Expect:
+    guest = await volumes.guest(op, server, destination)
     return Expect(guest=guest, source=source, slot=op.id, block=op.params["block"])
 
 
@@ -304,7 +325,13 @@ def _leave_destination(op: Operation, host: str, error: HostSilent | HostFailed)
 
 
 async def bring_back(op: Operation) -> None:
-    """Have the guest where its server is: stopped on its way, brought back, or else the server goes where it is.
+    """Have the guest where its server is, and its volumes there too."""
+    await _bring_guest_back(op)
+    await moving.return_volumes(op)
+
+
+async def _bring_guest_back(op: Operation) -> None:
+    """Have it stopped on its way, brought back, or else the server goes where it is.
 
     Where nobody can tell where the guest is, it is taken to be where the records say.
     """
@@ -329,7 +356,11 @@ async def bring_back(op: Operation) -> None:
 
 async def _carry_back(op: Operation, server: Row, here: str, there: str) -> bool:
     try:
-        await silence.insist(op, here, UNDO, _expectation(op, server, there))
+        await volumes.standby(op, here)
+    except Failed:
+        return False
+    try:
+        await silence.insist(op, here, UNDO, await _expectation(op, server, there, here))
         await _carry(op, UNDO, there, here)
     except (HostSilent, HostFailed, _TimeIsUp) as error:
         if isinstance(error, HostTrouble) and error.passing:
@@ -343,15 +374,14 @@ async def _carry_back(op: Operation, server: Row, here: str, there: str) -> bool
 async def _go_after(op: Operation, there: str) -> None:
     """The guest cannot come back, so that the server is at the destination although its migration failed."""
     await ports.move(op, there)
+    await volumes.settle(op, there)
     async with op.db.transaction() as tx:
         host = await tx.fetch_value("SELECT host FROM servers WHERE id = $1 FOR UPDATE", op.server_id)
         if host == there:
             return
         await moving.exchange_shares(op, tx)
         await leftovers.leave_guest(op, tx, host)
-        fence = "SELECT 1 FROM operations WHERE id = $1 AND epoch = $2 FOR UPDATE"
-        if await tx.fetch_value(fence, op.id, op.epoch) is None:
-            raise LostLease(op.id)
+        await fence(op, tx)
 
 
 async def _is_left_alone(op: Operation, there: str) -> bool:

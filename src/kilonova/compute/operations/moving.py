@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, ports
+from kilonova.compute.operations import choosing, landing, leftovers, ports, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.servers import copying, model, placing
 from kilonova.operations import Operation, Step
@@ -17,7 +17,7 @@ from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
 from kilonova.store import Row, Transaction
 
-PORTS, HAND_OVER = "move ports", "hand over"
+VOLUMES, PORTS, HAND_OVER = "move volumes", "move ports", "hand over"
 
 
 class Move(Harmless):
@@ -55,6 +55,16 @@ async def give_back(op: Operation, tx: Transaction) -> None:
     """The migration keeps the name of the destination that it did not come to."""
     await release(tx, op.id)
     op.host = (await server_of(op, tx))["host"]
+
+
+def volume_step(task_state: str | None = None) -> Step:
+    """Before the guest is built at its destination: from then on only that host reaches the server's volumes."""
+    return Step(VOLUMES, landing.connect, undo=return_volumes, deadline=120, task_state=task_state, cancellable=False)
+
+
+async def return_volumes(op: Operation) -> None:
+    async with leftovers.forgoing(op):
+        await volumes.settle(op, (await server_of(op))["host"])
 
 
 async def move_ports(op: Operation) -> None:

@@ -1,8 +1,8 @@
-"""Offload: a shelved server leaves its host. Its image is what it comes back from; it only goes forward."""
+"""Offload: a shelved server leaves its host. It comes back from its image or volume; it only goes forward."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers, ports, silence
+from kilonova.compute.operations import leftovers, ports, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
@@ -20,9 +20,10 @@ class Offload(Harmless):
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
-        kept = "the image has all that was in the guest"
+        kept = "the image, or its volume, has all that was in the guest"
         return (
             Step("destroy guest", destroy, undo=None, why=kept, deadline=1800),
+            Step("reserve volumes", reserve, undo=None, why="whoever starts the guest connects them", deadline=600),
             Step("unbind ports", unbind, undo=None, why="whoever starts the guest binds them", deadline=600),
             Step(
                 "settle", settle, undo=None, why="one transaction: share, host and state", deadline=30, transaction=True
@@ -53,6 +54,10 @@ async def destroy(op: Operation) -> dict[str, str] | None:
             raise
         return {"left on": server["host"]}
     return None
+
+
+async def reserve(op: Operation) -> None:
+    await volumes.move(op, "")
 
 
 async def unbind(op: Operation) -> None:

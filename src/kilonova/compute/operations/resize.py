@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, leftovers, moving, silence
+from kilonova.compute.operations import choosing, landing, leftovers, moving, silence, volumes
 from kilonova.compute.operations.choosing import claimed
-from kilonova.compute.operations.common import guest_of, server_of
+from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.moving import HAND_OVER, PORTS, Move
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Park, PowerOff, Receive
@@ -27,8 +27,10 @@ def _steps() -> tuple[Step, ...]:
         *moving.first_steps(task_state="resize_prep"),
         Step(STOP, stop, undo=start_again, deadline=300, task_state="resize_migrating"),
         Step(PARK, park, undo=unpark, deadline=300, task_state="resize_migrating"),
+        moving.volume_step(task_state="resize_migrated"),
         Step(PORTS, moving.move_ports, undo=moving.return_ports, deadline=120, task_state="resize_migrated"),
         Step(BUILD, build, undo=destroy, deadline=3600, task_state="resize_finish"),
+        landing.complete_step(task_state="resize_finish"),
         Step(
             HAND_OVER,
             hand_over,
@@ -96,7 +98,7 @@ async def unpark(op: Operation) -> None:
 async def build(op: Operation) -> None:
     server = await server_of(op)
     flavor, _ = _new_flavor(await moves.of_operation(op.db, op.id))
-    guest = guest_of({**server, "flavor": orjson.dumps(flavor)}, orjson.loads(server["nics"]))
+    guest = await volumes.guest(op, {**server, "flavor": orjson.dumps(flavor)})
     verb = Receive(guest=guest, source=server["host"], slot=op.id, start=runs(server))
     await choosing.build(op, claimed(op), BUILD, verb)
 

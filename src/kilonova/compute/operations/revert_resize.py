@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import leftovers, moving, ports, silence
+from kilonova.compute.operations import landing, leftovers, moving, ports, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of
-from kilonova.compute.operations.moving import HAND_OVER, PORTS
+from kilonova.compute.operations.moving import HAND_OVER, PORTS, VOLUMES
 from kilonova.compute.operations.resize import PARK, STOP, runs
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
@@ -32,8 +32,10 @@ class RevertResize(Harmless):
         return (
             Step(STOP, stop, undo=start_again, deadline=300),
             Step(PARK, park, undo=unpark_again, deadline=300),
+            Step(VOLUMES, move_volumes, undo=moving.return_volumes, deadline=120, cancellable=False),
             Step(PORTS, move_ports, undo=moving.return_ports, deadline=120),
             Step(UNPARK, unpark, undo=park_again, deadline=300),
+            landing.complete_step(),
             Step(
                 "hand back",
                 hand_back,
@@ -89,6 +91,10 @@ async def unpark_again(op: Operation) -> None:
     )
 
 
+async def move_volumes(op: Operation) -> None:
+    await volumes.move(op, (await _move(op))["source_host"])
+
+
 async def move_ports(op: Operation) -> None:
     await ports.move(op, (await _move(op))["source_host"])
 
@@ -96,7 +102,8 @@ async def move_ports(op: Operation) -> None:
 async def unpark(op: Operation) -> None:
     move = await _move(op)
     running = move["old_power_state"] == states.RUNNING
-    verb = Unpark(guest_id=move["server_id"], slot=move["operation_id"], start=running)
+    disks = await volumes.disks(op)
+    verb = Unpark(guest_id=move["server_id"], slot=move["operation_id"], start=running, disks=disks)
     await silence.demand(op, move["source_host"], UNPARK, verb)
 
 

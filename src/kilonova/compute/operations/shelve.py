@@ -1,14 +1,20 @@
-"""Shelve: a server is stopped and its disk kept as an image, so that it can leave its host."""
+"""Shelve: a server is stopped and its disk kept as an image, so that it can leave its host.
+
+One that boots from a volume has its disk there, needs no image, and leaves its host at once.
+"""
 
 from __future__ import annotations
 
 from kilonova import clock
+from kilonova.compute.block_devices.model import is_volume_backed
 from kilonova.compute.operations import images, leftovers, offload, silence
 from kilonova.compute.operations.common import Harmless, server_of, transfer_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import PowerOff, Snapshot
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+
+MAKE = "make image"
 
 
 class Shelve(Harmless):
@@ -21,7 +27,7 @@ class Shelve(Harmless):
         return (
             Step("stop guest", stop, undo=start_again, deadline=300, task_state="shelving"),
             Step(
-                "make image",
+                MAKE,
                 make,
                 undo=drop,
                 deadline=120,
@@ -53,32 +59,30 @@ async def start_again(op: Operation) -> None:
     await leftovers.restore(op, server["host"], "undo stop guest", running=was_running)
 
 
-async def make(op: Operation) -> str:
+async def make(op: Operation) -> str | None:
     server = await server_of(op)
+    if is_volume_backed(server):
+        return None
     suffix = "-shelved"
     return await images.make(op, server, server["name"][: images.NAME_LENGTH - len(suffix)] + suffix)
 
 
 async def drop(op: Operation) -> None:
-    await images.delete(op, images.snapshot_id(op))
+    await images.delete(op, images.snapshot_id(op.id))
 
 
 async def fill(op: Operation) -> None:
     """A guest that stands still writes the same again; so data that is there, whoever was told of it, is good."""
-    server = await server_of(op)
-    image_id = op.results["make image"]
+    server, image_id = await server_of(op), op.results.get(MAKE)
+    if image_id is None:
+        return
     try:
-        if not await _is_filled(op, image_id):
+        if not await images.is_filled(op, image_id):
             data = await transfer_of(op.services, image_id)
             await silence.demand(op, server["host"], "snapshot", Snapshot(guest_id=server["id"], data=data))
     except Failed:
-        if not await _is_filled(op, image_id):
+        if not await images.is_filled(op, image_id):
             raise
-
-
-async def _is_filled(op: Operation, image_id: str) -> bool:
-    image = await images.find(op, image_id)
-    return bool(image["status"] == "active")
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -87,7 +91,8 @@ async def settle(op: Operation, tx: Transaction) -> None:
         "UPDATE servers SET shelved_at = $2, shelved_image_id = $3 WHERE id = $1",
         op.server_id,
         clock.now(),
-        op.results["make image"],
+        op.results.get(MAKE),
     )
-    if op.services.config.compute.shelved_offload_seconds == 0:
-        await offload.begin_offload(tx, await server_of(op, tx))
+    server = await server_of(op, tx)
+    if is_volume_backed(server) or op.services.config.compute.shelved_offload_seconds == 0:
+        await offload.begin_offload(tx, server)

@@ -1,4 +1,4 @@
-"""Unshelve: a shelved server runs again, on the host that still has its guest, or on a new one from its image."""
+"""Unshelve: a shelved server runs again, on the host that still has its guest, or anew from its image or volume."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import orjson
 from msgspec import structs
 
 from kilonova import clock
-from kilonova.compute.operations import choosing, images, landing, leftovers, ports, silence
-from kilonova.compute.operations.common import Harmless, guest_of, server_of, transfer_of
+from kilonova.compute.operations import choosing, images, landing, leftovers, ports, silence, volumes
+from kilonova.compute.operations.common import Harmless, server_of, transfer_of
 from kilonova.compute.servers import model, placing, states
 from kilonova.hosts.messages import Image, PowerOn, Spawn
 from kilonova.hosts.transport import HostFailed
@@ -31,7 +31,9 @@ class Unshelve(Harmless):
         return (
             *choosing.first_steps(choose, landing.take, landing.give_back, task_state="unshelving"),
             Step("bind ports", bind, undo=unbind, deadline=120, task_state="unshelving"),
+            landing.connect_step(task_state="unshelving"),
             Step(landing.SPAWN, spawn, undo=landing.destroy, deadline=3600, task_state="spawning"),
+            landing.complete_step(task_state="spawning"),
             Step(
                 "settle",
                 settle,
@@ -55,6 +57,7 @@ class UnshelveInPlace(Harmless):
     def steps() -> tuple[Step, ...]:
         return (
             Step("start guest", start, undo=stop_again, deadline=3600),
+            landing.complete_step(),
             Step(
                 "settle",
                 settle_in_place,
@@ -91,7 +94,7 @@ async def unbind(op: Operation) -> None:
 
 
 async def spawn(op: Operation) -> None:
-    await landing.spawn(op, await _from_snapshot(op, await server_of(op)))
+    await landing.spawn(op, await _rebuilt(op, await server_of(op)))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -102,15 +105,16 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 async def start(op: Operation) -> None:
-    """An offload that failed may have destroyed the guest, or unbound its ports, and left the server here."""
+    """An offload that failed may have destroyed the guest, or parted it from ports and volumes, and left it here."""
     server = await server_of(op)
+    await volumes.move(op, server["host"])
     await ports.move(op, server["host"])
     try:
         await silence.demand(op, server["host"], "start guest", PowerOn(guest_id=server["id"]))
     except Failed as error:
         if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind == "missing guest"):
             raise
-        await silence.demand(op, server["host"], "start guest", await _from_snapshot(op, server))
+        await silence.demand(op, server["host"], "start guest", await _rebuilt(op, server))
 
 
 async def stop_again(op: Operation) -> None:
@@ -125,8 +129,11 @@ async def settle_in_place(op: Operation, tx: Transaction) -> None:
     await model.settle(tx, server["id"], states.ACTIVE, states.RUNNING)
 
 
-async def _from_snapshot(op: Operation, server: Row) -> Spawn:
+async def _rebuilt(op: Operation, server: Row) -> Spawn:
     """The guest as it was built at first, but with the disk it had when it was shelved."""
+    guest = await volumes.guest(op, server)
+    if server["shelved_image_id"] is None:
+        return Spawn(guest=guest)
     snapshot = await images.find(op, server["shelved_image_id"])
     image = Image(
         id=snapshot["id"],
@@ -135,5 +142,4 @@ async def _from_snapshot(op: Operation, server: Row) -> Spawn:
         container_format=snapshot["container_format"],
         properties={**orjson.loads(server["image_properties"]), "image_type": "snapshot"},
     )
-    guest = structs.replace(guest_of(server, orjson.loads(server["nics"])), image=image)
-    return Spawn(guest=guest, data=await transfer_of(op.services, snapshot["id"]))
+    return Spawn(guest=structs.replace(guest, image=image), data=await transfer_of(op.services, snapshot["id"]))

@@ -126,12 +126,14 @@ class SimDriver:
             self._store.park(self._host, guest_id, slot)
         return self._kept(self._host, guest_id, slot)
 
-    async def unpark(self, guest_id: str, slot: str, start: bool) -> GuestState:
+    async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
         await self._pass("unpark")
         if self._store.kept(self._host, guest_id, slot) is not None:
             self._store.unpark(self._host, guest_id, slot)
         elif self._store.guest(self._host, guest_id) is None:
             raise NoSuchSlot(guest_id, slot, self._host)
+        if disks is not None:
+            self._store.set_spec(self._host, structs.replace(self._spec(guest_id), disks=disks))
         return self._started(guest_id) if start else self._stopped(guest_id)
 
     async def discard(self, guest_id: str, slot: str) -> None:
