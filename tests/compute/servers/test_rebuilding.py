@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import pytest
 
 from kilonova.compute.operations import leftovers
 from kilonova.doctor import examine
+from kilonova.policy import Policy
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
 from tests.compute.placements.test_dry_run import DRY
 from tests.compute.placements.test_dry_run import everything as tables
@@ -123,12 +125,13 @@ def test_everything_that_can_change_along(sqlite_url: str) -> None:
                 "OS-DCF:diskConfig": "AUTO",
                 "adminPass": "seekr3t",
                 "preserve_ephemeral": False,
-                "trusted_image_certificates": None,
+                "trusted_image_certificates": ["a", "b"],
             }
+            plain = ("name", "description", "metadata", "key_name", "accessIPv4", "OS-DCF:diskConfig")
             answer, shown = await rebuild(c, server["id"], **keys)
             assert answer["adminPass"] == "seekr3t"
             for one in (answer, shown):
-                for key in ("name", "description", "metadata", "key_name", "accessIPv4", "OS-DCF:diskConfig"):
+                for key in (*plain, "trusted_image_certificates"):
                     assert one[key] == keys[key], key
                 assert (one["accessIPv6"], one["OS-EXT-SRV-ATTR:hostname"]) == ("80fe::", "new.example.com")
             assert (answer["user_data"], shown["OS-EXT-SRV-ATTR:user_data"]) == (DATA, DATA)
@@ -141,8 +144,35 @@ def test_everything_that_can_change_along(sqlite_url: str) -> None:
             assert (answer["key_name"], answer["user_data"], answer["description"]) == (None, None, None)
             assert (shown["key_name"], shown["name"], shown["metadata"]) == (None, "new", {"c": "d"})
             assert (shown["description"], shown["OS-EXT-SRV-ATTR:user_data"]) == (None, None)
+            assert shown["trusted_image_certificates"] == ["a", "b"]
             built = guest_on(c, server[HOST], server["id"])
             assert (built.key, built.user_data) == (None, None)
+            _, shown = await rebuild(c, server["id"], trusted_image_certificates=None)
+            assert shown["trusted_image_certificates"] is None
+
+    run(scenario())
+
+
+TRUSTED = {"trusted_image_certificates": ["a"]}
+
+
+def test_certificates_from_the_beginning(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server = await c.active(version="2.63", **TRUSTED)
+            assert (await c.show(server["id"], version="2.63"))["trusted_image_certificates"] == ["a"]
+            assert "trusted_image_certificates" not in await c.show(server["id"], version="2.62")
+            body = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto"}
+            for version, certificates in (("2.62", ["a"]), ("2.63", []), ("2.63", ["a", "a"])):
+                asked = {**body, "trusted_image_certificates": certificates}
+                assert (await c.post("/servers", {"server": asked}, version=version)).status == 400
+            names = [f"os_compute_api:servers:{action}:trusted_certs" for action in ("create", "rebuild")]
+            rules = tmp_path / "policy.yaml"
+            rules.write_text("".join(f'"{name}": "role:admin"\n' for name in names))
+            c.services.policy = Policy(rules)
+            assert (await c.post("/servers", {"server": {**body, **TRUSTED}}, version="2.63")).status == 403
+            again = {"imageRef": c.image_id, **TRUSTED}
+            assert (await act(c, server["id"], "rebuild", again, version="2.63")).status == 403
 
     run(scenario())
 
@@ -295,7 +325,9 @@ def test_what_is_refused_begins_nothing(sqlite_url: str) -> None:
             await said(400, accessIPv4="")
             await said(403, metadata={str(n): "x" for n in range(200)})
             assert "preserve_ephemeral" in await said(400, preserve_ephemeral=True)
-            assert "certificates" in await said(400, trusted_image_certificates=["a"])
+            for certificates in ([], ["a", "a"], [""], [str(n) for n in range(51)], "a"):
+                await said(400, trusted_image_certificates=certificates)
+            assert "does not boot from a volume" in await said(400, "2.106", reimage_boot_volume=True)
             empty = await act(c, server_id, "rebuild", {})
             assert empty.status == 400
 

@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 
 from kilonova.compute.operations.leftovers import FOR_EVER
+from kilonova.compute.servers.images import FACTS
 from kilonova.image.client import ImageError
 from kilonova.operations import Failed, Operation, Passing, Step, begin
+from kilonova.services import Services
 from kilonova.store import Row, Transaction
 
 NAME_LENGTH = 255
@@ -51,14 +53,24 @@ async def begin_drop(tx: Transaction, op: Operation, image_id: str | None) -> No
 
 async def make(op: Operation, server: Row, name: str) -> str:
     """The id of an image that waits for the server's disk. What an earlier run made is found again."""
-    image_id = snapshot_id(op)
-    token = await op.services.identity.token()
+    image_id = snapshot_id(op.id)
     try:
-        await op.services.image.create({"id": image_id, **_described(server, name)}, token)
+        await create(op.services, image_id, server, name)
+    except ImageError as error:
+        raise Failed(f"The image service refused a snapshot: {error}") from error
+    return image_id
+
+
+async def create(
+    services: Services, image_id: str, server: Row, name: str, properties: dict[str, str] | None = None
+) -> None:
+    """Have such an image, with these properties besides what the server's own image leaves it. Raises ImageError."""
+    token = await services.identity.token()
+    try:
+        await services.image.create({"id": image_id, **_described(server, name, properties or {})}, token)
     except ImageError as error:
         if error.status != 409:
-            raise Failed(f"The image service refused a snapshot: {error}") from error
-    return image_id
+            raise
 
 
 async def find(op: Operation, image_id: str) -> dict[str, Any]:
@@ -67,6 +79,11 @@ async def find(op: Operation, image_id: str) -> dict[str, Any]:
     if image is None:
         raise Failed(f"The snapshot of the server, image {image_id}, could not be found.")
     return image
+
+
+async def is_filled(op: Operation, image_id: str) -> bool:
+    """Whether its data is there."""
+    return bool((await find(op, image_id))["status"] == "active")
 
 
 async def delete(op: Operation, image_id: str) -> None:
@@ -78,16 +95,16 @@ async def delete(op: Operation, image_id: str) -> None:
             raise Passing(f"the image service does not delete image {image_id}: {error}") from error
 
 
-def snapshot_id(op: Operation) -> str:
-    """An operation makes one snapshot, and knows its id before it is there."""
-    return str(uuid.uuid5(uuid.UUID(op.id), "snapshot"))
+def snapshot_id(operation_id: str) -> str:
+    """An operation makes one snapshot, whose id is known before it is there."""
+    return str(uuid.uuid5(uuid.UUID(operation_id), "snapshot"))
 
 
 async def _drop(op: Operation) -> None:
     await delete(op, op.params["image_id"])
 
 
-def _described(server: Row, name: str) -> dict[str, Any]:
+def _described(server: Row, name: str, properties: dict[str, str]) -> dict[str, Any]:
     """What the image service is told: whose disk this is, and what a server needs to boot from it."""
     base: dict[str, str] = orjson.loads(server["image_properties"])
     kept = {key: value for key, value in base.items() if key not in _FACTS and not key.startswith(_OWN)}
@@ -100,6 +117,7 @@ def _described(server: Row, name: str) -> dict[str, Any]:
         "instance_uuid": server["id"],
         "user_id": server["user_id"],
         **({"base_image_ref": server["image_id"]} if server["image_id"] else {}),
+        **{key: value for key, value in properties.items() if key not in FACTS and not key.startswith("os_glance")},
         "name": name[:NAME_LENGTH],
         "owner": server["project_id"],
         "visibility": "private",

@@ -1,9 +1,13 @@
-"""The metadata of images is asked of the image service; its limit leaves with it."""
+"""The metadata of images is asked of the image service; its limit leaves with it, also for `createImage`."""
 
-from kilonova.http.versions import Microversion, view
+from kilonova.compute.servers.imaging import UNLIMITED
+from kilonova.http.versions import Microversion, behaviour, view
 
 version = Microversion(
     "2.39",
     __doc__,
-    [view("limits").loses("maxImageMeta", value=lambda row, ctx: row["metadata_items"], schema={"type": "integer"})],
+    [
+        view("limits").loses("maxImageMeta", value=lambda row, ctx: row["metadata_items"], schema={"type": "integer"}),
+        behaviour(UNLIMITED),
+    ],
 )

@@ -1,5 +1,8 @@
-"""Reserved: the rebuild of a volume-backed server asks for explicit consent before it destroys the volume's content."""
+"""Rebuilding a server that boots from a volume destroys the volume's content only with `reimage_boot_volume: true`.
+Without it the image must be the one that the volume was made of, and the content is kept.
+"""
 
-from kilonova.http.versions import Microversion
+from kilonova.compute.servers.rebuilding import CONSENT
+from kilonova.http.versions import Microversion, action, behaviour
 
-version = Microversion("2.106", __doc__, [])
+version = Microversion("2.106", __doc__, [action("rebuild").gains("reimage_boot_volume"), behaviour(CONSENT)])

@@ -1,0 +1,61 @@
+"""Images that servers are made of: finding them, and whether a flavor is large enough for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest
+from kilonova.store import Row
+
+Image = dict[str, Any]
+ZERO_DISK = "os_compute_api:servers:create:zero_disk_flavor"
+FACTS = frozenset(
+    {
+        *("id", "name", "status", "visibility", "tags", "owner", "file", "schema", "self", "checksum", "size"),
+        *("virtual_size", "created_at", "updated_at", "protected", "os_hidden", "os_hash_algo", "os_hash_value"),
+        *("direct_url", "locations", "stores", "members"),
+    }
+)
+
+
+async def active(ctx: Context, image_id: str) -> Image:
+    """The image, if the caller may see it and it has data."""
+    image: Image | None = await ctx.services.image.show(image_id, ctx.auth_token)
+    if image is None:
+        raise BadRequest(f"Can not find requested image {image_id}.")
+    check_active(image)
+    return image
+
+
+def check_active(image: Image) -> None:
+    if image["status"] != "active":
+        raise BadRequest(f"Image {image['id']} is not active.")
+
+
+async def fitting(ctx: Context, image_id: str, flavor: Row) -> Image:
+    """The image, if a server of that flavor can have it on its own disk."""
+    image = await active(ctx, image_id)
+    check_ram(image, flavor)
+    check_disk(ctx, image, flavor)
+    return image
+
+
+def check_ram(image: Image, flavor: Row) -> None:
+    if int(image.get("min_ram") or 0) > flavor["ram"]:
+        raise BadRequest("Flavor's memory is too small for requested image.")
+
+
+def check_disk(ctx: Context, image: Image, flavor: Row) -> None:
+    if flavor["disk"] == 0:
+        ctx.authorize(ZERO_DISK)
+        return
+    if image["min_disk"] > flavor["disk"]:
+        raise BadRequest("The created instance's disk would be too small: the image asks for more than the flavor has.")
+    if (image["size"] or 0) > flavor["disk"] * 2**30:
+        raise BadRequest("Flavor's disk is too small for requested image.")
+
+
+def properties(image: Image) -> dict[str, str]:
+    """The image's own metadata, kept with the server as it was at boot."""
+    return {key: str(value) for key, value in image.items() if key not in FACTS and value is not None}

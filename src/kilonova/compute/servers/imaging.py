@@ -1,0 +1,58 @@
+"""Images of servers: what a server's disk or its volumes are now, kept for new servers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova.compute import dry_run
+from kilonova.compute.api import api
+from kilonova.compute.block_devices import model as devices
+from kilonova.compute.operations import images
+from kilonova.compute.operations.create_image import CreateImage, CreateVolumeImage
+from kilonova.compute.schemas import METADATA, NAME, Schema, closed
+from kilonova.compute.servers import acting, create, model
+from kilonova.http import Answer, Context
+from kilonova.http.client import Refused, Unreachable
+from kilonova.store import Row
+
+RULE = "os_compute_api:servers:create_image"
+OF_VOLUMES = RULE + ":allow_volume_backed"
+UNLIMITED = "the metadata of images is limited by the image service alone"
+SAYS_ID = "the answer says the id of the new image"
+
+CREATE_IMAGE: Schema = closed({"name": NAME, "metadata": METADATA}, ["name"])
+
+log = logging.getLogger(__name__)
+
+
+@api.action("createImage", body=CREATE_IMAGE, checks=[RULE, OF_VOLUMES], status=202, dry_run=True)
+async def create_image(ctx: Context, server_id: str) -> Answer:
+    """Make an image of a server."""
+    asked = ctx.body["createImage"]
+    params = {"name": asked["name"], "metadata": asked.get("metadata", {})}
+    if not ctx.behaves(UNLIMITED):
+        await create.check_metadata(ctx, params["metadata"])
+    async with ctx.db.transaction() as tx:
+        row = await acting.ready(ctx, tx, server_id, rule=RULE, transition="createImage")
+        volume_backed = devices.is_volume_backed(row)
+        if volume_backed:
+            ctx.authorize(OF_VOLUMES, model.target(row))
+        if not dry_run.asked(ctx):
+            operation = CreateVolumeImage if volume_backed else CreateImage
+            operation_id = await acting.start(ctx, tx, row, operation, params)
+    if dry_run.asked(ctx):
+        return await dry_run.answer(ctx, model.target(row), [])
+    image_id = images.snapshot_id(operation_id)
+    await _show_early(ctx, image_id, row, params)
+    if ctx.behaves(SAYS_ID):
+        return Answer({"image_id": image_id})
+    return Answer(headers={"Location": ctx.bookmark(f"/images/{image_id}")})
+
+
+async def _show_early(ctx: Context, image_id: str, row: Row, params: dict[str, Any]) -> None:
+    """Have the image there when the caller looks for it. Should that fail, the operation sees to it anyway."""
+    try:
+        await images.create(ctx.services, image_id, row, params["name"], params["metadata"])
+    except (Refused, Unreachable) as error:
+        log.warning("image %s cannot be shown yet: %s", image_id, error)

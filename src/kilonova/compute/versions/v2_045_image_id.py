@@ -1,0 +1,6 @@
+"""The answer to `createImage` says the new image's id, in place of a `Location`."""
+
+from kilonova.compute.servers.imaging import SAYS_ID
+from kilonova.http.versions import Microversion, behaviour
+
+version = Microversion("2.45", __doc__, [behaviour(SAYS_ID)])
