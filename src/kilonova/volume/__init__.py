@@ -17,6 +17,7 @@ NOUNS = (
     "volumes.metadata",
     "types.api",
     "snapshots.api",
+    "snapshots.metadata",
     "attachments.api",
     "transfers.api",
     "quotas.api",

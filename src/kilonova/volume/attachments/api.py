@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import ANYTHING, is_true
+from kilonova.compute.schemas import ANYTHING
 from kilonova.http import Answer, Context
-from kilonova.http.errors import BadRequest, NotFound
-from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.http.errors import BadRequest
+from kilonova.http.pagination import next_link
 from kilonova.ids import new_id
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Row, Transaction
 from kilonova.volume.api import api
-from kilonova.volume.attachments import connecting, model, schemas, views
+from kilonova.volume.attachments import connecting, listing, model, schemas, views
 from kilonova.volume.volumes import model as volumes
 
 __all__ = ["views"]
 
 ATTACHMENT = "/attachments/{attachment_id}"
 ACTION = ATTACHMENT + "/action"
-GET, CREATE, UPDATE = "volume:attachment_get", "volume:attachment_create", "volume:attachment_update"
+CREATE, UPDATE = "volume:attachment_create", "volume:attachment_update"
 COMPLETE, DELETE = "volume:attachment_complete", "volume:attachment_delete"
 SHARED_BOOTABLE = "volume:multiattach_bootable_volume"
 
 
-@api.route("GET", "/attachments", policy=GET, query=schemas.LIST, shows=("attachments", "attachment", True))
+@api.route("GET", "/attachments", policy=model.SHOW, query=schemas.LIST, shows=("attachments", "attachment", True))
 async def index(ctx: Context) -> Answer:
     """List attachments."""
-    return await _list(ctx, "/attachments", "attachment")
+    return await _page(ctx, "/attachments", "attachment")
 
 
 @api.route(
-    "GET", "/attachments/detail", policy=GET, query=schemas.LIST, shows=("attachments", "attachment detail", True)
+    "GET",
+    "/attachments/detail",
+    policy=model.SHOW,
+    query=schemas.LIST,
+    shows=("attachments", "attachment detail", True),
 )
 async def detail(ctx: Context) -> Answer:
     """List attachments in detail."""
-    return await _list(ctx, "/attachments/detail", "attachment detail")
+    return await _page(ctx, "/attachments/detail", "attachment detail")
 
 
 @api.route(
@@ -54,7 +58,7 @@ async def create(ctx: Context) -> Answer:
         there = await model.of_volume(tx, volume["id"])
         connecting.check_free(volume, there, server_id)
         if there and volume["multiattach"] and volume["bootable"]:
-            ctx.authorize(SHARED_BOOTABLE, _target(volume))
+            ctx.authorize(SHARED_BOOTABLE, volumes.target(volume))
         mode = connecting.mode_of(volume, asked.get("mode") or connector.get("mode"))
         row = await model.create(tx, _new(ctx, volume, server_id, mode))
         if connector:
@@ -63,10 +67,10 @@ async def create(ctx: Context) -> Answer:
     return Answer({"attachment": ctx.render("attachment detail", row)})
 
 
-@api.route("GET", ATTACHMENT, checks=[GET], query={}, shows=("attachment", "attachment detail", False))
+@api.route("GET", ATTACHMENT, checks=[model.SHOW], query={}, shows=("attachment", "attachment detail", False))
 async def show(ctx: Context, attachment_id: str) -> Answer:
     """Show an attachment."""
-    row = await _find(ctx, ctx.db, attachment_id, GET)
+    row = await model.find(ctx, ctx.db, attachment_id, rule=model.SHOW)
     return Answer({"attachment": ctx.render("attachment detail", row)})
 
 
@@ -113,30 +117,12 @@ async def delete(ctx: Context, attachment_id: str) -> Answer:
     return Answer({"attachments": [ctx.render("attachment", row) for row in left]})
 
 
-async def _list(ctx: Context, path: str, view: str) -> Answer:
-    limit, marker = limit_of(ctx), ctx.query_one("marker")
-    after = await _marker(ctx, marker) if marker is not None else None
-    filters = {key: str(ctx.query_one(key)) for key in model.FILTERS if key in ctx.query}
-    rows = await model.page(ctx.db, filters, _project(ctx), after, limit)
+async def _page(ctx: Context, path: str, view: str) -> Answer:
+    rows, full = await listing.attachments(ctx)
     shown: dict[str, Any] = {"attachments": [ctx.render(view, row) for row in rows]}
-    links = next_link(ctx, path, rows[-1]["id"], len(rows) == limit) if rows else []
-    if links:
-        shown["attachments_links"] = links
+    if full:
+        shown["attachments_links"] = next_link(ctx, path, rows[-1]["id"], full)
     return Answer(shown)
-
-
-async def _marker(ctx: Context, marker: str) -> Row:
-    try:
-        return await _find(ctx, ctx.db, marker, GET)
-    except NotFound:
-        raise marker_missing(marker) from None
-
-
-def _project(ctx: Context) -> str | None:
-    """Whose are listed: the caller's own, but to administrators who ask for all, all or those of one project."""
-    if is_true(ctx.query_one("all_tenants")) and ctx.may("context_is_admin"):
-        return ctx.query_one("project_id")
-    return ctx.token.project_id or ""
 
 
 def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
@@ -161,28 +147,12 @@ async def _connect(ctx: Context, tx: Transaction, volume: Row, row: Row, connect
 
 async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Row, Row]:
     """The volume, locked, and the attachment as it is then."""
-    found = await _find(ctx, tx, attachment_id, rule)
+    found = await model.find(ctx, tx, attachment_id, rule=rule)
     volume = await volumes.get(tx, found["volume_id"], lock=True)
     row = await model.get(tx, attachment_id)
     if volume is None or row is None:
-        raise _missing(attachment_id)
+        raise model.missing(attachment_id)
     return volume, row
-
-
-async def _find(ctx: Context, reader: Reader, attachment_id: str, rule: str) -> Row:
-    row = await model.get(reader, attachment_id)
-    if row is None or not ctx.may(GET, _target(row)):
-        raise _missing(attachment_id)
-    ctx.authorize(rule, _target(row))
-    return row
-
-
-def _target(row: Row) -> dict[str, Any]:
-    return {"project_id": row["project_id"]}
-
-
-def _missing(attachment_id: str) -> NotFound:
-    return NotFound(f"Volume attachment could not be found with filter: attachment_id = {attachment_id}.")
 
 
 def _invalid(row: Row, verb: str) -> BadRequest:

@@ -7,6 +7,7 @@ from typing import Any
 from kilonova.config import Config
 from kilonova.http.errors import BadRequest
 from kilonova.store import Row
+from kilonova.volume.files import VolumeFiles
 from kilonova.volume.volumes import states
 
 DRIVER = "kilonova_file"
@@ -35,7 +36,7 @@ def connection_of(volume: Row, attachment_id: str, mode: str, config: Config) ->
     """The way to the volume, all on one level as the API shows it."""
     return {
         "driver_volume_type": DRIVER,
-        "device_path": str(config.data_dir / "volumes" / f"{volume['id']}.{volume['data_id']}"),
+        "device_path": str(VolumeFiles.of(config).volume(volume["id"], volume["data_id"])),
         "format": "raw",
         "access_mode": mode,
         "size": volume["size"],

@@ -7,36 +7,38 @@ from typing import Any
 import orjson
 
 from kilonova import clock
+from kilonova.http import Context
+from kilonova.http.errors import NotFound
 from kilonova.store import Reader, Row, Transaction
-from kilonova.store.paging import Page, SortKey
 
+SHOW = "volume:attachment_get"
 RESERVED, ATTACHING, ATTACHED = "reserved", "attaching", "attached"
-# Query keys, and the columns they speak of.
-FILTERS = {"volume_id": "volume_id", "instance_id": "server_id", "status": "status", "attach_status": "status"}
+
+
+def missing(attachment_id: str) -> NotFound:
+    return NotFound(f"Volume attachment could not be found with filter: attachment_id = {attachment_id}.")
+
+
+def target(row: Row) -> dict[str, Any]:
+    return {"project_id": row["project_id"]}
 
 
 async def get(reader: Reader, attachment_id: str) -> Row | None:
     return await reader.fetch_one("SELECT * FROM volume_attachments WHERE id = $1", attachment_id)
 
 
+async def find(ctx: Context, reader: Reader, attachment_id: str, *, rule: str) -> Row:
+    """The attachment, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    row = await get(reader, attachment_id)
+    if row is None or not ctx.may(SHOW, target(row)):
+        raise missing(attachment_id)
+    ctx.authorize(rule, target(row))
+    return row
+
+
 async def of_volume(reader: Reader, volume_id: str) -> list[Row]:
     sql = "SELECT * FROM volume_attachments WHERE volume_id = $1 ORDER BY created_at, id"
     return await reader.fetch(sql, volume_id)
-
-
-async def page(
-    reader: Reader, filters: dict[str, str], project_id: str | None, marker: Row | None, limit: int
-) -> list[Row]:
-    """Those that match, newest first; of all projects where none is named."""
-    wanted = {FILTERS[key]: value for key, value in filters.items()}
-    if project_id is not None:
-        wanted["project_id"] = project_id
-    conditions = [f"{column} = ${number}" for number, column in enumerate(wanted, 1)]
-    newest = SortKey("created_at", descending=True, nullable=False)
-    found = Page([newest], marker=marker, limit=limit, first_argument=len(wanted) + 1)
-    where = " AND ".join([*conditions, found.where])
-    sql = f"SELECT * FROM volume_attachments WHERE {where} {found.order}"
-    return await reader.fetch(sql, *wanted.values(), *found.arguments)
 
 
 async def create(tx: Transaction, row: Row) -> Row:

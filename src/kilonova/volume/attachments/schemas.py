@@ -36,5 +36,6 @@ UPDATE = closed(
 LIST: dict[str, Schema] = {
     "limit": LIMIT,
     "marker": MARKER,
+    "offset": LIMIT,
     "*": multi({"type": "string"}),
 }

@@ -1,6 +1,8 @@
-"""Volumes show, and are listed by, whether they count against the quota; all do here."""
+"""Volumes and snapshots show, and are listed by, whether they count against the quota; all do here."""
 
 from kilonova.http.versions import Microversion, behaviour, view
 from kilonova.volume.filters import BY_QUOTA
 
-version = Microversion("3.65", __doc__, [behaviour(BY_QUOTA), view("volume", "new volume").gains("consumes_quota")])
+version = Microversion(
+    "3.65", __doc__, [behaviour(BY_QUOTA), view("volume", "new volume", "snapshot").gains("consumes_quota")]
+)

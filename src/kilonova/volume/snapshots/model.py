@@ -1,0 +1,100 @@
+"""Snapshots in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kilonova import clock
+from kilonova.http import Context
+from kilonova.http.errors import BadRequest, NotFound
+from kilonova.store import Reader, Row, Transaction
+
+SHOW = "volume:get_snapshot"
+CREATING, AVAILABLE, DELETING, ERROR, ERROR_DELETING = "creating", "available", "deleting", "error", "error_deleting"
+DELETABLE = (AVAILABLE, ERROR, ERROR_DELETING)
+# What whoever makes or deletes a snapshot may say that it is, by what it was.
+REPORTS = {CREATING: (CREATING, AVAILABLE, ERROR), DELETING: (DELETING, ERROR_DELETING)}
+
+
+def missing(snapshot_id: str) -> NotFound:
+    return NotFound(f"Snapshot {snapshot_id} could not be found.")
+
+
+def target(row: Row) -> dict[str, Any]:
+    return {"project_id": row["project_id"], "user_id": row["user_id"]}
+
+
+async def get(reader: Reader, snapshot_id: str, *, lock: bool = False) -> Row | None:
+    sql = "SELECT * FROM volume_snapshots WHERE id = $1"
+    return await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, snapshot_id)
+
+
+async def find(ctx: Context, reader: Reader, snapshot_id: str, *, rule: str, lock: bool = False) -> Row:
+    """The snapshot, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    row = await get(reader, snapshot_id, lock=lock)
+    if row is None or not ctx.may(SHOW, target(row)):
+        raise missing(snapshot_id)
+    ctx.authorize(rule, target(row))
+    return row
+
+
+async def dress(reader: Reader, rows: Sequence[Row]) -> None:
+    """Add the metadata to the rows."""
+    found: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}
+    sql = "SELECT * FROM volume_snapshot_metadata WHERE snapshot_id = ANY($1) ORDER BY key"
+    for entry in await reader.fetch(sql, list(found)):
+        found[entry["snapshot_id"]][entry["key"]] = entry["value"]
+    for row in rows:
+        row["metadata"] = found[row["id"]]
+
+
+async def metadata_of(reader: Reader, snapshot_id: str) -> dict[str, str]:
+    rows: list[Row] = [{"id": snapshot_id}]
+    await dress(reader, rows)
+    metadata: dict[str, str] = rows[0]["metadata"]
+    return metadata
+
+
+async def insert(tx: Transaction, row: Row) -> None:
+    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    await tx.execute(f"INSERT INTO volume_snapshots ({', '.join(row)}) VALUES ({marks})", *row.values())
+
+
+async def change(tx: Transaction, snapshot_id: str, values: Mapping[str, Any]) -> None:
+    """Set columns; it counts as an update."""
+    values = {**values, "updated_at": clock.now()}
+    changes = ", ".join(f"{column} = ${number}" for number, column in enumerate(values, 2))
+    await tx.execute(f"UPDATE volume_snapshots SET {changes} WHERE id = $1", snapshot_id, *values.values())
+
+
+async def set_metadata(tx: Transaction, snapshot_id: str, metadata: Mapping[str, str]) -> None:
+    """Add these, or change those that are there."""
+    await tx.execute_many(
+        "INSERT INTO volume_snapshot_metadata (snapshot_id, key, value) VALUES ($1, $2, $3)"
+        " ON CONFLICT (snapshot_id, key) DO UPDATE SET value = excluded.value",
+        [(snapshot_id, key, value) for key, value in metadata.items()],
+    )
+
+
+async def replace_metadata(tx: Transaction, snapshot_id: str, metadata: Mapping[str, str]) -> None:
+    await tx.execute("DELETE FROM volume_snapshot_metadata WHERE snapshot_id = $1", snapshot_id)
+    await set_metadata(tx, snapshot_id, metadata)
+
+
+async def delete_metadata(tx: Transaction, snapshot_id: str, key: str) -> bool:
+    sql = "DELETE FROM volume_snapshot_metadata WHERE snapshot_id = $1 AND key = $2"
+    return await tx.execute(sql, snapshot_id, key) > 0
+
+
+async def check_deletable(tx: Transaction, row: Row) -> None:
+    """It is whole or broken, and nobody reads it."""
+    if row["status"] not in DELETABLE:
+        raise BadRequest(
+            f"Invalid snapshot: Snapshot status must be {' or '.join(DELETABLE)}, but the current status is:"
+            f" {row['status']}."
+        )
+    copied = "SELECT id FROM volumes WHERE snapshot_id = $1 AND status = 'creating' LIMIT 1"
+    reader = await tx.fetch_value(copied, row["id"])
+    if reader is not None:
+        raise BadRequest(f"Invalid snapshot: Snapshot {row['id']} is being copied to the volume {reader}.")

@@ -1,0 +1,11 @@
+"""Snapshots of volumes that servers have are made without `force`, which must not be false any more."""
+
+from kilonova.compute.schemas import BOOLEAN
+from kilonova.http.versions import Microversion, behaviour, request
+from kilonova.volume.snapshots.api import UNFORCED
+
+version = Microversion(
+    "3.66",
+    __doc__,
+    [behaviour(UNFORCED), request("POST /snapshots").changes("snapshot.force", before=BOOLEAN)],
+)
