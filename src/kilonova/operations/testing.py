@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -111,26 +111,29 @@ class OperationTests:
         raise NotImplementedError(f"{self.operation.kind} waits, and the test does not say what for")
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        names = self.operation.table().names
-        for name, values in (("step", names), ("undo_step", self._undoable()), ("point", POINTS)):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, values)
+        if "point" in metafunc.fixturenames:
+            metafunc.parametrize("point", POINTS)
 
     def test_each_step_twice(self, database_url: str) -> None:
         fault = Fault("again", FORWARD, "after", frozenset(self.operation.table().names))
         self._ends_well(database_url, fault)
 
-    def test_each_step_failed_leaves_nothing(self, database_url: str, step: str, point: str) -> None:
-        self._leaves_nothing(database_url, Fault("fail", FORWARD, point, frozenset({step})))
+    def test_each_step_failed_leaves_nothing(self, database_url: str, point: str) -> None:
+        """One operation after the other, each failing at the next step: a world without remains bears the next."""
+        faults = [(Fault("fail", FORWARD, point, frozenset({name})),) for name in self.operation.table().names]
+        self._leave_nothing(database_url, faults)
 
-    def test_killed_at_each_step(self, database_url: str, step: str, point: str) -> None:
-        self._ends_well(database_url, Fault("kill", FORWARD, point, frozenset({step})))
+    def test_killed_at_each_step(self, database_url: str, point: str) -> None:
+        """One operation that dies at every step in turn, each time for the next worker to go on."""
+        self._ends_well(database_url, Fault("kill", FORWARD, point, frozenset(self.operation.table().names)))
 
     def test_each_undo_twice(self, database_url: str) -> None:
-        self._leaves_nothing(database_url, self._last(), Fault("again", UNDO, "after", frozenset(self._undoable())))
+        again = Fault("again", UNDO, "after", frozenset(self._undoable()))
+        self._leave_nothing(database_url, [(self._last(), again)])
 
-    def test_killed_at_each_undo(self, database_url: str, undo_step: str, point: str) -> None:
-        self._leaves_nothing(database_url, self._last(), Fault("kill", UNDO, point, frozenset({undo_step})))
+    def test_killed_at_each_undo(self, database_url: str, point: str) -> None:
+        kill = Fault("kill", UNDO, point, frozenset(self._undoable()))
+        self._leave_nothing(database_url, [(self._last(), kill)])
 
     @classmethod
     def _undoable(cls) -> list[str]:
@@ -144,41 +147,44 @@ class OperationTests:
         cls = type(self)
         if cls._expected is None:
             cls._expected = asyncio.run(self._undisturbed())
-        result = asyncio.run(self._carry_out(url, faults))
+        (result,) = asyncio.run(self._carry_out(url, [faults]))
         assert result.row["state"] == DONE, result.row
         assert result.outcome == cls._expected.outcome
 
-    def _leaves_nothing(self, url: str, *faults: Fault) -> None:
-        result = asyncio.run(self._carry_out(url, faults))
-        assert result.row["state"] == FAILED, result.row
-        assert orjson.loads(result.row["error"])["message"] == INJECTED
-        assert result.after == result.before
+    def _leave_nothing(self, url: str, faults: Sequence[Sequence[Fault]]) -> None:
+        for result in asyncio.run(self._carry_out(url, faults)):
+            assert result.row["state"] == FAILED, result.row
+            assert orjson.loads(result.row["error"])["message"] == INJECTED
+            assert result.after == result.before, result.row
 
     async def _undisturbed(self) -> Result:
         with tempfile.TemporaryDirectory() as directory:
             url = f"sqlite://{directory}/kilonova.db"
             await upgrade(url)
-            result = await self._carry_out(url, ())
+            (result,) = await self._carry_out(url, [()])
         assert result.row["state"] == DONE, result.row
         return result
 
-    async def _carry_out(self, url: str, faults: Iterable[Fault]) -> Result:
-        injection = Injection(self.operation.kind, faults)
+    async def _carry_out(self, url: str, faults: Sequence[Sequence[Fault]]) -> list[Result]:
+        """One operation after the other in one world, each with its faults."""
         db = await open_database(url)
         world = await self.prepare(db)
         try:
-            before = await self.census(db, world)
-            async with db.transaction() as tx:
-                identity = await self.begin(tx, world)
-            async with asyncio.timeout(PATIENCE):
-                row = await self._work(db, world, identity, injection)
-            assert not await db.fetch("SELECT * FROM operation_waits WHERE operation_id = $1", identity)
-            for fault in injection.faults:
-                assert fault.struck == fault.steps, f"never came to {fault.steps - fault.struck}"
-            return Result(row, before, await self.census(db, world), await self.outcome(db, world))
+            return [await self._try(db, world, Injection(self.operation.kind, each)) for each in faults]
         finally:
             await self.dismantle(world)
             await db.close()
+
+    async def _try(self, db: Database, world: Any, injection: Injection) -> Result:
+        before = await self.census(db, world)
+        async with db.transaction() as tx:
+            identity = await self.begin(tx, world)
+        async with asyncio.timeout(PATIENCE):
+            row = await self._work(db, world, identity, injection)
+        assert not await db.fetch("SELECT * FROM operation_waits WHERE operation_id = $1", identity)
+        for fault in injection.faults:
+            assert fault.struck == fault.steps, f"never came to {fault.steps - fault.struck}"
+        return Result(row, before, await self.census(db, world), await self.outcome(db, world))
 
     async def _work(self, db: Database, world: Any, identity: str, injection: Injection) -> Row:
         """Workers, one after the other as they are killed, until the operation has ended."""
