@@ -1,7 +1,7 @@
 """Runs tempest against a `kilonova up` of its own.
 
     python tests/tempest/run.py            the tests of must-pass.txt; fails if one of them does not pass
-    python tests/tempest/run.py --all      every test of compute's API; adds newly passing ones to the list
+    python tests/tempest/run.py --all      every test of the APIs of compute and volume; adds newly passing ones
     python tests/tempest/run.py --only RE  those whose names the expression matches; adds newly passing ones, too
 
 The list only grows: a test leaves it by hand, with the reason in the commit.
@@ -29,7 +29,8 @@ from tests.support.process import Cloud  # noqa: E402
 MUST_PASS = HERE / "must-pass.txt"
 # The outcome of each test and the whole stream stay here, for whoever looks into a failure.
 KEPT = HERE.parents[1] / ".tempest"
-EVERYTHING = r"^tempest\.(serial_tests\.)?api\.compute\."
+EVERYTHING = r"^tempest\.(serial_tests\.)?api\.(compute|volume)\."
+MULTIATTACH = "multiattach"
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
 
@@ -59,7 +60,7 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "nova": "true",
                 "glance": "true",
                 "neutron": "true",
-                "cinder": "false",
+                "cinder": "true",
                 "swift": "false",
                 "horizon": "false",
             },
@@ -80,11 +81,12 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "live_migration": "true",
                 "live_migrate_back_and_forth": "true",
                 "block_migration_for_live_migration": "true",
+                "volume_backed_live_migration": "true",
                 "shelve": "true",
                 "shelve_migrate": "true",
                 "pause": "false",
                 "suspend": "false",
-                "snapshot": "false",
+                "snapshot": "true",
                 "rescue": "false",
                 "stable_rescue": "false",
                 "interface_attach": "false",
@@ -94,8 +96,9 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "spice_console": "false",
                 "serial_console": "false",
                 "personality": "false",
-                "swap_volume": "false",
-                "volume_multiattach": "false",
+                "swap_volume": "true",
+                "attach_encrypted_volume": "false",
+                "volume_multiattach": "true",
                 "metadata_service": "false",
                 "config_drive": "true",
                 "enable_instance_password": "true",
@@ -105,6 +108,23 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
             },
             # The rules are those of current releases, with readers and managers.
             "enforce_scope": {"nova": "true"},
+            "volume": {
+                "catalog_type": "block-storage",
+                "max_microversion": "latest",
+                "build_interval": "1",
+                "build_timeout": "30",
+                "storage_protocol": "kilonova_file",
+                "vendor_name": "Kilonova",
+                "volume_type_multiattach": MULTIATTACH,
+            },
+            "volume-feature-enabled": {
+                "backup": "false",
+                "clone": "true",
+                "snapshot": "true",
+                "extend_attached_volume": "true",
+                "extend_volume_with_snapshot": "true",
+                "enable_volume_image_dep_tests": "true",
+            },
             "network": {
                 "public_network_id": external,
                 "floating_network_name": "public",
@@ -124,6 +144,12 @@ def second_image(cloud: Cloud) -> None:
     image = admin.post("image", "/images", body).json()
     answer = admin.request("PUT", "image", f"/images/{image['id']}/file", content=b"\0" * 65536)
     assert answer.status == 204, answer.body
+
+
+def multiattach_type(cloud: Cloud) -> None:
+    body = {"volume_type": {"name": MULTIATTACH, "extra_specs": {"multiattach": "<is> True"}}}
+    answer = cloud.client("kilonova").post("volume", "/types", body)
+    assert answer.status == 200, answer.body
 
 
 def run(cloud: Cloud, workspace: Path, wanted: list[str] | str) -> dict[str, str]:
@@ -166,6 +192,7 @@ def main() -> int:
     listed = MUST_PASS.read_text().split() if MUST_PASS.exists() else []
     with tempfile.TemporaryDirectory() as directory, Cloud(Path(directory) / "data", "--hosts", "4") as cloud:
         second_image(cloud)
+        multiattach_type(cloud)
         found = run(cloud, Path(directory) / "tempest", options.only or listed)
     passed = {name for name, status in found.items() if status == "success"}
     expected = [name for name in listed if options.only is None or re.search(options.only, name)]
