@@ -41,6 +41,7 @@ from kilonova.services import Services
 from kilonova.store import Database
 from kilonova.volume.client import VolumeClient
 from kilonova.volume.compute import ComputeClient
+from kilonova.volume.seed import seed as seed_volume_type
 from tests.support.cloud import ADMIN, Cloud, Identity, Tokens
 from tests.support.databases import opened
 from tests.support.proves import Witness
@@ -120,6 +121,7 @@ async def furnish(
     services.compute = ComputeClient(InProcess(whole.app, "/compute"))
     async with db.transaction() as tx:
         await flavors.seed(tx)
+        await seed_volume_type(tx)
     whole.network_id = await seed_network(db, ADMIN)
     whole.image_id = await seed_image(db, directory / "images", ADMIN)
     whole.hosts = services.hosts = EmbeddedHosts(

@@ -105,7 +105,7 @@ def _leftover(row: Row) -> Row:
 LEFTOVERS = (ClearGuest.kind, ClearSlot.kind, RestoreGuest.kind, ParkGuest.kind)
 
 _SERVERS = """
-SELECT id, name, vm_state, power_state, host, hypervisor_hostname, nics, flavor, image_properties, vcpus, ram
+SELECT id, name, vm_state, power_state, host, hypervisor_hostname, nics, flavor, image_id, image_properties, vcpus, ram
 FROM servers WHERE NOT deleted ORDER BY created_at, id
 """
 # Also consumers that hold nothing. Trees of hosts by parents, not by roots: operators may put hosts below their own.

@@ -94,7 +94,7 @@ def _wrong_usage(facts: Facts) -> Iterator[Finding]:
 
 
 def _needs(flavor: dict[str, Any], server: Row) -> Counter[str]:
-    asked = needs(flavor, orjson.loads(server["image_properties"]))
+    asked = needs(flavor, orjson.loads(server["image_properties"]), root_disk=server["image_id"] is not None)
     wanted = Counter({name: amount for name, amount in asked["resources"].items() if amount})
     for group in asked["groups"].values():
         wanted.update(group.resources)

@@ -63,10 +63,10 @@ async def look(tx: Transaction, row: Row, wait: Wait, key: str, *, polled: bool)
             row["id"],
             wait.name,
             key,
-            next_poll,
+            now if wait.polls_first else next_poll,
             now,
         )
-        return Look(False, poll_at=next_poll)
+        return Look(False, poll_at=now if wait.polls_first else next_poll)
     if known["posted_at"] is not None:
         return Look(True, orjson.loads(known["payload"]))
     if polled:

@@ -42,12 +42,16 @@ async def begin(
     host: str | None = None,
     note: dict[str, Any] | None = None,
     operation_id: str | None = None,
+    without: frozenset[str] = frozenset(),
 ) -> str:
-    """Write the operation's row; once the transaction is committed it will be carried out or undone. Returns its id."""
+    """Write the operation's row; once the transaction is committed it will be carried out or undone. Returns its id.
+
+    Steps that would have nothing to do can be left out of its plan.
+    """
     if server_id is not None:
         # Numbers become visible in their order, else a later operation of the server could overtake.
         await tx.hold(f"operations of {server_id}")
-    table = operation.table()
+    plan, first = operation.table().without(without)
     chosen = operation_id or ids.new_id()
     await tx.execute(
         _INSERT,
@@ -60,9 +64,9 @@ async def begin(
         request_id,
         host,
         orjson.dumps(params or {}).decode(),
-        table.text,
+        plan,
         orjson.dumps(note or {}).decode(),
-        table.names[0],
+        first,
         clock.now(),
     )
     tx.wake(WORK)

@@ -211,6 +211,7 @@ class Running:
             left = max(until - clock.now(), wait.poll_every)
             result = await self._guard(left, True, wait.poll, self.op)
             if result is not None:
+                await self._fault("after", FORWARD, wait)
                 async with self.op.db.transaction() as tx:
                     after = await self._end_wait(tx, wait, result)
                 self._done(wait, FORWARD, DONE, after)

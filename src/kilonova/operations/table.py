@@ -51,6 +51,7 @@ class Wait:
 
     `deadline` may depend on the operation, but not change while it waits.
     `poll` is asked every `poll_every` seconds in case the event got lost; what it returns, if not None, is the result.
+    With `polls_first` it is also asked before there is any waiting.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Wait:
     deadline: float | Callable[[Any], float]
     poll: Action | None = None
     poll_every: float = 30.0
+    polls_first: bool = False
     arrived: Callable[[Any, Any], Any] | None = None
     task_state: str | None = None
 
@@ -76,13 +78,14 @@ Steps = tuple[Entry, ...] | Callable[[], tuple[Entry, ...]]
 class Table:
     """The compiled steps of one kind."""
 
-    __slots__ = ("_by_name", "names", "steps", "text")
+    __slots__ = ("_by_name", "_plans", "names", "steps", "text")
 
     def __init__(self, owner: str, steps: tuple[Entry, ...], retired: tuple[Entry, ...]) -> None:
         self.steps = steps
         self.names = [step.name for step in steps]
         self.text = orjson.dumps(self.names).decode()
         self._by_name = {step.name: step for step in (*retired, *steps)}
+        self._plans: dict[frozenset[str], tuple[str, str]] = {}
         if not steps:
             raise WrongTable(f"{owner} has no steps")
         if len(self._by_name) != len(steps) + len(retired):
@@ -92,6 +95,15 @@ class Table:
                 raise WrongTable(f"{owner}: step {step.name!r} has no undo and does not say why")
             if not callable(step.deadline) and step.deadline <= 0:
                 raise WrongTable(f"{owner}: step {step.name!r} has no deadline")
+
+    def without(self, names: frozenset[str]) -> tuple[str, str]:
+        """The plan of an operation that has no need of these steps, as it is written, and its first step."""
+        if (found := self._plans.get(names)) is None:
+            if unknown := names.difference(self.names):
+                raise WrongTable(f"there is no step {min(unknown)!r} to leave out")
+            left = [name for name in self.names if name not in names]
+            found = self._plans[names] = orjson.dumps(left).decode(), left[0]
+        return found
 
     def plan(self, text: str, step: str) -> tuple[Entry, ...]:
         """The steps that an operation began with, perhaps in another release. Raises UnknownStep."""

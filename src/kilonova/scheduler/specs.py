@@ -54,24 +54,27 @@ class _Draft:
         wanted.setdefault(suffix, set()).add(trait)
 
 
-def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
+def sizes(flavor: Mapping[str, Any], root_disk: bool = True) -> dict[str, int]:
     """What the sizes of a flavor come to; swap and the ephemeral disk are on the host's disk too."""
     swap_gb = -(-flavor["swap"] // 1024)
     amounts = {
         "VCPU": flavor["vcpus"],
         "MEMORY_MB": flavor["ram"],
-        "DISK_GB": flavor["disk"] + flavor["ephemeral"] + swap_gb,
+        "DISK_GB": flavor["disk"] * root_disk + flavor["ephemeral"] + swap_gb,
     }
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def needs(flavor: Mapping[str, Any], image_properties: Mapping[str, str]) -> dict[str, Any]:
+def needs(
+    flavor: Mapping[str, Any], image_properties: Mapping[str, str], *, root_disk: bool = True
+) -> dict[str, Any]:
     """The fields of a request that flavor and image decide. Raises ValueError, which names the spec, if one is wrong.
 
-    The flavor has the keys vcpus, ram, disk, ephemeral, swap and extra_specs, as a server keeps its copy.
+    The flavor has the keys vcpus, ram, disk, ephemeral, swap and extra_specs, as a server keeps its copy. One that
+    boots from a volume has its `root_disk` elsewhere.
     """
     specs: Mapping[str, str] = flavor.get("extra_specs") or {}
-    draft = _Draft(sizes(flavor))
+    draft = _Draft(sizes(flavor, root_disk))
     if specs or image_properties:
         _machine(draft, specs, image_properties)
         for spec, value in specs.items():

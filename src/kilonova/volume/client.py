@@ -79,6 +79,10 @@ class VolumeClient:
         """A volume that is gone already is fine."""
         await self._delete("volumes", volume_id, auth)
 
+    async def force_delete(self, volume_id: str, auth: Auth) -> None:
+        """Whatever its status is; for administrators."""
+        await self._act(volume_id, {"os-force_delete": {}}, auth)
+
     async def begin_detaching(self, volume_id: str, auth: Auth) -> None:
         await self._act(volume_id, {"os-begin_detaching": {}}, auth)
 

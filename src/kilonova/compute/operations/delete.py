@@ -1,4 +1,4 @@
-"""Delete: the guest goes, its ports go, and its share of the host is given back. It only goes forward.
+"""Delete: the guest goes, its ports and volumes go, and its share of the host is given back. It only goes forward.
 
 So does what a resize that was not decided yet keeps for the way back, and the snapshot of a shelved server.
 """
@@ -10,8 +10,9 @@ import time
 import orjson
 
 from kilonova import clock
+from kilonova.compute.block_devices import model as devices
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import images, leftovers, ports, silence
+from kilonova.compute.operations import images, leftovers, new_volumes, ports, silence, volumes
 from kilonova.compute.operations.common import command, server_of
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model, states
@@ -20,6 +21,10 @@ from kilonova.hosts.transport import HostFailed, HostUnreachable
 from kilonova.operations import Failed, Operation, Step
 from kilonova.placement.claims import release
 from kilonova.store import Transaction
+
+RELEASE, DELETE_VOLUMES = "release volumes", "delete volumes"
+# Those that a server without volumes does not need.
+WITH_VOLUMES = frozenset({RELEASE, DELETE_VOLUMES})
 
 
 class Delete(Operation):
@@ -32,7 +37,15 @@ class Delete(Operation):
         return (
             Step("destroy guest", destroy, undo=None, why="a destroyed guest cannot be had back", deadline=1800),
             Step("discard old guest", discard, undo=None, why="nobody goes back to it any more", deadline=1800),
+            Step(RELEASE, release_volumes, undo=None, why="the guest that used them is gone", deadline=600),
             Step("drop ports", drop_ports, undo=None, why="the guest that used them is gone", deadline=600),
+            Step(
+                DELETE_VOLUMES,
+                new_volumes.delete,
+                undo=None,
+                why="a deleted volume cannot be had back",
+                deadline=600,
+            ),
             Step("settle", settle, undo=None, why="one transaction: shares and record", deadline=30, transaction=True),
         )
 
@@ -71,6 +84,10 @@ async def _done_or_left(op: Operation, host: str, step: str, verb: Change) -> di
     return None
 
 
+async def release_volumes(op: Operation) -> None:
+    await volumes.release(op, await volumes.of_server(op))
+
+
 async def drop_ports(op: Operation) -> None:
     server = await server_of(op)
     given = {nic["port_id"] for nic in orjson.loads(server["nics"]) if nic["given"]}
@@ -85,6 +102,7 @@ async def settle(op: Operation, tx: Transaction) -> None:
     await _end_resize(op, tx)
     await images.begin_drop(tx, op, server["shelved_image_id"])
     await groups.leave(tx, str(op.server_id))
+    await devices.remove_all(tx, str(op.server_id))
     now = clock.now()
     await tx.execute(
         "UPDATE servers SET vm_state = $2, power_state = $3, deleted = TRUE, nics = '[]', terminated_at = $4,"

@@ -51,8 +51,10 @@ async def start(
     row: Row,
     operation: type[Operation],
     params: dict[str, Any] | None = None,
+    *,
+    without: frozenset[str] = frozenset(),
 ) -> str:
-    """Write the operation's row. Returns its id."""
+    """Write the operation's row, with a plan without the steps that it has no need of. Returns its id."""
     return await begin(
         tx,
         operation,
@@ -62,6 +64,7 @@ async def start(
         user_id=ctx.token.user_id,
         request_id=ctx.request_id,
         host=row["host"],
+        without=without,
     )
 
 

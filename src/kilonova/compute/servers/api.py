@@ -7,7 +7,8 @@ from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
-from kilonova.compute.operations.delete import Delete
+from kilonova.compute.block_devices import model as block_devices
+from kilonova.compute.operations.delete import WITH_VOLUMES, Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
@@ -122,7 +123,8 @@ async def delete(ctx: Context, server_id: str) -> Answer:
         if all(operation["kind"] != Delete.kind for operation in unfinished):
             for operation in unfinished:
                 await request_cancel(tx, operation["id"])
-            await acting.start(ctx, tx, row, Delete)
+            without = frozenset() if await block_devices.has_volumes(tx, server_id) else WITH_VOLUMES
+            await acting.start(ctx, tx, row, Delete, without=without)
     return Answer()
 
 

@@ -12,13 +12,15 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
+from kilonova.compute.block_devices import asking
+from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.keypairs import model as keypairs
-from kilonova.compute.operations.boot import Boot
+from kilonova.compute.operations.boot import WITH_VOLUMES, Boot
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.schemas import address, is_true
 from kilonova.compute.server_groups import model as groups
-from kilonova.compute.servers import destinations, model, networks, placing, states
+from kilonova.compute.servers import certificates, destinations, images, model, networks, placing, states
 from kilonova.compute.servers.placing import Destination, group_of
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
@@ -28,7 +30,6 @@ from kilonova.scheduler import Request
 from kilonova.scheduler.specs import needs
 from kilonova.store import Reader, Row, Transaction
 
-ZERO_DISK = "os_compute_api:servers:create:zero_disk_flavor"
 # One transaction writes them all, and others wait for it.
 MOST_AT_ONCE = 1000
 _ALPHABET = string.ascii_letters + string.digits
@@ -45,6 +46,8 @@ class Prepared:
     """What one of them takes of the quota."""
     params: dict[str, Any]
     """Of the operations that will boot them."""
+    devices: list[Row]
+    """Of each of them, without those that are as the flavor and the image say."""
     destination: Destination
     group_id: str | None
     password: str
@@ -63,10 +66,13 @@ class Created:
 
 async def create(ctx: Context) -> Created:
     prepared = await prepare(ctx)
+    without = frozenset() if any(map(block_devices.is_volume, prepared.devices)) else WITH_VOLUMES
     async with ctx.db.transaction() as tx:
         servers = await rows(ctx, tx, prepared)
         for server in servers:
             await model.insert(tx, server)
+            if prepared.devices:
+                await block_devices.insert(tx, _devices(server, prepared.devices))
         if prepared.group_id is not None:
             await groups.join(tx, prepared.group_id, [server["id"] for server in servers])
         for server in servers:
@@ -78,6 +84,7 @@ async def create(ctx: Context) -> Created:
                 project_id=server["project_id"],
                 user_id=server["user_id"],
                 request_id=ctx.request_id,
+                without=without,
             )
     return Created(servers, prepared.common["reservation_id"], prepared.password, prepared.security_groups)
 
@@ -100,8 +107,10 @@ async def prepare(ctx: Context) -> Prepared:
     destinations.authorize(ctx, body)
     least, most = _count(body)
     flavor = await flavors.referred(ctx, ctx.db, str(body["flavorRef"]))
-    image = await fitting_image(ctx, _image_id(body), flavor)
-    check_needs(flavor, image)
+    disks = await asking.asked(ctx, body, flavor, most)
+    check_needs(flavor, disks.image, root_disk=disks.image_id is not None)
+    trusted = body.get("trusted_image_certificates")
+    certificates.check(ctx, trusted, certificates.CREATE, volume_backed=disks.image_id is None)
     key = await key_named(ctx, body.get("key_name"))
     pin, destination = await destinations.asked(ctx, body)
     nics = await networks.requested(ctx, body["networks"])
@@ -109,14 +118,20 @@ async def prepare(ctx: Context) -> Prepared:
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
     await check_metadata(ctx, body.get("metadata", {}))
-    common = _record(ctx, flavor, image, key)
+    common = _record(ctx, flavor, disks, key)
     common["pinned_zone"] = pin
     return Prepared(
         common=common,
         least=least,
         most=most,
         each={"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]},
-        params={"networks": nics, "security_groups": security_groups, "destination": to_builtins(destination)},
+        params={
+            "networks": nics,
+            "security_groups": security_groups,
+            "destination": to_builtins(destination),
+            "devices": bool(disks.devices),
+        },
+        devices=disks.devices,
         destination=destination,
         group_id=await _group(ctx, ctx.db, group_of(_hints(ctx))),
         password=body.get("adminPass") or new_password(),
@@ -163,7 +178,7 @@ def _count(body: dict[str, Any]) -> tuple[int, int]:
     return least, min(most, MOST_AT_ONCE)
 
 
-def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -> Row:
+def _record(ctx: Context, flavor: Row, disks: asking.Disks, key: Row | None) -> Row:
     """What the servers of one request have in common; flavor, image and key are kept as they are now."""
     body = ctx.body["server"]
     return {
@@ -176,8 +191,8 @@ def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -
         "vcpus": flavor["vcpus"],
         "ram": flavor["ram"],
         "flavor": orjson.dumps(flavor_copy(flavor)).decode(),
-        "image_id": image["id"],
-        "image_properties": orjson.dumps(image_properties(image)).decode(),
+        "image_id": disks.image_id,
+        "image_properties": orjson.dumps(images.properties(disks.image)).decode(),
         "key_name": key["name"] if key else None,
         "public_key": key["public_key"] if key else None,
         "user_data": body.get("user_data"),
@@ -188,7 +203,8 @@ def _record(ctx: Context, flavor: Row, image: dict[str, Any], key: Row | None) -
         "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": address(body.get("accessIPv4")),
         "access_ip_v6": address(body.get("accessIPv6")),
-        "root_device_name": "/dev/vda",
+        "root_device_name": disks.root_device_name,
+        "trusted_certificates": certificates.column(body.get("trusted_image_certificates")),
         "locked": False,
         "deleted": False,
         "created_at": ctx.now,
@@ -214,6 +230,11 @@ def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str
     }
 
 
+def _devices(server: Row, devices: list[Row]) -> list[Row]:
+    own = {"server_id": server["id"], "created_at": server["created_at"]}
+    return [{**device, **own, "uuid": new_id()} for device in devices]
+
+
 def hostname_of(name: str, server_id: str) -> str:
     label = re.sub(r"[^a-z0-9.-]", "", re.sub(r"[ _]", "-", name.lower())).replace(".", "-").strip("-")[:63]
     return label.strip("-") or f"server-{server_id}"
@@ -225,57 +246,14 @@ def flavor_copy(flavor: Row) -> dict[str, Any]:
     return {**copied, "extra_specs": orjson.loads(specs) if isinstance(specs, str) else specs}
 
 
-def _image_id(body: dict[str, Any]) -> str:
-    reference = body.get("imageRef", "").rstrip("/").rsplit("/", 1)[-1]
-    devices = body.get("block_device_mapping_v2", [])
-    if devices:
-        if reference and reference != devices[0]["uuid"]:
-            raise BadRequest("Block Device Mapping is Invalid: its image is not that of imageRef.")
-        reference = devices[0]["uuid"]
-    if not reference:
-        raise BadRequest("Invalid imageRef provided: a server boots from an image.")
-    return str(reference)
+fitting_image = images.fitting
+image_properties = images.properties
 
 
-async def fitting_image(ctx: Context, image_id: str, flavor: Row) -> dict[str, Any]:
-    """The image, if a server of that flavor can be made of it."""
-    image: dict[str, Any] | None = await ctx.services.image.show(image_id, ctx.auth_token)
-    if image is None:
-        raise BadRequest(f"Can not find requested image {image_id}.")
-    if image["status"] != "active":
-        raise BadRequest(f"Image {image_id} is not active.")
-    if image["min_ram"] > flavor["ram"]:
-        raise BadRequest("Flavor's memory is too small for requested image.")
-    if flavor["disk"] == 0:
-        ctx.authorize(ZERO_DISK)
-    else:
-        if image["min_disk"] > flavor["disk"]:
-            raise BadRequest(
-                "The created instance's disk would be too small: the image asks for more than the flavor has."
-            )
-        if (image["size"] or 0) > flavor["disk"] * 2**30:
-            raise BadRequest("Flavor's disk is too small for requested image.")
-    return image
-
-
-_IMAGE_FACTS = frozenset(
-    {
-        *("id", "name", "status", "visibility", "tags", "owner", "file", "schema", "self", "checksum", "size"),
-        *("virtual_size", "created_at", "updated_at", "protected", "os_hidden", "os_hash_algo", "os_hash_value"),
-        *("direct_url", "locations", "stores", "members"),
-    }
-)
-
-
-def image_properties(image: dict[str, Any]) -> dict[str, str]:
-    """The image's own metadata, kept with the server as it was at boot."""
-    return {key: str(value) for key, value in image.items() if key not in _IMAGE_FACTS and value is not None}
-
-
-def check_needs(flavor: Row, image: dict[str, Any]) -> None:
+def check_needs(flavor: Row, image: dict[str, Any], *, root_disk: bool = True) -> None:
     """What flavor and image ask of a host must make sense before any host is asked."""
     try:
-        needs(flavor_copy(flavor), image_properties(image))
+        needs(flavor_copy(flavor), images.properties(image), root_disk=root_disk)
     except ValueError as error:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from kilonova import clock
+from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import states
 from kilonova.compute.zones import model as zones
@@ -66,6 +67,8 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
     zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
     host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
     group_of = await groups.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "server_groups") else {}
+    attached = ctx.shows(view, "os-extended-volumes:volumes_attached")
+    volumes_of = await block_devices.of_servers(ctx.db, [row["id"] for row in rows]) if attached else {}
     for row in rows:
         for name in _DOCUMENTS:
             row[name] = orjson.loads(row[name])
@@ -76,6 +79,7 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["status"] = states.status(row["vm_state"], row["task_state"])
         row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
         row["server_groups"] = [group_of[row["id"]]] if row["id"] in group_of else []
+        row["volumes"] = volumes_of.get(row["id"], [])
         row["host_status"] = host_status.get(row["host"], "")
     return [row for row in rows if row["id"] not in gone] if gone else rows
 
@@ -113,7 +117,7 @@ COLUMNS = (
     *("flavor_id", "vcpus", "ram", "flavor", "image_id", "image_properties", "key_name", "public_key"),
     *("user_data", "metadata", "nics", "scheduler_hints", "config_drive", "disk_config", "access_ip_v4"),
     *("access_ip_v6", "reservation_id", "launch_index", "root_device_name", "locked", "deleted", "created_at"),
-    "updated_at",
+    *("updated_at", "trusted_certificates"),
 )
 _INSERT = "INSERT INTO servers ({}) VALUES ({})".format(
     ", ".join(COLUMNS), ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))

@@ -39,7 +39,7 @@ async def request_for(
     hints = orjson.loads(server["scheduler_hints"])
     same = hints.get("same_host")
     return Request(
-        **needs(orjson.loads(server["flavor"]), orjson.loads(server["image_properties"])),
+        **needs_of(server),
         zone=server["pinned_zone"],
         host=destination.host,
         hypervisor_hostname=destination.hypervisor_hostname,
@@ -53,6 +53,12 @@ async def request_for(
         image_id=server["image_id"],
         hints=hints,
     )
+
+
+def needs_of(server: Row) -> dict[str, Any]:
+    """The fields of a request that the server's flavor and image decide. One without an image boots from a volume."""
+    flavor, properties = orjson.loads(server["flavor"]), orjson.loads(server["image_properties"])
+    return needs(flavor, properties, root_disk=server["image_id"] is not None)
 
 
 async def move_request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
 from kilonova.compute.schemas import (
     BOOLEAN,
     DATE_TIME,
@@ -14,6 +15,7 @@ from kilonova.compute.schemas import (
     closed,
     integer,
 )
+from kilonova.compute.servers import certificates
 from kilonova.http import multi
 from kilonova.http.pagination import LIMIT, MARKER
 
@@ -48,22 +50,6 @@ def networks(**more: Schema) -> Schema:
     """From 2.37: a list, or one of two words."""
     return {"oneOf": [network_list(**more), {"type": "string", "enum": ["none", "auto"]}]}
 
-
-# The stock client says `--image` in this way; other sources need the volume service.
-BLOCK_DEVICES: Schema = {
-    "type": "array",
-    "maxItems": 1,
-    "items": closed(
-        {
-            "source_type": {"type": "string", "enum": ["image"]},
-            "destination_type": {"type": "string", "enum": ["local"]},
-            "uuid": UUID,
-            "boot_index": {"enum": [0, "0"]},
-            "delete_on_termination": BOOLEAN,
-        },
-        ["source_type", "uuid"],
-    ),
-}
 
 ONE_UUID: Schema = {"type": "array", "items": UUID, "minItems": 1, "maxItems": 1}
 UUIDS: Schema = {"oneOf": [UUID, {"type": "array", "items": UUID}]}
@@ -104,7 +90,9 @@ CREATE: Schema = closed(
                 "host": HOST,
                 "hypervisor_hostname": HOST,
                 "hypervisor_uuid": UUID,
-                "block_device_mapping_v2": BLOCK_DEVICES,
+                "block_device_mapping": OLD_DEVICES,
+                "block_device_mapping_v2": DEVICES,
+                "trusted_image_certificates": certificates.SCHEMA,
                 "config_drive": BOOLEAN,
                 "adminPass": STRING,
                 "accessIPv4": ACCESS_V4,

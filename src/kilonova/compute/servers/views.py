@@ -8,6 +8,7 @@ from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
+from kilonova.compute.servers import certificates
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
 
@@ -95,6 +96,17 @@ def flavor_link(row: Any, ctx: Context) -> dict[str, Any]:
     return {"id": row["flavor_id"], "links": [{"rel": "bookmark", "href": ctx.bookmark(path)}]}
 
 
+def volumes_attached(row: Any, ctx: Context) -> list[dict[str, Any]]:
+    return [
+        {"id": device["volume_id"], "delete_on_termination": device["delete_on_termination"]}
+        for device in row["volumes"]
+    ]
+
+
+def volume_ids(row: Any, ctx: Context) -> list[dict[str, Any]]:
+    return [{"id": device["volume_id"]} for device in row["volumes"]]
+
+
 def security_groups(row: Any, ctx: Context) -> Any:
     names = {name: None for nic in row["nics"] for name in nic["security_groups"]}
     return [{"name": name} for name in names] or OMIT
@@ -171,13 +183,15 @@ FIELDS = {
     "OS-EXT-STS:task_state": col("task_state", NULLABLE),
     "OS-EXT-STS:vm_state": col("vm_state", TEXT),
     "OS-EXT-STS:power_state": col("power_state", {"type": "integer"}),
-    "os-extended-volumes:volumes_attached": Field(lambda row, ctx: [], {"type": "array"}),
+    "os-extended-volumes:volumes_attached": Field(volumes_attached, {"type": "array"}),
     "host_status": Field(host_status, TEXT, HOST_STATUS),
     "description": col("description", NULLABLE),
     "locked": col("locked", {"type": "boolean"}),
     "locked_reason": col("locked_reason", NULLABLE),
     "tags": Field(lambda row, ctx: [], LIST_OF_TEXT),
-    "trusted_image_certificates": Field(lambda row, ctx: None, {"type": ["array", "null"]}),
+    "trusted_image_certificates": Field(
+        lambda row, ctx: certificates.shown(row["trusted_certificates"]), {"type": ["array", "null"]}
+    ),
     "server_groups": col("server_groups", LIST_OF_TEXT),
     "pinned_availability_zone": col("pinned_zone", NULLABLE),
     "scheduler_hints": col("scheduler_hints", OBJECT),

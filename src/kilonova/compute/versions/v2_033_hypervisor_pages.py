@@ -1,7 +1,8 @@
-"""Lists of hypervisors come in pages."""
+"""Lists of hypervisors come in pages. By mistake block devices take no tag from here to 2.41."""
 
+from kilonova.compute.block_devices.schemas import TAG
 from kilonova.compute.hypervisors.api import PAGED
-from kilonova.http.versions import Microversion, behaviour, query
+from kilonova.http.versions import Microversion, behaviour, query, request
 
 version = Microversion(
     "2.33",
@@ -10,5 +11,6 @@ version = Microversion(
         query("GET /os-hypervisors").gains("limit", "marker"),
         query("GET /os-hypervisors/detail").gains("limit", "marker"),
         behaviour(PAGED),
+        request("POST /servers").loses("server.block_device_mapping_v2[].tag", schema=TAG),
     ],
 )

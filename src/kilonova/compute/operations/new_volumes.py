@@ -1,0 +1,139 @@
+"""Volumes that are made for a new server of an image, a snapshot or nothing, and those that it was given.
+
+A device knows its own id before its volume is asked for, and the volume carries it in its metadata: so whoever comes
+after a worker that died finds what that one made, and none is made twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from kilonova.compute.block_devices import model as devices
+from kilonova.compute.operations import volumes
+from kilonova.compute.operations.common import fence
+from kilonova.identity.client import Auth
+from kilonova.operations import Failed, Operation
+from kilonova.store import Row
+from kilonova.volume.client import VolumeError
+
+logger = logging.getLogger(__name__)
+
+DEVICE = "block_device_uuid"
+# Small volumes are made in no time, for which it is not worth to let the operation rest.
+PATIENCE, GLANCE = 0.2, 0.01
+_SOURCES = {"image": "imageRef", "snapshot": "snapshot_id"}
+
+
+async def make(op: Operation) -> dict[str, int] | None:
+    """Reserve what was given, and have the rest made. What is to be waited for, in GiB."""
+    wanted = await _wanted(op)
+    if not wanted:
+        return None
+    for device in wanted:
+        if not _is_made(device):
+            await volumes.reserve(op, device)
+        elif device["volume_id"] is None:
+            await _make(op, device)
+    await _wait_a_little(op)
+    return {"gigabytes": sum(device["volume_size"] or 0 for device in wanted if _is_made(device))}
+
+
+async def ready(op: Operation) -> bool | None:
+    """Reserve those that are made by now. True if that is all of them, else None."""
+    auth = await op.services.identity.auth()
+    done = True
+    for device in await _wanted(op):
+        if device["attachment_id"] is None:
+            done = await _is_available(op, device["volume_id"], auth) and done
+            if done:
+                await volumes.reserve(op, device)
+    return True if done else None
+
+
+async def unmake(op: Operation) -> None:
+    """Give back what was given, and delete what was made."""
+    wanted = await _wanted(op)
+    await volumes.release(op, [device for device in wanted if device["volume_id"] is not None])
+    for device in wanted:
+        if _is_made(device):
+            await _delete_made(op, device)
+        async with op.db.transaction() as tx:
+            if _is_made(device):
+                await devices.set_volume(tx, device["uuid"], None)
+            await devices.set_attachment(tx, device["uuid"], None)
+            await fence(op, tx)
+
+
+async def delete(op: Operation) -> None:
+    """Those that go with the server. One that cannot be deleted is none of the server's any more, and stays."""
+    auth = await op.services.identity.auth()
+    for device in await devices.volumes_of(op.db, str(op.server_id)):
+        if device["delete_on_termination"]:
+            try:
+                await op.services.volume.delete(device["volume_id"], auth)
+            except VolumeError as error:
+                logger.warning("volume %s of server %s stays: %s", device["volume_id"], op.server_id, error)
+
+
+async def _wanted(op: Operation) -> list[Row]:
+    return [device for device in await devices.of_server(op.db, str(op.server_id)) if devices.is_volume(device)]
+
+
+def _is_made(device: Row) -> bool:
+    return bool(device["source_type"] != "volume")
+
+
+async def _make(op: Operation, device: Row) -> None:
+    auth = await op.services.identity.auth(op.project_id)
+    async with volumes.explained():
+        found = await _made(op, device, auth)
+        volume = found[0] if found else await op.services.volume.create(_request(device), auth)
+    async with op.db.transaction() as tx:
+        await devices.set_volume(tx, device["uuid"], volume["id"])
+        await fence(op, tx)
+
+
+def _request(device: Row) -> dict[str, Any]:
+    request: dict[str, Any] = {"size": device["volume_size"], "name": "", "metadata": {DEVICE: device["uuid"]}}
+    if device["source_type"] in _SOURCES:
+        request[_SOURCES[device["source_type"]]] = device["source_id"]
+    if device["volume_type"]:
+        request["volume_type"] = device["volume_type"]
+    return request
+
+
+async def _made(op: Operation, device: Row, auth: Auth) -> list[dict[str, Any]]:
+    """What an earlier run has made for the device. A service that does not know the filter gives others as well."""
+    told = f'{{"{DEVICE}": "{device["uuid"]}"}}'
+    found = await op.services.volume.volumes(auth, {"metadata": told})
+    return [volume for volume in found if volume["metadata"].get(DEVICE) == device["uuid"]]
+
+
+async def _wait_a_little(op: Operation) -> None:
+    until = asyncio.get_running_loop().time() + PATIENCE
+    while await ready(op) is None and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(GLANCE)
+
+
+async def _is_available(op: Operation, volume_id: str, auth: Auth) -> bool:
+    async with volumes.explained():
+        volume = await op.services.volume.show(volume_id, auth)
+    if volume is None or volume["status"].startswith("error"):
+        status = "gone" if volume is None else volume["status"]
+        raise Failed(f"Volume {volume_id} did not finish being created: its status is {status}.")
+    return bool(volume["status"] in ("available", "reserved"))
+
+
+async def _delete_made(op: Operation, device: Row) -> None:
+    """Also one that is still being made: nobody waits for it any more."""
+    auth = await op.services.identity.auth(op.project_id)
+    async with volumes.explained():
+        for volume in await _made(op, device, auth):
+            try:
+                await op.services.volume.delete(volume["id"], auth)
+            except VolumeError as error:
+                if error.status != 400:
+                    raise
+                await op.services.volume.force_delete(volume["id"], auth)
