@@ -181,11 +181,35 @@ def test_an_operation_under_way_has_the_last_word(database_url: str) -> None:
     run(scenario())
 
 
+def test_a_server_on_no_host_has_a_volume_in_use(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, worker=False) as c:
+            volume_id = await put_volume(c.db)
+            reserved = await attached(c, volume_id)
+            assert (await complete(c, reserved["id"])).status == 204
+            assert await status(c, volume_id) == "in-use"
+
+    run(scenario())
+
+
+def test_a_server_without_a_host_has_its_volume(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            volume_id = await put_volume(c.db)
+            made = await attached(c, volume_id)
+            assert (await complete(c, made["id"])).status == 204
+            assert await status(c, volume_id) == "in-use"
+            answer = await c.put(f"/attachments/{made['id']}", {"attachment": {"connector": CONNECTOR}})
+            assert answer.json()["attachment"]["status"] == "attaching"
+            assert (await complete(c, made["id"])).status == 204
+            assert await status(c, volume_id) == "in-use"
+
+    run(scenario())
+
+
 def test_what_an_attachment_is_not_ready_for(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            reserved = await attached(c, await put_volume(c.db))
-            assert fault(await complete(c, reserved["id"]))[0] == 400
             done = await attached(c, await put_volume(c.db), connector=CONNECTOR)
             await complete(c, done["id"])
             again = await c.put(f"/attachments/{done['id']}", {"attachment": {"connector": {"host": "host2"}}})

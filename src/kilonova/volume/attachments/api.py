@@ -87,8 +87,8 @@ async def update(ctx: Context, attachment_id: str) -> Answer:
     connector = ctx.body["attachment"]["connector"]
     async with ctx.db.transaction() as tx:
         volume, row = await _locked(ctx, tx, attachment_id, UPDATE)
-        if row["status"] == model.ATTACHED:
-            raise _invalid(row, "connected")
+        if row["status"] == model.ATTACHED and row["connector"] is not None:
+            raise BadRequest(f"Invalid volume attachment: attachment {attachment_id} is in use; make another one.")
         row = await _connect(ctx, tx, volume, row, connector)
         await volumes.derive_status(tx, volume["id"])
     return Answer({"attachment": ctx.render("attachment detail", row)})
@@ -96,12 +96,10 @@ async def update(ctx: Context, attachment_id: str) -> Answer:
 
 @api.action("os-complete", at=ACTION, checks=[COMPLETE], body=ANYTHING, status=204)
 async def complete(ctx: Context, attachment_id: str) -> None:
-    """Say that the guest has the volume, which is in use from now on."""
+    """Say that the server has the volume, which is in use from now on: also one that is on no host for the moment."""
     async with ctx.db.transaction() as tx:
         volume, row = await _locked(ctx, tx, attachment_id, COMPLETE)
-        if row["status"] == model.RESERVED:
-            raise _invalid(row, "completed")
-        if row["status"] == model.ATTACHING:
+        if row["status"] != model.ATTACHED:
             await model.complete(tx, attachment_id)
             await volumes.derive_status(tx, volume["id"])
 
@@ -153,9 +151,3 @@ async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) 
     if volume is None or row is None:
         raise model.missing(attachment_id)
     return volume, row
-
-
-def _invalid(row: Row, verb: str) -> BadRequest:
-    return BadRequest(
-        f"Invalid volume attachment: attachment {row['id']} cannot be {verb} while its status is {row['status']}."
-    )
