@@ -28,6 +28,7 @@ NOUNS = (
     "migrations",
     "placements",
     "external_events",
+    "volume_attachments",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (
@@ -35,6 +36,7 @@ ACTIONS = (
     "servers.evacuating",
     "servers.live_migrating",
     "servers.rebuilding",
+    "servers.imaging",
     "servers.resizing",
     "servers.shelving",
 )

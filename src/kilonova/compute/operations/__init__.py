@@ -1,12 +1,16 @@
 """Compute's durable operations, one file each. Importing this package registers them all."""
 
 from kilonova.compute.operations import (
+    attach_volume,
     boot,
     confirm_resize,
+    create_image,
     delete,
+    detach_volume,
     evacuate,
     extend_volume,
     images,
+    left_disks,
     leftovers,
     live_migrate,
     offload,
@@ -18,16 +22,21 @@ from kilonova.compute.operations import (
     shelve,
     start,
     stop,
+    swap_volume,
     unshelve,
 )
 
 __all__ = [
+    "attach_volume",
     "boot",
     "confirm_resize",
+    "create_image",
     "delete",
+    "detach_volume",
     "evacuate",
     "extend_volume",
     "images",
+    "left_disks",
     "leftovers",
     "live_migrate",
     "offload",
@@ -39,5 +48,6 @@ __all__ = [
     "shelve",
     "start",
     "stop",
+    "swap_volume",
     "unshelve",
 ]

@@ -87,6 +87,10 @@ def _from(*states: str, to: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(states, (to,))
 
 
+def _same(*states: str) -> dict[str, tuple[str, ...]]:
+    return {state: (state,) for state in states}
+
+
 TRANSITIONS = {
     "os-start": Transition("start", _from(STOPPED, to=ACTIVE)),
     "os-stop": Transition("stop", _from(ACTIVE, ERROR, to=STOPPED)),
@@ -102,7 +106,12 @@ TRANSITIONS = {
     "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
     "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
     "rebuild": Transition("rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}),
+    "createImage": Transition("createImage", {ACTIVE: (ACTIVE,), STOPPED: (STOPPED,)}),
     "os-migrateLive": Transition("os-migrateLive", _from(ACTIVE, to=ACTIVE)),
+    # Volumes come and go, and a server stays what it is.
+    "attach_volume": Transition("attach_volume", _same(ACTIVE, STOPPED, RESIZED, SHELVED, SHELVED_OFFLOADED)),
+    "detach_volume": Transition("detach_volume", _same(ACTIVE, STOPPED, RESIZED, SHELVED, SHELVED_OFFLOADED)),
+    "swap_volume": Transition("swap_volume", _same(ACTIVE, RESIZED)),
     # Only what ran runs again, and that before 2.95.
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
 }

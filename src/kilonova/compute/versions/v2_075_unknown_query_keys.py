@@ -29,6 +29,7 @@ CLOSED = (
     "GET /os-services",
     "GET /servers",
     "GET /servers/detail",
+    "GET /servers/{server_id}/os-volume_attachments",
 )
 
 version = Microversion(

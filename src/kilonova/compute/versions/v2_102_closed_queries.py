@@ -42,6 +42,10 @@ CLOSED = (
     "GET /servers/{server_id}/migrations",
     "GET /servers/{server_id}/migrations/{migration_id}",
     "GET /servers/{server_id}/os-instance-actions/{request_id}",
+    "POST /servers/{server_id}/os-volume_attachments",
+    "GET /servers/{server_id}/os-volume_attachments/{volume_id}",
+    "PUT /servers/{server_id}/os-volume_attachments/{volume_id}",
+    "DELETE /servers/{server_id}/os-volume_attachments/{volume_id}",
     "GET /versions/{version_id}",
 )
 

@@ -1,0 +1,6 @@
+"""Volumes are attached to and detached from shelved servers, too."""
+
+from kilonova.compute.volume_attachments.api import SHELVED
+from kilonova.http.versions import Microversion, behaviour
+
+version = Microversion("2.20", __doc__, [behaviour(SHELVED)])

@@ -1,0 +1,6 @@
+"""Volumes that several servers may have are attached to them, and are among the disks of new servers."""
+
+from kilonova.compute.block_devices.sources import MULTIATTACH
+from kilonova.http.versions import Microversion, behaviour
+
+version = Microversion("2.60", __doc__, [behaviour(MULTIATTACH)])

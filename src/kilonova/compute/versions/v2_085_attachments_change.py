@@ -1,0 +1,13 @@
+"""Whether a volume goes with its server can be changed. Only another volume than the one in the path is a swap."""
+
+from kilonova.compute.volume_attachments.api import ATTACHMENT, FIXED, UPDATES
+from kilonova.http.versions import Microversion, behaviour, request
+
+version = Microversion(
+    "2.85",
+    __doc__,
+    [
+        behaviour(UPDATES),
+        *(request(f"PUT {ATTACHMENT}").gains(f"volumeAttachment.{name}") for name in ("delete_on_termination", *FIXED)),
+    ],
+)

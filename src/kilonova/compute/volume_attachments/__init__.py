@@ -1,0 +1,1 @@
+"""The volumes of servers: attached, swapped, detached."""

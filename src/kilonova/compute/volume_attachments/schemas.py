@@ -1,0 +1,39 @@
+"""Bodies and query keys of volume attachments."""
+
+from __future__ import annotations
+
+from kilonova.compute.block_devices.schemas import TAG
+from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed
+from kilonova.http.pagination import LIMIT
+
+DEVICE: Schema = {
+    "type": ["string", "null"],
+    "maxLength": 255,
+    "pattern": r"(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$",
+}
+LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT}
+
+CREATE = closed(
+    {
+        "volumeAttachment": closed(
+            {"volumeId": UUID, "device": DEVICE, "tag": TAG, "delete_on_termination": BOOLEAN}, ["volumeId"]
+        )
+    },
+    ["volumeAttachment"],
+)
+UPDATE = closed(
+    {
+        "volumeAttachment": closed(
+            {
+                "volumeId": UUID,
+                "delete_on_termination": BOOLEAN,
+                "id": UUID,
+                "serverId": UUID,
+                "device": DEVICE,
+                "tag": {**TAG, "type": ["string", "null"]},
+            },
+            ["volumeId"],
+        )
+    },
+    ["volumeAttachment"],
+)
