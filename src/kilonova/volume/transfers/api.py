@@ -12,7 +12,7 @@ from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
 from kilonova.ids import new_id
 from kilonova.store import Reader, Row, Transaction
-from kilonova.volume import paging
+from kilonova.volume import filters, paging
 from kilonova.volume.api import api
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.transfers import model, schemas, views
@@ -144,8 +144,7 @@ async def _end(tx: Transaction, row: Row) -> Row:
 
 async def _list(ctx: Context, below: str, view: str) -> Answer:
     path = (OLD if ctx.route.path.startswith(OLD) else NEW) + below
-    everybody = is_true(ctx.query_one("all_tenants")) and ctx.may(SHOW, {"project_id": None})
-    rows = await model.of_project(ctx.db, None if everybody else ctx.token.project_id or "")
+    rows = await model.of_project(ctx.db, None if filters.everywhere(ctx, LIST) else ctx.token.project_id or "")
     links: list[dict[str, Any]] = []
     if ctx.behaves(PAGED):
         asked = {key: value for key in _FILTERS if (value := ctx.query_one(key)) is not None}

@@ -1,0 +1,250 @@
+"""Volume types: what they are, who sees and uses them, and which one is taken where nobody names one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.ids import new_id
+from tests.support import run
+from tests.support.cloud import DEMO, fault
+from tests.volume.support import TYPE, VolumeCloud, put_volume, volume_cloud
+
+
+async def make(c: VolumeCloud, name: str = "fast", **keys: Any) -> dict[str, Any]:
+    answer = await c.post("/types", {"volume_type": {"name": name, **keys}}, as_="admin")
+    assert answer.status == 200, answer.body
+    made: dict[str, Any] = answer.json()["volume_type"]
+    return made
+
+
+async def names(c: VolumeCloud, query: str = "", **options: Any) -> list[str]:
+    answer = await c.get(f"/types{query}", **options)
+    assert answer.status == 200, answer.body
+    return [shown["name"] for shown in answer.json()["volume_types"]]
+
+
+def private(name: str) -> dict[str, Any]:
+    return {"name": name, "os-volume-type-access:is_public": False}
+
+
+def test_made_shown_changed_and_deleted(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            specs = {"multiattach": "<is> True", "secret": "rack 7"}
+            made = await make(c, description="d", extra_specs=specs)
+            path = f"/types/{made['id']}"
+            assert made == {
+                "id": made["id"],
+                "name": "fast",
+                "description": "d",
+                "is_public": True,
+                "os-volume-type-access:is_public": True,
+                "extra_specs": specs,
+            }
+            assert await c.item(path, as_="admin") == {**made, "qos_specs_id": None}
+            assert await c.item(path) == {**made, "extra_specs": {"multiattach": "<is> True"}}
+
+            new = {"name": "faster", "description": "e", "is_public": False}
+            changed = await c.put(path, {"volume_type": new}, as_="admin")
+            assert changed.json()["volume_type"] == {"id": made["id"], "extra_specs": specs, **new}
+            assert fault(await c.get(path)) == (
+                404,
+                "itemNotFound",
+                f"Volume type {made['id']} could not be found.",
+            )
+            published = {"os-volume-type-access:is_public": "True"}
+            assert (await c.put(path, {"volume_type": published}, as_="admin")).status == 200
+            assert (await c.item(path))["name"] == "faster"
+
+            assert (await c.delete(path, as_="admin")).status == 202
+            assert (await c.get(path, as_="admin")).status == 404
+
+    run(scenario())
+
+
+def test_what_is_refused(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            made = await make(c)
+            other = await make(c, "other")
+            twice = await c.post("/types", {"volume_type": {"name": "fast"}}, as_="admin")
+            assert fault(twice) == (409, "conflictingRequest", "Volume Type fast already exists.")
+            renamed = await c.put(f"/types/{other['id']}", {"volume_type": {"name": "fast"}}, as_="admin")
+            assert fault(renamed)[0] == 409
+            for body in ({}, {"name": " "}, {"name": None}, {"unknown": 1}):
+                assert fault(await c.put(f"/types/{made['id']}", {"volume_type": body}, as_="admin"))[0] == 400, body
+            for body in ({"name": ""}, {"name": "x" * 256}, {"name": "n", "extra_specs": ["a"]}, {}):
+                assert fault(await c.post("/types", {"volume_type": body}, as_="admin"))[0] == 400, body
+            for method, path in (
+                ("POST", "/types"),
+                ("PUT", f"/types/{made['id']}"),
+                ("DELETE", f"/types/{made['id']}"),
+            ):
+                answer = await c.request(method, path, json={"volume_type": {"name": "n"}}, as_="manager")
+                assert fault(answer)[0] == 403, path
+
+    run(scenario())
+
+
+def test_a_type_in_use_and_the_default_one_stay(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            made = await make(c)
+            await put_volume(c.db, type_id=made["id"])
+            refused = await c.delete(f"/types/{made['id']}", as_="admin")
+            assert fault(refused) == (400, "badRequest", "Target volume type is still in use.")
+            assert "default" in fault(await c.delete(f"/types/{TYPE}", as_="admin"))[2]
+            for body in ({"name": "n"}, {"is_public": False}):
+                assert fault(await c.put(f"/types/{TYPE}", {"volume_type": body}, as_="admin"))[0] == 400
+            described = await c.put(f"/types/{TYPE}", {"volume_type": {"description": "d"}}, as_="admin")
+            assert described.status == 200
+            assert await names(c) == ["fast", "__DEFAULT__"]
+
+    run(scenario())
+
+
+def test_private_types_are_seen_by_whom_they_are_for(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            made = await make(c, **private("hidden"))
+            path = f"/types/{made['id']}"
+            assert await names(c) == ["__DEFAULT__"]
+            assert await names(c, "?is_public=none") == ["__DEFAULT__"]
+            assert await names(c, as_="admin") == ["__DEFAULT__"]
+            assert await names(c, "?is_public=none", as_="admin") == ["hidden", "__DEFAULT__"]
+            assert await names(c, "?is_public=false", as_="admin") == ["hidden"]
+            assert fault(await c.get("/types?is_public=perhaps", as_="admin"))[0] == 400
+
+            grant = {"addProjectAccess": {"project": DEMO}}
+            assert fault(await c.post(f"{path}/action", grant))[0] == 403
+            assert (await c.post(f"{path}/action", grant, as_="admin")).status == 202
+            assert fault(await c.post(f"{path}/action", grant, as_="admin"))[0] == 409
+            access = await c.get(f"{path}/os-volume-type-access", as_="admin")
+            assert access.json() == {"volume_type_access": [{"volume_type_id": made["id"], "project_id": DEMO}]}
+            assert (await names(c), await names(c, as_="other")) == (["hidden", "__DEFAULT__"], ["__DEFAULT__"])
+            volume = {"volume": {"size": 1, "volume_type": "hidden"}}
+            assert (await c.post("/volumes", volume)).status == 202
+            assert fault(await c.post("/volumes", volume, as_="other"))[0] == 404
+
+            revoke = {"removeProjectAccess": {"project": DEMO}}
+            assert (await c.post(f"{path}/action", revoke, as_="admin")).status == 202
+            assert fault(await c.post(f"{path}/action", revoke, as_="admin"))[0] == 404
+            assert await names(c) == ["__DEFAULT__"]
+            assert fault(await c.post("/volumes", volume))[0] == 404
+
+            public = f"/types/{TYPE}"
+            assert fault(await c.get(f"{public}/os-volume-type-access", as_="admin"))[0] == 404
+            assert fault(await c.post(f"{public}/action", grant, as_="admin"))[0] == 400
+
+    run(scenario())
+
+
+def test_extra_specs(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            made = await make(c)
+            path = f"/types/{made['id']}/extra_specs"
+            given = {"extra_specs": {"a": "1", "multiattach": "<is> True"}}
+            added = await c.post(path, given, as_="admin")
+            assert (added.status, added.json()) == (200, given)
+            assert (await c.put(f"{path}/a", {"a": "2"}, as_="admin")).json() == {"a": "2"}
+            assert (await c.get(path, as_="admin")).json()["extra_specs"] == {"a": "2", "multiattach": "<is> True"}
+            assert (await c.get(f"{path}/a", as_="admin")).json() == {"a": "2"}
+            # Users see those that are for them.
+            assert (await c.get(path)).json()["extra_specs"] == {"multiattach": "<is> True"}
+            assert fault(await c.get(f"{path}/a"))[0] == 404
+
+            for body in ({"b": "1"}, {"a": "1", "b": "1"}, {}, None):
+                assert fault(await c.put(f"{path}/a", body, as_="admin"))[0] == 400, body
+            for body in ({"extra_specs": None}, {"extra_specs": ["a"]}, {"extra_specs": {"/": "1"}}, {}):
+                assert fault(await c.post(path, body, as_="admin"))[0] == 400, body
+            assert fault(await c.post(path, given))[0] == 403
+            nowhere = f"/types/{new_id()}/extra_specs"
+            assert fault(await c.post(nowhere, given, as_="admin"))[0] == 404
+            assert fault(await c.get(nowhere, as_="admin"))[0] == 404
+
+            assert (await c.delete(f"{path}/a", as_="admin")).status == 202
+            assert fault(await c.delete(f"{path}/a", as_="admin"))[2] == (
+                f"Volume Type {made['id']} has no extra specs with key a."
+            )
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("value, several", [("<is> True", True), ("<is> False", False), ("True", False)])
+def test_volumes_of_a_multiattach_type_are_for_several_servers(database_url: str, value: str, several: bool) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            await make(c, extra_specs={"multiattach": value})
+            made = await c.post("/volumes", {"volume": {"size": 1, "volume_type": "fast"}})
+            assert (await c.item(f"/volumes/{made.json()['volume']['id']}"))["multiattach"] is several
+
+    run(scenario())
+
+
+def test_found_by_extra_specs_sorted_and_paged(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            for name in ("b", "a", "c"):
+                await make(c, name, extra_specs={"multiattach": "<is> True"} if name == "a" else {})
+            wanted = "?extra_specs=%7B%27multiattach%27%3A%20%27%3Cis%3E%20True%27%7D"
+            assert await names(c, wanted) == ["a"]
+            assert len(await names(c, wanted, version="3.51")) == 4
+            for bad in ("x", "%5B1%5D", "%7B1%3A2%7D"):
+                assert fault(await c.get(f"/types?extra_specs={bad}"))[0] == 400
+            assert await names(c, "?sort=name:asc") == ["__DEFAULT__", "a", "b", "c"]
+            assert await names(c, "?sort_key=name&sort_dir=desc") == ["c", "b", "a", "__DEFAULT__"]
+            assert await names(c, "?sort=name:asc&offset=1&limit=2") == ["a", "b"]
+            assert fault(await c.get("/types?sort=secret"))[0] == 400
+            assert fault(await c.get("/types?marker=nobody"))[0] == 400
+            page = (await c.get("/types?sort=name:asc&limit=3")).json()
+            link = page["volume_types_links"][0]["href"].partition("/types")[2]
+            assert await names(c, link) == ["c"]
+
+    run(scenario())
+
+
+def test_projects_may_have_a_default_of_their_own(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            made = await make(c)
+            assert (await c.item("/types/default"))["id"] == TYPE
+            path = f"/default-types/{DEMO}"
+            body = {"default_type": {"volume_type": "fast"}}
+            assert fault(await c.get(path, as_="admin"))[0] == 404
+            assert (await c.put(path, body, as_="admin", version="3.61")).status == 404
+            answer = await c.put(path, body, as_="admin")
+            assert answer.json() == {"default_type": {"project_id": DEMO, "volume_type_id": made["id"]}}
+            assert await c.item(path, as_="admin") == answer.json()["default_type"]
+            listed = await c.get("/default-types", as_="admin")
+            assert listed.json() == {"default_types": [answer.json()["default_type"]]}
+            assert (await c.item("/types/default"))["id"] == made["id"]
+            assert (await c.item("/types/default", as_="other"))["id"] == TYPE
+            made_volume = (await c.post("/volumes", {"volume": {"size": 1}})).json()["volume"]
+            assert made_volume["volume_type"] == "fast"
+            others = (await c.post("/volumes", {"volume": {"size": 1}}, as_="other")).json()["volume"]
+            assert others["volume_type"] == "__DEFAULT__"
+
+            assert fault(await c.delete(f"/types/{made['id']}", as_="admin"))[0] == 400
+            unknown = {"default_type": {"volume_type": "none"}}
+            assert fault(await c.put(path, unknown, as_="admin"))[0] == 404
+            assert fault(await c.put("/default-types/nobody", body, as_="admin"))[0] == 400
+            assert fault(await c.put(path, body))[0] == 403
+            assert (await c.delete(path, as_="admin")).status == 204
+            assert (await c.item("/types/default"))["id"] == TYPE
+
+    run(scenario())
+
+
+def test_encryption_is_not_offered_and_says_so(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            path = f"/types/{TYPE}/encryption"
+            assert (await c.get(path, as_="admin")).json() == {}
+            body = {"encryption": {"provider": "luks", "control_location": "front-end"}}
+            assert "not offered" in fault(await c.post(path, body, as_="admin"))[2]
+            assert fault(await c.post(f"/types/{new_id()}/encryption", body, as_="admin"))[0] == 404
+
+    run(scenario())
