@@ -1,0 +1,104 @@
+"""The states of volumes: the table makes sense, and attachments have their say while nothing else is under way."""
+
+from __future__ import annotations
+
+import pytest
+
+from kilonova.http.errors import BadRequest
+from kilonova.ids import new_id
+from kilonova.volume.volumes import model, states
+from tests.support import run
+from tests.support.cloud import DEMO
+from tests.volume.support import VolumeCloud, put_volume, volume_cloud
+
+
+async def attach(c: VolumeCloud, volume_id: str, status: str) -> None:
+    async with c.db.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO volume_attachments (id, volume_id, project_id, status, mode, created_at, updated_at)"
+            " VALUES ($1, $2, $3, $4, 'rw', 1, 1)",
+            new_id(),
+            volume_id,
+            DEMO,
+            status,
+        )
+
+
+async def derived(c: VolumeCloud, volume_id: str) -> str:
+    async with c.db.transaction() as tx:
+        said = await model.derive_status(tx, volume_id)
+    assert said == await c.db.fetch_value("SELECT status FROM volumes WHERE id = $1", volume_id)
+    return said
+
+
+def test_what_takes_time_can_be_left_again() -> None:
+    for name, transition in states.TRANSITIONS.items():
+        if transition.meanwhile is not None:
+            assert transition.meanwhile in states.BUSY, name
+            assert transition.then is not None, name
+            assert transition.failed is not None, name
+            assert transition.meanwhile not in transition.allowed, name
+    assert states.SETTABLE.issuperset(states.ATTACHMENT_STATES)
+
+
+def test_a_wrong_status_is_refused_in_words() -> None:
+    with pytest.raises(BadRequest) as refused:
+        states.check({"id": "v", "status": "in-use"}, "os-reserve")
+    assert str(refused.value) == (
+        "Invalid volume: Volume v status must be available to reserve, but the current status is: in-use."
+    )
+
+
+def test_the_drawing_has_every_action() -> None:
+    drawn = states.draw()
+    assert "    available --> deleting: delete\n    deleting --> [*]: done" in drawn
+    assert "    downloading --> reserved: done" in drawn
+    assert "    uploading --> in-use: failed" in drawn
+    assert len(drawn.splitlines()) == len(set(drawn.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("attachments", "status"),
+    [
+        ([], "available"),
+        (["reserved"], "reserved"),
+        (["reserved", "attaching"], "attaching"),
+        (["attaching", "attached", "reserved"], "in-use"),
+        (["error_attaching"], "available"),
+    ],
+)
+def test_attachments_decide(attachments: list[str], status: str, sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, worker=False) as c:
+            for before in states.ATTACHMENT_STATES:
+                volume_id = await put_volume(c.db, status=before)
+                for each in attachments:
+                    await attach(c, volume_id, each)
+                assert await derived(c, volume_id) == status
+            for before in (*states.BUSY, states.ERROR, states.AWAITING_TRANSFER):
+                volume_id = await put_volume(c.db, status=before)
+                for each in attachments:
+                    await attach(c, volume_id, each)
+                assert await derived(c, volume_id) == before
+
+    run(scenario())
+
+
+def test_what_ends_leaves_what_attachments_say(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            volume_id = await put_volume(c.db, status="in-use")
+            await attach(c, volume_id, "attached")
+            for ok, after in ((True, "in-use"), (False, "error_extending")):
+                async with c.db.transaction() as tx:
+                    row = await model.get(tx, volume_id, lock=True)
+                    assert row is not None
+                    await model.enter(tx, row, "os-extend in-use")
+                assert (row["status"], row["previous_status"]) == ("extending", "in-use")
+                async with c.db.transaction() as tx:
+                    await model.leave(tx, volume_id, "os-extend in-use", ok=ok)
+                found = await model.get(c.db, volume_id)
+                assert found is not None
+                assert (found["status"], found["previous_status"]) == (after, None)
+
+    run(scenario())
