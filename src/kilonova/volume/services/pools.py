@@ -15,7 +15,7 @@ from kilonova.volume.services import model, schemas
 _BACK_END = {
     "vendor_name": "Kilonova",
     "volume_backend_name": BACKEND.partition("@")[2],
-    "storage_protocol": "file",
+    "storage_protocol": "kilonova_file",
     "driver_version": __version__,
 }
 
