@@ -17,13 +17,15 @@ from kilonova.volume.operations.common import Progress, explained, files_of
 
 # For the image service to send more of an image.
 CHUNK_SECONDS = 60.0
-# What is told of the image that a volume was made of: these, and its properties.
-_FACTS = ("checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
+# What a volume remembers of its image besides the image's properties.
+_FACTS = frozenset(
+    {"image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size"}
+)
 _UNTOLD = frozenset(
     {
         *("id", "name", "status", "visibility", "owner", "protected", "os_hidden", "virtual_size", "tags", "self"),
         *("os_hash_algo", "os_hash_value", "created_at", "updated_at", "file", "schema", "direct_url", "locations"),
-        *("stores", *_FACTS),
+        "stores",
     }
 )
 
@@ -35,10 +37,14 @@ About = dict[str, Any]
 
 def image_metadata(image: dict[str, Any]) -> dict[str, str]:
     """What a volume that was made of the image remembers of it."""
-    told = {"image_id": image["id"], "image_name": image.get("name")}
-    facts = {name: image.get(name) for name in _FACTS}
-    properties = {name: value for name, value in image.items() if name not in _UNTOLD}
-    return {name: str(value) for name, value in {**told, **facts, **properties}.items() if value is not None}
+    told = {name: value for name, value in image.items() if name not in _UNTOLD and value is not None}
+    named = {"image_id": image["id"], "image_name": image.get("name") or ""}
+    return {**named, **{name: str(value) for name, value in told.items()}}
+
+
+def image_properties(known: dict[str, str]) -> dict[str, str]:
+    """What of it is true of an image that is made of the volume in its turn."""
+    return {name: value for name, value in known.items() if name not in _FACTS | _UNTOLD}
 
 
 async def write(op: Operation, place: Path, size: int, source: Source, progress: Progress) -> About:

@@ -1,0 +1,6 @@
+"""Volumes that servers have can be extended."""
+
+from kilonova.http.versions import Microversion, behaviour
+from kilonova.volume.volumes.actions import EXTENDS_ATTACHED
+
+version = Microversion("3.42", __doc__, [behaviour(EXTENDS_ATTACHED)])

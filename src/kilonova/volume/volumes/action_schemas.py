@@ -1,0 +1,60 @@
+"""What the actions on volumes take."""
+
+from __future__ import annotations
+
+from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed
+from kilonova.volume.conversion import WRITABLE
+from kilonova.volume.schemas import METADATA, SIZE
+from kilonova.volume.volumes.states import SETTABLE
+
+_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"], "maxLength": 255}
+_CONNECTOR: Schema = {"type": "object", "minProperties": 1}
+
+EXTEND = closed({"new_size": SIZE}, ["new_size"])
+EXTEND_COMPLETION = closed({"error": BOOLEAN})
+REIMAGE = closed({"image_id": UUID, "reimage_reserved": BOOLEAN}, ["image_id"])
+REVERT = closed({"snapshot_id": UUID}, ["snapshot_id"])
+RETYPE = closed({"new_type": _TEXT, "migration_policy": {"enum": ["never", "on-demand", None]}}, ["new_type"])
+MIGRATE: Schema = {"type": "object"}
+RESET_STATUS = closed(
+    {
+        "status": {"enum": sorted(SETTABLE)},
+        "attach_status": {"enum": ["attached", "detached"]},
+        "migration_status": {"enum": ["none", None]},
+    },
+    minProperties=1,
+)
+
+UPLOAD = closed(
+    {
+        "image_name": _TEXT,
+        "force": BOOLEAN,
+        "disk_format": {"enum": [*WRITABLE, None]},
+        "container_format": {"enum": ["bare", None]},
+        "visibility": {"enum": ["community", "public", "private", "shared"]},
+        "protected": BOOLEAN,
+    },
+    ["image_name"],
+)
+
+BOOTABLE = closed({"bootable": BOOLEAN}, ["bootable"])
+READONLY = closed({"readonly": BOOLEAN}, ["readonly"])
+SET_IMAGE_METADATA = closed({"metadata": METADATA}, ["metadata"])
+UNSET_IMAGE_METADATA = closed({"key": _TEXT}, ["key"])
+
+ATTACH = closed(
+    {
+        "instance_uuid": {**UUID, "type": ["string", "null"]},
+        "host_name": _TEXT_OR_NULL,
+        "mountpoint": _TEXT,
+        "mode": {"enum": ["rw", "ro"]},
+    },
+    ["mountpoint"],
+)
+DETACH: Schema = {**closed({"attachment_id": {**UUID, "type": ["string", "null"]}}), "type": ["object", "null"]}
+FORCE_DETACH: Schema = {
+    **closed({"attachment_id": {**UUID, "type": ["string", "null"]}, "connector": {"type": ["object", "null"]}}),
+    "type": ["object", "null"],
+}
+CONNECT = closed({"connector": _CONNECTOR}, ["connector"])
