@@ -117,6 +117,7 @@ class Api:
 
     `strict` is for APIs that judge a request in this order: does it take JSON (406), may the caller do this (403),
     is the body said to be JSON (415), is it right (400). Their paths are known (405) at every version.
+    Without `trailing_slash` a path that ends in one is that of a thing with an empty name, which does not exist.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Api:
         version_header: str = "OpenStack-API-Version",
         version_pattern: re.Pattern[str] = _VERSION,
         strict: bool = False,
+        trailing_slash: bool = True,
         words: Words = WORDS,
     ) -> None:
         self.name = name
@@ -146,6 +148,7 @@ class Api:
         self.versioned_errors = versioned_errors
         self.version_header, self.version_pattern = version_header, version_pattern
         self.strict = strict
+        self.trailing_slash = trailing_slash
         self.words = words
         self.major, self.low, self.high = major, low, high
         self.roots, self.frozen_roots = tuple(roots), tuple(frozen_roots)

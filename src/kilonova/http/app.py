@@ -112,11 +112,14 @@ class _Request:
         self.ctx: Context | None = None
         self.path = "unrouted"
         self.versioned = True
+        self.slashed = False
 
     async def settle(self, scope: Any) -> tuple[Answer, Wire]:
         """The answer, whatever happens, and its form on the wire."""
         try:
-            answer = await self.answer(_segments(scope), scope["query_string"])
+            segments = _segments(scope)
+            self.slashed = scope["path"].endswith("/")
+            answer = await self.answer(segments, scope["query_string"])
             return answer, _encoded(answer, self.answer_headers())
         except HttpError as error:
             answer = self.fault(error)
@@ -169,6 +172,8 @@ class _Request:
         if found is None and api.project_in_path and segments and _PROJECT_ID.fullmatch(segments[0]):
             project_id = segments[0]
             found = api.router.match(segments[1:])
+        if self.slashed and not api.trailing_slash:
+            found = None
         await self.authenticate(ctx, found[0].get(self.method) if found else None)
         if self.versioned:
             ctx.minor = api.negotiate(self.headers)

@@ -41,4 +41,5 @@ api = Api(
     high=HIGH,
     roots=("v3",),
     project_in_path=True,
+    trailing_slash=False,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.ids import new_id
 from tests.support import run
-from tests.support.cloud import fault
+from tests.support.cloud import DEMO, fault
 from tests.volume.support import volume_cloud
 
 
@@ -45,5 +45,16 @@ def test_versions_are_negotiated(sqlite_url: str) -> None:
             assert (await c.get("/volumes", version="x")).status == 400
             assert fault(await c.get("/volumes", as_=None))[:2] == (401, "unauthorized")
             assert fault(await c.get(f"/nothing/{new_id()}"))[:2] == (404, "itemNotFound")
+
+    run(scenario())
+
+
+def test_nothing_has_an_empty_name(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, worker=False) as c:
+            for path in ("/volumes/", f"/{DEMO}/volumes/", "/volumes/detail/"):
+                for method in ("GET", "PUT", "DELETE"):
+                    assert (await c.request(method, path)).status == 404
+            assert (await c.get("/volumes/", as_=None)).status == 401
 
     run(scenario())
