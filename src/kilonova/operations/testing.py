@@ -209,5 +209,5 @@ class OperationTests:
             kill.killed.clear()
             task.cancel()
             await asyncio.wait([task])
-            async with db.transaction() as tx:  # the lease runs out
-                await tx.execute("UPDATE operations SET lease_until = 0 WHERE id = $1", identity)
+            async with db.transaction() as tx:  # all its leases run out
+                await tx.execute("UPDATE operations SET lease_until = 0 WHERE lease_owner = $1", worker.owner)

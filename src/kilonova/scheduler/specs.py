@@ -65,9 +65,7 @@ def sizes(flavor: Mapping[str, Any], root_disk: bool = True) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def needs(
-    flavor: Mapping[str, Any], image_properties: Mapping[str, str], *, root_disk: bool = True
-) -> dict[str, Any]:
+def needs(flavor: Mapping[str, Any], image_properties: Mapping[str, str], *, root_disk: bool = True) -> dict[str, Any]:
     """The fields of a request that flavor and image decide. Raises ValueError, which names the spec, if one is wrong.
 
     The flavor has the keys vcpus, ram, disk, ephemeral, swap and extra_specs, as a server keeps its copy. One that

@@ -65,13 +65,12 @@ async def asked(ctx: Context, body: dict[str, Any], flavor: Row, servers: int) -
     _check_multiple(devices, servers)
     known = await sources.check(ctx, devices)
     if root is None or root["destination_type"] == LOCAL:
-        assert image is not None and image_id is not None
-        images.check_ram(image, flavor)
+        assert image is not None, "the boot sequence has been judged"
         images.check_disk(ctx, image, flavor)
-        backing: str | None = image_id
+        backing: str | None = image["id"]
     else:
         image, backing = await sources.root_image(ctx, root, known), None
-        images.check_ram(image, flavor)
+    images.check_ram(image, flavor)
     name = (root and root["device_name"]) or naming.full(str(image.get("root_device_name") or "")) or naming.ROOT
     return Disks(image, backing, _rows(devices, flavor, root, name), name)
 

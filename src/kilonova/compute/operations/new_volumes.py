@@ -42,13 +42,14 @@ async def make(op: Operation) -> dict[str, int] | None:
 
 async def ready(op: Operation) -> bool | None:
     """Reserve those that are made by now. True if that is all of them, else None."""
-    auth = await op.services.identity.auth()
     done = True
     for device in await _wanted(op):
-        if device["attachment_id"] is None:
-            done = await _is_available(op, device["volume_id"], auth) and done
-            if done:
-                await volumes.reserve(op, device)
+        if device["attachment_id"] is not None:
+            continue
+        if await _is_available(op, device["volume_id"]):
+            await volumes.reserve(op, device)
+        else:
+            done = False
     return True if done else None
 
 
@@ -117,7 +118,8 @@ async def _wait_a_little(op: Operation) -> None:
         await asyncio.sleep(GLANCE)
 
 
-async def _is_available(op: Operation, volume_id: str, auth: Auth) -> bool:
+async def _is_available(op: Operation, volume_id: str) -> bool:
+    auth = await op.services.identity.auth()
     async with volumes.explained():
         volume = await op.services.volume.show(volume_id, auth)
     if volume is None or volume["status"].startswith("error"):
