@@ -1,0 +1,285 @@
+"""The bytes of volumes, asked for by the API and read from their files: checksums, not states alone."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.volume.files import VolumeFiles
+from tests.volume.operations.worlds import IMAGE, OTHER, checksum, expected
+from tests.volume.support import VolumeCloud, volume_cloud
+
+RAW = {"disk_format": "raw", "container_format": "bare"}
+# A gibibyte is much to read, write and sum up for a test.
+SMALL = 1 << 20
+SERVER = "33333333-3333-4333-8333-333333333333"
+
+Scene = Callable[[VolumeCloud], Awaitable[None]]
+
+
+def play(url: str, scene: Scene, **flags: Any) -> None:
+    async def whole() -> None:
+        async with volume_cloud(url, **flags) as cloud:
+            await scene(cloud)
+
+    asyncio.run(whole())
+
+
+async def image(cloud: VolumeCloud, content: bytes, **attributes: Any) -> str:
+    made = await cloud.services.image.create({"name": "i", "visibility": "public", **RAW, **attributes}, "admin")
+    await cloud.services.image.upload(made["id"], content, "admin")
+    return str(made["id"])
+
+
+async def make(cloud: VolumeCloud, status: str = "available", **keys: Any) -> str:
+    answer = await cloud.post("/volumes", {"volume": {"size": 1, **keys}})
+    assert answer.status == 202, answer.body
+    volume_id = str(answer.json()["volume"]["id"])
+    shown = await ended(cloud, volume_id)
+    assert shown["status"] == status
+    return volume_id
+
+
+async def snapshot(cloud: VolumeCloud, volume_id: str) -> str:
+    answer = await cloud.post("/snapshots", {"snapshot": {"volume_id": volume_id, "force": True}})
+    assert answer.status == 202, answer.body
+    snapshot_id = str(answer.json()["snapshot"]["id"])
+    shown = await cloud.until(f"/snapshots/{snapshot_id}", lambda one: one["status"] != "creating")
+    assert shown["status"] == "available"
+    return snapshot_id
+
+
+async def act(cloud: VolumeCloud, volume_id: str, name: str, **keys: Any) -> Any:
+    """The action, done; and what it answered."""
+    answer = await cloud.post(f"/volumes/{volume_id}/action", {name: keys})
+    assert answer.status == 202, answer.body
+    await ended(cloud, volume_id)
+    return answer.json() if answer.body else None
+
+
+async def ended(cloud: VolumeCloud, volume_id: str) -> dict[str, Any]:
+    busy = ("creating", "downloading", "uploading", "extending", "reverting", "deleting")
+    return await cloud.until(f"/volumes/{volume_id}", lambda one: one["status"] not in busy)
+
+
+async def path_of(cloud: VolumeCloud, volume_id: str) -> Path:
+    data_id = await cloud.db.fetch_value("SELECT data_id FROM volumes WHERE id = $1", volume_id)
+    return VolumeFiles.of(cloud.services.config).volume(volume_id, data_id)
+
+
+async def content(cloud: VolumeCloud, volume_id: str) -> str:
+    return checksum(await path_of(cloud, volume_id))
+
+
+async def write(cloud: VolumeCloud, volume_id: str, data: bytes) -> None:
+    """As a guest would."""
+    with (await path_of(cloud, volume_id)).open("r+b") as file:
+        file.write(data)
+
+
+def test_volumes_hold_what_they_are_made_of(database_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        blank = await make(cloud)
+        assert await content(cloud, blank) == expected(b"")
+        first = await make(cloud, imageRef=await image(cloud, IMAGE))
+        assert await content(cloud, first) == expected(IMAGE)
+        kept = await snapshot(cloud, first)
+        await write(cloud, first, OTHER)
+        changed = OTHER + IMAGE[len(OTHER) :]
+        copied = await make(cloud, source_volid=first, size=2)
+        assert await content(cloud, copied) == expected(changed, 2)
+        older = await make(cloud, snapshot_id=kept)
+        assert await content(cloud, older) == expected(IMAGE)
+        for volume_id in (copied, older):
+            shown = await cloud.item(f"/volumes/{volume_id}")
+            assert shown["bootable"] == "true"
+            assert shown["volume_image_metadata"]["image_name"] == "i"
+        assert "volume_image_metadata" not in await cloud.item(f"/volumes/{blank}")
+
+    play(database_url, scene)
+
+
+def test_reimaged_volumes_hold_the_image_alone(database_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        before = await path_of(cloud, volume_id)
+        other = await image(cloud, OTHER)
+        await act(cloud, volume_id, "os-reimage", image_id=other)
+        assert await content(cloud, volume_id) == expected(OTHER)
+        shown = await cloud.item(f"/volumes/{volume_id}")
+        assert (shown["status"], shown["volume_image_metadata"]["image_id"]) == ("available", other)
+        while before.exists():
+            await asyncio.sleep(0.01)
+
+    play(database_url, scene)
+
+
+def test_a_failed_reimage_leaves_the_old_content(sqlite_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        wrong = await image(cloud, OTHER, disk_format="qcow2")
+        await act(cloud, volume_id, "os-reimage", image_id=wrong)
+        assert (await cloud.item(f"/volumes/{volume_id}"))["status"] == "error"
+        assert await content(cloud, volume_id) == expected(IMAGE)
+        await act(cloud, volume_id, "os-reimage", image_id=await image(cloud, OTHER))
+        assert (await cloud.item(f"/volumes/{volume_id}"))["status"] == "available"
+        assert await content(cloud, volume_id) == expected(OTHER)
+
+    play(sqlite_url, scene)
+
+
+def test_extended_volumes_keep_what_they_hold(database_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        await act(cloud, volume_id, "os-extend", new_size=2)
+        assert await content(cloud, volume_id) == expected(IMAGE, 2)
+        await act(cloud, volume_id, "os-attach", instance_uuid=SERVER, mountpoint="/dev/vdb")
+        where = await path_of(cloud, volume_id)
+        await act(cloud, volume_id, "os-extend", new_size=3)
+        assert await content(cloud, volume_id) == expected(IMAGE, 3)
+        assert await path_of(cloud, volume_id) == where, "the guest has this file open"
+        assert (await cloud.item(f"/volumes/{volume_id}"))["status"] == "in-use"
+
+    play(database_url, scene)
+
+
+@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+def test_uploaded_volumes_become_images(sqlite_url: str, disk_format: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE, hw_rng_model="virtio"))
+        os.truncate(await path_of(cloud, volume_id), SMALL)
+        answer = await act(cloud, volume_id, "os-volume_upload_image", image_name="u", disk_format=disk_format)
+        image_id = answer["os-volume_upload_image"]["image_id"]
+        shown = await cloud.services.image.show(image_id, "member")
+        assert shown is not None
+        facts = ("status", "disk_format", "visibility", "virtual_size", "hw_rng_model")
+        assert [shown[fact] for fact in facts] == ["active", disk_format, "private", SMALL, "virtio"]
+        again = await make(cloud, imageRef=image_id)
+        assert await content(cloud, again) == expected(IMAGE)
+        left = VolumeFiles.of(cloud.services.config).parts
+        assert list(left.iterdir()) == []
+
+    play(sqlite_url, scene)
+
+
+def test_reverted_volumes_hold_what_the_snapshot_holds(database_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        kept = await snapshot(cloud, volume_id)
+        await write(cloud, volume_id, OTHER)
+        await act(cloud, volume_id, "os-extend", new_size=2)
+        await act(cloud, volume_id, "revert", snapshot_id=kept)
+        assert await content(cloud, volume_id) == expected(IMAGE, 2)
+        assert (await cloud.item(f"/snapshots/{kept}"))["status"] == "available"
+
+    play(database_url, scene)
+
+
+@pytest.mark.parametrize("disk_format", ["qcow2", "vmdk", "vdi", "vhd", "vhdx"])
+def test_images_of_other_formats_are_converted(sqlite_url: str, disk_format: str, tmp_path: Path) -> None:
+    """The disk is a whole number of sectors; formats round that up."""
+    plain = (IMAGE + bytes(-len(IMAGE) % 512)) * 2
+    (tmp_path / "raw").write_bytes(plain)
+    name = {"vhd": "vpc"}.get(disk_format, disk_format)
+    subprocess.run(
+        ["qemu-img", "convert", "-f", "raw", "-O", name, tmp_path / "raw", tmp_path / "disk"], check=True, timeout=60
+    )
+    disk = (tmp_path / "disk").read_bytes()
+
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, disk, disk_format=disk_format))
+        assert await content(cloud, volume_id) == expected(plain)
+
+    play(sqlite_url, scene)
+
+
+def qcow2(tmp_path: Path, *options: str) -> bytes:
+    target = tmp_path / "disk"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *options, target, "3G"], check=True, timeout=60)
+    return target.read_bytes()
+
+
+def test_images_that_cannot_be_volumes_are_refused(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret" * 1000)
+    backed = qcow2(tmp_path, "-b", str(tmp_path / "secret"), "-F", "raw")
+    outside = qcow2(tmp_path, "-o", f"data_file={tmp_path / 'data'}")
+    large = qcow2(tmp_path)
+
+    async def scene(cloud: VolumeCloud) -> None:
+        for content, disk_format in (
+            (backed, "qcow2"),
+            (outside, "qcow2"),
+            (large, "raw"),
+            (IMAGE, "qcow2"),
+            (IMAGE, "vhd"),
+            (b"# Disk DescriptorFile\n" + b'RW 1 FLAT "/etc/passwd" 0', "vmdk"),
+        ):
+            image_id = await image(cloud, content, disk_format=disk_format)
+            volume_id = await make(cloud, "error", imageRef=image_id, size=4)
+            row = await cloud.db.fetch_one("SELECT data_id, progress FROM volumes WHERE id = $1", volume_id)
+            assert row == {"data_id": None, "progress": None}
+        root = VolumeFiles.of(cloud.services.config).root
+        assert [path for path in root.rglob("*") if path.is_file()] == []
+
+    play(sqlite_url, scene)
+
+
+def test_without_qemu_raw_images_still_work(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kilonova.volume.conversion.PROGRAM", "no-such-program")
+
+    async def scene(cloud: VolumeCloud) -> None:
+        qcow = b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(200)
+        await make(cloud, "error", imageRef=await image(cloud, qcow, disk_format="qcow2"))
+        assert await content(cloud, await make(cloud, imageRef=await image(cloud, IMAGE))) == expected(IMAGE)
+
+    play(sqlite_url, scene)
+
+
+def test_only_so_many_copies_at_a_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kilonova.volume.files import Part
+
+    fill, at_once, most = Part.fill, 0, 0
+
+    async def slow(self: Part, chunks: Any, moved: Any) -> int:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.02)
+        try:
+            return await fill(self, chunks, moved)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(Part, "fill", slow)
+
+    async def scene(cloud: VolumeCloud) -> None:
+        image_id = await image(cloud, IMAGE)
+        await asyncio.gather(*(make(cloud, imageRef=image_id) for _ in range(6)))
+        assert most == 2
+
+    play(sqlite_url, scene, volume__copies=2)
+
+
+def test_deleted_volumes_leave_no_file(sqlite_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        await snapshot(cloud, volume_id)
+        answer = await cloud.delete(f"/volumes/{volume_id}?cascade=true")
+        assert answer.status == 202, answer.body
+        await cloud.gone(f"/volumes/{volume_id}")
+        root = VolumeFiles.of(cloud.services.config).root
+        assert [path for path in root.rglob("*") if path.is_file()] == []
+
+    play(sqlite_url, scene)
+
+
+def test_checksums_see_a_single_byte() -> None:
+    assert expected(b"a") != expected(b"b")
+    assert expected(b"a") == f"{hashlib.sha256(b'a').hexdigest()} 1.0"
