@@ -13,6 +13,7 @@ from kilonova import compute
 from kilonova.docs.__main__ import PAGES
 from kilonova.docs.coverage import proving_tests
 from kilonova.placement.build import build as placement
+from kilonova.volume import build as volume
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,11 @@ def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
 def test_claims_name_routes_that_exist() -> None:
     api = compute.build()
     known = {*api.routes, *api.pages}
-    known |= {f"{route.method} {placement().prefix}{route.path}" for route in placement().routes.values()}
+    for other in (placement(), volume()):
+        known |= {
+            f"{route.method} {other.prefix}{route.path}" + (f"#{route.action}" if route.action else "")
+            for route in other.routes.values()
+        }
     assert sorted(set(proving_tests(ROOT / "tests")) - known) == []
 
 

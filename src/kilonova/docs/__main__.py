@@ -7,15 +7,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kilonova.docs import configuration, coverage, history, operations, placement, policy, scheduler, states
+from kilonova.docs import configuration, coverage, history, operations, placement, policy, scheduler, states, volume
 
 # The page below docs/, and what makes it from the repository's root.
 PAGES: dict[str, Callable[[Path], str]] = {
     "api/microversions.md": history.page,
     "api/coverage.md": coverage.page,
     "api/placement.md": placement.page,
+    "api/volume.md": volume.page,
     "architecture/operations.md": operations.page,
     "architecture/states.md": states.page,
+    "architecture/volume-states.md": volume.state_page,
     "configuration.md": configuration.page,
     "policy.yaml": policy.page,
     "scheduler.md": scheduler.page,

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from kilonova import clock
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
+from tests.support.proves import proves
 from tests.volume.support import VolumeCloud, put_type, put_volume, volume_cloud
 
 GOLD = "22222222-2222-4222-8222-222222222222"
@@ -36,6 +37,10 @@ async def fill(c: VolumeCloud) -> dict[str, str]:
     }
 
 
+@proves(
+    "GET /volume/volumes",
+    "GET /volume/volumes/detail",
+)
 def test_lists_show_what_may_be_seen(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
@@ -168,6 +173,9 @@ def test_order_and_pages(database_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /volume/volumes/summary",
+)
 def test_counts_and_the_summary(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
@@ -193,6 +201,9 @@ def test_counts_and_the_summary(database_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /volume/resource_filters",
+)
 def test_users_can_see_which_filters_there_are(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:

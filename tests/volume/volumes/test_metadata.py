@@ -5,9 +5,18 @@ from __future__ import annotations
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import fault
+from tests.support.proves import proves
 from tests.volume.support import put_volume, volume_cloud
 
 
+@proves(
+    "GET /volume/volumes/{volume_id}/metadata",
+    "POST /volume/volumes/{volume_id}/metadata",
+    "PUT /volume/volumes/{volume_id}/metadata",
+    "GET /volume/volumes/{volume_id}/metadata/{key}",
+    "PUT /volume/volumes/{volume_id}/metadata/{key}",
+    "DELETE /volume/volumes/{volume_id}/metadata/{key}",
+)
 def test_metadata_is_added_replaced_and_taken_away(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:

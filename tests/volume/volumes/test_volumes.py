@@ -10,6 +10,7 @@ from kilonova.http.client import Response
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
+from tests.support.proves import proves
 from tests.volume.support import TYPE, VolumeCloud, put_type, put_volume, volume_cloud
 
 LINK = "http://localhost/volume/v3/volumes/"
@@ -57,6 +58,12 @@ async def put_image(c: VolumeCloud, content: bytes = bytes(1024), **keys: Any) -
     return str(image["id"])
 
 
+@proves(
+    "POST /volume/volumes",
+    "GET /volume/volumes/{volume_id}",
+    "PUT /volume/volumes/{volume_id}",
+    "DELETE /volume/volumes/{volume_id}",
+)
 def test_a_volume_is_made_shown_changed_and_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
