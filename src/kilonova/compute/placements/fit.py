@@ -8,7 +8,8 @@ from kilonova.compute.api import api
 from kilonova.compute.flavors import model as flavors
 from kilonova.compute.placements.sight import Sight
 from kilonova.compute.placements.views import NUMBER, OBJECTS, filters, free
-from kilonova.compute.servers.create import flavor_copy, image_properties
+from kilonova.compute.servers import images
+from kilonova.compute.servers.create import flavor_copy
 from kilonova.compute.servers.views import OBJECT, TEXT
 from kilonova.compute.zones import model as zones
 from kilonova.http import Answer, Context, Field, View
@@ -62,7 +63,7 @@ async def _properties(ctx: Context, image_id: str | None) -> dict[str, str]:
     image = await ctx.services.image.show(image_id, ctx.auth_token)
     if image is None:
         raise BadRequest(f"Can not find requested image {image_id}.")
-    return image_properties(image)
+    return images.properties(image)
 
 
 def _of(name: str) -> Value:

@@ -22,6 +22,7 @@ from kilonova.compute.schemas import address, is_true
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import certificates, destinations, images, model, networks, placing, states
 from kilonova.compute.servers.placing import Destination, group_of
+from kilonova.compute.volume_attachments.checks import check_nobody_else
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.ids import new_id
@@ -71,8 +72,7 @@ async def create(ctx: Context) -> Created:
         servers = await rows(ctx, tx, prepared)
         for server in servers:
             await model.insert(tx, server)
-            if prepared.devices:
-                await block_devices.insert(tx, _devices(server, prepared.devices))
+            await _insert_devices(tx, server, prepared.devices)
         if prepared.group_id is not None:
             await groups.join(tx, prepared.group_id, [server["id"] for server in servers])
         for server in servers:
@@ -230,9 +230,13 @@ def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str
     }
 
 
-def _devices(server: Row, devices: list[Row]) -> list[Row]:
-    own = {"server_id": server["id"], "created_at": server["created_at"]}
-    return [{**device, **own, "uuid": new_id()} for device in devices]
+async def _insert_devices(tx: Transaction, server: Row, devices: list[Row]) -> None:
+    for device in devices:
+        if device["volume_id"]:
+            await check_nobody_else(tx, server["id"], {**device, "id": device["volume_id"]})
+    if devices:
+        own = {"server_id": server["id"], "created_at": server["created_at"]}
+        await block_devices.insert(tx, [{**device, **own, "uuid": new_id()} for device in devices])
 
 
 def hostname_of(name: str, server_id: str) -> str:
@@ -244,10 +248,6 @@ def flavor_copy(flavor: Row) -> dict[str, Any]:
     specs = flavor["extra_specs"]
     copied = {name: flavor[name] for name in ("name", "vcpus", "ram", "disk", "ephemeral", "swap")}
     return {**copied, "extra_specs": orjson.loads(specs) if isinstance(specs, str) else specs}
-
-
-fitting_image = images.fitting
-image_properties = images.properties
 
 
 def check_needs(flavor: Row, image: dict[str, Any], *, root_disk: bool = True) -> None:

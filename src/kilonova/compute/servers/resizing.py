@@ -8,6 +8,7 @@ import orjson
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
+from kilonova.compute.block_devices.model import is_volume_backed
 from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.confirm_resize import ConfirmResize
@@ -114,17 +115,19 @@ async def _new_flavor(ctx: Context, tx: Transaction, row: Row, reference: str) -
     flavor, old = await flavors.referred(ctx, tx, reference), orjson.loads(row["flavor"])
     if flavor["flavor_id"] == row["flavor_id"]:
         raise BadRequest("When resizing, instances must change flavor!")
-    if flavor["disk"] == 0 and old["disk"]:
-        raise BadRequest("Resize to zero disk flavor is not allowed.")
-    if flavor["disk"] < old["disk"] or flavor["ephemeral"] < old["ephemeral"]:
-        raise BadRequest("Resize error: Unable to resize disk down.")
     properties = orjson.loads(row["image_properties"])
+    # What boots from a volume has no root disk that could be too large or too small.
+    root_disk = not is_volume_backed(row)
+    if root_disk and flavor["disk"] == 0 and old["disk"]:
+        raise BadRequest("Resize to zero disk flavor is not allowed.")
+    if (root_disk and flavor["disk"] < old["disk"]) or flavor["ephemeral"] < old["ephemeral"]:
+        raise BadRequest("Resize error: Unable to resize disk down.")
     if int(properties.get("min_ram", 0)) > flavor["ram"]:
         raise BadRequest("Flavor's memory is too small for requested image.")
-    if flavor["disk"] and int(properties.get("min_disk", 0)) > flavor["disk"]:
+    if root_disk and flavor["disk"] and int(properties.get("min_disk", 0)) > flavor["disk"]:
         raise BadRequest("Flavor's disk is smaller than the minimum size specified in image metadata.")
     try:
-        needs(flavor_copy(flavor), properties)
+        needs(flavor_copy(flavor), properties, root_disk=root_disk)
     except ValueError as error:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
     return flavor

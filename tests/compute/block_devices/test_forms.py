@@ -1,0 +1,239 @@
+"""Servers with disks of every form: what becomes of each, what is shown, and what goes with the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova.hosts.messages import LocalDisk
+from tests.compute.block_devices.support import (
+    MEMBER,
+    guest_of,
+    make_flavor,
+    make_image,
+    make_snapshot,
+    make_volume,
+    vanished,
+    volume,
+    volume_is,
+)
+from tests.support import run
+from tests.support.whole import Whole, whole
+
+ATTACHED = "os-extended-volumes:volumes_attached"
+
+
+def to_volume(source: str, identity: str | None = None, **keys: Any) -> dict[str, Any]:
+    named = {} if identity is None else {"uuid": identity}
+    return {"source_type": source, "destination_type": "volume", **named, **keys}
+
+
+async def booted(c: Whole, *devices: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return await c.active(**{"imageRef": "", "block_device_mapping_v2": list(devices), **keys})
+
+
+async def deleted(c: Whole, shown: dict[str, Any]) -> None:
+    assert (await c.delete(f"/servers/{shown['id']}")).status == 204
+    await c.gone(shown["id"])
+
+
+def test_the_root_is_made_of_an_image(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url) as c:
+            root = to_volume("image", c.image_id, boot_index="0", volume_size="2", delete_on_termination=True)
+            shown = await booted(c, root)
+            assert (shown["image"], shown["OS-EXT-SRV-ATTR:root_device_name"]) == ("", "/dev/vda")
+            (attached,) = shown[ATTACHED]
+            assert attached["delete_on_termination"] is True
+            made = await volume(c, attached["id"])
+            assert (made["status"], made["size"], made["bootable"]) == ("in-use", 2, "true")
+            assert (made["attachments"][0]["server_id"], made["name"]) == (shown["id"], "")
+            assert made["os-vol-tenant-attr:tenant_id"] == shown["tenant_id"]
+            (disk,) = guest_of(c, shown).disks
+            assert (disk.volume_id, disk.device, disk.boot_index) == (attached["id"], "/dev/vda", 0)
+            assert guest_of(c, shown).image is None
+            # The image's own properties are those of the server, though it has no image.
+            kept = await c.db.fetch_value("SELECT image_properties FROM servers WHERE id = $1", shown["id"])
+            assert orjson.loads(kept)["hw_rng_model"] == "virtio"
+            used = await c.db.fetch("SELECT resource_class FROM allocations ORDER BY 1")
+            assert [row["resource_class"] for row in used] == ["MEMORY_MB", "VCPU"]
+            below = await c.show(shown["id"], version="2.2")
+            assert below[ATTACHED] == [{"id": attached["id"]}]
+            listed = (await c.get("/servers/detail", version="2.96")).json()["servers"]
+            assert listed[0][ATTACHED] == shown[ATTACHED]
+            await deleted(c, shown)
+            await vanished(c, attached["id"])
+
+    run(scenario())
+
+
+def test_the_root_is_a_volume_or_made_of_a_snapshot(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            given = await make_volume(c, imageRef=c.image_id)
+            first = await booted(c, to_volume("volume", given, boot_index=0))
+            assert first[ATTACHED] == [{"id": given, "delete_on_termination": False}]
+            taken = await make_snapshot(c, given)
+            second = await booted(c, to_volume("snapshot", taken, boot_index=0))
+            (made,) = second[ATTACHED]
+            copied = await volume(c, made["id"])
+            assert (copied["snapshot_id"], copied["size"], copied["status"]) == (taken, 1, "in-use")
+            for shown, volume_id in ((first, given), (second, made["id"])):
+                await deleted(c, shown)
+                await volume_is(c, volume_id, "available")
+
+    run(scenario())
+
+
+def test_disks_of_all_kinds_beside_an_image(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            given = await make_volume(c)
+            flavor = await make_flavor(c, "roomy", ephemeral=3, swap=512)
+            root = {"source_type": "image", "uuid": c.image_id, "boot_index": 0, "destination_type": "local"}
+            shown = await booted(
+                c,
+                root,
+                {"source_type": "blank", "destination_type": "local", "guest_format": "ext4", "volume_size": 2},
+                to_volume("volume", given, boot_index=1, disk_bus="scsi", device_type="cdrom", tag="data"),
+                to_volume("blank", volume_size=1, device_name="vdx", boot_index=-1),
+                to_volume("image", c.image_id, volume_size=1, boot_index=None),
+                imageRef=c.image_id,
+                flavorRef=flavor,
+            )
+            assert shown["image"]["id"] == c.image_id
+            guest = guest_of(c, shown)
+            assert guest.local_disks == [
+                LocalDisk(size_mb=2048, device="/dev/vdb", format="ext4"),
+                LocalDisk(size_mb=512, device="/dev/vdc", format="swap"),
+            ]
+            names = [(disk.device, disk.bus, disk.type, disk.tag) for disk in guest.disks]
+            assert names == [
+                ("/dev/sda", "scsi", "cdrom", "data"),
+                ("/dev/vdx", "", "disk", ""),
+                ("/dev/vdd", "", "disk", ""),
+            ]
+            used = await c.db.fetch_value("SELECT used FROM allocations WHERE resource_class = 'DISK_GB'")
+            assert used == 1 + 3 + 1
+            plain = await c.active(flavorRef=flavor)
+            assert guest_of(c, plain).local_disks is None
+
+    run(scenario())
+
+
+def test_the_old_syntax(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            root, data = await make_volume(c, imageRef=c.image_id), await make_volume(c)
+            unwanted = {"device_name": "vdz", "no_device": True}
+            named = [{"volume_id": data, "device_name": "vdb"}, {"volume_id": root, "device_name": "vda"}, unwanted]
+            # With or without an image: what is called vda is booted from.
+            for keys in ({"imageRef": ""}, {}):
+                shown = await c.active(block_device_mapping=named, **keys)
+                disks = {disk.device: (disk.volume_id, disk.boot_index) for disk in guest_of(c, shown).disks}
+                assert (shown["image"], disks) == ("", {"/dev/vda": (root, 0), "/dev/vdb": (data, None)})
+                await deleted(c, shown)
+            taken = await make_snapshot(c, root)
+            first = {"snapshot_id": taken, "volume_size": "2", "delete_on_termination": "1"}
+            shown = await c.active(imageRef="", block_device_mapping=[first], version="2.1", networks=[])
+            (made,) = shown[ATTACHED]
+            assert (made["delete_on_termination"], (await volume(c, made["id"]))["size"]) == (True, 2)
+            shown = await c.active(block_device_mapping=[{"volume_id": data, "device_name": "/dev/vdc"}])
+            assert shown["image"]["id"] == c.image_id
+            assert [disk.device for disk in guest_of(c, shown).disks] == ["/dev/vdc"]
+
+    run(scenario())
+
+
+def test_an_image_says_what_to_boot_from(sqlite_url: str) -> None:
+    """As images of volume-backed servers do; it may be named in either way, and the caller may say otherwise."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            source = await make_volume(c, imageRef=c.image_id)
+            root = {
+
+                    "source_type": "snapshot",
+                    "destination_type": "volume",
+                    "snapshot_id": await make_snapshot(c, source)
+                ,
+                "boot_index": 0, "device_name": "/dev/vda", "volume_size": 1, "delete_on_termination": True,
+                "image_id": None, "volume_id": None, "no_device": None, "guest_format": None, "tag": None,
+            }
+            data = {**root, "boot_index": None, "device_name": "/dev/vdb", "delete_on_termination": False}
+            properties = {"block_device_mapping": orjson.dumps([root, data]).decode(), "bdm_v2": "True"}
+            image_id = await make_image(c, root_device_name="/dev/vda", **properties)
+            named = {"source_type": "image", "destination_type": "local", "uuid": image_id, "boot_index": 0}
+            for keys in ({"imageRef": image_id}, {"imageRef": "", "block_device_mapping_v2": [named]}):
+                shown = await c.active(**keys)
+                assert shown["image"] == ""
+                assert [one["delete_on_termination"] for one in shown[ATTACHED]] == [True, False]
+                await deleted(c, shown)
+            other = await make_volume(c)
+            instead = to_volume("volume", other, device_name="vdb")
+            shown = await c.active(imageRef=image_id, block_device_mapping_v2=[instead])
+            assert other in [one["id"] for one in shown[ATTACHED]]
+            assert len(shown[ATTACHED]) == 2
+
+    run(scenario())
+
+
+def test_several_servers_have_a_volume_each(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            types = {"volume_type": {"name": "quick"}}
+            assert (await c.post("/types", types, as_="admin", root="/volume/v3")).status == 200
+            root = to_volume("image", c.image_id, boot_index=0, volume_size=1, volume_type="quick")
+            made = await c.boot(imageRef="", block_device_mapping_v2=[root], min_count=2, max_count=2)
+            await c.settled(made["id"])
+            servers = (await c.get("/servers", version="2.96")).json()["servers"]
+            volumes = {(await c.settled(one["id"]))[ATTACHED][0]["id"] for one in servers}
+            assert len(servers) == len(volumes) == 2
+            assert {(await volume(c, one))["volume_type"] for one in volumes} == {"quick"}
+
+    run(scenario())
+
+
+def test_a_volume_that_cannot_be_made_fails_the_boot(sqlite_url: str) -> None:
+    """With the volume service's own reason, and nothing is left of it."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url, volume_quota__volumes=1) as c:
+            root = to_volume("image", c.image_id, boot_index=0, volume_size=1)
+            made = await c.boot(imageRef="", block_device_mapping_v2=[root, to_volume("blank", volume_size=1)])
+            shown = await c.settled(made["id"])
+            assert shown["status"] == "ERROR"
+            assert "uota" in shown["fault"]["message"], shown["fault"]
+            assert shown[ATTACHED] == []
+            await deleted(c, shown)
+
+    run(scenario())
+
+
+def test_a_volume_that_cannot_be_deleted_stays(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            root = to_volume("image", c.image_id, boot_index=0, volume_size=1, delete_on_termination=True)
+            shown = await booted(c, root)
+            (attached,) = shown[ATTACHED]
+            await make_snapshot(c, attached["id"])
+            await deleted(c, shown)
+            assert (await volume_is(c, attached["id"], "available"))["attachments"] == []
+
+    run(scenario())
+
+
+def test_two_boots_want_the_same_volume(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            given = await make_volume(c, imageRef=c.image_id)
+            keys = {"imageRef": "", "block_device_mapping_v2": [to_volume("volume", given, boot_index=0)]}
+            body = {"server": {"name": "s", "flavorRef": "1", "networks": "none", **keys}}
+            answers = [await c.post("/servers", body, version="2.96") for _ in range(2)]
+            assert [answer.status for answer in answers] == [202, 400]
+            shown = await c.settled(answers[0].json()["server"]["id"])
+            assert shown["status"] == "ACTIVE"
+            assert (await c.services.volume.show(given, MEMBER) or {})["attachments"][0]["server_id"] == shown["id"]
+
+    run(scenario())

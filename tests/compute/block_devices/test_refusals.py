@@ -1,0 +1,157 @@
+"""Disks that cannot be had: each refusal names what is wrong, and nothing is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compute.block_devices.support import (
+    MEMBER,
+    NOBODY,
+    make_flavor,
+    make_image,
+    make_snapshot,
+    make_volume,
+    refused,
+)
+from tests.compute.volume_attachments.support import make_shared_volume
+from tests.support import run
+from tests.support.whole import Whole, whole
+
+INVALID = "Block Device Mapping is Invalid: "
+SEQUENCE = INVALID + "Boot sequence for the instance and image/block device mapping combination is not valid"
+
+
+async def devices_refused(c: Whole, *devices: dict[str, Any], **keys: Any) -> str:
+    status, message = await refused(c, block_device_mapping_v2=list(devices), **keys)
+    assert status == 400, (status, message)
+    return message
+
+
+def test_what_cannot_be_a_disk(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            image = {"source_type": "image", "uuid": c.image_id}
+            root = {**image, "destination_type": "volume", "boot_index": 0, "volume_size": 1}
+            local = {"source_type": "blank", "destination_type": "local"}
+            cases: list[tuple[str, dict[str, Any]]] = [
+                ("source_type is missing", {"uuid": c.image_id, "boot_index": 0}),
+                ("Missing device UUID", {**root, "uuid": ...}),
+                ("Mapping image to local is not supported", {**image, "destination_type": "local"}),
+                ("Mapping volume to local is not supported", {**local, "source_type": "volume", "uuid": NOBODY}),
+                ("Mapping snapshot to local is not supported", {**local, "source_type": "snapshot", "uuid": NOBODY}),
+                ("boot_index 0", {**local, "boot_index": 0}),
+                ("Images with destination_type 'volume' need to have a non-zero size", {**root, "volume_size": ...}),
+                ("Blank volumes need to have a non-zero size", {"source_type": "blank", "destination_type": "volume"}),
+                ("device_type 'tape'", {**root, "device_type": "tape"}),
+                ("disk_bus 'tram'", {**root, "disk_bus": "tram"}),
+                ("volume_type with destination_type=local", {**local, "volume_type": "x"}),
+                ("failed to get volume", {**root, "source_type": "volume", "uuid": NOBODY}),
+                ("failed to get snapshot", {**root, "source_type": "snapshot", "uuid": NOBODY}),
+                ("failed to get image", {**root, "uuid": NOBODY}),
+                ("Ephemeral disks requested are larger", {**local, "volume_size": 1}),
+                ("Swap drive requested is larger", {**local, "volume_size": 1, "guest_format": "swap"}),
+            ]
+            for reason, device in cases:
+                given = {key: value for key, value in device.items() if value is not ...}
+                others = [] if given.get("boot_index") == 0 else [root]
+                message = await devices_refused(c, *others, given)
+                assert message.startswith(INVALID), message
+                assert reason in message, message
+            volume_type = {**root, "volume_type": "no-such-type"}
+            assert await devices_refused(c, volume_type) == "Volume type no-such-type could not be found."
+            for key, value in (("destination_type", "invalid"), ("volume_size", 0), ("boot_index", "x"), ("odd", 1)):
+                assert "block_device_mapping_v2" in await devices_refused(c, {**root, key: value})
+
+    run(scenario())
+
+
+def test_what_boots_after_what(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            made = {"source_type": "image", "uuid": c.image_id, "destination_type": "volume", "volume_size": 1}
+            for indexes in ([None], [1], [0, 0], [0, 2]):
+                devices = [{**made, "boot_index": index} for index in indexes]
+                assert (await devices_refused(c, *devices)).startswith(SEQUENCE), indexes
+            # The image that is named beside them is the first.
+            blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "boot_index": 0}
+            assert (await devices_refused(c, blank, imageRef=c.image_id)).startswith(SEQUENCE)
+            assert (await devices_refused(c, {**made, "boot_index": 0}, imageRef=NOBODY)).startswith(SEQUENCE)
+            assert (await refused(c))[1].startswith("Invalid imageRef provided")
+            status, message = await refused(
+                c, block_device_mapping=[{"volume_id": NOBODY}], block_device_mapping_v2=[blank]
+            )
+            assert (status, "different block_device_mapping syntaxes" in message) == (400, True)
+            status, message = await refused(c, block_device_mapping=[{"device_name": "vda"}])
+            assert (status, "volume_id" in message) == (400, True)
+
+    run(scenario())
+
+
+def test_volumes_that_will_not_do(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            blank, full = await make_volume(c), await make_volume(c, imageRef=c.image_id)
+            given = {"source_type": "volume", "destination_type": "volume"}
+            root = {**given, "uuid": full, "boot_index": 0}
+            assert "is not bootable" in await devices_refused(c, {**root, "uuid": blank})
+            assert "stands there twice" in await devices_refused(c, root, {**given, "uuid": full})
+            twice = {**given, "uuid": blank, "device_name": "vdb"}
+            other = await make_volume(c)
+            assert "/dev/vdb" in await devices_refused(
+                c, root, twice, {**twice, "uuid": other, "device_name": "/dev/vdb"}
+            )
+            several = await devices_refused(c, root, max_count=2)
+            assert several == "Cannot attach one or more volumes to multiple instances"
+            assert "volume_type with source_type=volume" in await devices_refused(c, {**root, "volume_type": "x"})
+            shared = await make_shared_volume(c)
+            both: list[dict[str, Any]] = [root, {**given, "uuid": shared}]
+            assert "2.60" in await devices_refused(c, *both, version="2.59")
+            await c.services.volume.create_attachment(full, NOBODY, MEMBER)
+            message = await devices_refused(c, root)
+            assert message.startswith("Invalid volume: "), message
+            assert "Currently in 'reserved' status" in message
+
+    run(scenario())
+
+
+def test_sizes(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            large = await make_image(c, min_disk=3, min_ram=1024)
+            root = {"source_type": "image", "uuid": large, "destination_type": "volume", "boot_index": 0}
+            small = "Volume is smaller than the minimum size specified in image metadata."
+            assert (await devices_refused(c, {**root, "volume_size": 2})).startswith(small)
+            memory = "Flavor's memory is too small for requested image."
+            assert await devices_refused(c, {**root, "volume_size": 3}) == memory
+            # What the volume was made of is asked of as well.
+            made = await make_volume(c, size=3, imageRef=large)
+            assert await devices_refused(c, {**root, "source_type": "volume", "uuid": made}) == memory
+            taken = await make_snapshot(c, made)
+            assert "is less than the size" in await devices_refused(
+                c, {**root, "source_type": "snapshot", "uuid": taken, "volume_size": 1}
+            )
+            flavor = await make_flavor(c, "roomy", ephemeral=2, swap=64)
+            local = {"source_type": "blank", "destination_type": "local"}
+            swap = {**local, "guest_format": "swap", "volume_size": 32}
+            keys = {"imageRef": c.image_id, "flavorRef": flavor}
+            assert "More than one swap drive" in await devices_refused(c, swap, swap, **keys)
+            assert "Ephemeral disks" in await devices_refused(c, local, {**local, "volume_size": 1}, **keys)
+            ones = [{**local, "volume_size": 1}] * 4
+            assert "more local devices than the limit" in await devices_refused(c, *ones, **keys)
+
+    run(scenario())
+
+
+def test_keys_of_other_versions(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            root = {"source_type": "image", "uuid": c.image_id, "destination_type": "volume", "boot_index": 0}
+            for key, versions in (("tag", ("2.31", "2.33", "2.41")), ("volume_type", ("2.66",))):
+                for version in versions:
+                    message = await devices_refused(c, {**root, "volume_size": 1, key: "x"}, version=version)
+                    assert key in message, (version, message)
+            for version in ("2.32", "2.42"):
+                tagged = {**root, "tag": "x"}
+                assert "non-zero size" in await devices_refused(c, tagged, version=version)
+
+    run(scenario())
