@@ -115,7 +115,7 @@ async def events(c: Any, server_id: str, request_id: str) -> list[str]:
 
 def test_volumes_stay_through_stop_start_and_shelving(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2) as c:
+        async with whole(sqlite_url, hosts=2, compute__shelved_offload_seconds=-1) as c:
             server_id, first, second = (await c.active())["id"], await make_volume(c), await make_volume(c)
             await act(c, server_id, "os-stop")
             await c.settled(server_id)

@@ -1,0 +1,36 @@
+"""Detaching a volume: each step twice, failed with the volume where it was, and killed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from kilonova.compute.operations.detach_volume import DetachVolume
+from kilonova.operations import Operation, begin
+from kilonova.store import Transaction
+from tests.compute.operations.attachment_worlds import OFFLOADED, STOPPED, VolumeOperation, device_uuid
+from tests.compute.operations.worlds import OnceMore, World
+from tests.support.cloud import DEMO
+
+
+class TestDetachVolume(VolumeOperation):
+    __test__ = True
+    operation: ClassVar[type[Operation]] = DetachVolume
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        params = {"device": await device_uuid(tx, world, self.volumes["data"])}
+        return await begin(tx, DetachVolume, params=params, server_id=world.server_id, project_id=DEMO)
+
+    def check_end(self, seen: Any) -> None:
+        data = seen["volumes"]["data"]
+        assert (data["status"], data["attachments"], data["in guests"]) == ("available", [], [])
+        assert seen["devices"] == []
+
+
+class TestDetachVolumeFromStopped(OnceMore, TestDetachVolume):
+    _expected: ClassVar[Any] = None
+    before = STOPPED
+
+
+class TestDetachVolumeFromOffloaded(OnceMore, TestDetachVolume):
+    _expected: ClassVar[Any] = None
+    before = OFFLOADED

@@ -1,0 +1,30 @@
+"""A volume that has grown: each step twice, failed, and killed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from kilonova.compute.operations.extend_volume import ExtendVolume
+from kilonova.operations import Operation, begin
+from kilonova.store import Transaction
+from tests.compute.operations.attachment_worlds import STOPPED, VolumeOperation
+from tests.compute.operations.worlds import OnceMore, World
+from tests.support.cloud import DEMO
+
+
+class TestExtendVolume(VolumeOperation):
+    __test__ = True
+    operation: ClassVar[type[Operation]] = ExtendVolume
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        await tx.execute("UPDATE volumes SET size = 2")
+        params = {"volume_id": self.volumes["data"]}
+        return await begin(tx, ExtendVolume, params=params, server_id=world.server_id, project_id=DEMO)
+
+    def check_end(self, seen: Any) -> None:
+        assert seen["devices"] == [{"device_name": "/dev/vdb", "volume_size": 2}]
+
+
+class TestExtendVolumeOfStopped(OnceMore, TestExtendVolume):
+    _expected: ClassVar[Any] = None
+    before = STOPPED

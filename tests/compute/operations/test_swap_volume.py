@@ -1,0 +1,33 @@
+"""Swapping a volume: each step twice, failed with the old volume where it was, and killed; and what is copied."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from kilonova.compute.operations.swap_volume import SwapVolume
+from kilonova.operations import Operation, begin
+from kilonova.store import Transaction
+from tests.compute.operations.attachment_worlds import VolumeOperation, device_uuid
+from tests.compute.operations.worlds import World
+from tests.support.cloud import DEMO
+
+
+class TestSwapVolume(VolumeOperation):
+    __test__ = True
+    operation: ClassVar[type[Operation]] = SwapVolume
+    names = ("data", "other")
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        old, new = self.volumes["data"], self.volumes["other"]
+        params = {
+            "device": await device_uuid(tx, world, old),
+            "old": old,
+            "new": {"id": new, "size": 1, "multiattach": False},
+        }
+        return await begin(tx, SwapVolume, params=params, server_id=world.server_id, project_id=DEMO)
+
+    def check_end(self, seen: Any) -> None:
+        old, new = seen["volumes"]["data"], seen["volumes"]["other"]
+        assert (old["status"], old["attachments"], old["in guests"]) == ("available", [], [])
+        assert (new["status"], new["attachments"], new["way to"]) == ("in-use", [("attached", "sim-001")], "sim-001")
+        assert new["in guests"]
