@@ -9,7 +9,8 @@ from kilonova.hosts.messages import GrowDisk
 from kilonova.operations import Operation, Step
 from kilonova.store import Transaction
 
-GROW = "grow disk"
+# Clients wait for the event of this name.
+GROW = "compute_extend_volume"
 
 
 class ExtendVolume(Harmless):

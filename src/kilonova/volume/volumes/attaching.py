@@ -88,6 +88,8 @@ async def force_detach(ctx: Context, volume_id: str) -> None:
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=FORCE, lock=True)
         await _detach(tx, volume, asked.get("attachment_id"))
+        if volume["status"] not in states.BUSY:
+            await model.set_status(tx, volume_id, await model.settled(tx, volume_id))
 
 
 @api.action(

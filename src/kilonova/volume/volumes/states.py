@@ -72,7 +72,8 @@ TRANSITIONS: Mapping[str, Transition] = {
     "os-attach": Transition("attach", (AVAILABLE, ATTACHING), then=IN_USE),
     "os-begin_detaching": Transition("detach", (IN_USE,), then=DETACHING),
     "os-roll_detaching": Transition("keep", (DETACHING,), then=IN_USE),
-    "os-detach": Transition("detach", (IN_USE, DETACHING), then=SETTLED),
+    # What nobody has is detached already.
+    "os-detach": Transition("detach", (AVAILABLE, IN_USE, DETACHING), then=SETTLED),
     "attach": Transition("attach", (AVAILABLE, RESERVED, ATTACHING, IN_USE, DETACHING), then=SETTLED),
     "snapshot": Transition("snapshot", (AVAILABLE,)),
     # From 3.66 on, and before it with `force`.
