@@ -39,6 +39,8 @@ ACTIONS = (
     "servers.imaging",
     "servers.resizing",
     "servers.shelving",
+    # Repeats some of the others.
+    "servers.volumes_boot",
 )
 
 

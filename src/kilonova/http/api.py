@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kilonova.http.context import Answer, Context
@@ -94,6 +94,8 @@ class Route:
     also: Sequence[int] = ()
     subject: Handler | None = None
     status_below: int = 404
+    # The key of the route that it repeats at another path: versions change both alike.
+    repeats: str = ""
     table: list[Form | None] = field(default_factory=list)
 
     @property
@@ -188,14 +190,21 @@ class Api:
                 "required": [name],
                 "additionalProperties": False,
             }
-            if at not in self.actions:
-                self.actions[at] = Actions()
-                self.router.add("POST", at, self.actions[at])
-            self.actions[at].by_name[name] = declared
+            self._place_action(declared)
             self._keep(declared)
             return handler
 
         return declare
+
+    def repeat(self, key: str, path: str) -> str:
+        """Have a route, or an action, at another path too. Returns its key there."""
+        declared = replace(self.routes[key], path=path, repeats=key, table=[])
+        if declared.action is None:
+            self.router.add(declared.method, path, declared)
+        else:
+            self._place_action(declared)
+        self._keep(declared)
+        return declared.key
 
     def document(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
         """A version document: below no root, for everybody."""
@@ -214,6 +223,13 @@ class Api:
             raise ValueError(f"view {view.name} is declared twice")
         self.views[view.name] = view
         return view
+
+    def _place_action(self, declared: Route) -> None:
+        assert declared.action is not None
+        if declared.path not in self.actions:
+            self.actions[declared.path] = Actions()
+            self.router.add("POST", declared.path, self.actions[declared.path])
+        self.actions[declared.path].by_name[declared.action] = declared
 
     def _keep(self, declared: Route) -> None:
         if declared.key in self.routes:
@@ -265,7 +281,8 @@ class Api:
             table.append(form if draft.exists else None)
             version = by_minor.get(minor)
             if version is not None:
-                touching = [change for change in version.changes if change.target == declared.key]
+                names = (declared.key, declared.repeats)
+                touching = [change for change in version.changes if change.target and change.target in names]
                 for change in touching:
                     change.undo(draft)
                     if isinstance(change, Existence):
