@@ -91,7 +91,7 @@ class Process:
         self.ready = False
         self._server: Server | None = None
         self._placement_server: Server | None = None
-        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @property
@@ -127,7 +127,7 @@ class Process:
         if self.bound is not None:
             await self._listen(self.bound)
         if self.roles.worker:
-            await self._start_worker(stack)
+            await self._start_workers(stack)
         self.ready = True
         log.info("started", extra={"seconds": round(time.perf_counter() - began, 3), **self.roles._asdict()})
 
@@ -281,25 +281,29 @@ class Process:
         await self._placement_server.start()
         return url_of(bound)
 
-    async def _start_worker(self, stack: AsyncExitStack) -> None:
+    async def _start_workers(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations
         import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
         from kilonova.compute.duties import attend
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
+        from kilonova.volume.operations.common import LANE
 
         services, settings = self.services, self.config.operations
         if self.roles.whole and (left := await free_all(services.db)):
             log.info("going on with operations that an earlier process left", extra={"operations": left})
-        self._worker = Worker(
-            services.db,
-            services,
-            lease=settings.lease_seconds,
-            slots=settings.slots,
-            sweep=settings.sweep_seconds,
-            observer=services.metrics,
-        )
-        self._in_background(stack, self._worker.run())
+        for lane in ("", LANE):
+            worker = Worker(
+                services.db,
+                services,
+                lease=settings.lease_seconds,
+                slots=settings.slots,
+                sweep=settings.sweep_seconds,
+                lane=lane,
+                observer=services.metrics,
+            )
+            self._workers.append(worker)
+            self._in_background(stack, worker.run())
         self._in_background(stack, attend(services))
         self._in_background(stack, self._warm())
 
@@ -320,8 +324,7 @@ class Process:
         for server in (self._server, self._placement_server):
             if server is not None:
                 stopping.append(server.stop())
-        if self._worker is not None:
-            stopping.append(self._worker.stop(STEP_GRACE))
+        stopping += [worker.stop(STEP_GRACE) for worker in self._workers]
         await asyncio.gather(*stopping)
         if self.roles.whole and self.endpoints:
             # Whoever waits for the file must not find that of an earlier process.

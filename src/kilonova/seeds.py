@@ -19,6 +19,8 @@ async def seed(services: Services) -> None:
     from kilonova.compute.flavors import model as flavors
     from kilonova.image.seed import seed as seed_image
     from kilonova.network.seed import seed as seed_network
+    from kilonova.volume.files import VolumeFiles
+    from kilonova.volume.recovery import recover as recover_volumes
     from kilonova.volume.seed import seed as seed_volume
 
     db = services.db
@@ -28,6 +30,7 @@ async def seed(services: Services) -> None:
     project_id = str(await db.fetch_value("SELECT id FROM projects WHERE name = 'admin' AND domain_id = 'default'"))
     await seed_image(db, services.config.data_dir / "images", project_id)
     await seed_network(db, project_id)
+    await recover_volumes(db, VolumeFiles.of(services.config))
 
 
 async def spread(db: Database, zones: Sequence[str], hosts: Sequence[str]) -> None:

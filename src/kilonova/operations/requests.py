@@ -11,7 +11,7 @@ from kilonova.operations.table import Operation
 from kilonova.store import Transaction
 
 WORK = "operations"
-"""Woken when an operation has become runnable."""
+"""Woken when an operation has become runnable; for lanes see `channel`."""
 CANCELS = "operation_cancels"
 """Woken when somebody wants one cancelled."""
 
@@ -28,6 +28,11 @@ UPDATE operations SET cancel_requested = TRUE, updated_at = $2,
     state = CASE state WHEN 'waiting' THEN 'queued' ELSE state END
 WHERE id = $1 AND finished_at IS NULL AND NOT cancel_requested
 """
+
+
+def channel(lane: str) -> str:
+    """Woken when there is a new operation in the lane."""
+    return f"{WORK}_{lane}" if lane else WORK
 
 
 async def begin(
@@ -69,7 +74,7 @@ async def begin(
         first,
         clock.now(),
     )
-    tx.wake(WORK)
+    tx.wake(channel(operation.lane))
     return chosen
 
 

@@ -127,6 +127,7 @@ class Operation:
     it began with: steps that a release takes out of the table stay in `retired` for as long as operations of older
     releases may be under way. Nobody waits for one in the `background`: it takes no worker's slot while it pauses.
     One that goes `beside` others does not make its server busy: what else is asked for comes after it.
+    Operations of a `lane` have a worker of their own, so that those of others need not wait for their slots.
     """
 
     kind: ClassVar[str]
@@ -135,6 +136,7 @@ class Operation:
     rounds: ClassVar[int] = 3
     background: ClassVar[bool] = False
     beside: ClassVar[bool] = False
+    lane: ClassVar[str] = ""
     steps: ClassVar[Steps]
     retired: ClassVar[tuple[Entry, ...]] = ()
     _table: ClassVar[Table | None] = None

@@ -17,7 +17,7 @@ import orjson
 from kilonova import clock
 from kilonova.operations import store, table
 from kilonova.operations.errors import LostLease
-from kilonova.operations.requests import CANCELS, WORK
+from kilonova.operations.requests import CANCELS, channel
 from kilonova.operations.running import Running, Stopped
 from kilonova.operations.states import QUEUED, UNDOING
 from kilonova.operations.table import Operation
@@ -64,6 +64,7 @@ class Worker:
         slots: int = SLOTS,
         sweep: float = SWEEP,
         kinds: Iterable[type[Operation]] | None = None,
+        lane: str | None = None,
         observer: Observer | None = None,
         faults: Faults | None = None,
         backoff: Callable[[int], float] = backoff,
@@ -78,7 +79,8 @@ class Worker:
         self.faults = faults
         self.backoff = backoff
         self.stopping = False
-        self._kinds = {kind.kind: kind for kind in (table.kinds() if kinds is None else kinds)}
+        known = table.kinds() if kinds is None else kinds
+        self._kinds = {kind.kind: kind for kind in known if lane in (None, kind.lane)}
         self._held: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -94,7 +96,8 @@ class Worker:
         for kind in self._kinds.values():
             kind.table()
         self._ended.clear()
-        self.db.listen(WORK, self._wake.set)
+        for woken in {channel(kind.lane) for kind in self._kinds.values()}:
+            self.db.listen(woken, self._wake.set)
         self.db.listen(CANCELS, self._cancel_wanted)
         try:
             async with asyncio.TaskGroup() as group:
@@ -135,7 +138,7 @@ class Worker:
                     self._cancel(found)
             if time.monotonic() - self._tidied > TIDY:
                 self._tidied = time.monotonic()
-                await store.tidy(self.db, self._kinds)
+                await store.tidy(self.db, {*self._kinds, *(kind.kind for kind in table.kinds())})
         except StoreError as error:
             logger.warning("the worker cannot reach the database: %s", error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 from kilonova.operations import Operation
@@ -150,11 +151,18 @@ class TestRevertVolume(VolumeOperation):
 class TestUploadVolume(VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = UploadVolume
-    disk_format: ClassVar[str] = "qcow2"
+
+    async def prepare(self, db: Database) -> World:
+        """A gibibyte is much to upload for a test."""
+        world = await super().prepare(db)
+        row = await world.row()
+        assert row is not None
+        os.truncate(world.files.volume(row["id"], row["data_id"]), 1 << 20)
+        return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
         await tx.execute("UPDATE volumes SET status = 'uploading' WHERE id = $1", world.volume_id)
-        image = {"id": _IMAGE_ID, "name": "u", "disk_format": self.disk_format, "container_format": "bare"}
+        image = {"id": _IMAGE_ID, "name": "u", "disk_format": "raw", "container_format": "bare"}
         return await start(tx, UploadVolume, volume_id=world.volume_id, image=image)
 
     async def rows(self, world: World) -> dict[str, Any]:

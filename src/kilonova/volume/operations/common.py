@@ -17,6 +17,8 @@ from kilonova.volume.files import TooBig, VolumeFiles
 
 log = logging.getLogger(__name__)
 
+# Copies that wait for their turn keep no server waiting.
+LANE = "volume"
 # How long a copy may take with the wait for its turn: for terabytes on a slow disk.
 COPY_SECONDS = 24 * 3600.0
 # So often the image service may be away or break off during one copy: by the engine's pauses some five minutes.

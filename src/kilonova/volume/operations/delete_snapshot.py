@@ -5,13 +5,14 @@ from __future__ import annotations
 from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
-from kilonova.volume.operations.common import explained, files_of
+from kilonova.volume.operations.common import LANE, explained, files_of
 
 
 class DeleteSnapshot(Operation):
     """`params`: `snapshot_id`. The snapshot is in the status `deleting`."""
 
     kind = "delete volume snapshot"
+    lane = LANE
     action = ""
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
-from kilonova.volume.operations.common import explained, files_of
+from kilonova.volume.operations.common import LANE, explained, files_of
 from kilonova.volume.volumes import model, states
 
 
@@ -12,6 +12,7 @@ class DeleteVolume(Operation):
     """`params`: `volume_id`, `cascade` (may be left out). The volume is in the status `deleting`."""
 
     kind = "delete volume"
+    lane = LANE
     action = ""
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.operations import Operation, Step, begin
 from kilonova.store import Transaction
-from kilonova.volume.operations.common import files_of
+from kilonova.volume.operations.common import LANE, files_of
 
 _SECONDS = 24 * 3600.0
 
@@ -13,6 +13,7 @@ class DropContent(Operation):
     """`params`: `volume_id`, `data_id`."""
 
     kind = "drop volume content"
+    lane = LANE
     action = ""
     background = True
 

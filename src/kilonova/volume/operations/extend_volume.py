@@ -7,7 +7,7 @@ from pathlib import Path
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 from kilonova.volume.files import GIB, in_thread, resize
-from kilonova.volume.operations.common import explained, files_of, volume_of
+from kilonova.volume.operations.common import LANE, explained, files_of, volume_of
 from kilonova.volume.operations.tell_compute import EXTENDED, begin_telling
 from kilonova.volume.volumes import model
 
@@ -18,6 +18,7 @@ class ExtendVolume(Operation):
     """`params`: `volume_id`, `before` and `size` in GiB. The row has the new size already, as quotas count it."""
 
     kind = "extend volume"
+    lane = LANE
     action = ""
 
     @staticmethod

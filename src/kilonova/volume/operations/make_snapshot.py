@@ -10,7 +10,7 @@ from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import COPY_SECONDS, Progress, files_of, new_data, snapshot_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, Progress, files_of, new_data, snapshot_of
 
 COPY = "copy content"
 
@@ -19,6 +19,7 @@ class MakeSnapshot(Operation):
     """`params`: `snapshot_id`. The snapshot's row is there, in the status `creating`."""
 
     kind = "make volume snapshot"
+    lane = LANE
     action = ""
 
     @staticmethod

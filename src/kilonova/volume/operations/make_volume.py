@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import content, replacing
-from kilonova.volume.operations.common import COPY_SECONDS, volume_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
 from kilonova.volume.volumes import model, states
 
@@ -16,6 +16,7 @@ class MakeVolume(Operation):
     """`params`: `volume_id`, `source` (see `content.Source`). The volume's row is there, in the status `creating`."""
 
     kind = "make volume"
+    lane = LANE
     action = ""
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import replacing
-from kilonova.volume.operations.common import COPY_SECONDS, volume_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
 from kilonova.volume.operations.tell_compute import REIMAGED, begin_telling
 from kilonova.volume.volumes import model
@@ -19,6 +19,7 @@ class ReimageVolume(Operation):
     """`params`: `volume_id`, `image_id`. The volume is in the status `downloading`."""
 
     kind = "reimage volume"
+    lane = LANE
     action = ""
 
     @staticmethod

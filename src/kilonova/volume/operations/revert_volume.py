@@ -8,7 +8,7 @@ from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import replacing
-from kilonova.volume.operations.common import COPY_SECONDS, volume_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
 from kilonova.volume.volumes import model
 
@@ -19,6 +19,7 @@ class RevertVolume(Operation):
     """`params`: `volume_id`, `snapshot_id`. The volume is in the status `reverting`, the snapshot in `restoring`."""
 
     kind = "revert volume"
+    lane = LANE
     action = ""
 
     @staticmethod

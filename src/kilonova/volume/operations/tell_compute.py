@@ -7,6 +7,7 @@ import logging
 from kilonova.operations import Operation, Step, begin
 from kilonova.store import Transaction
 from kilonova.volume.compute import ComputeError
+from kilonova.volume.operations.common import LANE
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,7 @@ class TellCompute(Operation):
     """`params`: `event`, `server_id`, `volume_id`, `ok`."""
 
     kind = "tell of volume"
+    lane = LANE
     action = ""
     background = True
 

@@ -12,7 +12,7 @@ from kilonova.operations import Failed, Operation, Passing, Step
 from kilonova.store import Transaction
 from kilonova.volume import conversion
 from kilonova.volume.files import BLOCK, in_thread, turn
-from kilonova.volume.operations.common import COPY_SECONDS, Progress, explained, files_of, new_data, volume_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, Progress, explained, files_of, new_data, volume_of
 from kilonova.volume.volumes import model
 
 ACTION = "os-volume_upload_image"
@@ -25,6 +25,7 @@ class UploadVolume(Operation):
     """
 
     kind = "upload volume"
+    lane = LANE
     action = ""
 
     @staticmethod

@@ -1,0 +1,49 @@
+"""Operations of a lane have a worker of their own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kilonova.operations import Operation, Step
+from tests.operations.support import Script, act, finished, row_of, start, working
+from tests.support import run
+from tests.support.databases import opened
+
+
+class Aside(Operation, register=False):
+    kind = "test aside"
+    action = ""
+    lane = "aside"
+    steps = (Step("only", act("only"), act("undo"), deadline=5),)
+
+
+class Plain(Operation, register=False):
+    kind = "test plain"
+    action = ""
+    steps = (Step("only", act("only"), act("undo"), deadline=5),)
+
+
+def test_each_worker_takes_its_lane_and_is_woken_for_it(database_url: str) -> None:
+    async def scenario() -> None:
+        kinds = (Aside, Plain)
+        async with opened(database_url) as db:
+            async with working(db, Script(), sweep=30, kinds=kinds, lane=""):
+                left = await start(db, Aside)
+                await finished(db, await start(db, Plain), seconds=3)
+                assert (await row_of(db, left))["epoch"] == 0
+            async with working(db, Script(), sweep=30, kinds=kinds, lane="aside"):
+                await finished(db, left, seconds=3)
+                await asyncio.sleep(0.1)
+                await finished(db, await start(db, Aside), seconds=3)
+
+    run(scenario())
+
+
+def test_a_worker_of_no_lane_takes_all(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(sqlite_url) as db, working(db, Script(), sweep=30, kinds=(Aside, Plain)):
+            await asyncio.sleep(0.1)
+            for kind in (Aside, Plain):
+                await finished(db, await start(db, kind), seconds=3)
+
+    run(scenario())
