@@ -29,6 +29,7 @@ NOUNS = (
     "placements",
     "external_events",
     "volume_attachments",
+    "volumes",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (

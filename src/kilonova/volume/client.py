@@ -115,6 +115,11 @@ class VolumeClient:
         """A snapshot that is gone already is fine."""
         await self._delete("snapshots", snapshot_id, auth)
 
+    async def set_snapshot_status(self, snapshot_id: str, status: str, auth: Auth) -> None:
+        """Say what has become of a snapshot that the service has asked for help with."""
+        path = f"/snapshots/{quote(snapshot_id, safe='')}/action"
+        await self._call("POST", path, auth, {"os-update_snapshot_status": {"status": status}})
+
     # Types
 
     async def types(self, auth: Auth) -> list[Item]:
@@ -131,22 +136,31 @@ class VolumeClient:
         return found and _nested(found)
 
     async def create_attachment(
-        self, volume_id: str, server_id: str, auth: Auth, connector: Item | None = None, *, mode: str | None = None
+        self,
+        volume_id: str,
+        server_id: str,
+        auth: Auth,
+        connector: Item | None = None,
+        *,
+        device: str | None = None,
+        mode: str | None = None,
     ) -> Item:
-        """Without a connector the volume is only reserved."""
+        """Without a connector the volume is only reserved; with one, `device` says what the guest calls it."""
         asked: Item = {"volume_uuid": volume_id, "instance_uuid": server_id}
         if connector is not None:
-            asked["connector"] = connector
+            asked["connector"] = _with_device(connector, device)
         if mode is not None:
             asked["mode"] = mode
         version = BASE if mode is None else "3.54"
         made = await self._call("POST", "/attachments", auth, {"attachment": asked}, version=version)
         return _nested(made["attachment"])
 
-    async def update_attachment(self, attachment_id: str, connector: Item, auth: Auth) -> Item:
-        """Connect: the answer says how the volume is reached."""
+    async def update_attachment(
+        self, attachment_id: str, connector: Item, auth: Auth, *, device: str | None = None
+    ) -> Item:
+        """Connect: the answer says how the volume is reached. `device` is what the guest calls it."""
         path = f"/attachments/{quote(attachment_id, safe='')}"
-        asked = {"attachment": {"connector": connector}}
+        asked = {"attachment": {"connector": _with_device(connector, device)}}
         return _nested((await self._call("PUT", path, auth, asked))["attachment"])
 
     async def complete_attachment(self, attachment_id: str, auth: Auth) -> None:
@@ -196,6 +210,9 @@ class VolumeClient:
             "Accept": "application/json",
             "OpenStack-API-Version": _VERSION.format(version),
         }
+        if auth.is_service:
+            # Real services let only other services take volumes from servers, and want this to tell them by.
+            headers["X-Service-Token"] = auth.token
         answer = await self._caller.request(method, _path(auth, path), headers=headers, json=json)
         if answer.status >= 400:
             raise _error(answer.status, answer.body)
@@ -205,6 +222,10 @@ class VolumeClient:
 def _path(auth: Auth, path: str) -> str:
     """Services before 3.67 want the project in the path, though the token says it."""
     return f"/v3/{quote(auth.project_id, safe='')}{path}" if auth.project_id else f"/v3{path}"
+
+
+def _with_device(connector: Item, device: str | None) -> Item:
+    return {**connector, "mountpoint": device} if device else connector
 
 
 def _nested(attachment: Item) -> Item:

@@ -1,6 +1,7 @@
 """Compute's durable operations, one file each. Importing this package registers them all."""
 
 from kilonova.compute.operations import (
+    assist_snapshot,
     attach_volume,
     boot,
     confirm_resize,
@@ -27,6 +28,7 @@ from kilonova.compute.operations import (
 )
 
 __all__ = [
+    "assist_snapshot",
     "attach_volume",
     "boot",
     "confirm_resize",

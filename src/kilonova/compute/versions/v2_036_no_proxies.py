@@ -2,9 +2,21 @@
 
 from kilonova.compute.quotas.schemas import LIMIT, NETWORK_RESOURCES
 from kilonova.http import col
-from kilonova.http.versions import Microversion, request, view
+from kilonova.http.versions import Microversion, request, route, view
 
 WHOLE = {"type": "integer"}
+PROXIES = (
+    ("GET", "/os-volumes"),
+    ("POST", "/os-volumes"),
+    ("GET", "/os-volumes/detail"),
+    ("GET", "/os-volumes/{volume_id}"),
+    ("DELETE", "/os-volumes/{volume_id}"),
+    ("GET", "/os-snapshots"),
+    ("POST", "/os-snapshots"),
+    ("GET", "/os-snapshots/detail"),
+    ("GET", "/os-snapshots/{snapshot_id}"),
+    ("DELETE", "/os-snapshots/{snapshot_id}"),
+)
 UPDATE = "PUT /os-quota-sets/{project_id}"
 MAXIMA = {
     "maxSecurityGroups": "security_groups",
@@ -16,6 +28,7 @@ version = Microversion(
     "2.36",
     __doc__,
     [
+        *(route(method, path).ends() for method, path in PROXIES),
         *(
             # Kept and shown; the network service has limits of its own.
             request(UPDATE).loses(f"quota_set.{name}", schema=LIMIT)

@@ -18,6 +18,7 @@ CLOSED = (
     "GET /flavors",
     "GET /flavors/detail",
     "GET /limits",
+    "DELETE /os-assisted-volume-snapshots/{snapshot_id}",
     "GET /os-keypairs",
     "GET /os-keypairs/{name}",
     "DELETE /os-keypairs/{name}",

@@ -26,6 +26,7 @@ CLOSED = (
     "POST /os-aggregates/{aggregate_id}/action#remove_host",
     "POST /os-aggregates/{aggregate_id}/action#set_metadata",
     "POST /os-aggregates/{aggregate_id}/images",
+    "POST /os-assisted-volume-snapshots",
     "GET /os-availability-zone",
     "GET /os-availability-zone/detail",
     "POST /os-keypairs",
