@@ -75,7 +75,7 @@ def test_the_service_acts_in_other_projects(database_url: str, tmp_path: Path) -
             own, demo = await c.ident("project", "service"), await c.ident("project", "demo")
             assert own is not None
             assert demo is not None
-            assert await client.auth() == await client.auth(own) == (await client.token(), own)
+            assert await client.auth() == await client.auth(own) == (await client.token(), own, True)
             there = await client.auth(demo)
             assert await client.auth(demo) == there
             assert len(caller.seen) == 2

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from kilonova import compute
 from kilonova.compute.flavors import model as flavors
 from kilonova.config import load
@@ -59,7 +61,10 @@ TOKENS = {
     "reader": token("reader", "reader", DEMO),
     "other": token("other", "member", OTHER),
     "service": token("service", "service", ADMIN),
-    # What the service user is where it makes things for others.
+    # What the service user is in its own project, and where it makes things for others.
+    "kilonova": msgspec.structs.replace(
+        token("admin", "admin", ADMIN), roles=frozenset(_IMPLIED["admin"] | _IMPLIED["service"])
+    ),
     **{f"admin@{project_id}": token("admin", "admin", project_id) for project_id in (DEMO, OTHER)},
 }
 
@@ -77,11 +82,11 @@ class Identity:
     projects = frozenset({DEMO, OTHER, ADMIN})
 
     async def token(self) -> str:
-        return "admin"
+        return "kilonova"
 
     async def auth(self, project_id: str | None = None) -> Auth:
         if project_id is None or project_id == ADMIN:
-            return Auth("admin", ADMIN)
+            return Auth("kilonova", ADMIN, is_service=True)
         return Auth(f"admin@{project_id}", project_id)
 
     async def has_project(self, project_id: str) -> bool:

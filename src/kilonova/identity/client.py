@@ -33,6 +33,8 @@ class Auth(NamedTuple):
 
     token: str
     project_id: str | None
+    # Whether it is the service's own, in its own project, where it has the role of services.
+    is_service: bool = False
 
 
 class IdentityClient:
@@ -81,7 +83,7 @@ class IdentityClient:
         text = await self.token()
         own = self._body["project"]["id"]
         if project_id is None or project_id == own:
-            return Auth(text, own)
+            return Auth(text, own, is_service=True)
         known = self._elsewhere.get(project_id)
         if known is None or clock.now() >= known[1]:
             known = self._elsewhere[project_id] = await self._scoped(text, project_id)

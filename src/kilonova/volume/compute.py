@@ -1,8 +1,9 @@
-"""The volume service's client of compute: it tells of what it did to the volumes of servers."""
+"""The volume service's client of compute: it tells of what it did to the volumes of servers, and asks who has them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from kilonova.http.client import Refused, Unreachable
 
@@ -37,3 +38,21 @@ class ComputeClient:
             raise Unreachable(f"compute answered {answer.status}")
         if answer.status >= 400 and answer.status != 404:
             raise ComputeError(answer.status, f"compute answered {answer.status} to an event")
+
+    async def attachment_of(self, server_id: str, volume_id: str, token: str) -> str | None:
+        """The id of the attachment by which the server has the volume, empty while there is none yet.
+
+        None if the server does not have it. Raises as `tell` does.
+        """
+        answer = await self._caller.request(
+            "GET",
+            f"/v2.1/servers/{quote(server_id, safe='')}/os-volume_attachments/{quote(volume_id, safe='')}",
+            headers={"X-Auth-Token": token, "OpenStack-API-Version": _VERSION},
+        )
+        if answer.status == 404:
+            return None
+        if answer.status >= 500 or answer.status == 429:
+            raise Unreachable(f"compute answered {answer.status}")
+        if answer.status >= 400:
+            raise ComputeError(answer.status, f"compute answered {answer.status} to a look at a server's volume")
+        return str(answer.json()["volumeAttachment"]["attachment_id"] or "")

@@ -59,13 +59,15 @@ async def release(op: Operation) -> None:
 
 async def connect(op: Operation) -> dict[str, Any]:
     """How the server's host reaches the new volume."""
-    server, attachment_id = await server_of(op), op.results[RESERVE]
+    server, device, attachment_id = await server_of(op), await _device(op), op.results[RESERVE]
     connector = await volumes.connector_of(op, server["host"])
     async with volumes.explained():
         auth = await op.services.identity.auth()
         made = await op.services.volume.attachment(attachment_id, auth)
         if made is None or not made["connection_info"]:
-            made = await op.services.volume.update_attachment(attachment_id, connector, auth)
+            made = await op.services.volume.update_attachment(
+                attachment_id, connector, auth, device=device["device_name"]
+            )
     return {**made["connection_info"], volumes.HOST: server["host"]}
 
 

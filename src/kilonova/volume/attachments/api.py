@@ -11,7 +11,7 @@ from kilonova.http.pagination import next_link
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import api
-from kilonova.volume.attachments import connecting, listing, model, schemas, views
+from kilonova.volume.attachments import connecting, guarding, listing, model, schemas, views
 from kilonova.volume.volumes import model as volumes
 
 __all__ = ["views"]
@@ -107,6 +107,7 @@ async def complete(ctx: Context, attachment_id: str) -> None:
 @api.route("DELETE", ATTACHMENT, checks=[DELETE], query={})
 async def delete(ctx: Context, attachment_id: str) -> Answer:
     """Give a volume back. The answer has the volume's other attachments."""
+    await guarding.check_unused(ctx, await model.find(ctx, ctx.db, attachment_id, rule=DELETE))
     async with ctx.db.transaction() as tx:
         volume, _ = await _locked(ctx, tx, attachment_id, DELETE)
         await model.delete(tx, attachment_id)
