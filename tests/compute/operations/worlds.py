@@ -55,6 +55,9 @@ class ServerOperation(OperationTests):
 
     async def make_server(self, db: Database, world: World) -> None:
         """A server that was booted in the ordinary way."""
+        await self.boot_server(db, world)
+
+    async def boot_server(self, db: Database, world: World) -> None:
         await put_building(db, world.server_id)
         async with db.transaction() as tx:
             await boot(tx, world)

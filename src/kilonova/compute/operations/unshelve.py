@@ -8,7 +8,7 @@ import orjson
 from msgspec import structs
 
 from kilonova import clock
-from kilonova.compute.operations import choosing, images, landing, leftovers, ports, silence, volumes
+from kilonova.compute.operations import choosing, images, landing, leftovers, moving, ports, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of, transfer_of
 from kilonova.compute.servers import model, placing, states
 from kilonova.hosts.messages import Image, PowerOn, Spawn
@@ -120,6 +120,7 @@ async def start(op: Operation) -> None:
 async def stop_again(op: Operation) -> None:
     server = await server_of(op)
     await leftovers.restore(op, server["host"], "undo start guest", running=False)
+    await moving.return_volumes(op)
 
 
 async def settle_in_place(op: Operation, tx: Transaction) -> None:

@@ -33,6 +33,8 @@ Item = dict[str, Any]
 HOST = "attached_host"
 # What the volume service calls an attachment without a connector, and one that is complete.
 RESERVED, ATTACHED = "reserved", "attached"
+# What a volume in use may be for a while, in which nobody gets an attachment.
+BUSY = frozenset({"extending", "uploading", "downloading", "retyping", "backing-up"})
 
 
 async def of_server(op: Operation) -> list[Row]:
@@ -116,11 +118,11 @@ async def _place(op: Operation, device: Row, host: str, connector: Item | None, 
     # The new one first, so that the volume stays reserved while the others go; and only then the way to the new host.
     kept = next((one for one in there if not _is_connected(one)), None)
     if kept is None:
-        kept = await op.services.volume.create_attachment(device["volume_id"], str(op.server_id), auth)
+        kept = await _create(op, device, auth)
     await _save(op, device, kept["id"], None)
     await _delete(op, [one for one in there if one["id"] != kept["id"]], auth)
     if connector is not None:
-        made = await op.services.volume.update_attachment(kept["id"], connector, auth)
+        made = await op.services.volume.update_attachment(kept["id"], connector, auth, device=device["device_name"])
         await _save(op, device, kept["id"], {**made["connection_info"], HOST: host})
     return str(kept["id"])
 
@@ -146,7 +148,7 @@ async def _stand_by(op: Operation, device: Row, host: str, connector: Item, auth
     if ready["connection"].get(HOST) == host and any(one["id"] == ready["id"] for one in there):
         return
     await _delete(op, [one for one in there if one["id"] != device["attachment_id"]], auth)
-    made = await op.services.volume.create_attachment(device["volume_id"], str(op.server_id), auth, connector)
+    made = await _create(op, device, auth, connector)
     ready = {"id": made["id"], "connection": {**made["connection_info"], HOST: host}}
     async with op.db.transaction() as tx:
         await devices.set_standby(tx, device["uuid"], ready)
@@ -260,6 +262,19 @@ async def _own(op: Operation, device: Row, auth: Auth) -> list[Item]:
 
 def _is_connected(attachment: Item) -> bool:
     return bool(attachment["status"] != RESERVED)
+
+
+async def _create(op: Operation, device: Row, auth: Auth, connector: Item | None = None) -> Item:
+    """Whatever else happens to the volume is waited for."""
+    volume, volume_id, name = op.services.volume, device["volume_id"], device["device_name"]
+    try:
+        made: Item = await volume.create_attachment(volume_id, str(op.server_id), auth, connector, device=name)
+    except VolumeError as refusal:
+        found = await volume.show(volume_id, auth)
+        if found is not None and found["status"] in BUSY:
+            raise Passing(str(refusal)) from refusal
+        raise
+    return made
 
 
 async def _complete(op: Operation, attachment_id: str, auth: Auth) -> None:

@@ -154,7 +154,7 @@ class SimDriver:
 
     async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None:
         await self._pass("expect")
-        self._moves_disks(source, block)
+        self._moves_disks(guest, source, block)
         if self._store.guest(self._host, guest.id) is None:
             self._store.keep(self._host, guest, slot)
         elif self._store.guest(source, guest.id) is not None:
@@ -166,7 +166,8 @@ class SimDriver:
             return
         guest = self._guest(guest_id)
         self._kept(destination, guest_id, slot)
-        migration = Migration(guest, self._moves_disks(destination, block), self._takes("migrate_live"))
+        disks = self._moves_disks(self._spec(guest_id), destination, block)
+        migration = Migration(guest, disks, self._takes("migrate_live"))
         self._migrations[guest_id] = migration
         try:
             while await migration.goes_on():
@@ -333,8 +334,10 @@ class SimDriver:
         here, there = (_disk_stores(self._peers.get(host)) for host in (self._host, other))
         return not here.isdisjoint(there)
 
-    def _moves_disks(self, other: str, block: bool | None) -> bool:
+    def _moves_disks(self, guest: Guest, other: str, block: bool | None) -> bool:
         """Whether a migration between both moves the disks too. What is asked for and cannot be is refused."""
+        if _has_only_volumes(guest):
+            return False
         shared = self._shares_disks(other)
         if block is False and not shared:
             raise DriverError(f"{self._host} and {other} share no storage, so that the disks have to be moved as well")
@@ -390,6 +393,13 @@ def _has(guest: Guest, volume_id: str) -> bool:
 
 def _without(guest: Guest, volume_id: str) -> list[Disk]:
     return [disk for disk in guest.disks if disk.volume_id != volume_id]
+
+
+def _has_only_volumes(guest: Guest) -> bool:
+    """Whether it boots from a volume, and has no disk on its host."""
+    boots = guest.image is None and any(disk.boot_index == 0 for disk in guest.disks)
+    local = guest.flavor.ephemeral_gb or guest.flavor.swap_mb if guest.local_disks is None else guest.local_disks
+    return boots and not local
 
 
 def _disk_stores(body: Body | None) -> set[str]:
