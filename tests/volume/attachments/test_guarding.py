@@ -22,6 +22,9 @@ def test_users_cannot_take_a_volume_from_a_server_that_has_it(database_url: str)
                 refused = await c.delete(address, as_=caller, root=VOLUMES, headers=VERSION)
                 assert fault(refused)[:2] == (409, "conflictingRequest")
                 assert server["id"] in fault(refused)[2]
+            for caller, action in (("member", "os-detach"), ("admin", "os-force_detach")):
+                refused = await c.post(f"/volumes/{volume_id}/action", {action: {}}, as_=caller, root=VOLUMES)
+                assert fault(refused)[:2] == (409, "conflictingRequest")
             await detach(c, server["id"], volume_id)
             await volume_is(c, volume_id, "available")
 

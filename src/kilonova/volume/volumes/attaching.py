@@ -8,7 +8,7 @@ from kilonova.http.errors import BadRequest, NotFound
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
-from kilonova.volume.attachments import connecting
+from kilonova.volume.attachments import connecting, guarding
 from kilonova.volume.attachments import model as attachments
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
@@ -75,6 +75,7 @@ async def attach(ctx: Context, volume_id: str) -> None:
 async def detach(ctx: Context, volume_id: str) -> None:
     """Say that a server, or a host, does not have a volume any more."""
     asked = ctx.body["os-detach"] or {}
+    await _check_unused(ctx, volume_id, RULE + "detach", asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "detach", lock=True)
         states.check(volume, "os-detach")
@@ -85,6 +86,7 @@ async def detach(ctx: Context, volume_id: str) -> None:
 async def force_detach(ctx: Context, volume_id: str) -> None:
     """Take a volume from a server, or a host, whatever its status."""
     asked = ctx.body["os-force_detach"] or {}
+    await _check_unused(ctx, volume_id, FORCE, asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=FORCE, lock=True)
         await _detach(tx, volume, asked.get("attachment_id"))
@@ -129,6 +131,13 @@ async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:
         transition = states.check(volume, action)
         assert transition.then is not None
         await model.set_status(tx, volume_id, transition.then)
+
+
+async def _check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> None:
+    await model.find(ctx, ctx.db, volume_id, rule=rule)
+    for row in await attachments.of_volume(ctx.db, volume_id):
+        if attachment_id in (None, row["id"]):
+            await guarding.check_unused(ctx, row)
 
 
 async def _detach(tx: Transaction, volume: Row, attachment_id: str | None) -> None:
