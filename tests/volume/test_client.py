@@ -1,0 +1,178 @@
+"""Compute's client of the volume service, against the built-in one and against answers of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from kilonova.http.client import Response, Unreachable
+from kilonova.identity.client import Auth
+from kilonova.ids import new_id
+from kilonova.volume.client import TooOld, VolumeClient, VolumeError
+from tests.support import run
+from tests.support.cloud import ADMIN, DEMO
+from tests.volume.support import VolumeCloud, put_volume, volume_cloud
+
+SERVICE, MEMBER = Auth("kilonova", ADMIN, is_service=True), Auth("member", DEMO)
+SERVER = new_id()
+
+
+class Scripted:
+    """A service that answers so, and remembers what it was asked."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        self._answer = Response(status, {}, body if isinstance(body, bytes) else orjson.dumps(body))
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+    async def request(self, method: str, path: str, *, headers: dict[str, str], json: Any = None) -> Response:
+        self.asked.append((method, path, headers))
+        return self._answer
+
+
+def scripted(status: int, body: Any) -> tuple[VolumeClient, Scripted]:
+    service = Scripted(status, body)
+    return VolumeClient(service), service  # type: ignore[arg-type]
+
+
+def client_of(c: VolumeCloud) -> VolumeClient:
+    return c.services.volume
+
+
+def test_volumes_of_a_project(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url) as c:
+            client = client_of(c)
+            made = await client.create({"size": 1, "name": "v"}, MEMBER)
+            await c.until(f"/volumes/{made['id']}", lambda shown: shown["status"] == "available")
+            shown = await client.show(made["id"], SERVICE)
+            assert shown is not None
+            assert (shown["name"], shown["multiattach"], shown["size"]) == ("v", False, 1)
+            assert [one["id"] for one in await client.volumes(MEMBER, {"name": "v"})] == [made["id"]]
+            assert await client.volumes(MEMBER, {"name": "w"}) == []
+            assert await client.image_metadata(made["id"], SERVICE) == {}
+            snapshot = await client.create_snapshot({"volume_id": made["id"], "name": "s"}, MEMBER)
+            await c.until(f"/snapshots/{snapshot['id']}", lambda shown: shown["status"] == "available")
+            found = await client.snapshot(snapshot["id"], MEMBER)
+            assert found is not None
+            assert (found["name"], found["volume_id"]) == ("s", made["id"])
+            assert [one["id"] for one in await client.snapshots(MEMBER)] == [snapshot["id"]]
+            await client.delete_snapshot(snapshot["id"], MEMBER)
+            await c.gone(f"/snapshots/{snapshot['id']}")
+            await client.delete(made["id"], MEMBER)
+            await c.gone(f"/volumes/{made['id']}")
+            await client.delete(made["id"], MEMBER)
+            await client.delete_snapshot(snapshot["id"], MEMBER)
+            assert await client.show(made["id"], MEMBER) is None
+            assert await client.snapshot(snapshot["id"], MEMBER) is None
+            assert "__DEFAULT__" in [one["name"] for one in await client.types(MEMBER)]
+
+    run(scenario())
+
+
+def test_attachments_from_reserving_to_giving_back(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            client, volume_id = client_of(c), await put_volume(c.db)
+            reserved = await client.create_attachment(volume_id, SERVER, SERVICE)
+            assert (reserved["status"], reserved["connection_info"]) == ("reserved", {})
+            connected = await client.update_attachment(reserved["id"], {"host": "host1"}, SERVICE, device="/dev/vdb")
+            way = connected["connection_info"]
+            assert set(way) == {"driver_volume_type", "data"}
+            assert (way["driver_volume_type"], way["data"]["volume_id"]) == ("kilonova_file", volume_id)
+            await client.complete_attachment(reserved["id"], SERVICE)
+            shown = await client.attachment(reserved["id"], SERVICE)
+            assert shown is not None
+            assert (shown["status"], shown["connection_info"]) == ("attached", way)
+            (entry,) = (await c.item(f"/volumes/{volume_id}"))["attachments"]
+            assert (entry["server_id"], entry["device"]) == (SERVER, "/dev/vdb")
+
+            await client.begin_detaching(volume_id, SERVICE)
+            assert (await c.item(f"/volumes/{volume_id}"))["status"] == "detaching"
+            await client.roll_detaching(volume_id, SERVICE)
+            assert (await c.item(f"/volumes/{volume_id}"))["status"] == "in-use"
+
+            second = await client.create_attachment(
+                volume_id, SERVER, SERVICE, {"host": "host2"}, device="/dev/vdb", mode="ro"
+            )
+            assert second["connection_info"]["data"]["access_mode"] == "ro"
+            listed = await client.attachments(SERVICE, volume_id=volume_id, instance_id=SERVER)
+            assert {one["id"] for one in listed} == {reserved["id"], second["id"]}
+            with pytest.raises(VolumeError, match="status is in-use") as refused:
+                await client.create_attachment(volume_id, new_id(), SERVICE)
+            assert refused.value.status == 400
+            for one in (*listed, reserved):
+                await client.delete_attachment(one["id"], SERVICE)
+            assert await client.attachment(reserved["id"], SERVICE) is None
+            assert (await c.item(f"/volumes/{volume_id}"))["status"] == "available"
+
+    run(scenario())
+
+
+def test_lists_have_all_pages(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False, api__max_limit=2) as c:
+            made = {await put_volume(c.db) for _ in range(5)}
+            assert {one["id"] for one in await client_of(c).volumes(MEMBER)} == made
+
+    run(scenario())
+
+
+def test_the_built_in_service_is_new_enough(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, worker=False) as c:
+            assert await client_of(c).newest() == "3.71"
+            await client_of(c).demand("3.68")
+            with pytest.raises(TooOld, match=r"up to 3.71, and 3.99 is needed"):
+                await client_of(c).demand("3.99")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("newest", "says"), [("3.60", "up to 3.60"), ("3.9", "up to 3.9"), ("", "up to 3.0")])
+def test_services_that_are_too_old(newest: str, says: str) -> None:
+    client, _ = scripted(300, {"versions": [{"id": "v2.0", "version": ""}, {"id": "v3.0", "version": newest}]})
+    with pytest.raises(TooOld, match=says):
+        run(client.demand("3.68"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (200, b"<html>", VolumeError),
+        (200, {"versions": [{"id": "v2.0"}]}, VolumeError),
+        (200, [], VolumeError),
+        (503, b"", Unreachable),
+    ],
+)
+def test_services_that_do_not_say_their_version(status: int, body: Any, error: type[Exception]) -> None:
+    client, _ = scripted(status, body)
+    with pytest.raises(error):
+        run(client.newest())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        (409, {"conflictingRequest": {"code": 409, "message": "No."}}, VolumeError, "No."),
+        (400, b"nonsense", VolumeError, "answered 400"),
+        (500, {"computeFault": {"message": "Oh."}}, Unreachable, "Oh."),
+        (429, {"overLimit": {"message": "Slow down."}}, Unreachable, "Slow down."),
+    ],
+)
+def test_refusals_are_told_from_trouble(status: int, body: Any, error: type[Exception], words: str) -> None:
+    client, _ = scripted(status, body)
+    with pytest.raises(error, match=words):
+        run(client.create({"size": 1}, MEMBER))
+
+
+def test_who_asks_and_where() -> None:
+    client, service = scripted(200, {"attachment": {"id": "a", "connection_info": None}})
+    assert run(client.attachment("a/b", SERVICE)) == {"id": "a", "connection_info": {}}
+    run(client.attachment("a", Auth("t", None)))
+    (_, path, headers), (_, bare, others) = service.asked
+    assert (path, bare) == (f"/v3/{ADMIN}/attachments/a%2Fb", "/v3/attachments/a")
+    assert (headers["X-Auth-Token"], headers["X-Service-Token"]) == ("kilonova", "kilonova")
+    assert headers["OpenStack-API-Version"] == "volume 3.44"
+    assert "X-Service-Token" not in others
