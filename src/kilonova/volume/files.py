@@ -241,8 +241,8 @@ def _runs(block: bytes) -> Iterator[tuple[int, int]]:
     """The stretches of a block that are not all zero."""
     begin: int | None = None
     for start in range(0, len(block), PIECE):
-        piece = block[start : start + PIECE]
-        if piece == _ZEROS[: len(piece)]:
+        length = min(PIECE, len(block) - start)
+        if block.startswith(_ZEROS if length == PIECE else _ZEROS[:length], start):  # without a copy
             if begin is not None:
                 yield begin, start
                 begin = None
