@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,63 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.process import Client, Cloud, kilonova
+from tests.support.session import PATIENCE, Session
 
-OPENSTACK = Path(sys.executable).with_name("openstack")
 HOST, ZONE = "OS-EXT-SRV-ATTR:host", "OS-EXT-AZ:availability_zone"
 EAST, WEST = ("sim-001", "sim-003"), ("sim-002", "sim-004")
-PATIENCE = 60.0
-
-
-class Session:
-    """An `openstack` that reads its commands as they come, because its start takes longer than all of them."""
-
-    def __init__(self, cloud: Cloud, directory: Path) -> None:
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
-        environ |= {
-            "OS_CLOUD": "kilonova",
-            "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"),
-            "OS_COMPUTE_API_VERSION": "2.104",
-            "PYTHONUNBUFFERED": "1",
-        }
-        self.output, self.complaints = directory / "output", directory / "complaints"
-        self.process = subprocess.Popen(
-            [OPENSTACK],
-            stdin=subprocess.PIPE,
-            stdout=self.output.open("wb"),
-            stderr=self.complaints.open("wb"),
-            env=environ,
-            text=True,
-        )
-        self._read = 0
-
-    def do(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-
-    def ask(self, command: str) -> Any:
-        """What the command shows."""
-        self.do(f"{command} -f json")
-        until = time.monotonic() + PATIENCE
-        while True:
-            text = self.output.read_text()[self._read :]
-            shown = re.search(r"[\[{]", text)  # before that may stand how far another command came
-            try:
-                found, end = json.JSONDecoder().raw_decode(text, shown.start() if shown else 0)
-            except json.JSONDecodeError:
-                assert time.monotonic() < until, f"{command}: {text} {self.complaints.read_text()}"
-                assert self.process.poll() is None, self.complaints.read_text()
-                time.sleep(0.02)
-            else:
-                self._read += end
-                return found
-
-    def end(self) -> str:
-        """What it complained of."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(PATIENCE)
-        return self.complaints.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +25,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 @pytest.fixture
 def session(cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
-    opened = Session(cloud, tmp_path)
+    opened = Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.104")
     yield opened
     opened.process.kill()
     opened.process.wait()
