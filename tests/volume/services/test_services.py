@@ -65,7 +65,7 @@ def test_no_volume_is_made_while_a_part_is_disabled(database_url: str) -> None:
             assert [part["disabled_reason"] for part in await services(c)] == [None, "new disks"]
             refused = await c.post("/volumes", {"volume": {"size": 1}})
             message = "No volume can be made while cinder-volume is disabled: new disks"
-            assert fault(refused) == (503, "serviceUnavailable", message)
+            assert fault(refused) == (409, "conflictingRequest", message)
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 0
 
             on = await change("enable", **VOLUME)

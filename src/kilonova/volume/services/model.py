@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.registry import CONDUCTOR
-from kilonova.http.errors import Unavailable
+from kilonova.http.errors import Conflict
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.backend import BACKEND, HOST
 
@@ -55,11 +55,11 @@ async def change(tx: Transaction, program: str, disabled: bool, reason: str | No
 
 
 async def check_enabled(reader: Reader) -> None:
-    """Refuse (503) new volumes while an operator has disabled what would keep or place them."""
+    """Refuse (409) new volumes while an operator has disabled what would keep or place them."""
     row = await reader.fetch_one("SELECT * FROM volume_services WHERE disabled ORDER BY program LIMIT 1")
     if row is not None:
         why = f": {row['disabled_reason']}" if row["disabled_reason"] else "."
-        raise Unavailable(f"No volume can be made while {row['program']} is disabled{why}")
+        raise Conflict(f"No volume can be made while {row['program']} is disabled{why}")
 
 
 async def amounts(reader: Reader) -> list[Row]:
