@@ -1,4 +1,4 @@
-"""Schemathesis over the built-in identity, image and network services, by documents made as compute's is."""
+"""Schemathesis over the built-in identity, image, network and volume services, by documents made as compute's is."""
 
 from __future__ import annotations
 
@@ -102,7 +102,39 @@ def network(client: Client) -> tuple[Any, Names]:
     }
 
 
-@pytest.mark.parametrize("database, furnish", [("sqlite", identity), ("postgresql", image), ("postgresql", network)])
+def volume(client: Client) -> tuple[Any, Names]:
+    from kilonova.volume import build
+
+    def made(noun: str, path: str, **values: Any) -> str:
+        answer = client.post("volume", path, {noun: values})
+        assert answer.status < 300, answer.body
+        return str(answer.json()[noun]["id"])
+
+    volumes = [made("volume", "/volumes", name="fuzz", size=size) for size in (1, 2)]
+    kind = made("volume_type", "/types", name="fuzz")
+    image_id = client.get("image", "/images").json()["images"][0]["id"]
+    return document(build(), 71), {
+        "volume_id": volumes,
+        "source_volid": volumes,
+        "volume_uuid": volumes,
+        "imageRef": [image_id],
+        "image_id": [image_id],
+        "size": ["1"],
+        "type_id": [kind],
+        "volume_type": [kind, "fuzz"],
+        "project_id": [client.project_id],
+        "key": ["fuzz"],
+        "name": ["default"],
+    }
+
+
+VERSIONS = {"volume": "volume 3.71"}
+
+
+@pytest.mark.parametrize(
+    "database, furnish",
+    [("sqlite", identity), ("postgresql", image), ("postgresql", network), ("postgresql", volume)],
+)
 def test_nothing_unexpected(
     request: pytest.FixtureRequest, tmp_path: Path, database: str, furnish: Callable[[Client], tuple[Any, Names]]
 ) -> None:
@@ -114,4 +146,14 @@ def test_nothing_unexpected(
         service = furnish.__name__
         url = client.endpoints[service].rpartition("/")[0]
         checks = "not_a_server_error"
-        fuzz(tmp_path, url, client, described, phases="coverage,fuzzing", examples=3, checks=checks)
+        version = VERSIONS.get(service, "")
+        fuzz(
+            tmp_path,
+            url,
+            client,
+            described,
+            version=version,
+            phases="coverage,fuzzing",
+            examples=3,
+            checks=checks,
+        )

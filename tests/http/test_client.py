@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from kilonova.http import Answer, Api, Context
 from kilonova.http.client import InProcess
 from tests.http.toy import Toy, toy_fault
@@ -40,6 +42,17 @@ def test_a_body_goes_up_in_pieces() -> None:
     caller = InProcess(echo().app, "/echo")
     assert run(caller.request("PUT", "/file", content=pieces())).json() == {"sizes": [3, 5, 2]}
     assert run(caller.request("PUT", "/file", content=b"12345")).json() == {"sizes": [5]}
+
+
+def test_a_body_that_breaks_off_is_the_callers_trouble_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"some"
+        raise LookupError("no more")
+
+    caller = InProcess(echo().app, "/echo")
+    with pytest.raises(LookupError, match="no more"):
+        run(caller.request("PUT", "/file", content=broken()))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_an_answer_comes_down_in_pieces() -> None:

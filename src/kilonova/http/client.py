@@ -100,8 +100,11 @@ class InProcess:
                 chunks.append(message.get("body", b""))
                 is_whole = not message.get("more_body", False)
 
+        body = _Body(content)
         # A task of its own, so that what the call sets in context variables does not leak to the caller.
-        await asyncio.create_task(self.app(self._scope(method, path, wire), _receiver(content), send))
+        await asyncio.create_task(self.app(self._scope(method, path, wire), body.receive, send))
+        if body.error is not None:
+            raise body.error
         if not is_whole:
             raise self._broken()
         return Response(start["status"], _text(start["headers"]), b"".join(chunks))
@@ -123,7 +126,7 @@ class InProcess:
                 await queue.put(None)
 
         async def call() -> None:
-            await self.app(self._scope(method, path, self._headers(headers)), _receiver(None), send)
+            await self.app(self._scope(method, path, self._headers(headers)), _Body(None).receive, send)
             # Whoever has got the end of the answer never sees this.
             if not started.done():
                 started.set_exception(self._broken())
@@ -212,21 +215,30 @@ def _with_chain(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {**({"X-OpenStack-Request-ID": chain} if chain else {}), **(headers or {})}
 
 
-def _receiver(content: bytes | AsyncIterator[bytes] | None) -> Any:
-    """What the application reads: the body once, then nothing more, for a caller in this process never hangs up."""
-    ended = False
+class _Body:
+    """What the application reads: the body once, then nothing more, for a caller in this process never hangs up.
 
-    async def receive() -> dict[str, Any]:
-        nonlocal ended
-        if ended:
+    Unless the body itself cannot be made: then the caller is gone for the application, and `error` says why.
+    """
+
+    def __init__(self, content: bytes | AsyncIterator[bytes] | None) -> None:
+        self._content = content
+        self._ended = False
+        self.error: Exception | None = None
+
+    async def receive(self) -> dict[str, Any]:
+        if self._ended:
             await asyncio.Event().wait()
+        content = self._content
         if content is not None and not isinstance(content, bytes):
-            async for chunk in content:
-                return {"type": "http.request", "body": chunk, "more_body": True}
-        ended = True
+            try:
+                async for chunk in content:
+                    return {"type": "http.request", "body": chunk, "more_body": True}
+            except Exception as error:
+                self._ended, self.error = True, error
+                return {"type": "http.disconnect"}
+        self._ended = True
         return {"type": "http.request", "body": content if isinstance(content, bytes) else b"", "more_body": False}
-
-    return receive
 
 
 def _text(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
