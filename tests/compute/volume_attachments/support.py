@@ -6,44 +6,18 @@ import asyncio
 from typing import Any
 
 from kilonova.http.client import Response
+from tests.support.volumes import VOLUME, make_volume, volume_until
 from tests.support.whole import PATIENCE, Whole
 
-VOLUMES = "/volume/v3"
 NEWEST = "2.104"
-
-
-async def make_volume(c: Whole, *, as_: str = "member", **keys: Any) -> str:
-    """A volume of 1 GiB that is available."""
-    body = {"volume": {"size": 1, **keys}}
-    answer = await c.post("/volumes", body, as_=as_, root=VOLUMES)
-    assert answer.status == 202, answer.body
-    volume_id = str(answer.json()["volume"]["id"])
-    await volume_is(c, volume_id, "available")
-    return volume_id
 
 
 async def make_shared_volume(c: Whole) -> str:
     """One that several servers may have."""
     specs = {"multiattach": "<is> True"}
-    made = await c.post("/types", {"volume_type": {"name": "shared", "extra_specs": specs}}, as_="admin", root=VOLUMES)
+    made = await c.post("/types", {"volume_type": {"name": "shared", "extra_specs": specs}}, as_="admin", root=VOLUME)
     assert made.status == 200, made.body
     return await make_volume(c, volume_type="shared")
-
-
-async def volume(c: Whole, volume_id: str) -> dict[str, Any]:
-    answer = await c.get(f"/volumes/{volume_id}", as_="admin", root=VOLUMES)
-    assert answer.status == 200, answer.body
-    shown: dict[str, Any] = answer.json()["volume"]
-    return shown
-
-
-async def volume_is(c: Whole, volume_id: str, status: str) -> dict[str, Any]:
-    """The volume, once it is of this status."""
-    async with asyncio.timeout(PATIENCE):
-        while (shown := await volume(c, volume_id))["status"] != status:
-            assert shown["status"] != "error", shown
-            await asyncio.sleep(0.01)
-    return shown
 
 
 async def idle(c: Whole, server_id: str) -> None:
@@ -69,7 +43,7 @@ async def attach(c: Whole, server_id: str, volume_id: str, *, version: str = "2.
     """What the answer shows, once the volume is in use."""
     answer = await ask_attach(c, server_id, volume_id, version=version, **keys)
     assert answer.status == 200, answer.body
-    await volume_is(c, volume_id, "in-use")
+    await volume_until(c, volume_id, "in-use")
     await idle(c, server_id)
     shown: dict[str, Any] = answer.json()["volumeAttachment"]
     return shown

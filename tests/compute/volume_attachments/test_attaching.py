@@ -15,13 +15,11 @@ from tests.compute.volume_attachments.support import (
     detach,
     idle,
     in_guest,
-    make_volume,
     path,
-    volume,
-    volume_is,
 )
 from tests.support import run
 from tests.support.proves import proves
+from tests.support.volumes import make_volume, volume, volume_until
 from tests.support.whole import whole
 
 ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
@@ -54,7 +52,7 @@ def test_a_volume_comes_and_goes(database_url: str) -> None:
             assert await in_guest(c, server_id) == [volume_id]
 
             await detach(c, server_id, volume_id)
-            assert (await volume_is(c, volume_id, "available"))["attachments"] == []
+            assert (await volume_until(c, volume_id, "available"))["attachments"] == []
             assert await attachments(c, server_id) == []
             assert await in_guest(c, server_id) == []
             assert (await c.get(path(server_id, volume_id))).status == 404
@@ -85,7 +83,7 @@ def test_each_version_shows_what_it_knows(sqlite_url: str) -> None:
                 await detach(c, server_id, volume_id)
             answer = await ask_attach(c, server_id, volume_id, version="2.101")
             assert (answer.status, answer.body) == (202, b"")
-            await volume_is(c, volume_id, "in-use")
+            await volume_until(c, volume_id, "in-use")
 
     run(scenario())
 
@@ -143,7 +141,7 @@ def test_a_server_on_no_host_only_has_its_volumes(sqlite_url: str) -> None:
             assert shown["device"] == "/dev/vdb"
             await attach(c, server_id, second)
             await detach(c, server_id, first)
-            await volume_is(c, first, "available")
+            await volume_until(c, first, "available")
             await act(c, server_id, "unshelve")
             assert (await c.settled(server_id))["status"] == "ACTIVE"
             await idle(c, server_id)

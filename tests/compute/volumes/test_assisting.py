@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 from kilonova.ids import new_id
 from tests.compute.actions.test_actions import actions
-from tests.compute.volume_attachments.support import VOLUMES, attach, idle, make_volume
+from tests.compute.volume_attachments.support import attach, idle
 from tests.support import run
 from tests.support.proves import proves
+from tests.support.volumes import VOLUME, make_volume
 from tests.support.whole import PATIENCE, Whole, whole
 
 PATH = "/os-assisted-volume-snapshots"
@@ -25,7 +26,7 @@ def deletion(snapshot_id: str, info: str) -> str:
 
 
 async def put_snapshot(c: Whole, volume_id: str) -> str:
-    answer = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id, "force": True}}, root=VOLUMES)
+    answer = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id, "force": True}}, root=VOLUME)
     assert answer.status == 202, answer.body
     snapshot_id = str(answer.json()["snapshot"]["id"])
     async with asyncio.timeout(PATIENCE):
@@ -35,7 +36,7 @@ async def put_snapshot(c: Whole, volume_id: str) -> str:
 
 
 async def status(c: Whole, snapshot_id: str) -> str:
-    return str((await c.get(f"/snapshots/{snapshot_id}", as_="admin", root=VOLUMES)).json()["snapshot"]["status"])
+    return str((await c.get(f"/snapshots/{snapshot_id}", as_="admin", root=VOLUME)).json()["snapshot"]["status"])
 
 
 async def be_at(c: Whole, snapshot_id: str, status: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.compute.volume_attachments.support import attach, volume_is
+from tests.compute.volume_attachments.support import attach
 from tests.support import run
 from tests.support.cloud import fault
 from tests.support.proves import proves
+from tests.support.volumes import volume_until
 from tests.support.whole import PATIENCE, Whole, whole
 
 OLD = "2.35"
@@ -82,7 +83,7 @@ def test_snapshots(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=1) as c:
             volume_id = (await ask(c, "POST", VOLUMES, {"volume": {"size": 1}})).json()["volume"]["id"]
-            await volume_is(c, volume_id, "available")
+            await volume_until(c, volume_id, "available")
             answer = await ask(c, "POST", SNAPSHOTS, {"snapshot": {"volume_id": volume_id, "display_name": "n"}})
             assert answer.status == 200, answer.body
             made = answer.json()["snapshot"]
@@ -100,7 +101,7 @@ def test_snapshots(sqlite_url: str) -> None:
                 assert (await ask(c, "GET", path)).json()["snapshots"] == [shown]
             again = (await ask(c, "POST", VOLUMES, {"volume": {"size": 1, "snapshot_id": made["id"]}})).json()["volume"]
             assert again["snapshotId"] == made["id"]
-            await volume_is(c, again["id"], "available")
+            await volume_until(c, again["id"], "available")
             assert (await ask(c, "DELETE", f"{SNAPSHOTS}/{made['id']}")).status == 202
 
     run(scenario())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
@@ -32,11 +34,31 @@ def path_of(disk: Disk) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """What is longer than the target is refused before anything is written; what is empty stays so."""
+    """What does not fit on the target is refused before anything is written; what is empty stays so."""
     with source.open("rb") as reader, target.open("r+b") as writer:
-        size = os.fstat(reader.fileno()).st_size
-        if size > os.fstat(writer.fileno()).st_size:
+        size = os.fstat(writer.fileno()).st_size
+        extents = list(_extents(reader.fileno()))
+        if any(end > size for _, end in extents):
             raise DriverError(f"{target.name} is smaller than {source.name}")
-        while block := reader.read(BLOCK):
-            writer.write(block)
+        writer.truncate(0)
+        writer.truncate(size)
+        for start, end in extents:
+            writer.seek(start)
+            for offset in range(start, end, BLOCK):
+                writer.write(os.pread(reader.fileno(), min(BLOCK, end - offset), offset))
+        writer.flush()
         os.fsync(writer.fileno())
+
+
+def _extents(fd: int) -> Iterator[tuple[int, int]]:
+    """From where to where something is written in the file. Most of a volume is empty."""
+    end = 0
+    while True:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, end

@@ -1,0 +1,164 @@
+"""What cannot be attached or detached is refused as users know it, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kilonova.http.client import Response
+from tests.compute.servers.support import act
+from tests.compute.volume_attachments.support import (
+    NEWEST,
+    ask_attach,
+    attach,
+    attachments,
+    detach,
+    idle,
+    in_guest,
+    make_shared_volume,
+    path,
+)
+from tests.support import run
+from tests.support.cloud import fault, put_server
+from tests.support.volumes import boot_from, device, make_volume, root_of, volume, volume_act, volume_until
+from tests.support.whole import Whole, whole
+
+NOBODY = "11111111-1111-1111-1111-111111111111"
+
+
+async def refused(c: Whole, answer: Response, status: int, words: str) -> None:
+    assert answer.status == status, answer.body
+    assert words in fault(answer)[2]
+    assert await c.db.fetch_value("SELECT COUNT(*) FROM operations WHERE finished_at IS NULL") == 0
+
+
+def test_volumes_that_will_not_do(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server_id, other_id = (await c.active())["id"], (await c.active())["id"]
+            taken, free, foreign = await make_volume(c), await make_volume(c), await make_volume(c, as_="other")
+            await attach(c, server_id, taken)
+            again = await ask_attach(c, server_id, taken)
+            await refused(c, again, 400, f"volume {taken} is already attached to instance {server_id}")
+            elsewhere = await ask_attach(c, other_id, taken)
+            await refused(c, elsewhere, 400, f"volume '{taken}' status must be 'available'. Currently in 'in-use'")
+            for missing in (NOBODY, foreign):
+                await refused(c, await ask_attach(c, server_id, missing), 404, f"Volume {missing} could not be found")
+            await refused(c, await ask_attach(c, NOBODY, free), 404, NOBODY)
+            await refused(c, await ask_attach(c, server_id, free, as_="other"), 404, server_id)
+            await refused(c, await ask_attach(c, server_id, free, as_="reader"), 403, "os-volumes-attachments:create")
+            for wrong in ("vdc", "/dev/", "/dev/vdb; rm", 1):
+                await refused(c, await ask_attach(c, server_id, free, device=wrong), 400, "device")
+            for used in ("/dev/vda", "/dev/sda", "/dev/vdb", "/dev/xvdb"):
+                answer = await ask_attach(c, server_id, free, device=used)
+                await refused(c, answer, 409, f"The supplied device path ({used}) is in use.")
+            await refused(c, await ask_attach(c, server_id, free, version="2.48", tag="t"), 400, "tag")
+            flag = await ask_attach(c, server_id, free, version="2.78", delete_on_termination=True)
+            await refused(c, flag, 400, "delete_on_termination")
+            assert len(await attachments(c, server_id)) == 1
+            assert (await attach(c, server_id, free, device="/dev/sdf"))["device"] == "/dev/sdf"
+            assert (await attach(c, server_id, await make_volume(c)))["device"] == "/dev/vdc"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("state", ["building", "error"])
+def test_servers_that_will_not_do(sqlite_url: str, state: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            volume_id = await make_volume(c)
+            await put_server(c.db, NOBODY, vm_state=state, host="sim-001")
+            words = f"Cannot 'attach_volume' instance {NOBODY} while it is in vm_state {state}"
+            await refused(c, await ask_attach(c, NOBODY, volume_id), 409, words)
+
+    run(scenario())
+
+
+def test_a_locked_server_keeps_its_volumes(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server_id, volume_id, free = (await c.active())["id"], await make_volume(c), await make_volume(c)
+            await attach(c, server_id, volume_id)
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE servers SET locked = TRUE")
+            await refused(c, await ask_attach(c, server_id, free), 409, "locked")
+            await refused(c, await c.delete(path(server_id, volume_id)), 409, "locked")
+            body = {"volumeAttachment": {"volumeId": volume_id, "delete_on_termination": True}}
+            await refused(c, await c.put(path(server_id, volume_id), body, version=NEWEST), 409, "locked")
+            assert (await ask_attach(c, server_id, free, as_="project-admin")).status == 202
+            await idle(c, server_id)
+
+    run(scenario())
+
+
+def test_what_servers_on_no_host_cannot_have(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server_id, volume_id, shared = (await c.active())["id"], await make_volume(c), await make_shared_volume(c)
+            await act(c, server_id, "shelve")
+            assert (await c.settled(server_id))["status"] == "SHELVED_OFFLOADED"
+            old = await ask_attach(c, server_id, volume_id, version="2.19")
+            await refused(c, old, 409, "while it is in vm_state shelved_offloaded")
+            await refused(c, await ask_attach(c, server_id, volume_id, tag="t"), 400, "tags is not supported")
+            await refused(c, await ask_attach(c, server_id, shared), 400, "multiattach volumes is not supported")
+            assert (await ask_attach(c, server_id, volume_id, version="2.20")).status == 200
+            await idle(c, server_id)
+            gone = await c.delete(path(server_id, volume_id), version="2.19")
+            await refused(c, gone, 409, "Cannot 'detach_volume'")
+
+    run(scenario())
+
+
+def test_what_cannot_be_detached(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            server = await boot_from(c, device("image", c.image_id, volume_size=1))
+            server_id, root = server["id"], root_of(server)
+            await refused(c, await c.delete(path(server_id, root)), 403, "Cannot detach a root device volume")
+            await refused(c, await c.delete(path(server_id, NOBODY)), 404, f"volume_id not found: {NOBODY}")
+            data = await make_volume(c)
+            await attach(c, server_id, data)
+            await volume_act(c, data, "os-begin_detaching")
+            await refused(c, await c.delete(path(server_id, data)), 400, "is being detached already")
+            await volume_act(c, data, "os-roll_detaching")
+            await detach(c, server_id, data)
+            assert (await volume(c, data))["status"] == "available"
+            assert await in_guest(c, server_id) == [root]
+
+    run(scenario())
+
+
+def test_of_two_servers_one_gets_the_volume(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            servers = [(await c.active())["id"] for _ in range(2)]
+            volume_id = await make_volume(c)
+            answers = await asyncio.gather(*(ask_attach(c, server_id, volume_id) for server_id in servers))
+            assert sorted(answer.status for answer in answers) == [202, 400]
+            (seen,) = (await volume_until(c, volume_id, "in-use"))["attachments"]
+            winner = servers[[answer.status for answer in answers].index(202)]
+            assert seen["server_id"] == winner
+
+    run(scenario())
+
+
+def test_several_servers_have_a_shared_volume(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=2) as c:
+            servers = [(await c.active())["id"] for _ in range(2)]
+            shared = await make_shared_volume(c)
+            await refused(c, await ask_attach(c, servers[0], shared, version="2.59"), 400, "2.60")
+            for server_id in servers:
+                await attach(c, server_id, shared, version="2.60")
+                assert await in_guest(c, server_id) == [shared]
+            found: list[dict[str, Any]] = (await volume(c, shared))["attachments"]
+            assert sorted(one["server_id"] for one in found) == sorted(servers)
+            await detach(c, servers[0], shared)
+            assert (await volume(c, shared))["status"] == "in-use"
+            assert await in_guest(c, servers[1]) == [shared]
+            await detach(c, servers[1], shared)
+            assert (await volume(c, shared))["status"] == "available"
+
+    run(scenario())
