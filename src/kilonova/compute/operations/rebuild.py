@@ -18,6 +18,8 @@ from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 
 CONNECT, COMPLETE = "connect volumes", "complete volumes"
+# Those that a server without volumes does not need.
+WITH_VOLUMES = frozenset({CONNECT, COMPLETE})
 
 
 class Rebuild(Harmless):

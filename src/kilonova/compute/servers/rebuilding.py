@@ -14,7 +14,7 @@ import orjson
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.rebuild import Rebuild
+from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild
 from kilonova.compute.operations.reimage import Reimage, image_id_of
 from kilonova.compute.schemas import (
     BOOLEAN,
@@ -96,7 +96,8 @@ async def rebuild(ctx: Context, server_id: str) -> Answer:
         return await dry_run.answer(ctx, model.target(row), [])
     async with ctx.db.transaction() as tx:
         row = await acting.ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
-        await acting.start(ctx, tx, row, operation, params)
+        bare = operation is Rebuild and not await devices.volumes_of(tx, server_id)
+        await acting.start(ctx, tx, row, operation, params, without=WITH_VOLUMES if bare else frozenset())
     row |= {**params["columns"], "admin_pass": asked.get("adminPass") or create.new_password()}
     await model.dress(ctx, [row], "server rebuild")
     return Answer({"server": ctx.render("server rebuild", row)}, headers={"Location": ctx.url(f"/servers/{server_id}")})
