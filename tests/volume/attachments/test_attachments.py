@@ -175,6 +175,8 @@ def test_an_operation_under_way_has_the_last_word(database_url: str) -> None:
             made = await attached(c, volume_id)
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'downloading' WHERE id = $1", volume_id)
+            connected = await c.put(f"/attachments/{made['id']}", {"attachment": {"connector": CONNECTOR}})
+            assert fault(connected)[:2] == (400, "badRequest")
             assert (await c.delete(f"/attachments/{made['id']}")).status == 200
             assert await status(c, volume_id) == "downloading"
 
@@ -203,6 +205,17 @@ def test_a_server_without_a_host_has_its_volume(database_url: str) -> None:
             assert answer.json()["attachment"]["status"] == "attaching"
             assert (await complete(c, made["id"])).status == 204
             assert await status(c, volume_id) == "in-use"
+
+    run(scenario())
+
+
+def test_a_volume_without_content_cannot_be_reached(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, worker=False) as c:
+            volume_id = await put_volume(c.db, data_id=None)
+            assert fault(await attach(c, volume_id, connector=CONNECTOR))[:2] == (400, "badRequest")
+            assert await status(c, volume_id) == "available"
+            assert (await attach(c, volume_id)).status == 200
 
     run(scenario())
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.compute.volume_attachments.support import VOLUMES, attach, detach, make_volume, volume_is
+from tests.compute.volume_attachments.support import attach, detach
 from tests.support import run
 from tests.support.cloud import fault
+from tests.support.volumes import NEWEST, VOLUME, make_volume, volume_until
 from tests.support.whole import whole
-
-VERSION = {"OpenStack-API-Version": "volume 3.44"}
 
 
 def test_users_cannot_take_a_volume_from_a_server_that_has_it(database_url: str) -> None:
@@ -15,18 +14,18 @@ def test_users_cannot_take_a_volume_from_a_server_that_has_it(database_url: str)
         async with whole(database_url, hosts=1) as c:
             server, volume_id = await c.active(), await make_volume(c)
             await attach(c, server["id"], volume_id, device="/dev/vdx")
-            (attachment,) = (await volume_is(c, volume_id, "in-use"))["attachments"]
+            (attachment,) = (await volume_until(c, volume_id, "in-use"))["attachments"]
             assert (attachment["server_id"], attachment["device"]) == (server["id"], "/dev/vdx")
             for caller in ("member", "admin"):
                 address = f"/attachments/{attachment['attachment_id']}"
-                refused = await c.delete(address, as_=caller, root=VOLUMES, headers=VERSION)
+                refused = await c.delete(address, as_=caller, root=VOLUME, headers=NEWEST)
                 assert fault(refused)[:2] == (409, "conflictingRequest")
                 assert server["id"] in fault(refused)[2]
             for caller, action in (("member", "os-detach"), ("admin", "os-force_detach")):
-                refused = await c.post(f"/volumes/{volume_id}/action", {action: {}}, as_=caller, root=VOLUMES)
+                refused = await c.post(f"/volumes/{volume_id}/action", {action: {}}, as_=caller, root=VOLUME)
                 assert fault(refused)[:2] == (409, "conflictingRequest")
             await detach(c, server["id"], volume_id)
-            await volume_is(c, volume_id, "available")
+            await volume_until(c, volume_id, "available")
 
     run(scenario())
 
@@ -36,9 +35,9 @@ def test_who_reserves_a_volume_beside_compute_gives_it_back(database_url: str) -
         async with whole(database_url, hosts=1) as c:
             server, volume_id = await c.active(), await make_volume(c)
             asked = {"attachment": {"volume_uuid": volume_id, "instance_uuid": server["id"]}}
-            made = await c.post("/attachments", asked, root=VOLUMES, headers=VERSION)
+            made = await c.post("/attachments", asked, root=VOLUME, headers=NEWEST)
             attachment_id = made.json()["attachment"]["id"]
-            assert (await c.delete(f"/attachments/{attachment_id}", root=VOLUMES, headers=VERSION)).status == 200
-            await volume_is(c, volume_id, "available")
+            assert (await c.delete(f"/attachments/{attachment_id}", root=VOLUME, headers=NEWEST)).status == 200
+            await volume_until(c, volume_id, "available")
 
     run(scenario())

@@ -12,6 +12,8 @@ from kilonova.volume.volumes import states
 
 DRIVER = "kilonova_file"
 READ_ONLY, WRITABLE = "ro", "rw"
+# The file of such a volume is not there yet, or about to be another one.
+_UNSETTLED = frozenset({states.CREATING, states.DOWNLOADING, states.REVERTING, states.DELETING})
 
 
 def check_free(volume: Row, attachments: list[Row], server_id: str | None) -> None:
@@ -34,6 +36,8 @@ def mode_of(volume: Row, asked: str | None) -> str:
 
 def connection_of(volume: Row, attachment_id: str, mode: str, config: Config) -> dict[str, Any]:
     """The way to the volume, all on one level as the API shows it."""
+    if volume["data_id"] is None or volume["status"] in _UNSETTLED:
+        raise BadRequest(f"Invalid volume: Volume {volume['id']} has no content, or is about to get other content.")
     return {
         "driver_volume_type": DRIVER,
         "device_path": str(VolumeFiles.of(config).volume(volume["id"], volume["data_id"])),

@@ -75,7 +75,7 @@ async def attach(ctx: Context, volume_id: str) -> None:
 async def detach(ctx: Context, volume_id: str) -> None:
     """Say that a server, or a host, does not have a volume any more."""
     asked = ctx.body["os-detach"] or {}
-    await _check_unused(ctx, volume_id, RULE + "detach", asked.get("attachment_id"))
+    await check_unused(ctx, volume_id, RULE + "detach", asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "detach", lock=True)
         states.check(volume, "os-detach")
@@ -86,7 +86,7 @@ async def detach(ctx: Context, volume_id: str) -> None:
 async def force_detach(ctx: Context, volume_id: str) -> None:
     """Take a volume from a server, or a host, whatever its status."""
     asked = ctx.body["os-force_detach"] or {}
-    await _check_unused(ctx, volume_id, FORCE, asked.get("attachment_id"))
+    await check_unused(ctx, volume_id, FORCE, asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=FORCE, lock=True)
         await _detach(tx, volume, asked.get("attachment_id"))
@@ -105,8 +105,6 @@ async def initialize_connection(ctx: Context, volume_id: str) -> Answer:
     """Tell how a host reaches a volume."""
     connector = ctx.body["os-initialize_connection"]["connector"]
     volume = await model.find(ctx, ctx.db, volume_id, rule=RULE + "initialize_connection")
-    if volume["data_id"] is None:
-        raise BadRequest(f"Invalid volume: Volume {volume_id} has no content.")
     mode = connecting.mode_of(volume, connector.get("mode"))
     way = connecting.connection_of(volume, "", mode, ctx.services.config)
     kind = way.pop("driver_volume_type")
@@ -133,7 +131,8 @@ async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:
         await model.set_status(tx, volume_id, transition.then)
 
 
-async def _check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> None:
+async def check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> None:
+    """Refuse (409) what would take the volume from a server that has it; of one attachment, or of all."""
     await model.find(ctx, ctx.db, volume_id, rule=rule)
     for row in await attachments.of_volume(ctx.db, volume_id):
         if attachment_id in (None, row["id"]):
