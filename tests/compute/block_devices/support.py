@@ -11,11 +11,8 @@ from typing import Any
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 from kilonova.hosts.messages import Guest
 from kilonova.identity.client import Auth
-from tests.compute.volume_attachments.support import make_volume, volume, volume_is
 from tests.support.cloud import DEMO, fault
 from tests.support.whole import PATIENCE, Whole
-
-__all__ = ["make_volume", "volume", "volume_is"]
 
 MEMBER = Auth("member", DEMO)
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -32,14 +29,6 @@ async def make_snapshot(c: Whole, volume_id: str) -> str:
     async with asyncio.timeout(PATIENCE):
         while (shown := await c.services.volume.snapshot(made["id"], MEMBER)) is None or shown["status"] != "available":
             await asyncio.sleep(0.01)
-    return str(made["id"])
-
-
-async def make_image(c: Whole, **keys: Any) -> str:
-    """A private image of the member's."""
-    formats = {"disk_format": "raw", "container_format": "bare"}
-    made = await c.services.image.create({"name": "i", **formats, **keys}, "member")
-    await c.services.image.upload(made["id"], b"disk", "member")
     return str(made["id"])
 
 

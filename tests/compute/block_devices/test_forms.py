@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from kilonova.hosts.messages import LocalDisk
+from kilonova.volume.operations import replacing
 from tests.compute.block_devices.support import (
     MEMBER,
     guest_of,
     make_flavor,
-    make_image,
     make_snapshot,
-    make_volume,
     vanished,
-    volume,
-    volume_is,
 )
 from tests.support import run
+from tests.support.volumes import make_image, make_volume, volume, volume_until
 from tests.support.whole import Whole, whole
 
 ATTACHED = "os-extended-volumes:volumes_attached"
+
+
+@pytest.fixture
+def slow_copies(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Volumes are not written until this is set."""
+    gate, write = asyncio.Event(), replacing.write
+
+    async def slowly(*args: Any) -> Any:
+        await gate.wait()
+        return await write(*args)
+
+    monkeypatch.setattr(replacing, "write", slowly)
+    return gate
 
 
 def to_volume(source: str, identity: str | None = None, **keys: Any) -> dict[str, Any]:
@@ -81,7 +95,7 @@ def test_the_root_is_a_volume_or_made_of_a_snapshot(sqlite_url: str) -> None:
             assert (copied["snapshot_id"], copied["size"], copied["status"]) == (taken, 1, "in-use")
             for shown, volume_id in ((first, given), (second, made["id"])):
                 await deleted(c, shown)
-                await volume_is(c, volume_id, "available")
+                await volume_until(c, volume_id, "available")
 
     run(scenario())
 
@@ -153,17 +167,22 @@ def test_an_image_says_what_to_boot_from(sqlite_url: str) -> None:
         async with whole(sqlite_url) as c:
             source = await make_volume(c, imageRef=c.image_id)
             root = {
-
-                    "source_type": "snapshot",
-                    "destination_type": "volume",
-                    "snapshot_id": await make_snapshot(c, source)
-                ,
-                "boot_index": 0, "device_name": "/dev/vda", "volume_size": 1, "delete_on_termination": True,
-                "image_id": None, "volume_id": None, "no_device": None, "guest_format": None, "tag": None,
+                "source_type": "snapshot",
+                "destination_type": "volume",
+                "snapshot_id": await make_snapshot(c, source),
+                "boot_index": 0,
+                "device_name": "/dev/vda",
+                "volume_size": 1,
+                "delete_on_termination": True,
+                "image_id": None,
+                "volume_id": None,
+                "no_device": None,
+                "guest_format": None,
+                "tag": None,
             }
             data = {**root, "boot_index": None, "device_name": "/dev/vdb", "delete_on_termination": False}
             properties = {"block_device_mapping": orjson.dumps([root, data]).decode(), "bdm_v2": "True"}
-            image_id = await make_image(c, root_device_name="/dev/vda", **properties)
+            image_id = await make_image(c, b"disk", root_device_name="/dev/vda", **properties)
             named = {"source_type": "image", "destination_type": "local", "uuid": image_id, "boot_index": 0}
             for keys in ({"imageRef": image_id}, {"imageRef": "", "block_device_mapping_v2": [named]}):
                 shown = await c.active(**keys)
@@ -211,6 +230,41 @@ def test_a_volume_that_cannot_be_made_fails_the_boot(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_a_volume_that_takes_its_time_is_waited_for(sqlite_url: str, slow_copies: asyncio.Event) -> None:
+    """Nothing else waits meanwhile, and who has enough of it can delete the server at once."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            root = to_volume("image", c.image_id, boot_index=0, volume_size=1)
+            made = [await c.boot(imageRef="", block_device_mapping_v2=[root]) for _ in range(2)]
+            waiting = "SELECT COUNT(*) FROM operations WHERE kind = 'boot' AND state = 'waiting'"
+            while await c.db.fetch_value(waiting) < 2:
+                await asyncio.sleep(0.01)
+            assert (await c.show(made[0]["id"]))["OS-EXT-STS:task_state"] == "block_device_mapping"
+            await deleted(c, made[0])
+            slow_copies.set()
+            shown = await c.settled(made[1]["id"])
+            assert (shown["status"], len(shown[ATTACHED])) == ("ACTIVE", 1)
+            while await c.db.fetch_value("SELECT COUNT(*) FROM operations WHERE finished_at IS NULL"):
+                await asyncio.sleep(0.01)
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 1
+            assert len(list((Path(c.services.config.data) / "volumes").glob("*.*"))) == 1
+
+    run(scenario())
+
+
+def test_another_flavor_whatever_it_says_of_root_disks(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            shown = await booted(c, to_volume("image", c.image_id, boot_index=0, volume_size=1))
+            flavor = await make_flavor(c, "diskless", disk=0)
+            answer = await c.post(f"/servers/{shown['id']}/action", {"resize": {"flavorRef": flavor}})
+            assert answer.status == 202, answer.body
+            assert (await c.settled(shown["id"]))["status"] == "VERIFY_RESIZE"
+
+    run(scenario())
+
+
 def test_a_volume_that_cannot_be_deleted_stays(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url) as c:
@@ -219,7 +273,7 @@ def test_a_volume_that_cannot_be_deleted_stays(sqlite_url: str) -> None:
             (attached,) = shown[ATTACHED]
             await make_snapshot(c, attached["id"])
             await deleted(c, shown)
-            assert (await volume_is(c, attached["id"], "available"))["attachments"] == []
+            assert (await volume_until(c, attached["id"], "available"))["attachments"] == []
 
     run(scenario())
 

@@ -8,13 +8,12 @@ from tests.compute.block_devices.support import (
     MEMBER,
     NOBODY,
     make_flavor,
-    make_image,
     make_snapshot,
-    make_volume,
     refused,
 )
 from tests.compute.volume_attachments.support import make_shared_volume
 from tests.support import run
+from tests.support.volumes import make_image, make_volume
 from tests.support.whole import Whole, whole
 
 INVALID = "Block Device Mapping is Invalid: "
@@ -117,7 +116,7 @@ def test_volumes_that_will_not_do(sqlite_url: str) -> None:
 def test_sizes(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url) as c:
-            large = await make_image(c, min_disk=3, min_ram=1024)
+            large = await make_image(c, b"disk", min_disk=3, min_ram=1024)
             root = {"source_type": "image", "uuid": large, "destination_type": "volume", "boot_index": 0}
             small = "Volume is smaller than the minimum size specified in image metadata."
             assert (await devices_refused(c, {**root, "volume_size": 2})).startswith(small)

@@ -13,7 +13,7 @@ from typing import Any
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import volumes
 from kilonova.compute.operations.common import fence
-from kilonova.identity.client import Auth
+from kilonova.identity.client import Auth, IdentityError
 from kilonova.operations import Failed, Operation
 from kilonova.store import Row
 from kilonova.volume.client import VolumeError
@@ -87,13 +87,20 @@ def _is_made(device: Row) -> bool:
 
 
 async def _make(op: Operation, device: Row) -> None:
-    auth = await op.services.identity.auth(op.project_id)
     async with volumes.explained():
-        found = await _made(op, device, auth)
-        volume = found[0] if found else await op.services.volume.create(_request(device), auth)
+        found = await _made(op, device)
+        volume = found[0] if found else await op.services.volume.create(_request(device), await _owner(op))
     async with op.db.transaction() as tx:
         await devices.set_volume(tx, device["uuid"], volume["id"])
         await fence(op, tx)
+
+
+async def _owner(op: Operation) -> Auth:
+    """The service in the server's project, whose volumes they are."""
+    try:
+        return await op.services.identity.auth(op.project_id)
+    except IdentityError as error:
+        raise Failed("Volumes cannot be made for servers of this project.", fault=str(error)) from error
 
 
 def _request(device: Row) -> dict[str, Any]:
@@ -105,10 +112,11 @@ def _request(device: Row) -> dict[str, Any]:
     return request
 
 
-async def _made(op: Operation, device: Row, auth: Auth) -> list[dict[str, Any]]:
+async def _made(op: Operation, device: Row) -> list[dict[str, Any]]:
     """What an earlier run has made for the device. A service that does not know the filter gives others as well."""
     told = f'{{"{DEVICE}": "{device["uuid"]}"}}'
-    found = await op.services.volume.volumes(auth, {"metadata": told})
+    auth = await op.services.identity.auth()
+    found = await op.services.volume.volumes(auth, {"all_tenants": "1", "metadata": told})
     return [volume for volume in found if volume["metadata"].get(DEVICE) == device["uuid"]]
 
 
@@ -130,9 +138,9 @@ async def _is_available(op: Operation, volume_id: str) -> bool:
 
 async def _delete_made(op: Operation, device: Row) -> None:
     """Also one that is still being made: nobody waits for it any more."""
-    auth = await op.services.identity.auth(op.project_id)
+    auth = await op.services.identity.auth()
     async with volumes.explained():
-        for volume in await _made(op, device, auth):
+        for volume in await _made(op, device):
             try:
                 await op.services.volume.delete(volume["id"], auth)
             except VolumeError as error:
