@@ -13,14 +13,15 @@ from kilonova.cli import bars, options
 
 if TYPE_CHECKING:
     from kilonova.config import Config
-    from kilonova.doctor import Finding
+    from kilonova.doctor import Finding, Look
+    from kilonova.store import Database
 
 
 @click.command()
 @options.together(options.data, options.database, options.file)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead of a table.")
 def doctor(file: Path | None, data: str | None, database: str | None, as_json: bool) -> None:
-    """Compare servers with their allocations, ports, guests and operations.
+    """Compare servers with their allocations, ports, volumes, guests and operations.
 
     Only reads, so it may run beside a cloud at work as well as on one that stands still. Exits with 1 if there are
     findings. Guests are compared where the data directory is known: with --database give --data too.
@@ -41,7 +42,7 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
 
 async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     from kilonova import store
-    from kilonova.doctor import examine
+    from kilonova.doctor import Unasked, examine
     from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 
     if not config.database and not (config.data_dir / "kilonova.db").is_file():
@@ -54,13 +55,28 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     sim = SimStore(guests) if with_guests and guests.is_file() else None
     try:
         found = None if sim is None else sim.all_guests()
-        return await examine(db, found, down_seconds=config.hosts.down_seconds)
+        try:
+            return await examine(db, found, _volumes(config, db), down_seconds=config.hosts.down_seconds)
+        except Unasked as error:
+            click.echo(f"Volumes are not compared: {error}", err=True)
+            return await examine(db, found, down_seconds=config.hosts.down_seconds)
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:
         if sim is not None:
             sim.close()
         await db.close()
+
+
+def _volumes(config: Config, db: Database) -> Look:
+    """How the volume service is asked. One that is elsewhere takes a token of this cloud, which must run for that."""
+    from functools import partial
+
+    from kilonova.doctor.volumes import built_in, elsewhere
+
+    if not config.volume.url:
+        return partial(built_in, db)
+    return partial(elsewhere, config)
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import orjson
 
 from kilonova import clock
 from kilonova.compute.migrations.model import MIGRATION, RESIZE
+from kilonova.compute.operations.left_disks import RestoreDisk
 from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot, ParkGuest, RestoreGuest
 from kilonova.doctor.remedies import REMEDIES
 from kilonova.hosts.heartbeat import is_up
@@ -43,9 +44,27 @@ class Held(msgspec.Struct):
     providers: set[str]
 
 
+class Volumes(msgspec.Struct):
+    """What the volume service says, by id: the statuses of volumes; and of attachments `id`, `volume_id`, `server_id`,
+    `status`, and `host` as far as it tells. Operations of a `built_in` one are ours.
+    """
+
+    statuses: dict[str, str]
+    attachments: dict[str, Row]
+    built_in: bool
+
+
+class Unasked(Exception):
+    """The volume service is elsewhere and cannot be asked."""
+
+
+Look = Callable[[], Awaitable[Volumes]]
+
+
 class Facts(msgspec.Struct):
-    """`waiting` has by server the resize that is neither confirmed nor reverted; `leftovers` is what is to be done on
-    hosts of operations that have ended; `busy` is every server and operation that something happens to.
+    """`waiting` has by server the resize that is neither confirmed nor reverted, and `devices` those that are volumes;
+    `leftovers` is what is to be done on hosts of operations that have ended; `busy` is every server, operation and
+    volume that something happens to; `deleted` are servers that are no more and have attachments.
     """
 
     servers: dict[str, Row]
@@ -53,6 +72,9 @@ class Facts(msgspec.Struct):
     waiting: dict[str, Row]
     ports: dict[str, Row]
     standby: list[Row]
+    devices: dict[str, list[Row]]
+    volumes: Volumes | None
+    deleted: set[str]
     guests: list[tuple[str, GuestState]] | None
     leftovers: list[Row]
     up: set[str]
@@ -62,13 +84,19 @@ class Facts(msgspec.Struct):
         return (server for server in self.servers.values() if server["id"] not in self.busy)
 
 
-async def gather(db: Reader, guests: Guests | None, down_seconds: float) -> Facts:
+async def gather(db: Reader, guests: Guests | None, look: Look | None, down_seconds: float) -> Facts:
     began = clock.now()
     servers = await db.fetch(_SERVERS)
     allocations = await _allocations(db)
     waiting = await db.fetch(_WAITING)
     ports = await db.fetch(_PORTS)
     standby = await db.fetch(_STANDBY)
+    devices: dict[str, list[Row]] = {}
+    for row in await db.fetch(_DEVICES):
+        devices.setdefault(row["server_id"], []).append(row)
+    volumes = None if look is None else await look()
+    attached = {one["server_id"] for one in volumes.attachments.values()} if volumes is not None else set()
+    deleted = await db.fetch("SELECT id FROM servers WHERE deleted AND id = ANY($1)", list(attached - {None}))
     found = None if guests is None else list(guests)
     services = await db.fetch("SELECT * FROM services WHERE program = $1", COMPUTE)
     # Last, so that whatever moved while the rest was read counts as busy.
@@ -79,10 +107,13 @@ async def gather(db: Reader, guests: Guests | None, down_seconds: float) -> Fact
         waiting={row["server_id"]: row for row in waiting},
         ports={row["id"]: row for row in ports},
         standby=standby,
+        devices=devices,
+        volumes=volumes,
+        deleted={row["id"] for row in deleted},
         guests=found,
         leftovers=[_leftover(row) for row in recent if row["kind"] in LEFTOVERS],
         up={row["host"] for row in services if is_up(row, began, down_seconds)},
-        busy={row[name] for row in recent if row["kind"] not in LEFTOVERS for name in ("id", "server_id")},
+        busy={name for row in recent if row["kind"] not in LEFTOVERS for name in _concerned(row) if name},
     )
 
 
@@ -102,7 +133,11 @@ def _leftover(row: Row) -> Row:
     return {**orjson.loads(row["params"]), **row, "trouble": trouble.get("message")}
 
 
-LEFTOVERS = (ClearGuest.kind, ClearSlot.kind, RestoreGuest.kind, ParkGuest.kind)
+def _concerned(row: Row) -> tuple[str | None, ...]:
+    return row["id"], row["server_id"], orjson.loads(row["params"]).get("volume_id")
+
+
+LEFTOVERS = (ClearGuest.kind, ClearSlot.kind, RestoreGuest.kind, ParkGuest.kind, RestoreDisk.kind)
 
 _SERVERS = """
 SELECT id, name, vm_state, power_state, host, hypervisor_hostname, nics, flavor, image_id, image_properties, vcpus, ram
@@ -134,6 +169,10 @@ _PORTS = "SELECT id, device_id, host_id FROM ports WHERE device_owner LIKE 'comp
 _STANDBY = """
 SELECT b.port_id, b.host, p.device_id FROM standby_bindings b JOIN ports p ON p.id = b.port_id
 WHERE p.device_owner LIKE 'compute:%' ORDER BY b.port_id, b.host
+"""
+_DEVICES = """
+SELECT server_id, volume_id, attachment_id, connection, multiattach FROM block_devices
+WHERE volume_id IS NOT NULL ORDER BY id
 """
 _RECENT = """
 SELECT id, kind, server_id, params, trouble, created_at, finished_at FROM operations

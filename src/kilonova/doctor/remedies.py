@@ -36,6 +36,20 @@ REMEDIES = {
     "server's port missing": "somebody deleted it: delete the server and boot it anew",
     "port on the wrong host": "a bug, or bound by hand: migrate the server, which binds its ports anew",
     "standby binding without move": "a bug, or made by hand: delete it in the network service",
+    "attachment without device": "a bug, or made by hand: openstack volume attachment delete ID, once no guest has the "
+    "volume",
+    "attachment without server": "a bug, or made by hand: openstack volume attachment delete ID",
+    "device without attachment": "somebody deleted the attachment: detach the volume and attach it again, or if the "
+    "server boots from it, shelve and unshelve the server",
+    "server's volume missing": "somebody deleted it by force: detach it, or delete the server that booted from it",
+    "attachment on the wrong host": "a bug, or a volume that could not be moved back: shelve and unshelve the server, "
+    "which connects its volumes anew",
+    "volume stuck": "a bug, or set by hand: openstack volume set --state STATE ID, or delete it",
+    "volume status differs": "set or reserved by hand: openstack volume set --state STATE ID",
+    "guest's volumes differ": "a bug, or hosts restored from a copy: shelve and unshelve the server, which builds its "
+    "guest anew",
+    "volume in several guests": "a bug, or hosts restored from a copy: remove all but one of the guests at once, and "
+    "check what is on the volume",
     "guest without server": "a bug, or hosts restored from a copy: remove the guest on its host",
     "guest missing": "lost by its host: delete the server and boot it anew",
     "guest on the wrong host": "a bug, or hosts restored from a copy: remove the guest on that host",
