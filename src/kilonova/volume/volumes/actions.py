@@ -168,6 +168,8 @@ async def force_delete(ctx: Context, volume_id: str) -> None:
 async def reset_status(ctx: Context, volume_id: str) -> None:
     """Set the status of a volume, whatever it is; or say that no server has it."""
     asked = ctx.body["os-reset_status"]
+    if asked.get("attach_status") == "detached":
+        await attaching.check_unused(ctx, volume_id, ADMIN_RULE + "reset_status", None)
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=ADMIN_RULE + "reset_status", lock=True)
         if asked.get("attach_status") == "detached":
