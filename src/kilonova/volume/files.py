@@ -75,14 +75,21 @@ class VolumeFiles:
             part.close()
             part.path.unlink(missing_ok=True)
 
-    async def remove(self, prefix: str) -> None:
-        """All files, finished or not, whose names begin so."""
-        await in_thread(self._remove, prefix)
+    async def remove(self, *paths: Path) -> None:
+        """One that is gone already is fine."""
+        await in_thread(self._remove, paths)
 
-    def _remove(self, prefix: str) -> None:
-        for directory in self._directories():
-            for path in directory.glob(f"{prefix}*"):
-                path.unlink(missing_ok=True)
+    async def remove_all(self, prefix: str) -> None:
+        """All files, finished or not, whose names begin so: a look at every one there is."""
+        found = await in_thread(self._find, prefix)
+        await in_thread(self._remove, found)
+
+    def _find(self, prefix: str) -> list[Path]:
+        return [path for directory in self._directories() for path in directory.glob(f"{prefix}*")]
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     def names(self) -> list[str]:
         found = [path for directory in self._directories() for path in directory.glob("*.*")]
@@ -127,12 +134,12 @@ class Part:
         return offset
 
     async def copy(self, source: Path, moved: Moved) -> None:
-        """Write what another file has, or share its blocks where the file system can."""
+        """Write what another file has, as far as there is room; or share its blocks where the file system can."""
         fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if await in_thread(self._clone, fd):
                 return
-            for offset, length in _extents(fd):
+            for offset, length in _extents(fd, self.size):
                 await in_thread(self._transfer, fd, offset, length)
                 await moved(offset + length)
         finally:
@@ -149,8 +156,6 @@ class Part:
         os.close(self._fd)
 
     def _clone(self, source: int) -> bool:
-        if os.fstat(source).st_size > self.size:
-            return False
         try:
             fcntl.ioctl(self._fd, _CLONE, source)
         except OSError:
@@ -219,9 +224,9 @@ async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"".join(waiting)
 
 
-def _extents(fd: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that have content, in blocks: offset and length."""
-    end = os.fstat(fd).st_size
+def _extents(fd: int, most: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file's first bytes that have content, in blocks: offset and length."""
+    end = min(os.fstat(fd).st_size, most)
     offset = 0
     while offset < end:
         try:
@@ -230,7 +235,7 @@ def _extents(fd: int) -> Iterator[tuple[int, int]]:
             if error.errno == errno.ENXIO:
                 return  # nothing but a hole
             raise
-        hole = os.lseek(fd, offset, os.SEEK_HOLE)
+        hole = min(os.lseek(fd, offset, os.SEEK_HOLE), end)
         while offset < hole:
             length = min(BLOCK, hole - offset)
             yield offset, length

@@ -162,7 +162,7 @@ class TestUploadVolume(VolumeOperation):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         await tx.execute("UPDATE volumes SET status = 'uploading' WHERE id = $1", world.volume_id)
-        image = {"id": _IMAGE_ID, "name": "u", "disk_format": "raw", "container_format": "bare"}
+        image = {"id": _IMAGE_ID, "name": "u", "protected": True, "disk_format": "raw", "container_format": "bare"}
         return await start(tx, UploadVolume, volume_id=world.volume_id, image=image)
 
     async def rows(self, world: World) -> dict[str, Any]:

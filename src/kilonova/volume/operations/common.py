@@ -35,6 +35,16 @@ def new_data(op: Operation) -> str:
     return f"{op.id}-{secrets.token_hex(4)}"
 
 
+async def clear(op: Operation, ident: str) -> None:
+    """Remove what earlier runs of the operation have written for the volume or snapshot."""
+    await files_of(op).remove_all(f"{ident}.{op.id}")
+
+
+def is_again(op: Operation) -> bool:
+    """Whether the step that is under way may have been before."""
+    return op.epoch > 1 or op.attempt > 0
+
+
 async def volume_of(op: Operation, reader: Reader | None = None) -> Row:
     """The operation's volume as it is now."""
     volume_id = op.params["volume_id"]

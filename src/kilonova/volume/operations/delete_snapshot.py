@@ -31,8 +31,11 @@ class DeleteSnapshot(Operation):
 
 
 async def remove(op: Operation) -> None:
+    sql = "SELECT id, data_id FROM volume_snapshots WHERE id = $1 AND data_id IS NOT NULL"
+    rows = await op.db.fetch(sql, op.params["snapshot_id"])
+    files = files_of(op)
     async with explained(op):
-        await files_of(op).remove(f"{op.params['snapshot_id']}.")
+        await files.remove(*(files.snapshot(row["id"], row["data_id"]) for row in rows))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

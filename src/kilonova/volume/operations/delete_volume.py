@@ -27,13 +27,15 @@ class DeleteVolume(Operation):
 
 
 async def remove(op: Operation) -> None:
-    gone = [op.params["volume_id"]]
+    volume_id, files = op.params["volume_id"], files_of(op)
+    sql = "SELECT id, data_id FROM {} WHERE {} = $1 AND data_id IS NOT NULL"
+    rows = await op.db.fetch(sql.format("volumes", "id"), volume_id)
+    gone = [files.volume(row["id"], row["data_id"]) for row in rows]
     if op.params.get("cascade"):
-        rows = await op.db.fetch("SELECT id FROM volume_snapshots WHERE volume_id = $1", gone[0])
-        gone += [row["id"] for row in rows]
+        rows = await op.db.fetch(sql.format("volume_snapshots", "volume_id"), volume_id)
+        gone += [files.snapshot(row["id"], row["data_id"]) for row in rows]
     async with explained(op):
-        for ident in gone:
-            await files_of(op).remove(f"{ident}.")
+        await files.remove(*gone)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.operations import Operation, Step, begin
 from kilonova.store import Transaction
-from kilonova.volume.operations.common import LANE, files_of
+from kilonova.volume.operations.common import LANE, explained, files_of
 
 _SECONDS = 24 * 3600.0
 
@@ -32,4 +32,6 @@ async def begin_drop(tx: Transaction, op: Operation, data_id: str | None) -> Non
 
 
 async def remove(op: Operation) -> None:
-    files_of(op).volume(op.params["volume_id"], op.params["data_id"]).unlink(missing_ok=True)
+    files = files_of(op)
+    async with explained(op):
+        await files.remove(files.volume(op.params["volume_id"], op.params["data_id"]))

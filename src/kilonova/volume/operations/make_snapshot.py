@@ -10,7 +10,16 @@ from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import COPY_SECONDS, LANE, Progress, files_of, new_data, snapshot_of
+from kilonova.volume.operations.common import (
+    COPY_SECONDS,
+    LANE,
+    Progress,
+    clear,
+    files_of,
+    is_again,
+    new_data,
+    snapshot_of,
+)
 
 COPY = "copy content"
 
@@ -40,7 +49,8 @@ class MakeSnapshot(Operation):
 async def copy(op: Operation) -> dict[str, Any]:
     snapshot = await snapshot_of(op)
     files = files_of(op)
-    await files.remove(_own(op))
+    if is_again(op):
+        await clear(op, snapshot["id"])
     data_id = new_data(op)
     progress = Progress(op, "volume_snapshots", snapshot["id"])
     place = files.snapshot(snapshot["id"], data_id)
@@ -49,7 +59,7 @@ async def copy(op: Operation) -> dict[str, Any]:
 
 
 async def remove(op: Operation) -> None:
-    await files_of(op).remove(_own(op))
+    await clear(op, op.params["snapshot_id"])
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -65,7 +75,3 @@ async def settle(op: Operation, tx: Transaction) -> None:
         orjson.dumps(known).decode() if known else None,
         clock.now(),
     )
-
-
-def _own(op: Operation) -> str:
-    return f"{op.params['snapshot_id']}.{op.id}"

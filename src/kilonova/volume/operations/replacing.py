@@ -10,7 +10,7 @@ from kilonova import clock
 from kilonova.operations import Operation
 from kilonova.store import Row, Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import Progress, files_of, new_data, volume_of
+from kilonova.volume.operations.common import Progress, clear, files_of, is_again, new_data, volume_of
 from kilonova.volume.operations.drop_content import begin_drop
 
 WRITE = "write content"
@@ -19,7 +19,8 @@ WRITE = "write content"
 async def write(op: Operation, volume: Row, source: content.Source) -> dict[str, Any]:
     """What an earlier run of the step has left goes first."""
     files = files_of(op)
-    await files.remove(_own(op))
+    if is_again(op):
+        await clear(op, volume["id"])
     data_id = new_data(op)
     progress = Progress(op, "volumes", volume["id"])
     about = await content.write(op, files.volume(volume["id"], data_id), volume["size"], source, progress)
@@ -28,7 +29,7 @@ async def write(op: Operation, volume: Row, source: content.Source) -> dict[str,
 
 async def remove(op: Operation) -> None:
     """The undo: the volume has what it had."""
-    await files_of(op).remove(_own(op))
+    await clear(op, op.params["volume_id"])
 
 
 async def take(op: Operation, tx: Transaction) -> None:
@@ -45,8 +46,3 @@ async def take(op: Operation, tx: Transaction) -> None:
         clock.now(),
     )
     await begin_drop(tx, op, before["data_id"])
-
-
-def _own(op: Operation) -> str:
-    """How the names of all files begin that the operation has made."""
-    return f"{op.params['volume_id']}.{op.id}"

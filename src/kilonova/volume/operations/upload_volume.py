@@ -12,7 +12,17 @@ from kilonova.operations import Failed, Operation, Passing, Step
 from kilonova.store import Transaction
 from kilonova.volume import conversion
 from kilonova.volume.files import BLOCK, in_thread, turn
-from kilonova.volume.operations.common import COPY_SECONDS, LANE, Progress, explained, files_of, new_data, volume_of
+from kilonova.volume.operations.common import (
+    COPY_SECONDS,
+    LANE,
+    Progress,
+    clear,
+    explained,
+    files_of,
+    is_again,
+    new_data,
+    volume_of,
+)
 from kilonova.volume.volumes import model
 
 ACTION = "os-volume_upload_image"
@@ -56,11 +66,22 @@ async def make(op: Operation) -> None:
 
 async def drop(op: Operation) -> None:
     """An image without the content is of no use to anybody. One that its owner has protected meanwhile stays."""
+    image, token = op.params["image"], await op.services.identity.token()
     try:
-        await op.services.image.delete(op.params["image"]["id"], await op.services.identity.token())
+        if image["protected"]:
+            await _unprotect(op.services.image, image["id"], token)
+        await op.services.image.delete(image["id"], token)
     except ImageError as error:
         if error.status != 403:
             raise Passing(f"the image service does not delete an image: {error}") from error
+
+
+async def _unprotect(images: ImageClient, image_id: str, token: str) -> None:
+    try:
+        await images.patch(image_id, [{"op": "replace", "path": "/protected", "value": False}], token)
+    except ImageError as error:
+        if error.status != 404:
+            raise
 
 
 async def upload(op: Operation) -> None:
@@ -78,11 +99,12 @@ async def upload(op: Operation) -> None:
         progress = Progress(op, "volumes", volume["id"])
         progress.total = source.stat().st_size
         await op.services.image.upload(image["id"], _read(source, progress), token)
-    await remove_converted(op)
+    if source.parent == files_of(op).parts:
+        await remove_converted(op)
 
 
 async def remove_converted(op: Operation) -> None:
-    await files_of(op).remove(_own(op))
+    await clear(op, op.params["volume_id"])
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -92,7 +114,8 @@ async def settle(op: Operation, tx: Transaction) -> None:
 async def _converted(op: Operation, source: Path, disk_format: str) -> Path:
     """The volume in the image's format, in a file that is there for the time of the upload."""
     files = files_of(op)
-    await files.remove(_own(op))
+    if is_again(op):
+        await remove_converted(op)
     files.parts.mkdir(parents=True, exist_ok=True)
     target = files.parts / f"{op.params['volume_id']}.{new_data(op)}"
     await conversion.from_raw(source, target, disk_format)
@@ -109,7 +132,3 @@ async def _read(path: Path, progress: Progress) -> AsyncIterator[bytes]:
             yield block
     finally:
         os.close(fd)
-
-
-def _own(op: Operation) -> str:
-    return f"{op.params['volume_id']}.{op.id}"
