@@ -25,6 +25,7 @@ NOUNS = (
     "gone",
     "servers",
     "actions",
+    "ips",
     "migrations",
     "placements",
     "external_events",

@@ -40,4 +40,5 @@ api = Api(
     legacy_header="X-OpenStack-Nova-API-Version",
     request_id_header="X-Compute-Request-Id",
     project_in_path=True,
+    trailing_slash=False,
 )

@@ -40,6 +40,8 @@ CLOSED = (
     "PUT /os-services/{service_id}",
     "DELETE /os-services/{service_id}",
     "GET /servers/{server_id}",
+    "GET /servers/{server_id}/ips",
+    "GET /servers/{server_id}/ips/{network}",
     "GET /servers/{server_id}/migrations",
     "GET /servers/{server_id}/migrations/{migration_id}",
     "GET /servers/{server_id}/os-instance-actions/{request_id}",
