@@ -93,11 +93,31 @@ def of_an_image(story: Story) -> None:
     assert listed["Image"] == "N/A (booted from volume)"
     (row,) = story.ask(f"server volume list {server['id']}")
     assert row["Volume ID"] == attached["id"]
+    rebuilt(story, server["id"], attached["id"])
     story.delete(server)
     # Nobody said that it goes with the server.
     story.volume(attached["id"], "available")
     story.do(f"volume delete {attached['id']}")
     story.gone("volume", "volume", attached["id"])
+
+
+def rebuilt(story: Story, server_id: str, volume_id: str) -> None:
+    """An image of the server, made of a snapshot of its volume; and then another image on the same volume."""
+    copied = story.ask(f"server image create --name copy --wait {server_id}")
+    assert (copied["status"], copied["properties"]["bdm_v2"]) == ("active", "True")
+    (snapshot,) = story.ask("volume snapshot list")
+    story.do("image delete copy")
+    story.do(f"volume snapshot delete {snapshot['ID']}")
+    story.gone("volume", "snapshot", snapshot["ID"])
+    admin = story.admin["volume"]
+    body = {"name": "other", "disk_format": "raw", "container_format": "bare"}
+    image_id = admin.post("image", "/images", body).json()["id"]
+    assert admin.request("PUT", "image", f"/images/{image_id}/file", content=b"other" * 1000).status == 204
+    asked = story.ask(f"server rebuild --image other --reimage-boot-volume --name again {server_id}")
+    assert (asked["status"], asked["name"]) == ("REBUILD", "again")
+    story.wait("compute", "server", server_id, "ACTIVE")
+    assert story.volume(volume_id)["volume_image_metadata"]["image_id"] == image_id
+    story.do("image delete other")
 
 
 def of_a_volume_and_a_snapshot(story: Story) -> None:

@@ -365,7 +365,8 @@ def test_the_volume_is_reserved_all_the_while(sqlite_url: str) -> None:
                 assert step["guests"] == [] or step is seen["POST os-complete"], "the old one is put aside"
             # An empty attachment beside the old one; then alone, and the server knows it.
             assert set(seen["DELETE"]["attachments by id"]) == {old, new}
-            assert ("reserved", False) in seen["DELETE"]["attachments"]
+            assert set(seen["DELETE"]["attachments"]) == {("attached", True), ("reserved", False)}
+            assert seen["POST attachment"]["volume"] == seen["DELETE"]["volume"] == "in-use"
             asked = seen["POST os-reimage"]
             assert (asked["volume"], asked["attachments"]) == ("reserved", [("reserved", False)])
             assert (asked["attachment of the server"], asked["is new"]) == (new, False)
