@@ -100,9 +100,9 @@ class Cors(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
-    """The durable engine: how long a lease lasts, how many operations a worker has, on how many hosts the
-    building of a server is tried, and after how many seconds without any answer from a host an operation goes on
-    without it.
+    """The durable engine: how long a lease lasts, how many operations a worker has at a time (of servers
+    and of volumes each), on how many hosts the building of a server is tried, and after how many seconds without any
+    answer from a host an operation goes on without it.
     """
 
     lease_seconds: float = 15.0
