@@ -30,6 +30,7 @@ NOUNS = (
     "placements",
     "external_events",
     "volume_attachments",
+    "images",
     "volumes",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.

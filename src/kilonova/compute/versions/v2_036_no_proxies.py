@@ -6,6 +6,10 @@ from kilonova.http.versions import Microversion, request, route, view
 
 WHOLE = {"type": "integer"}
 PROXIES = (
+    ("GET", "/images"),
+    ("GET", "/images/detail"),
+    ("GET", "/images/{image_id}"),
+    ("DELETE", "/images/{image_id}"),
     ("GET", "/os-volumes"),
     ("POST", "/os-volumes"),
     ("GET", "/os-volumes/detail"),

@@ -1,12 +1,16 @@
 """The metadata of images is asked of the image service; its limit leaves with it, also for `createImage`."""
 
 from kilonova.compute.servers.imaging import UNLIMITED
-from kilonova.http.versions import Microversion, behaviour, view
+from kilonova.http.versions import Microversion, behaviour, route, view
+
+METADATA = "/images/{image_id}/metadata"
 
 version = Microversion(
     "2.39",
     __doc__,
     [
+        *(route(method, METADATA).ends() for method in ("GET", "POST", "PUT")),
+        *(route(method, METADATA + "/{key}").ends() for method in ("GET", "PUT", "DELETE")),
         view("limits").loses("maxImageMeta", value=lambda row, ctx: row["metadata_items"], schema={"type": "integer"}),
         behaviour(UNLIMITED),
     ],
