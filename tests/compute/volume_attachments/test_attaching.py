@@ -131,6 +131,26 @@ def test_volumes_stay_through_stop_start_and_shelving(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_what_came_and_went_since_a_resize_is_so_after_its_revert(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=2) as c:
+            server_id, gone, kept, new = (await c.active())["id"], *[await make_volume(c) for _ in range(3)]
+            for volume_id in (gone, kept):
+                await attach(c, server_id, volume_id)
+            await act(c, server_id, "resize", {"flavorRef": "2"})
+            assert (await c.settled(server_id))["status"] == "VERIFY_RESIZE"
+            await detach(c, server_id, gone)
+            await attach(c, server_id, new)
+            await act(c, server_id, "revertResize")
+            assert (await c.settled(server_id))["status"] == "ACTIVE"
+            assert await in_guest(c, server_id) == sorted([kept, new])
+            assert (await volume(c, gone))["status"] == "available"
+            for volume_id in (kept, new):
+                assert (await volume(c, volume_id))["status"] == "in-use"
+
+    run(scenario())
+
+
 def test_a_server_on_no_host_only_has_its_volumes(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=2, compute__shelved_offload_seconds=0) as c:

@@ -92,7 +92,7 @@ def test_another_volume_takes_its_place(sqlite_url: str, size: int) -> None:
             (before,) = await attachments(c, server_id)
             with (await file_of(c, old)).open("r+b") as file:
                 file.write(CONTENT)
-            answer = await put(c, server_id, old, volumeId=new, as_="project-admin")
+            answer = await put(c, server_id, old, volumeId=new, as_="service")
             assert (answer.status, answer.body) == (202, b"")
             await volume_until(c, new, "in-use")
             await idle(c, server_id)
@@ -122,8 +122,9 @@ def test_what_cannot_be_swapped(sqlite_url: str) -> None:
             smaller = await put(c, server_id, old, volumeId=new, as_=as_)
             assert fault(smaller)[::2] == (400, "Invalid volume: New volume must be the same size or larger.")
             assert (await put(c, server_id, NOBODY, volumeId=new, as_=as_)).status == 404
-            missing = await put(c, server_id, old, volumeId=NOBODY, as_=as_)
-            assert fault(missing)[::2] == (400, f"Volume {NOBODY} could not be found.")
+            for missing in (NOBODY, await make_volume(c, as_="other", size=2)):
+                answer = await put(c, server_id, old, volumeId=missing, as_=as_)
+                assert fault(answer)[::2] == (400, f"Volume {missing} could not be found.")
             itself = await put(c, server_id, old, volumeId=old, as_=as_, version="2.84")
             assert fault(itself)[::2] == (400, "Invalid volume: Volume must be detached in order to swap.")
             shared, other_id = await make_shared_volume(c), (await c.active())["id"]

@@ -31,10 +31,13 @@ def missing(server_id: str) -> NotFound:
 
 
 async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Row:
-    """The server, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    """The server, if the caller may see it (else 404) and the rule allows the act on it (else 403).
+
+    Services may do some things to servers that they do not see.
+    """
     sql = f"SELECT {READ} FROM servers WHERE id = $1 AND NOT deleted"
     row = await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
-    if row is None or not ctx.may(SHOW, target(row)):
+    if row is None or not (ctx.may(SHOW, target(row)) or ctx.may(rule, target(row))):
         raise missing(server_id)
     ctx.authorize(rule, target(row))
     return row

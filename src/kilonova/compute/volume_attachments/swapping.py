@@ -14,15 +14,19 @@ from kilonova.http.errors import BadRequest, NotFound
 from kilonova.store import Row, Transaction
 
 RULE = "os_compute_api:os-volumes-attachments:swap"
+# What the volume service shows to services.
+OWNER = "os-vol-tenant-attr:tenant_id"
 
 
 async def swap(ctx: Context, server_id: str, volume_id: str, asked: dict[str, Any]) -> Answer:
     """Begin to give the server's guest another volume, with what is on the one it has."""
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, volume_id)
-    old = await checks.look_up(ctx, volume_id)
-    new = await checks.look_up(ctx, asked["volumeId"])
-    if new is None:
+        row, _ = await _ready(ctx, tx, server_id, volume_id)
+    # Whoever may do this may not see the volumes, which are of the server's project.
+    auth = await ctx.services.identity.auth()
+    old = await ctx.services.volume.show(volume_id, auth)
+    new = await ctx.services.volume.show(asked["volumeId"], auth)
+    if new is None or new.get(OWNER, row["project_id"]) != row["project_id"]:
         raise BadRequest(checks.missing(asked["volumeId"]))
     _check(ctx, old, new)
     async with ctx.db.transaction() as tx:
