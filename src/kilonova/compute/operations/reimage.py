@@ -86,8 +86,10 @@ async def unpark(op: Operation) -> None:
 
 
 async def destroy(op: Operation) -> None:
+    """One that a silent host may keep is its server's, and stands still: the volume is not there for it any more."""
     server = await server_of(op)
-    await leftovers.clear(op, server["host"], f"undo {BUILD}")
+    await leftovers.clear(op, server["host"], f"undo {BUILD}", leave=False)
+    await leftovers.restore(op, server["host"], f"stop after undo {BUILD}", running=False)
 
 
 # The volume: reserved, so that nobody else takes it while no host has it
