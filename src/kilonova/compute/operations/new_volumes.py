@@ -98,9 +98,10 @@ async def _make(op: Operation, device: Row) -> None:
 async def _owner(op: Operation) -> Auth:
     """The service in the server's project, whose volumes they are."""
     try:
-        return await op.services.identity.auth(op.project_id)
+        auth: Auth = await op.services.identity.auth(op.project_id)
     except IdentityError as error:
         raise Failed("Volumes cannot be made for servers of this project.", fault=str(error)) from error
+    return auth
 
 
 def _request(device: Row) -> dict[str, Any]:
