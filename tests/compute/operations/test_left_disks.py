@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
+
+from kilonova.compute.operations import leftovers, silence, volumes
 from kilonova.compute.operations.left_disks import RestoreDisk
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.operations import Operation, begin
@@ -26,6 +29,12 @@ from tests.support.volumes import make_volume, volume, volume_until
 from tests.support.whole import Whole, whole
 
 HOST = "sim-001"
+
+
+@pytest.fixture(autouse=True)
+def quick_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (silence, leftovers, volumes):
+        monkeypatch.setattr(module, "PING", 0.3)
 
 
 def unheard(sim: Rules, step: str) -> None:
