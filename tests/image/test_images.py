@@ -48,6 +48,7 @@ def test_an_image_lives_and_dies(database_url: str, tmp_path: Path) -> None:
             }
             assert await cloud.show(ID) == made
             assert await cloud.status("POST", "/images", {"id": ID}) == 409
+            assert (await cloud.call("GET", f"/images/{ID}/tasks")).json() == {"tasks": []}
             await cloud.ok("DELETE", f"/images/{ID}")
             assert await cloud.status("GET", f"/images/{ID}") == 404
             assert await cloud.status("DELETE", f"/images/{ID}") == 404

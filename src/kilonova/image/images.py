@@ -32,6 +32,13 @@ async def show(ctx: Context, image_id: str) -> Answer:
     return Answer(view((await model.complete(ctx.db, [row]))[0]))
 
 
+@api.route("GET", "/v2/images/{image_id}/tasks", checks=["get_image"])
+async def show_tasks(ctx: Context, image_id: str) -> Answer:
+    """List what goes on with an image in the background: nothing ever does."""
+    await load(ctx, ctx.db, image_id)
+    return Answer({"tasks": []})
+
+
 @api.route("POST", "/v2/images", checks=["add_image"], body=CREATE, status=201)
 async def create(ctx: Context) -> Answer:
     """Create an image; its data is uploaded afterwards."""

@@ -14,6 +14,7 @@ from kilonova.compute.schemas import METADATA, NAME, Schema, closed
 from kilonova.compute.servers import acting, create, model
 from kilonova.http import Answer, Context
 from kilonova.http.client import Refused, Unreachable
+from kilonova.operations.states import CANCELLED, FAILED, UNDOING
 from kilonova.store import Row
 
 RULE = "os_compute_api:servers:create_image"
@@ -22,6 +23,8 @@ UNLIMITED = "the metadata of images is limited by the image service alone"
 SAYS_ID = "the answer says the id of the new image"
 
 CREATE_IMAGE: Schema = closed({"name": NAME, "metadata": METADATA}, ["name"])
+
+_FAILING = frozenset({UNDOING, FAILED, CANCELLED})
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +47,21 @@ async def create_image(ctx: Context, server_id: str) -> Answer:
     if dry_run.asked(ctx):
         return await dry_run.answer(ctx, model.target(row), [])
     image_id = images.snapshot_id(operation_id)
-    await _show_early(ctx, image_id, row, params)
+    await _show_early(ctx, operation_id, row, params)
     if ctx.behaves(SAYS_ID):
         return Answer({"image_id": image_id})
     return Answer(headers={"Location": ctx.bookmark(f"/images/{image_id}")})
 
 
-async def _show_early(ctx: Context, image_id: str, row: Row, params: dict[str, Any]) -> None:
-    """Have the image there when the caller looks for it. Should that fail, the operation sees to it anyway."""
+async def _show_early(ctx: Context, operation_id: str, row: Row, params: dict[str, Any]) -> None:
+    """Have the image there when the caller looks for it. Should that fail, the operation sees to it anyway.
+
+    One that has failed already is about to delete the image, or has done so just before.
+    """
+    image_id = images.snapshot_id(operation_id)
     try:
         await images.create(ctx.services, image_id, row, params["name"], params["metadata"])
+        if await ctx.db.fetch_value("SELECT state FROM operations WHERE id = $1", operation_id) in _FAILING:
+            await ctx.services.image.delete(image_id, await ctx.services.identity.token())
     except (Refused, Unreachable) as error:
         log.warning("image %s cannot be shown yet: %s", image_id, error)
