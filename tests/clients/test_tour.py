@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.process import Cloud
+from tests.support.stock_client import forking
 
 ROOT = Path(__file__).parents[2]
 VENV = Path(sys.executable).parents[1]
@@ -32,6 +33,16 @@ EXPECTED: list[dict[str, list[str]]] = [
         "--wait one": ["ACTIVE"],
         "--wait two": ["2 not in zone east, 1 has a server of its anti-affinity group"],
         "resource provider list": ["sim-001", "sim-003"],
+    },
+    {
+        "migrate --live-migration": ["Complete"],
+        "server migration list": ["live-migration", "completed", "confirmed"],
+        "host drain": ["sim-002"],
+    },
+    {
+        "volume create --size 2": ["root", "creating"],
+        "volume list": ["in-use", "/dev/vda", "/dev/vdb"],
+        "server rebuild": ["Complete"],
     },
     {
         "sim fail": ["spawn on sim-001"],
@@ -56,15 +67,16 @@ def test_the_tour_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 def _walk(directory: Path, version: str | None) -> None:
-    directory.mkdir()
-    (directory / ".venv").symlink_to(VENV)
+    programs = directory / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "kilonova").symlink_to(VENV / "bin" / "kilonova")
     blocks = tour() if version is None else tour()[:1]
     lines = [line for block in blocks for line in block]
     script = "set -e\n" + "\n".join(f"printf '\\n$ %s\\n' {_quoted(line)}\n{line}" for line in lines)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     if version is not None:
         environ["OS_COMPUTE_API_VERSION"] = version
-    with Cloud(directory / "data") as cloud:
+    with Cloud(directory / "data") as cloud, forking(programs):
         done = subprocess.run(
             ["bash", "-c", script], cwd=directory, env=environ, capture_output=True, text=True, check=False
         )
