@@ -101,6 +101,8 @@ def _check_known(known: dict[str, str], key: str) -> None:
 
 
 async def _write(ctx: Context, image_id: str, known: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
+    if reserved := wanted.keys() & views.RESERVED:
+        raise BadRequest(f"{min(reserved)} is no metadata: it says what the image itself is.")
     await create.check_metadata(ctx, wanted)
     changes = [{"op": "remove", "path": _path(key)} for key in known.keys() - wanted.keys()]
     for key, value in wanted.items():

@@ -22,6 +22,8 @@ STATUSES = {
 }
 _UNKNOWN = ("UNKNOWN", 0)
 _FACTS = frozenset({"disk_format", "container_format", "min_disk", "min_ram"})
+# What the image service has beside an image's properties.
+RESERVED = images.FACTS | _FACTS
 
 
 def metadata(image: Any, ctx: Context | None = None) -> dict[str, str]:
