@@ -314,6 +314,39 @@ def test_volumes_are_where_the_guest_is(
     run(scenario())
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_was_made_ready_for_the_way_back_is_cleared(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    """A worker dies when the source expects the guest again, and the next one finds that it cannot come."""
+    monkeypatch.setattr(live_migrate, "PULSE", 0.03)
+    carry = live_migrate._carry
+
+    async def scenario() -> None:
+        async with moving(sqlite_url) as (c, server):
+            with rules(c) as sim:
+
+                async def failing(op: Operation) -> None:
+                    await live_migrate.adopt_volumes(op)
+                    raise Failed("it shall not be")
+
+                async def dying(op: Operation, step: str, here: str, there: str) -> None:
+                    if step != live_migrate.UNDO:
+                        return await carry(op, step, here, there)
+                    mode: Any = "unreachable" if silent else "error"
+                    sim.add_failure(server[HOST], "*" if silent else "look_connector", mode, None, None)
+                    raise Passing("killed")
+
+                replaced(monkeypatch, LiveMigrate, "adopt volumes", failing)
+                monkeypatch.setattr(live_migrate, "_carry", dying)
+                shown = await ask(c, server, "os-migrateLive", LIVE)
+                assert shown[HOST] != server[HOST]
+                sim.clear()
+            await is_at(c, server, shown[HOST])
+
+    run(scenario())
+
+
 def replaced(monkeypatch: pytest.MonkeyPatch, operation: type[Operation], name: str, action: Any) -> None:
     """Let a step of the operation do something else."""
     table = operation.table()

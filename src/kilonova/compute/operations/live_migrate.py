@@ -348,21 +348,23 @@ async def _bring_guest_back(op: Operation) -> None:
     arrived = await _has_guest(op, there)
     if arrived is False or (arrived is None and stayed is None):
         return
-    if await model.is_being_deleted(op.db, str(op.server_id)):
+    deleted = await model.is_being_deleted(op.db, str(op.server_id))
+    if arrived and stayed is False and not deleted and await _carry_back(op, server, here, there):
+        return
+    # What an earlier run may have made ready for it.
+    await leftovers.clear(op, here, UNDO, slot=op.id)
+    if deleted:
         await leftovers.clear(op, there, UNDO)
-    elif not (arrived and stayed is False and await _carry_back(op, server, here, there)):
+    else:
         await _go_after(op, there)
 
 
 async def _carry_back(op: Operation, server: Row, here: str, there: str) -> bool:
     try:
         await volumes.standby(op, here)
-    except Failed:
-        return False
-    try:
         await silence.insist(op, here, UNDO, await _expectation(op, server, there, here))
         await _carry(op, UNDO, there, here)
-    except (HostSilent, HostFailed, _TimeIsUp) as error:
+    except (HostSilent, HostFailed, Failed, _TimeIsUp) as error:
         if isinstance(error, HostTrouble) and error.passing:
             raise
         await _stop(op, there, UNDO)
