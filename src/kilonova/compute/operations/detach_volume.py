@@ -86,7 +86,7 @@ async def acquire_again(op: Operation) -> None:
         return
     try:
         if server["host"]:
-            await volumes.put_back(op, server["host"])
+            await volumes.put_back(op, server["host"], [device])
         else:
             await _reserve_again(op, device)
     except Failed as error:

@@ -74,9 +74,12 @@ async def move(op: Operation, host: str) -> None:
             await _place(op, device, host, connector, auth)
 
 
-async def put_back(op: Operation, host: str) -> None:
-    """For undo steps: have every volume in use on the host again, silent or not. Volumes that are gone are left."""
-    found = await of_server(op)
+async def put_back(op: Operation, host: str, some: list[Row] | None = None) -> None:
+    """For undo steps: have the volumes in use on the host again, all or some. Volumes that are gone are left.
+
+    The host may be silent. One that no longer is a host gets none; then they stay reserved.
+    """
+    found = await of_server(op) if some is None else some
     if not found:
         return
     connector = await _last_connector(op, host)
@@ -84,12 +87,17 @@ async def put_back(op: Operation, host: str) -> None:
     async with explained():
         for device in found:
             try:
-                attachment_id = await _place(op, device, host if connector else "", connector, auth)
-                if connector:
+                attachment_id = await _place(op, device, host, connector, auth)
+                if way_of(await _again(op, device)):
                     await _complete(op, attachment_id, auth)
             except VolumeError as error:
                 if error.status != 404:
                     raise
+
+
+async def _again(op: Operation, device: Row) -> Row:
+    found = await devices.get(op.db, device["uuid"])
+    return device if found is None else found
 
 
 async def complete(op: Operation, found: Iterable[Row] | None = None) -> None:
@@ -109,7 +117,7 @@ async def release(op: Operation, found: Iterable[Row]) -> None:
 
 
 async def _place(op: Operation, device: Row, host: str, connector: Item | None, auth: Auth) -> str:
-    """The id of the one attachment that is left: connected to the host, or with no host reserved."""
+    """The id of the one attachment that is left: connected to the host, or where that is not possible reserved."""
     there = await _own(op, device, auth)
     own = next((one for one in there if one["id"] == device["attachment_id"]), None)
     if host and own is not None and _is_connected(own) and way_of(device).get(HOST) == host:
@@ -119,7 +127,8 @@ async def _place(op: Operation, device: Row, host: str, connector: Item | None, 
     kept = next((one for one in there if not _is_connected(one)), None)
     if kept is None:
         kept = await _create(op, device, auth)
-    await _save(op, device, kept["id"], None)
+    if kept["id"] != device["attachment_id"] or device["connection"] or device["standby"]:
+        await _save(op, device, kept["id"], None)
     await _delete(op, [one for one in there if one["id"] != kept["id"]], auth)
     if connector is not None:
         made = await op.services.volume.update_attachment(kept["id"], connector, auth, device=device["device_name"])
