@@ -183,7 +183,8 @@ class VolumeClient:
             if error.status == 404:
                 return None
             raise
-        found: Item = answer[key]
+        # A word such as `detail` is no id, though there is something at that address.
+        found: Item | None = answer.get(key)
         return found
 
     async def _list(self, path: str, key: str, auth: Auth, filters: Mapping[str, str] | None) -> list[Item]:

@@ -35,6 +35,7 @@ def test_what_cannot_be_a_disk(sqlite_url: str) -> None:
             cases: list[tuple[str, dict[str, Any]]] = [
                 ("source_type is missing", {"uuid": c.image_id, "boot_index": 0}),
                 ("Missing device UUID", {**root, "uuid": ...}),
+                ("Invalid device UUID", {**local, "uuid": NOBODY}),
                 ("Mapping image to local is not supported", {**image, "destination_type": "local"}),
                 ("Mapping volume to local is not supported", {**local, "source_type": "volume", "uuid": NOBODY}),
                 ("Mapping snapshot to local is not supported", {**local, "source_type": "snapshot", "uuid": NOBODY}),
@@ -45,7 +46,9 @@ def test_what_cannot_be_a_disk(sqlite_url: str) -> None:
                 ("disk_bus 'tram'", {**root, "disk_bus": "tram"}),
                 ("volume_type with destination_type=local", {**local, "volume_type": "x"}),
                 ("failed to get volume", {**root, "source_type": "volume", "uuid": NOBODY}),
+                ("failed to get volume", {**root, "source_type": "volume", "uuid": "summary"}),
                 ("failed to get snapshot", {**root, "source_type": "snapshot", "uuid": NOBODY}),
+                ("failed to get snapshot", {**root, "source_type": "snapshot", "uuid": "detail"}),
                 ("failed to get image", {**root, "uuid": NOBODY}),
                 ("Ephemeral disks requested are larger", {**local, "volume_size": 1}),
                 ("Swap drive requested is larger", {**local, "volume_size": 1, "guest_format": "swap"}),
@@ -99,6 +102,8 @@ def test_volumes_that_will_not_do(sqlite_url: str) -> None:
             assert "/dev/vdb" in await devices_refused(
                 c, root, twice, {**twice, "uuid": other, "device_name": "/dev/vdb"}
             )
+            # The root's name is taken, also where nobody said it.
+            assert "/dev/vda" in await devices_refused(c, {**twice, "device_name": "vda"}, imageRef=c.image_id)
             several = await devices_refused(c, root, max_count=2)
             assert several == "Cannot attach one or more volumes to multiple instances"
             assert "volume_type with source_type=volume" in await devices_refused(c, {**root, "volume_type": "x"})

@@ -6,6 +6,8 @@ are made of is looked up with the caller's own token. `compute.block_devices.sou
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +74,7 @@ async def asked(ctx: Context, body: dict[str, Any], flavor: Row, servers: int) -
         image, backing = await sources.root_image(ctx, root, known), None
     images.check_ram(image, flavor)
     name = (root and root["device_name"]) or naming.full(str(image.get("root_device_name") or "")) or naming.ROOT
+    _check_names([name, *(device["device_name"] for device in devices if device is not root)])
     return Disks(image, backing, _rows(devices, flavor, root, name), name)
 
 
@@ -121,6 +124,8 @@ def _device(entry: dict[str, Any], guest_format: str | None = None) -> Row:
     identity = entry.get("uuid") or entry.get(f"{source}_id")
     if source != BLANK and not identity:
         raise wrong(f"Missing device UUID: a {source} needs its uuid.")
+    if source == BLANK and identity:
+        raise wrong("Invalid device UUID: what is blank has no uuid.")
     index, size = entry.get("boot_index"), entry.get("volume_size")
     return {
         **dict.fromkeys(_KEYS),
@@ -210,17 +215,17 @@ def _check_ways(devices: list[Row]) -> None:
             raise wrong(f"device_type {device['device_type']!r} is none of {', '.join(sorted(_TYPES))}.")
         if device["disk_bus"] and device["disk_bus"] not in naming.BUSES:
             raise wrong(f"disk_bus {device['disk_bus']!r} is none of {', '.join(sorted(naming.BUSES))}.")
-    _check_names(devices)
+    if twice := _twice(device["volume_id"] for device in devices):
+        raise wrong(f"volume {twice} stands there twice.")
 
 
-def _check_names(devices: list[Row]) -> None:
-    names = [device["device_name"] for device in devices if device["device_name"]]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise wrong(f"The supplied device path ({min(twice)}) is in use: device_name stands there twice.")
-    volumes = [device["volume_id"] for device in devices if device["volume_id"]]
-    if len(set(volumes)) != len(volumes):
-        raise wrong("a volume stands there twice.")
+def _check_names(names: Iterable[str | None]) -> None:
+    if twice := _twice(names):
+        raise wrong(f"The supplied device path ({twice}) is in use: device_name stands there twice.")
+
+
+def _twice(words: Iterable[str | None]) -> str | None:
+    return next((word for word, times in Counter(words).items() if word and times > 1), None)
 
 
 def _check_local(devices: list[Row], flavor: Row) -> None:

@@ -7,6 +7,7 @@ import secrets
 import string
 from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -231,9 +232,9 @@ def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str
 
 
 async def _insert_devices(tx: Transaction, server: Row, devices: list[Row]) -> None:
-    for device in devices:
-        if device["volume_id"]:
-            await check_nobody_else(tx, server["id"], {**device, "id": device["volume_id"]})
+    # In one order, so that two that want the same volumes do not wait for each other.
+    for device in sorted((device for device in devices if device["volume_id"]), key=itemgetter("volume_id")):
+        await check_nobody_else(tx, server["id"], {**device, "id": device["volume_id"]})
     if devices:
         own = {"server_id": server["id"], "created_at": server["created_at"]}
         await block_devices.insert(tx, [{**device, **own, "uuid": new_id()} for device in devices])
