@@ -1,5 +1,5 @@
-"""Measures start-up, memory, boots, lists and moves of a real process, beside Nova's figures where there are some, and
-what grows with the hosts.
+"""Measures start-up, memory, boots, lists, moves and volumes of a real process, beside Nova's figures where there are
+some, and what grows with the hosts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.process import Cloud
 
-from bench import growth, moves, series
+from bench import copying, growth, moves, series, volumes
 from bench.driving import UNLIMITED, load, measured, share
 from bench.wire import Wire, log_in
 
@@ -55,16 +55,22 @@ def _number(value: float) -> str:
 @click.option("--at-once", default=16, show_default=True, help="How many of them on their way at a time.")
 @click.option("--servers", default=500, show_default=True, help="How many servers a list has.")
 @click.option("--moves", "moved", default=100, show_default=True, help="How many servers to move in each way.")
+@click.option("--volumes", "used", default=100, show_default=True, help="How many volumes to use in each way.")
 @click.option("--hosts", default=1000, show_default=True, help="How many hosts the large start has.")
 @click.option("--growth/--no-growth", "grow", default=True, help="Also measure by number of hosts, and draw the plot.")
-def main(boots: int, at_once: int, servers: int, moved: int, hosts: int, grow: bool) -> None:
-    """Measure start-up, memory, boots, lists and moves, and what grows with the number of hosts."""
+def main(boots: int, at_once: int, servers: int, moved: int, used: int, hosts: int, grow: bool) -> None:
+    """Measure start-up, memory, boots, lists, moves and volumes, and what grows with the number of hosts."""
     sheet = Sheet()
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         starts(sheet, Path(scratch), hosts)
         work(sheet, Path(scratch), boots, at_once, servers)
-        for row in moves.measure(Path(scratch), moved, at_once):
-            sheet.add(*row)
+        for figures in (
+            moves.measure(Path(scratch), moved, at_once),
+            volumes.measure(Path(scratch), used, at_once),
+            copying.measure(Path(scratch)),
+        ):
+            for figure in figures:
+                sheet.add(*figure)
     Console(width=100).print(sheet.table)
     if grow:
         grown = growth.measure()

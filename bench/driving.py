@@ -10,7 +10,9 @@ import orjson
 import psutil
 from tests.support.process import Cloud
 
-UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
+UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")} | {
+    f"KILONOVA_VOLUME_QUOTA__{name}": "-1" for name in ("VOLUMES", "GIGABYTES")
+}
 
 
 def load(cloud: Cloud, what: str, **job: Any) -> Any:
@@ -19,7 +21,7 @@ def load(cloud: Cloud, what: str, **job: Any) -> Any:
         "url": cloud.endpoints["compute"],
         "auth_url": cloud.endpoints["auth_url"],
         "auth": cloud.clouds["kilonova"]["auth"],
-        **job,
+        "how": job,
     }
     done = subprocess.run(
         [sys.executable, "-m", "bench.load"], input=orjson.dumps(document), stdout=subprocess.PIPE, check=True

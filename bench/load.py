@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 import orjson
 
@@ -14,6 +15,43 @@ from bench.wire import Wire, log_in
 FIRST_LOOK = 0.02
 LOOK_EVERY = 0.02
 GIVE_UP = 120.0
+VOLUMES = "/volume/v3/volumes"
+Item = TypeVar("Item")
+Work = Callable[[Wire, Item], Awaitable[int]]
+
+
+def _new_volume(image: str) -> dict[str, Any]:
+    return {
+        "source_type": "image",
+        "destination_type": "volume",
+        "uuid": image,
+        "volume_size": 1,
+        "boot_index": 0,
+        "delete_on_termination": True,
+    }
+
+
+def _active(server: Any) -> bool:
+    if server["status"] == "ERROR":
+        raise RuntimeError(f"a server failed: {server.get('fault')}")
+    return bool(server["status"] == "ACTIVE")
+
+
+def _at_rest(server: Any) -> bool:
+    if server["OS-EXT-STS:task_state"] is not None:
+        return False
+    if "fault" in server:
+        raise RuntimeError(f"a move failed: {server['fault']}")
+    return True
+
+
+def _in_status(status: str) -> Callable[[Any], bool]:
+    def there(volume: Any) -> bool:
+        if volume["status"].startswith("error"):
+            raise RuntimeError(f"a volume failed: {volume}")
+        return bool(volume["status"] == status)
+
+    return there
 
 
 class Load:
@@ -24,30 +62,18 @@ class Load:
     def wire(self) -> Wire:
         return Wire(self.url, self.token)
 
-    async def boots(self, count: int, at_once: int, host: str | None = None) -> dict[str, Any]:
-        """So many servers, so many on their way at a time; the seconds from request to ACTIVE of each."""
-        flavor, image, network = await self.parts()
-        numbers = iter(range(count))
+    async def together(self, items: Iterable[Item], at_once: int, do: Work[Item]) -> dict[str, Any]:
+        """So many items, so many in hand at a time; the seconds that each took, and how often it was looked at."""
+        left = iter(items)
         taken: list[float] = []
         looks = 0
-        wish = {"host": host} if host else {}
 
         async def lane() -> None:
             nonlocal looks
             wire = self.wire()
-            for number in numbers:
-                body = {
-                    "server": {
-                        "name": f"bench-{number}",
-                        "flavorRef": flavor,
-                        "imageRef": image,
-                        "networks": [{"uuid": network}],
-                        **wish,
-                    }
-                }
+            for item in left:
                 began = time.perf_counter()
-                made = await wire.json("POST", "/compute/v2.1/servers", body, expect=202)
-                looked = await self.active(wire, made["server"]["id"], began)
+                looked = await do(wire, item)
                 looks += looked
                 taken.append(time.perf_counter() - began)
             wire.close()
@@ -55,69 +81,100 @@ class Load:
         began = time.perf_counter()
         await asyncio.gather(*(lane() for _ in range(at_once)))
         return {"seconds": time.perf_counter() - began, "taken": sorted(taken), "looks": looks}
+
+    async def boots(
+        self, count: int, at_once: int, host: str | None = None, name: str = "bench", from_volume: bool = False
+    ) -> dict[str, Any]:
+        """Servers, from request to ACTIVE."""
+        flavor, image, network = await self.parts()
+        asked = {"flavorRef": flavor, "networks": [{"uuid": network}]}
+        asked |= {"block_device_mapping_v2": [_new_volume(image)]} if from_volume else {"imageRef": image}
+        if host:
+            asked["host"] = host
+
+        async def boot(wire: Wire, number: int) -> int:
+            body = {"server": {"name": f"{name}-{number}", **asked}}
+            made = await wire.json("POST", "/compute/v2.1/servers", body, expect=202)
+            return await self.look(wire, f"/compute/v2.1/servers/{made['server']['id']}", _active)
+
+        return await self.together(range(count), at_once, boot)
 
     async def moves(self, action: str, body: Any, where: str, at_once: int) -> dict[str, Any]:
-        """The same asked of all servers that the query finds; the seconds from request to rest of each."""
-        listing = self.wire()
-        found = (await listing.json("GET", f"/compute/v2.1/servers?{where}"))["servers"]
-        listing.close()
-        servers = iter(found)
-        taken: list[float] = []
-        looks = 0
+        """The same asked of all servers that the query finds, from request to rest."""
 
-        async def lane() -> None:
-            nonlocal looks
-            wire = self.wire()
-            for server in servers:
-                began = time.perf_counter()
-                path = f"/compute/v2.1/servers/{server['id']}"
-                status, _, answer = await wire.request("POST", f"{path}/action", {action: body})
-                if status not in (200, 202):
-                    raise RuntimeError(f"{action}: {status} {answer[:300].decode(errors='replace')}")
-                looked = await self.at_rest(wire, path, began)
-                looks += looked
-                taken.append(time.perf_counter() - began)
-            wire.close()
+        async def move(wire: Wire, server: Any) -> int:
+            path = f"/compute/v2.1/servers/{server['id']}"
+            status, _, answer = await wire.request("POST", f"{path}/action", {action: body})
+            if status not in (200, 202):
+                raise RuntimeError(f"{action}: {status} {answer[:300].decode(errors='replace')}")
+            return await self.look(wire, path, _at_rest)
 
-        began = time.perf_counter()
-        await asyncio.gather(*(lane() for _ in range(at_once)))
-        return {"seconds": time.perf_counter() - began, "taken": sorted(taken), "looks": looks}
+        return await self.together(await self.servers(where), at_once, move)
 
-    async def at_rest(self, wire: Wire, path: str, began: float) -> int:
+    async def volumes(self, count: int, at_once: int) -> dict[str, Any]:
+        """Blank volumes, from request to available."""
+
+        async def make(wire: Wire, number: int) -> int:
+            made = await wire.json("POST", VOLUMES, {"volume": {"name": f"bench-{number}", "size": 1}}, expect=202)
+            return await self.look(wire, f"{VOLUMES}/{made['volume']['id']}", _in_status("available"))
+
+        return await self.together(range(count), at_once, make)
+
+    async def attach(self, where: str, at_once: int) -> dict[str, Any]:
+        """A volume to each server that the query finds, from request to in-use."""
+
+        async def add(wire: Wire, pair: tuple[Any, Any]) -> int:
+            server, volume = pair
+            body = {"volumeAttachment": {"volumeId": volume["id"]}}
+            await wire.json("POST", f"/compute/v2.1/servers/{server['id']}/os-volume_attachments", body)
+            return await self.look(wire, f"{VOLUMES}/{volume['id']}", _in_status("in-use"))
+
+        servers = await self.servers(where)
+        volumes = (await self.once(f"{VOLUMES}?status=available"))["volumes"]
+        return await self.together(zip(servers, volumes, strict=True), at_once, add)
+
+    async def detach(self, at_once: int) -> dict[str, Any]:
+        """Every volume that is not a root disk, from request to available."""
+
+        async def remove(wire: Wire, volume: Any) -> int:
+            server_id = volume["attachments"][0]["server_id"]
+            path = f"/compute/v2.1/servers/{server_id}/os-volume_attachments/{volume['id']}"
+            await wire.json("DELETE", path, expect=202)
+            return await self.look(wire, f"{VOLUMES}/{volume['id']}", _in_status("available"))
+
+        volumes = (await self.once(f"{VOLUMES}/detail?status=in-use&bootable=false"))["volumes"]
+        return await self.together(volumes, at_once, remove)
+
+    async def look(self, wire: Wire, path: str, there: Callable[[Any], bool]) -> int:
+        """How often one has to look until it is there."""
+        until = time.perf_counter() + GIVE_UP
         await asyncio.sleep(FIRST_LOOK)
         looks = 0
-        while time.perf_counter() - began < GIVE_UP:
+        while time.perf_counter() < until:
             looks += 1
-            server = (await wire.json("GET", path))["server"]
-            if server["OS-EXT-STS:task_state"] is None:
-                if "fault" in server:
-                    raise RuntimeError(f"a move failed: {server['fault']}")
+            (found,) = (await wire.json("GET", path)).values()
+            if there(found):
                 return looks
             await asyncio.sleep(LOOK_EVERY)
         raise RuntimeError(f"{path} is still on its way after {GIVE_UP:g} s")
 
-    async def active(self, wire: Wire, identity: str, began: float) -> int:
-        await asyncio.sleep(FIRST_LOOK)
-        looks = 0
-        while time.perf_counter() - began < GIVE_UP:
-            looks += 1
-            server = (await wire.json("GET", f"/compute/v2.1/servers/{identity}"))["server"]
-            if server["status"] == "ACTIVE":
-                return looks
-            if server["status"] == "ERROR":
-                raise RuntimeError(f"a server failed: {server.get('fault')}")
-            await asyncio.sleep(LOOK_EVERY)
-        raise RuntimeError(f"server {identity} is not ACTIVE after {GIVE_UP:g} s")
+    async def once(self, path: str) -> Any:
+        wire = self.wire()
+        found = await wire.json("GET", path)
+        wire.close()
+        return found
+
+    async def servers(self, where: str) -> list[Any]:
+        found: list[Any] = (await self.once(f"/compute/v2.1/servers?{where}"))["servers"]
+        return found
 
     async def parts(self) -> tuple[str, str, str]:
-        wire = self.wire()
-        flavors = (await wire.json("GET", "/compute/v2.1/flavors"))["flavors"]
-        images = (await wire.json("GET", "/image/v2/images"))["images"]
-        networks = (await wire.json("GET", "/network/v2.0/networks"))["networks"]
-        wire.close()
+        flavors = (await self.once("/compute/v2.1/flavors"))["flavors"]
+        images = (await self.once("/image/v2/images"))["images"]
+        networks = (await self.once("/network/v2.0/networks"))["networks"]
         return (
             next(f["id"] for f in flavors if f["name"] == "m1.tiny"),
-            images[0]["id"],
+            next(i["id"] for i in images if i["name"] == "cirros-sim"),
             next(n["id"] for n in networks if n["name"] == "private"),
         )
 
@@ -133,24 +190,20 @@ class Load:
         return {"taken": sorted(taken)}
 
     async def first_server(self) -> str:
-        wire = self.wire()
-        servers = (await wire.json("GET", "/compute/v2.1/servers?limit=1"))["servers"]
-        wire.close()
-        return str(servers[0]["id"])
+        return str((await self.servers("limit=1"))[0]["id"])
 
 
 async def main() -> None:
+    """The job names what to do; its other keys are how."""
     job = orjson.loads(sys.stdin.buffer.read())
     load = Load(job["url"], await log_in(job["auth_url"], job["auth"]))
     match job["what"]:
-        case "boots":
-            figures = await load.boots(job["count"], job["at_once"], job.get("host"))
-        case "moves":
-            figures = await load.moves(job["action"], job["body"], job["where"], job["at_once"])
         case "show":
-            figures = await load.repeat(f"/compute/v2.1/servers/{await load.first_server()}", job["count"])
+            figures = await load.repeat(f"/compute/v2.1/servers/{await load.first_server()}", **job["how"])
         case "list":
-            figures = await load.repeat("/compute/v2.1/servers/detail", job["count"])
+            figures = await load.repeat("/compute/v2.1/servers/detail", **job["how"])
+        case what:
+            figures = await getattr(load, what)(**job["how"])
     sys.stdout.buffer.write(orjson.dumps(figures))
 
 
