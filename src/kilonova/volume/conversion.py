@@ -6,6 +6,7 @@ The conversion is qemu-img's. Content that would have it read other files is ref
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 from pathlib import Path
 
@@ -32,8 +33,10 @@ PLAIN = frozenset({"raw", "iso", "ami", "ari", "aki"})
 FORMATS = PLAIN | _MAGIC.keys()
 WRITABLE = ("raw", "qcow2", "vmdk", "vdi", "vhd", "vhdx", "ploop")
 CONTAINERS = frozenset({"bare", "ami", "ari", "aki"})
-# Kinds of vmdk that are all in one file.
-_WHOLE_VMDK = (b'createType="monolithicSparse"', b'createType="streamOptimized"')
+# Kinds of vmdk that are all in one file, and what may name other files whatever the kind is said to be.
+_WHOLE_VMDK = (b"monolithicSparse", b"streamOptimized")
+_VMDK_KIND = re.compile(rb'createType\s*=\s*"([^"]*)"')
+_VMDK_PARENT = b"parentFileNameHint"
 
 
 class Unacceptable(Exception):
@@ -58,8 +61,8 @@ def check_head(disk_format: str, head: bytes) -> None:
         raise Unacceptable(f"the content is not {disk_format}, as its disk format says")
     if found == "qcow2":
         _check_qcow2(head)
-    elif found == "vmdk" and not any(kind in head for kind in _WHOLE_VMDK):
-        raise Unacceptable("a vmdk that refers to other files is not supported")
+    elif found == "vmdk":
+        _check_vmdk(head)
 
 
 def detect(head: bytes) -> str | None:
@@ -77,10 +80,23 @@ def _check_qcow2(head: bytes) -> None:
         raise Unacceptable("a qcow2 with its data in another file is not supported")
 
 
+def _check_vmdk(head: bytes) -> None:
+    """A header without a capacity has the descriptor say where the content is."""
+    kinds = _VMDK_KIND.findall(head)
+    whole = kinds and all(kind in _WHOLE_VMDK for kind in kinds)
+    if not whole or not any(head[12:20]) or _VMDK_PARENT in head:
+        raise Unacceptable("a vmdk that refers to other files is not supported")
+
+
 async def virtual_size(path: Path, disk_format: str) -> int:
-    """How large the disk is as a guest sees it."""
-    text = await _run("info", "--output=json", "-f", _name(disk_format), str(path))
-    return int(orjson.loads(text)["virtual-size"])
+    """How large the disk is as a guest sees it. Refused if it needs other files than this one."""
+    info = orjson.loads(await _run("info", "--output=json", "-f", _name(disk_format), str(path)))
+    data = info.get("format-specific", {}).get("data", {})
+    named = [info.get("backing-filename"), data.get("data-file")]
+    named += [extent.get("filename") for extent in data.get("extents", ())]
+    if any(name not in (None, str(path)) for name in named):
+        raise Unacceptable("an image that refers to other files is not supported")
+    return int(info["virtual-size"])
 
 
 async def to_raw(source: Path, disk_format: str, target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.operations import Operation
+from kilonova.volume import conversion
 from kilonova.volume.files import VolumeFiles
+from kilonova.volume.operations import content as operations_content
 from tests.volume.operations.worlds import IMAGE, OTHER, checksum, expected
 from tests.volume.support import VolumeCloud, volume_cloud
 
@@ -20,6 +24,7 @@ RAW = {"disk_format": "raw", "container_format": "bare"}
 # A gibibyte is much to read, write and sum up for a test.
 SMALL = 1 << 20
 SERVER = "33333333-3333-4333-8333-333333333333"
+WHOLE = 'createType="monolithicSparse"'
 
 Scene = Callable[[VolumeCloud], Awaitable[None]]
 
@@ -217,12 +222,23 @@ def qcow2(tmp_path: Path, *options: str) -> bytes:
     return target.read_bytes()
 
 
+def vmdk(tmp_path: Path, capacity: int, *lines: str) -> bytes:
+    """The header and the descriptor of a disk; what is after them looks harmless."""
+    (tmp_path / "secret").write_bytes(b"secret" * 1000)
+    numbers = (1, 3), (capacity, 128, 1, 20), (512,), (21, 26, 128)
+    header = b"KDMV" + b"".join(struct.pack(f"<{len(n)}{code}", *n) for n, code in zip(numbers, "IQIQ", strict=True))
+    descriptor = "\n".join(("# Disk DescriptorFile", "version=1", "CID=fffffffe", *lines))
+    return header.ljust(512, b"\0") + descriptor.encode().ljust(20 * 512, b"\0") + WHOLE.encode().ljust(1 << 16, b"\0")
+
+
 @pytest.mark.usefixtures("qemu")
 def test_images_that_cannot_be_volumes_are_refused(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret" * 1000)
     backed = qcow2(tmp_path, "-b", str(tmp_path / "secret"), "-F", "raw")
     outside = qcow2(tmp_path, "-o", f"data_file={tmp_path / 'data'}")
     large = qcow2(tmp_path)
+    extent = f'RW 8 FLAT "{tmp_path / "secret"}" 0'
+    parent = f'parentFileNameHint="{tmp_path / "secret"}"'
 
     async def scene(cloud: VolumeCloud) -> None:
         for content, disk_format in (
@@ -231,7 +247,10 @@ def test_images_that_cannot_be_volumes_are_refused(sqlite_url: str, tmp_path: Pa
             (large, "raw"),
             (IMAGE, "qcow2"),
             (IMAGE, "vhd"),
-            (b"# Disk DescriptorFile\n" + b'RW 1 FLAT "/etc/passwd" 0', "vmdk"),
+            (b"# Disk DescriptorFile\n" + extent.encode(), "vmdk"),
+            (vmdk(tmp_path, 0, "parentCID=ffffffff", 'createType="monolithicFlat"', extent), "vmdk"),
+            (vmdk(tmp_path, 0, "parentCID=ffffffff", WHOLE, extent), "vmdk"),
+            (vmdk(tmp_path, 8, "parentCID=fffffffe", WHOLE, parent), "vmdk"),
         ):
             image_id = await image(cloud, content, disk_format=disk_format)
             volume_id = await make(cloud, "error", imageRef=image_id, size=4)
@@ -241,6 +260,48 @@ def test_images_that_cannot_be_volumes_are_refused(sqlite_url: str, tmp_path: Pa
         assert [path for path in root.rglob("*") if path.is_file()] == []
 
     play(sqlite_url, scene)
+
+
+@pytest.mark.usefixtures("qemu")
+def test_no_other_file_is_read_even_by_disks_that_look_whole(tmp_path: Path) -> None:
+    for name, disk in (
+        ("backed", qcow2(tmp_path, "-b", "/dev/null", "-F", "raw")),
+        ("outside", qcow2(tmp_path, "-o", f"data_file={tmp_path / 'data'}")),
+    ):
+        (tmp_path / name).write_bytes(disk)
+        with pytest.raises(conversion.Unacceptable, match="other files"):
+            asyncio.run(conversion.virtual_size(tmp_path / name, "qcow2"))
+
+
+def test_content_that_comes_after_the_deletion_is_dropped(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion that was forced has removed what it saw, and nothing is to come after it."""
+    write = operations_content.write
+
+    async def and_then_deleted(op: Operation, *args: Any) -> Any:
+        made = await write(op, *args)
+        table = "volume_snapshots" if "snapshot_id" in op.params else "volumes"
+        async with op.db.transaction() as tx:
+            await tx.execute(f"UPDATE {table} SET status = 'deleting' WHERE data_id IS NULL")
+        return made
+
+    async def scene(cloud: VolumeCloud) -> None:
+        kept = await make(cloud)
+        monkeypatch.setattr(operations_content, "write", and_then_deleted)
+        made = (await cloud.post("/volumes", {"volume": {"size": 1}})).json()["volume"]["id"]
+        snapshot_id = (await cloud.post("/snapshots", {"snapshot": {"volume_id": kept}})).json()["snapshot"]["id"]
+        await all_ended(cloud)
+        for path in (f"/volumes/{made}", f"/snapshots/{snapshot_id}"):
+            assert (await cloud.item(path))["status"] == "deleting"
+        names = VolumeFiles.of(cloud.services.config).names()
+        assert [name.partition(".")[0] for name in names] == [kept]
+
+    play(sqlite_url, scene)
+
+
+async def all_ended(cloud: VolumeCloud) -> None:
+    async with asyncio.timeout(20):
+        while await cloud.db.fetch_value("SELECT COUNT(*) FROM operations WHERE finished_at IS NULL"):
+            await asyncio.sleep(0.01)
 
 
 def test_without_qemu_raw_images_still_work(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

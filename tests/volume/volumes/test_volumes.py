@@ -297,6 +297,8 @@ def test_snapshots_go_with_their_volume_only_if_asked(database_url: str) -> None
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volume_snapshots SET status = 'error' WHERE id = $1", snapshot_id)
             assert (await c.delete(path + "?cascade=true")).status == 202
+            copied = await c.post("/volumes", {"volume": {"snapshot_id": snapshot_id}})
+            assert copied.status in (400, 404)  # it goes too, or has gone
             await c.gone(path)
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volume_snapshots") == 0
 

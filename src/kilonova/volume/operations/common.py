@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from kilonova.http.client import Unreachable
 from kilonova.image.client import ImageError
 from kilonova.operations import Failed, Operation, Passing
-from kilonova.store import Reader, Row
+from kilonova.store import Row, Transaction
 from kilonova.volume.conversion import Unacceptable
 from kilonova.volume.files import TooBig, VolumeFiles
 
@@ -45,20 +45,24 @@ def is_again(op: Operation) -> bool:
     return op.epoch > 1 or op.attempt > 0
 
 
-async def volume_of(op: Operation, reader: Reader | None = None) -> Row:
-    """The operation's volume as it is now."""
-    volume_id = op.params["volume_id"]
-    row = await (reader or op.db).fetch_one("SELECT * FROM volumes WHERE id = $1", volume_id)
-    if row is None:
-        raise Failed(f"Volume {volume_id} could not be found.")
-    return row
+async def volume_of(op: Operation, tx: Transaction | None = None) -> Row:
+    """The operation's volume as it is now, and stays until `tx` ends; one that is being deleted counts as gone.
+
+    So nobody gives content to a volume whose deletion has removed all that it saw.
+    """
+    return await _row_of(op, tx, "volumes", op.params["volume_id"])
 
 
-async def snapshot_of(op: Operation, reader: Reader | None = None) -> Row:
-    snapshot_id = op.params["snapshot_id"]
-    row = await (reader or op.db).fetch_one("SELECT * FROM volume_snapshots WHERE id = $1", snapshot_id)
+async def snapshot_of(op: Operation, tx: Transaction | None = None) -> Row:
+    """Likewise the operation's snapshot."""
+    return await _row_of(op, tx, "volume_snapshots", op.params["snapshot_id"])
+
+
+async def _row_of(op: Operation, tx: Transaction | None, table: str, ident: str) -> Row:
+    sql = f"SELECT * FROM {table} WHERE id = $1 AND status <> 'deleting'"
+    row = await (tx.fetch_one(f"{sql} FOR UPDATE", ident) if tx else op.db.fetch_one(sql, ident))
     if row is None:
-        raise Failed(f"Snapshot {snapshot_id} could not be found.")
+        raise Failed(f"{ident} was deleted meanwhile.")
     return row
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations.common import LANE, explained, files_of
+from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
 
 
 class DeleteVolume(Operation):
-    """`params`: `volume_id`, `cascade` (may be left out). The volume is in the status `deleting`."""
+    """`params`: `volume_id`, `cascade` (may be left out). The volume is in the status `deleting`, and so
+    are the snapshots that go with it."""
 
     kind = "delete volume"
     lane = LANE
@@ -23,7 +25,10 @@ class DeleteVolume(Operation):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        await model.set_status(tx, self.params["volume_id"], states.ERROR_DELETING)
+        volume_id = self.params["volume_id"]
+        await model.set_status(tx, volume_id, states.ERROR_DELETING)
+        if self.params.get("cascade"):
+            await snapshots.set_status_of(tx, volume_id, snapshots.ERROR_DELETING)
 
 
 async def remove(op: Operation) -> None:
@@ -39,6 +44,8 @@ async def remove(op: Operation) -> None:
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
+    volume_id = op.params["volume_id"]
+    await model.get(tx, volume_id, lock=True)  # before its snapshots, like everywhere
     if op.params.get("cascade"):
-        await tx.execute("DELETE FROM volume_snapshots WHERE volume_id = $1", op.params["volume_id"])
-    await model.delete_row(tx, op.params["volume_id"])
+        await tx.execute("DELETE FROM volume_snapshots WHERE volume_id = $1", volume_id)
+    await model.delete_row(tx, volume_id)

@@ -40,7 +40,7 @@ class MakeSnapshot(Operation):
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         await tx.execute(
-            "UPDATE volume_snapshots SET status = 'error', updated_at = $2 WHERE id = $1",
+            "UPDATE volume_snapshots SET status = 'error', updated_at = $2 WHERE id = $1 AND status <> 'deleting'",
             self.params["snapshot_id"],
             clock.now(),
         )

@@ -11,6 +11,8 @@ from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
 from kilonova.volume.volumes import model, states
 
+ACTION = "create"
+
 
 class MakeVolume(Operation):
     """`params`: `volume_id`, `source` (see `content.Source`). The volume's row is there, in the status `creating`."""
@@ -27,7 +29,7 @@ class MakeVolume(Operation):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        await model.set_status(tx, self.params["volume_id"], states.ERROR)
+        await model.leave(tx, self.params["volume_id"], ACTION, ok=False)
 
 
 async def write(op: Operation) -> dict[str, Any]:
@@ -35,10 +37,15 @@ async def write(op: Operation) -> dict[str, Any]:
     source: content.Source = op.params["source"]
     if source and "image" in source:
         async with op.db.transaction() as tx:
-            await tx.execute("UPDATE volumes SET status = $2 WHERE id = $1", volume["id"], states.DOWNLOADING)
+            await tx.execute(
+                "UPDATE volumes SET status = $2 WHERE id = $1 AND status = $3",
+                volume["id"],
+                states.DOWNLOADING,
+                states.CREATING,
+            )
     return await replacing.write(op, volume, source)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
     await replacing.take(op, tx)
-    await model.set_status(tx, op.params["volume_id"], states.AVAILABLE)
+    await model.leave(tx, op.params["volume_id"], ACTION)

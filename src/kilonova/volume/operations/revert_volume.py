@@ -47,7 +47,7 @@ async def settle(op: Operation, tx: Transaction) -> None:
 async def _free_snapshot(tx: Transaction, op: Operation) -> None:
     """The snapshot was only read: it is what it was."""
     await tx.execute(
-        "UPDATE volume_snapshots SET status = 'available', updated_at = $2 WHERE id = $1",
+        "UPDATE volume_snapshots SET status = 'available', updated_at = $2 WHERE id = $1 AND status = 'restoring'",
         op.params["snapshot_id"],
         clock.now(),
     )

@@ -68,6 +68,13 @@ async def change(tx: Transaction, snapshot_id: str, values: Mapping[str, Any]) -
     await tx.execute(f"UPDATE volume_snapshots SET {changes} WHERE id = $1", snapshot_id, *values.values())
 
 
+async def set_status_of(tx: Transaction, volume_id: str, status: str) -> None:
+    """Of all snapshots of the volume."""
+    await tx.execute(
+        "UPDATE volume_snapshots SET status = $2, updated_at = $3 WHERE volume_id = $1", volume_id, status, clock.now()
+    )
+
+
 async def set_metadata(tx: Transaction, snapshot_id: str, metadata: Mapping[str, str]) -> None:
     """Add these, or change those that are there."""
     await tx.execute_many(

@@ -7,10 +7,10 @@ from kilonova.http.errors import BadRequest
 from kilonova.operations import begin
 from kilonova.store import Row, Transaction
 from kilonova.volume.operations.delete_volume import DeleteVolume
+from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
 
-_ATTACHED = "SELECT 1 FROM volume_attachments WHERE volume_id = $1"
-_SNAPSHOTS = "SELECT status FROM volume_snapshots WHERE volume_id = $1"
+_SNAPSHOTS = "SELECT status FROM volume_snapshots WHERE volume_id = $1 FOR UPDATE"
 _COPIED = "SELECT 1 FROM volumes WHERE source_volume_id = $1 AND status = $2"
 _SNAPSHOTS_COPIED = (
     "SELECT 1 FROM volumes v JOIN volume_snapshots s ON s.id = v.snapshot_id WHERE s.volume_id = $1 AND v.status = $2"
@@ -22,13 +22,14 @@ async def delete(ctx: Context, tx: Transaction, volume: Row, *, cascade: bool = 
     if not force:
         states.check(volume, "delete")
     volume_id = volume["id"]
-    if await tx.fetch_value(_ATTACHED, volume_id) is not None:
-        raise BadRequest(f"Invalid volume: Volume {volume_id} is still attached, detach volume first.")
+    await model.check_detached(tx, volume_id)
     await _check_snapshots(tx, volume_id, cascade)
     for copying in (_COPIED, _SNAPSHOTS_COPIED):
         if await tx.fetch_value(copying, volume_id, states.CREATING) is not None:
             raise BadRequest(f"Invalid volume: Volume {volume_id} is being copied.")
     await model.set_status(tx, volume_id, states.DELETING)
+    if cascade:
+        await snapshots.set_status_of(tx, volume_id, snapshots.DELETING)
     await begin(
         tx,
         DeleteVolume,
@@ -43,5 +44,5 @@ async def _check_snapshots(tx: Transaction, volume_id: str, cascade: bool) -> No
     found = [row["status"] for row in await tx.fetch(_SNAPSHOTS, volume_id)]
     if found and not cascade:
         raise BadRequest(f"Invalid volume: Volume {volume_id} still has {len(found)} dependent snapshots.")
-    if any(status not in ("available", "error", "error_deleting") for status in found):
+    if any(status not in snapshots.DELETABLE for status in found):
         raise BadRequest(f"Invalid volume: snapshots of volume {volume_id} are being made or deleted.")

@@ -9,7 +9,7 @@ import orjson
 
 from kilonova import clock
 from kilonova.http import Context
-from kilonova.http.errors import NotFound
+from kilonova.http.errors import BadRequest, NotFound
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.volumes import states
 
@@ -129,17 +129,25 @@ async def enter(tx: Transaction, volume: Row, action: str) -> None:
 
 
 async def leave(tx: Transaction, volume_id: str, action: str, *, ok: bool = True) -> None:
-    """The end of what `enter` began."""
+    """The end of what `enter` began. A volume whose deletion was forced meanwhile stays what it is."""
     transition = states.TRANSITIONS[action]
     status = transition.then if ok else transition.failed
     assert status is not None, f"{action} ends in no status"
-    await set_status(tx, volume_id, await settled(tx, volume_id) if status == states.SETTLED else status)
+    volume = await get(tx, volume_id, lock=True)
+    if volume is not None and volume["status"] != states.DELETING:
+        await set_status(tx, volume_id, await settled(tx, volume_id) if status == states.SETTLED else status)
 
 
 async def settled(reader: Reader, volume_id: str) -> str:
     """What the volume's attachments make of it while nothing else is under way."""
     rows = await reader.fetch("SELECT status FROM volume_attachments WHERE volume_id = $1", volume_id)
     return states.of_attachments([row["status"] for row in rows])
+
+
+async def check_detached(reader: Reader, volume_id: str) -> None:
+    """Refuse (400) what nobody may do to a volume that is somebody's, whatever its status."""
+    if await reader.fetch_value("SELECT id FROM volume_attachments WHERE volume_id = $1", volume_id) is not None:
+        raise BadRequest(f"Invalid volume: Volume {volume_id} is still attached, detach volume first.")
 
 
 async def derive_status(tx: Transaction, volume_id: str) -> str:

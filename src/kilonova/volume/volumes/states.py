@@ -54,6 +54,7 @@ class Transition:
 
 
 TRANSITIONS: Mapping[str, Transition] = {
+    "create": Transition("create", (), CREATING, AVAILABLE, failed=ERROR),
     "delete": Transition(
         "delete", (AVAILABLE, ERROR, ERROR_DELETING, ERROR_EXTENDING), DELETING, GONE, failed=ERROR_DELETING
     ),
@@ -68,7 +69,7 @@ TRANSITIONS: Mapping[str, Transition] = {
     "os-retype": Transition("retype", (AVAILABLE, IN_USE)),
     "os-update_readonly_flag": Transition("make read-only or writable", (AVAILABLE,)),
     "os-reserve": Transition("reserve", (AVAILABLE,), then=ATTACHING),
-    "os-unreserve": Transition("unreserve", (ATTACHING,), then=AVAILABLE),
+    "os-unreserve": Transition("unreserve", (ATTACHING,), then=SETTLED),
     "os-attach": Transition("attach", (AVAILABLE, ATTACHING), then=IN_USE),
     "os-begin_detaching": Transition("detach", (IN_USE,), then=DETACHING),
     "os-roll_detaching": Transition("keep", (DETACHING,), then=IN_USE),
