@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.compute.zones.model import create_zone
 from kilonova.hosts.registry import register
 from tests.support import run
-from tests.support.cloud import DEMO, OTHER, fault
+from tests.support.cloud import DEMO, OTHER, fault, host
 from tests.volume.support import VolumeCloud, put_volume, volume_cloud
 
 SCHEDULER = {"host": "kilonova", "binary": "cinder-scheduler"}
@@ -133,8 +134,16 @@ def test_the_pool_and_its_capabilities(database_url: str) -> None:
 def test_zones_and_extensions(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            zones = (await c.get("/os-availability-zone")).json()
-            assert zones == {"availabilityZoneInfo": [{"zoneName": "nova", "zoneState": {"available": True}}]}
+            await register(c.db, [host("host1")])
+            async with c.db.transaction() as tx:
+                await create_zone(tx, "east", ["host1"])
+            zones = (await c.get("/os-availability-zone")).json()["availabilityZoneInfo"]
+            assert zones == [{"zoneName": name, "zoneState": {"available": True}} for name in ("east", "nova")]
+            for asked, zone in (("east", "east"), (None, "nova"), ("nova", "nova")):
+                made = (await c.post("/volumes", {"volume": {"size": 1, "availability_zone": asked}})).json()
+                assert made["volume"]["availability_zone"] == zone
+            refused = await c.post("/volumes", {"volume": {"size": 1, "availability_zone": "west"}})
+            assert "'west'" in fault(refused)[2]
             extensions = (await c.get("/extensions")).json()["extensions"]
             assert {"os-hosts", "os-volume-transfer"} <= {each["alias"] for each in extensions}
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kilonova.compute.zones import model as compute_zones
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.registry import CONDUCTOR
 from kilonova.http.errors import Conflict
@@ -52,6 +53,12 @@ async def change(tx: Transaction, program: str, disabled: bool, reason: str | No
         reason,
         now,
     )
+
+
+async def zones(reader: Reader, config: Config) -> set[str]:
+    """Every zone that servers can be in: all hosts reach the one back end."""
+    default = config.scheduler.default_zone
+    return {default, *await compute_zones.zones(reader, default)}
 
 
 async def check_enabled(reader: Reader) -> None:

@@ -9,10 +9,9 @@ from kilonova.volume.services import model
 
 @api.route("GET", "/os-availability-zone", policy="volume:availability_zone_list")
 async def index(ctx: Context) -> Answer:
-    """List availability zones: the one that the back end is in."""
+    """List availability zones: those that servers can be in."""
     parts = await model.parts(ctx.db, ctx.services.config, ctx.now)
-    zones: dict[str, bool] = {}
-    for part in parts:
-        zones[part["zone"]] = zones.get(part["zone"], False) or not part["disabled"]
-    shown = [{"zoneName": name, "zoneState": {"available": available}} for name, available in zones.items()]
+    available = not all(part["disabled"] for part in parts)
+    names = sorted(await model.zones(ctx.db, ctx.services.config))
+    shown = [{"zoneName": name, "zoneState": {"available": available}} for name in names]
     return Answer({"availabilityZoneInfo": shown})

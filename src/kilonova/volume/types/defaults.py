@@ -6,7 +6,7 @@ from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.volume.api import api
 from kilonova.volume.types import model, schemas
-from kilonova.volume.types.lookup import missing
+from kilonova.volume.types.lookup import kept, missing
 
 PATH = "/default-types/{project_id}"
 
@@ -46,11 +46,12 @@ async def put(ctx: Context, project_id: str) -> Answer:
     if project_id != ctx.token.project_id and not await ctx.services.identity.has_project(project_id):
         raise BadRequest(f"Project ID {project_id[:80]} is not a valid project.")
     reference = ctx.body["default_type"]["volume_type"]
-    async with ctx.db.transaction() as tx:
-        row = await model.find(tx, reference, ctx.token)
-        if row is None:
-            raise missing(reference)
-        await model.set_default(tx, project_id, row)
+    with kept(reference):
+        async with ctx.db.transaction() as tx:
+            row = await model.find(tx, reference, ctx.token)
+            if row is None:
+                raise missing(reference)
+            await model.set_default(tx, project_id, row)
     return Answer({"default_type": ctx.render("default type", {"project_id": project_id, "type_id": row["id"]})})
 
 

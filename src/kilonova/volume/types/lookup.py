@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kilonova import store
 from kilonova.http import Context
 from kilonova.http.errors import NotFound
 from kilonova.store import Row, Transaction
@@ -21,6 +25,15 @@ async def locked(tx: Transaction, type_id: str) -> Row:
     if row is None:
         raise missing(type_id)
     return row
+
+
+@contextmanager
+def kept(reference: str) -> Iterator[None]:
+    """Around a transaction that gives something a type: the type may be deleted at the same time."""
+    try:
+        yield
+    except store.Conflict:
+        raise missing(reference) from None
 
 
 def missing(type_id: str) -> NotFound:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kilonova.compute.schemas import ANYTHING, is_true
 from kilonova.http import Context
-from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.errors import BadRequest
 from kilonova.operations import Operation, begin
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
@@ -17,6 +17,7 @@ from kilonova.volume.operations.revert_volume import RevertVolume
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.types import model as types
+from kilonova.volume.types.lookup import kept, missing
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import attaching, deleting, flags, images, model, states, uploading
 
@@ -129,20 +130,23 @@ async def revert(ctx: Context, volume_id: str) -> None:
 async def retype(ctx: Context, volume_id: str) -> None:
     """Give a volume another type. All types have the same back end, so that it is done at once."""
     reference = ctx.body["os-retype"]["new_type"]
-    async with ctx.db.transaction() as tx:
-        volume = await model.find(ctx, tx, volume_id, rule=RULE + "retype", lock=True)
-        kind = await types.find(tx, reference, ctx.token)
-        if kind is None:
-            raise NotFound(f"Volume type {reference} could not be found.")
-        _check_retype(volume, kind)
-        await quotas.check_retype(tx, volume["project_id"], kind["name"], volume["size"], config=ctx.services.config)
-        await tx.execute(
-            "UPDATE volumes SET type_id = $2, multiattach = $3, updated_at = $4 WHERE id = $1",
-            volume_id,
-            kind["id"],
-            types.is_multiattach(kind),
-            ctx.now,
-        )
+    with kept(reference):
+        async with ctx.db.transaction() as tx:
+            volume = await model.find(ctx, tx, volume_id, rule=RULE + "retype", lock=True)
+            kind = await types.find(tx, reference, ctx.token)
+            if kind is None:
+                raise missing(reference)
+            _check_retype(volume, kind)
+            await quotas.check_retype(
+                tx, volume["project_id"], kind["name"], volume["size"], config=ctx.services.config
+            )
+            await tx.execute(
+                "UPDATE volumes SET type_id = $2, multiattach = $3, updated_at = $4 WHERE id = $1",
+                volume_id,
+                kind["id"],
+                types.is_multiattach(kind),
+                ctx.now,
+            )
 
 
 @api.action(
@@ -168,12 +172,13 @@ async def force_delete(ctx: Context, volume_id: str) -> None:
 async def reset_status(ctx: Context, volume_id: str) -> None:
     """Set the status of a volume, whatever it is; or say that no server has it."""
     asked = ctx.body["os-reset_status"]
+    unused: list[str] = []
     if asked.get("attach_status") == "detached":
-        await attaching.check_unused(ctx, volume_id, ADMIN_RULE + "reset_status", None)
+        unused = await attaching.check_unused(ctx, volume_id, ADMIN_RULE + "reset_status", None)
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=ADMIN_RULE + "reset_status", lock=True)
         if asked.get("attach_status") == "detached":
-            await tx.execute("DELETE FROM volume_attachments WHERE volume_id = $1", volume_id)
+            await tx.execute("DELETE FROM volume_attachments WHERE id = ANY($1)", unused)
         elif asked.get("attach_status") and await model.settled(tx, volume_id) != states.IN_USE:
             raise BadRequest(f"Invalid volume: Volume {volume_id} has no attachment, so that no server has it.")
         await model.set_status(tx, volume_id, asked.get("status") or volume["status"])

@@ -54,6 +54,7 @@ async def attach(ctx: Context, volume_id: str) -> None:
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "attach", lock=True)
         states.check(volume, "os-attach")
+        connecting.check_alone(volume, await attachments.of_volume(tx, volume_id), server_id)
         row = {
             "id": new_id(),
             "volume_id": volume_id,
@@ -75,21 +76,21 @@ async def attach(ctx: Context, volume_id: str) -> None:
 async def detach(ctx: Context, volume_id: str) -> None:
     """Say that a server, or a host, does not have a volume any more."""
     asked = ctx.body["os-detach"] or {}
-    await check_unused(ctx, volume_id, RULE + "detach", asked.get("attachment_id"))
+    unused = await check_unused(ctx, volume_id, RULE + "detach", asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "detach", lock=True)
         states.check(volume, "os-detach")
-        await _detach(tx, volume, asked.get("attachment_id"))
+        await _detach(tx, volume, asked.get("attachment_id"), unused)
 
 
 @api.action("os-force_detach", at=VOLUME_ACTION, checks=[FORCE], body=schemas.FORCE_DETACH, status=202)
 async def force_detach(ctx: Context, volume_id: str) -> None:
     """Take a volume from a server, or a host, whatever its status."""
     asked = ctx.body["os-force_detach"] or {}
-    await check_unused(ctx, volume_id, FORCE, asked.get("attachment_id"))
+    unused = await check_unused(ctx, volume_id, FORCE, asked.get("attachment_id"))
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=FORCE, lock=True)
-        await _detach(tx, volume, asked.get("attachment_id"))
+        await _detach(tx, volume, asked.get("attachment_id"), unused)
         if volume["status"] not in states.BUSY:
             await model.set_status(tx, volume_id, await model.settled(tx, volume_id))
 
@@ -128,18 +129,23 @@ async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + rule, lock=True)
         transition = states.check(volume, action)
         assert transition.then is not None
-        await model.set_status(tx, volume_id, transition.then)
+        settled = transition.then == states.SETTLED
+        await model.set_status(tx, volume_id, await model.settled(tx, volume_id) if settled else transition.then)
 
 
-async def check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> None:
-    """Refuse (409) what would take the volume from a server that has it; of one attachment, or of all."""
+async def check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> list[str]:
+    """Refuse (409) what would take the volume from a server that has it; of one attachment, or of all.
+
+    The ids of those that were looked at: others may come meanwhile.
+    """
     await model.find(ctx, ctx.db, volume_id, rule=rule)
-    for row in await attachments.of_volume(ctx.db, volume_id):
-        if attachment_id in (None, row["id"]):
-            await guarding.check_unused(ctx, row)
+    rows = [row for row in await attachments.of_volume(ctx.db, volume_id) if attachment_id in (None, row["id"])]
+    for row in rows:
+        await guarding.check_unused(ctx, row)
+    return [row["id"] for row in rows]
 
 
-async def _detach(tx: Transaction, volume: Row, attachment_id: str | None) -> None:
+async def _detach(tx: Transaction, volume: Row, attachment_id: str | None, unused: list[str]) -> None:
     there = await attachments.of_volume(tx, volume["id"])
     if attachment_id is not None:
         there = [row for row in there if row["id"] == attachment_id]
@@ -150,5 +156,6 @@ async def _detach(tx: Transaction, volume: Row, attachment_id: str | None) -> No
             f"Invalid volume: Volume {volume['id']} is attached several times: say which one by attachment_id."
         )
     for row in there:
-        await attachments.delete(tx, row["id"])
+        if row["id"] in unused:
+            await attachments.delete(tx, row["id"])
     await model.derive_status(tx, volume["id"])

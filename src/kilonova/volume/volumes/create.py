@@ -16,7 +16,9 @@ from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.operations.make_volume import MakeVolume
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.services import model as services
+from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.types import model as types
+from kilonova.volume.types.lookup import kept
 from kilonova.volume.volumes import images, model, states
 
 RULE = "volume:"
@@ -51,28 +53,34 @@ async def create(ctx: Context) -> Row:
     if ctx.token.project_id is None:
         raise Forbidden("A volume belongs to a project, and this token is of none.")
     _refuse_what_is_not_offered(body)
-    zone = _zone(ctx, body.get("availability_zone"))
+    zone = await _zone(ctx, body.get("availability_zone"))
     image = await _image(ctx, body)
-    async with ctx.db.transaction() as tx:
-        await services.check_enabled(tx)
-        source = await _source(ctx, tx, body, image)
-        size = _size(body.get("size"), source)
-        kind = await _type(ctx, tx, body.get("volume_type"), source)
-        volume = {**_record(ctx, body, source, kind), "size": size, "zone": zone}
-        await quotas.check(
-            tx, volume["project_id"], kind["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
-        )
-        volume["metadata"] = body.get("metadata") or {}
-        await model.insert(tx, volume, volume["metadata"])
-        await begin(
-            tx,
-            MakeVolume,
-            params={"volume_id": volume["id"], "source": source.parameter},
-            project_id=volume["project_id"],
-            user_id=volume["user_id"],
-            request_id=ctx.request_id,
-        )
-    volume["attachments"] = []
+    with kept(body.get("volume_type") or types.DEFAULT):
+        async with ctx.db.transaction() as tx:
+            volume = await _insert(ctx, tx, zone, image)
+    return {**volume, "attachments": []}
+
+
+async def _insert(ctx: Context, tx: Transaction, zone: str, image: images.Image | None) -> Row:
+    body = ctx.body["volume"]
+    await services.check_enabled(tx)
+    source = await _source(ctx, tx, body, image)
+    size = _size(body.get("size"), source)
+    kind = await _type(ctx, tx, body.get("volume_type"), source)
+    volume = {**_record(ctx, body, source, kind), "size": size, "zone": zone}
+    await quotas.check(
+        tx, volume["project_id"], kind["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
+    )
+    volume["metadata"] = body.get("metadata") or {}
+    await model.insert(tx, volume, volume["metadata"])
+    await begin(
+        tx,
+        MakeVolume,
+        params={"volume_id": volume["id"], "source": source.parameter},
+        project_id=volume["project_id"],
+        user_id=volume["user_id"],
+        request_id=ctx.request_id,
+    )
     return volume
 
 
@@ -87,12 +95,12 @@ def _refuse_what_is_not_offered(body: dict[str, Any]) -> None:
         raise BadRequest("A volume is made of one thing: of an image, of a snapshot, or of another volume.")
 
 
-def _zone(ctx: Context, asked: str | None) -> str:
-    """The service has one zone."""
-    zone = ctx.services.config.scheduler.default_zone
-    if asked and asked != zone:
+async def _zone(ctx: Context, asked: str | None) -> str:
+    if not asked:
+        return ctx.services.config.scheduler.default_zone
+    if asked not in await services.zones(ctx.db, ctx.services.config):
         raise BadRequest(f"Invalid input received: Availability zone '{asked}' is invalid.")
-    return zone
+    return asked
 
 
 # What it is made of
@@ -130,18 +138,17 @@ async def _volume(ctx: Context, tx: Transaction, volume_id: str) -> Source:
 
 
 async def _snapshot(ctx: Context, tx: Transaction, snapshot_id: str) -> Source:
-    row = await tx.fetch_one(
-        "SELECT s.*, v.type_id FROM volume_snapshots s JOIN volumes v ON v.id = s.volume_id WHERE s.id = $1 FOR UPDATE",
-        snapshot_id,
-    )
-    if row is None or not ctx.may("volume:get_snapshot", model.target(row)):
-        raise NotFound(f"Snapshot {snapshot_id} could not be found.")
-    if row["status"] != "available":
+    """It stays locked as well, after its volume like everywhere."""
+    found = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW)
+    volume = await model.get(tx, found["volume_id"], lock=True)
+    row = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW, lock=True)
+    assert volume is not None, "a volume does not go before its snapshots"
+    if row["status"] != snapshots.AVAILABLE:
         raise BadRequest(
             "Invalid snapshot: Originating snapshot status must be one of 'available' values, but it is"
             f" {row['status']}."
         )
-    return Source(kind="snapshot", id=snapshot_id, size=row["size"], type_id=row["type_id"])
+    return Source(kind="snapshot", id=snapshot_id, size=row["size"], type_id=volume["type_id"])
 
 
 def _root_snapshot(image: images.Image) -> str | None:
