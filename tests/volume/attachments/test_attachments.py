@@ -130,6 +130,27 @@ def test_a_server_that_moves_has_two_and_others_none(database_url: str) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("said", ["available", "attaching"])
+def test_what_somebody_has_is_nobody_elses_whatever_its_status(database_url: str, said: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            volume_id = await put_volume(c.db)
+            path = f"/volumes/{volume_id}/action"
+            await attached(c, volume_id, connector=CONNECTOR)
+            assert (await c.post(path, {"os-reset_status": {"status": said}}, as_="admin")).status == 202
+            assert (await attach(c, volume_id, OTHER_SERVER)).status == 400
+            old_way = {"instance_uuid": OTHER_SERVER, "mountpoint": "/dev/vdb"}
+            assert (await c.post(path, {"os-attach": old_way})).status == 400
+            assert (await c.post("/volume-transfers", {"transfer": {"volume_id": volume_id}})).status == 400
+            assert await status(c, volume_id) == said
+            await c.post(path, {"os-unreserve": {}})
+            assert (await attach(c, volume_id, OTHER_SERVER)).status == 400
+            assert (await attach(c, volume_id, SERVER)).status == 200
+            assert await status(c, volume_id) == "attaching"
+
+    run(scenario())
+
+
 def test_shared_volumes_are_for_several(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:

@@ -35,6 +35,20 @@ async def owner(c: VolumeCloud, table: str, ident: str) -> tuple[str, str, str]:
     return row["project_id"], row["user_id"], row["status"]
 
 
+def test_the_last_offer_counts(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            volume_id = await put_volume(c.db)
+            first = await offer(c, volume_id)
+            freed = {"os-reset_status": {"status": "available"}}
+            assert (await c.post(f"/volumes/{volume_id}/action", freed, as_="admin")).status == 202
+            second = await offer(c, volume_id)
+            assert (await accept(c, first)).status == 404
+            assert (await accept(c, second)).status == 202
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("path, version", [(OLD, "3.0"), (NEW, "3.55"), (NEW, "3.71")])
 def test_offered_and_taken_over(database_url: str, path: str, version: str) -> None:
     async def scenario() -> None:

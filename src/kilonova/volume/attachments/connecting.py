@@ -17,15 +17,28 @@ _UNSETTLED = frozenset({states.CREATING, states.DOWNLOADING, states.REVERTING, s
 
 
 def check_free(volume: Row, attachments: list[Row], server_id: str | None) -> None:
-    """A volume is one server's, which may have several attachments while it moves; or anybody's if it is shared."""
+    """Refuse (400) a volume that somebody else has, or has reserved without an attachment."""
     states.check(volume, "attach")
-    if volume["status"] == states.AVAILABLE or volume["multiattach"]:
-        return
-    if not attachments or server_id is None or any(one["server_id"] != server_id for one in attachments):
-        raise BadRequest(
-            f"Invalid volume: Volume {volume['id']} status must be available or downloading to reserve, but the current"
-            f" status is {volume['status']}."
-        )
+    check_alone(volume, attachments, server_id)
+    if not attachments and volume["status"] != states.AVAILABLE and not volume["multiattach"]:
+        raise _taken(volume)
+
+
+def check_alone(volume: Row, attachments: list[Row], server_id: str | None) -> None:
+    """A volume is one server's, which may have several attachments while it moves; or anybody's if it is shared.
+
+    Whatever its status: administrators set that at will.
+    """
+    others = server_id is None or any(one["server_id"] != server_id for one in attachments)
+    if attachments and others and not volume["multiattach"]:
+        raise _taken(volume)
+
+
+def _taken(volume: Row) -> BadRequest:
+    return BadRequest(
+        f"Invalid volume: Volume {volume['id']} status must be available or downloading to reserve, and nobody else may"
+        f" have it, but the current status is {volume['status']}."
+    )
 
 
 def mode_of(volume: Row, asked: str | None) -> str:

@@ -51,6 +51,7 @@ async def create(ctx: Context) -> Answer:
     async with ctx.db.transaction() as tx:
         volume = await volumes.find(ctx, tx, asked["volume_id"], rule=CREATE, lock=True)
         states.check(volume, "transfer")
+        await volumes.check_detached(tx, volume["id"])
         no_snapshots = is_true(asked.get("no_snapshots", False))
         if not no_snapshots:
             _check_snapshots(await model.snapshots(tx, volume["id"]))

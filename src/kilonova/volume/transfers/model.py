@@ -15,6 +15,8 @@ def new_key() -> str:
 
 
 async def create(tx: Transaction, values: dict[str, Any], key: str) -> Row:
+    """An offer of the volume that was there before is over: nobody could take it any more."""
+    await tx.execute("DELETE FROM volume_transfers WHERE volume_id = $1", values["volume_id"])
     salt = secrets.token_hex(8)
     row = {**values, "salt": salt, "key_hash": _hash(salt, key)}
     marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
