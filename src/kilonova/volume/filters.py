@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -46,6 +47,7 @@ _SINCE = {
 }
 # What says how long a page is and in which order, and filters nothing.
 NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir", "all_tenants", "with_count"})
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _COMPARISONS = {"gt": ">", "gte": ">=", "eq": "=", "neq": "<>", "lt": "<", "lte": "<="}
 _SORT_BOTH = 'The "sort_key" and "sort_dir" parameters are deprecated and cannot be used with the "sort" parameter.'
 
@@ -128,26 +130,31 @@ def flag(expression: str) -> Filter:
 
 
 def pairs(condition_of_pair: str) -> Filter:
-    """A dictionary, written as JSON or as Python writes it; `?` in the condition are a key and its value."""
+    """A dictionary; `?` in the condition are a key and its value."""
 
     def condition(conditions: Conditions, key: str, value: str) -> None:
-        for name, wanted in _dictionary(key, value).items():
-            conditions.add(condition_of_pair, str(name), str(wanted))
+        for name, wanted in dictionary(key, value).items():
+            conditions.add(condition_of_pair, name, wanted)
 
     return condition
 
 
-def _dictionary(key: str, text: str) -> dict[Any, Any]:
+def dictionary(key: str, text: str) -> dict[str, str]:
+    """Written as JSON or as Python writes it, with nothing in it that no text in the database can have."""
     try:
-        found = orjson.loads(text)
-    except ValueError:
-        try:
-            found = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found = None
-    if not isinstance(found, dict):
+        found = {str(name): str(wanted) for name, wanted in _read(text).items()}
+    except (ValueError, SyntaxError, MemoryError, RecursionError, AttributeError):
+        found = None
+    if found is None or any(_UNSTORABLE.search(part) for pair in found.items() for part in pair):
         raise BadRequest(f"Invalid input received: {key} must be a dictionary, not {text[:80]!r}.")
     return found
+
+
+def _read(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
 
 
 def time(column: str, ctx: Context) -> Filter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 from kilonova import store
@@ -10,7 +9,7 @@ from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.store import Row
-from kilonova.volume import paging
+from kilonova.volume import filters, paging
 from kilonova.volume.api import api
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.types import access, defaults, encryption, model, schemas, specs, views
@@ -138,17 +137,10 @@ def _is_public(ctx: Context) -> bool | None:
 
 
 def _asked_specs(ctx: Context) -> dict[str, str]:
-    """Clients write the extra specs that they look for as Python would: {'key': 'value'}."""
     asked = ctx.query_one("extra_specs")
     if asked is None or not ctx.behaves(BY_SPECS):
         return {}
-    try:
-        found = ast.literal_eval(asked)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(part, str) for pair in found.items() for part in pair):
-        raise BadRequest("Could not evaluate the filter extra_specs: it is no set of keys and values.")
-    return found
+    return filters.dictionary("extra_specs", asked)
 
 
 def _changes(body: dict[str, Any]) -> dict[str, Any]:
