@@ -157,6 +157,7 @@ def test_services_that_do_not_say_their_version(status: int, body: Any, error: t
     [
         (409, {"conflictingRequest": {"code": 409, "message": "No."}}, VolumeError, "No."),
         (400, b"nonsense", VolumeError, "answered 400"),
+        (200, b"<html>", Unreachable, "cannot be read"),
         (500, {"computeFault": {"message": "Oh."}}, Unreachable, "Oh."),
         (429, {"overLimit": {"message": "Slow down."}}, Unreachable, "Slow down."),
     ],

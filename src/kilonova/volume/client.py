@@ -217,7 +217,10 @@ class VolumeClient:
         answer = await self._caller.request(method, _path(auth, path), headers=headers, json=json)
         if answer.status >= 400:
             raise _error(answer.status, answer.body)
-        return answer.json() if answer.body else None
+        try:
+            return answer.json() if answer.body else None
+        except ValueError:
+            raise Unreachable("the volume service answered what cannot be read") from None
 
 
 def _path(auth: Auth, path: str) -> str:

@@ -25,6 +25,8 @@ from kilonova.store import Transaction
 RELEASE, DELETE_VOLUMES = "release volumes", "delete volumes"
 # Those that a server without volumes does not need.
 WITH_VOLUMES = frozenset({RELEASE, DELETE_VOLUMES})
+# Of a volume service that is away, the return is waited for: nobody has to ask for the deletion again.
+VOLUMES_SECONDS = 24 * 3600.0
 
 
 class Delete(Operation):
@@ -37,14 +39,20 @@ class Delete(Operation):
         return (
             Step("destroy guest", destroy, undo=None, why="a destroyed guest cannot be had back", deadline=1800),
             Step("discard old guest", discard, undo=None, why="nobody goes back to it any more", deadline=1800),
-            Step(RELEASE, release_volumes, undo=None, why="the guest that used them is gone", deadline=600),
+            Step(
+                RELEASE,
+                release_volumes,
+                undo=None,
+                why="the guest that used them is gone",
+                deadline=VOLUMES_SECONDS,
+            ),
             Step("drop ports", drop_ports, undo=None, why="the guest that used them is gone", deadline=600),
             Step(
                 DELETE_VOLUMES,
                 new_volumes.delete,
                 undo=None,
                 why="a deleted volume cannot be had back",
-                deadline=600,
+                deadline=VOLUMES_SECONDS,
             ),
             Step("settle", settle, undo=None, why="one transaction: shares and record", deadline=30, transaction=True),
         )
