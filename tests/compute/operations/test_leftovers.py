@@ -10,15 +10,17 @@ from kilonova.compute.operations.leftovers import ParkGuest, RestoreGuest
 from kilonova.hosts.messages import Command, Park, PowerOff, Unpark
 from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
-from kilonova.store import Database, Transaction
+from kilonova.operations.testing import Fault, Injection
+from kilonova.store import Database, Transaction, open_database
+from tests.compute.operations import test_resize, test_revert_resize
 from tests.compute.operations.test_confirm_resize import ResizedServer
 from tests.compute.operations.test_silence import all_done
 from tests.compute.operations.worlds import ServerOperation, World
 from tests.compute.servers.moves import HOST, moved
-from tests.compute.servers.support import guest_on, hypervisors
+from tests.compute.servers.support import guest_on, hypervisors, rules
 from tests.compute.servers.test_resizing import confirm, resized
 from tests.support import run
-from tests.support.whole import Whole, whole
+from tests.support.whole import Whole, whole, working
 
 
 async def change(c: Whole, host: str, *verbs: Any) -> None:
@@ -112,5 +114,39 @@ def test_a_server_that_has_come_back_since_is_left_alone(database_url: str, kind
             assert [(host, state) for host, state in await c.everything() if not state.slot] == before
             # What nobody will ever take out is removed, by whoever would have taken it out.
             assert len(await c.kept()) == (kind is ParkGuest)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("revert", [False, True])
+def test_workers_that_die_after_something_was_left_do_not_make_it_stale(sqlite_url: str, revert: bool) -> None:
+    """The host answers again, and would take a later command of the operation for the reason to forget it."""
+    tests: Any = test_revert_resize.TestRevertResize() if revert else test_resize.TestMigrate()
+    last = "hand back" if revert else "hand over"
+    kills = [Fault("kill", "undo", point, frozenset({"stop guest"})) for point in ("before", "after")]
+
+    async def scenario() -> None:
+        db = await open_database(sqlite_url)
+        world = await tests.prepare(db)
+        before = await tests.census(db, world)
+        world.config.operations.host_seconds = 0.1
+        host = await db.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
+        with rules(world.cloud) as sim:
+            for step in ("unpark", "describe"):
+                sim.add_failure(host, step, "unreachable", None, None)
+            faults = Injection(tests.operation.kind, [Fault("fail", "forward", "before", frozenset({last})), *kills])
+            async with db.transaction() as tx:
+                identity = await tests.begin(tx, world)
+            row = await tests._work(db, world, identity, faults)
+            assert row["state"] == "failed"
+            assert (await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL")) == [
+                {"kind": "restore guest"}
+            ]
+            sim.clear()
+        async with working(db, world):
+            await all_done(world.cloud)
+        assert await tests.census(db, world) == before
+        await tests.dismantle(world)
+        await db.close()
 
     run(scenario())

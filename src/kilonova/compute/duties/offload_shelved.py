@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kilonova import clock
@@ -15,7 +16,7 @@ EVERY = 5.0
 # Seconds until one is tried again that could not leave.
 _AGAIN = 300.0
 _AT_ONCE = 500
-_NEVER = 0.0
+_NEVER = -math.inf
 
 _DUE = f"""
 SELECT s.id FROM servers s

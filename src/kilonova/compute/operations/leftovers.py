@@ -112,9 +112,12 @@ async def restore(
 ) -> None:
     """Have the operation's guest on the host again as it was: now, or on its return.
 
-    A server that is about to be deleted does not need it, nor does a guest that is gone.
+    A server that is about to be deleted does not need it, nor does a guest that is gone. One that is to come out of the
+    operation's slot on the host's return will be as it was then; the host must not hear of the operation before.
     """
-    if slot is None and await model.is_being_deleted(op.db, str(op.server_id)):
+    if slot is None and (
+        await model.is_being_deleted(op.db, str(op.server_id)) or await is_unrestored(op, host, slot=op.id)
+    ):
         return
     disks = await volumes.disks(op) if slot is not None else []
     for verb in _restoring(str(op.server_id), slot, aside, running, disks):
