@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from kilonova.http.client import Response
@@ -22,7 +23,7 @@ from tests.compute.volume_attachments.support import (
 )
 from tests.support import run
 from tests.support.cloud import fault, put_server
-from tests.support.volumes import boot_from, device, make_volume, root_of, volume, volume_act, volume_until
+from tests.support.volumes import Between, boot_from, device, make_volume, root_of, volume, volume_act, volume_until
 from tests.support.whole import Whole, whole
 
 NOBODY = "11111111-1111-1111-1111-111111111111"
@@ -135,11 +136,19 @@ def test_of_two_servers_one_gets_the_volume(database_url: str) -> None:
         async with whole(database_url, hosts=1) as c:
             servers = [(await c.active())["id"] for _ in range(2)]
             volume_id = await make_volume(c)
+            free = orjson.dumps({"volume": await volume(c, volume_id)})
             answers = await asyncio.gather(*(ask_attach(c, server_id, volume_id) for server_id in servers))
-            assert sorted(answer.status for answer in answers) == [202, 400]
+            won, lost = sorted(zip(answers, servers, strict=True), key=lambda one: one[0].status)
+            assert (won[0].status, lost[0].status) == (202, 400)
             (seen,) = (await volume_until(c, volume_id, "in-use"))["attachments"]
-            winner = servers[[answer.status for answer in answers].index(202)]
-            assert seen["server_id"] == winner
+            assert seen["server_id"] == won[1]
+            await idle(c, won[1])
+
+            async def as_it_was(method: str, path: str, body: Any) -> Response | None:
+                return Response(200, {}, free) if path.endswith(f"/volumes/{volume_id}") else None
+
+            Between(c).hook = as_it_was
+            await refused(c, await ask_attach(c, lost[1], volume_id), 400, "is attached to another instance")
 
     run(scenario())
 

@@ -114,11 +114,15 @@ def _request(device: Row) -> dict[str, Any]:
 
 
 async def _made(op: Operation, device: Row) -> list[dict[str, Any]]:
-    """What an earlier run has made for the device. A service that does not know the filter gives others as well."""
+    """What an earlier run has made for the device, unless it is about to go.
+
+    A service that does not know the filter gives others as well.
+    """
     told = f'{{"{DEVICE}": "{device["uuid"]}"}}'
     auth = await op.services.identity.auth()
     found = await op.services.volume.volumes(auth, {"all_tenants": "1", "metadata": told})
-    return [volume for volume in found if volume["metadata"].get(DEVICE) == device["uuid"]]
+    own = [volume for volume in found if volume["metadata"].get(DEVICE) == device["uuid"]]
+    return [volume for volume in own if volume["status"] != "deleting"]
 
 
 async def _wait_a_little(op: Operation) -> None:

@@ -54,15 +54,15 @@ def check_server(row: Row, volume: Item, tag: str | None) -> None:
 
 
 async def check_nobody_else(tx: Transaction, server_id: str, volume: Item) -> None:
-    """That no other server is about to get it: what the volume service says of it may be a moment old."""
+    """That no other server has it or is about to get it: what the volume service said of it may be a moment old."""
     await tx.hold(f"volume {volume['id']}")
     if not volume["multiattach"] and await tx.fetch_value(_TAKEN, volume["id"], server_id):
-        raise invalid(f"volume '{volume['id']}' is being attached to another instance.")
+        raise invalid(f"volume '{volume['id']}' is attached to another instance, or about to be.")
 
 
 _TAKEN = """
-SELECT 1 FROM block_devices d WHERE d.volume_id = $1 AND d.server_id <> $2 AND EXISTS (
-    SELECT 1 FROM operations o WHERE o.server_id = d.server_id AND o.finished_at IS NULL)
+SELECT 1 FROM block_devices d WHERE d.volume_id = $1 AND d.server_id <> $2 AND (d.attachment_id IS NOT NULL OR EXISTS (
+    SELECT 1 FROM operations o WHERE o.server_id = d.server_id AND o.finished_at IS NULL))
 """
 
 
