@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 from kilonova.hosts.messages import Guest
 from kilonova.identity.client import Auth
+from tests.compute.servers.support import guest_on
 from tests.support.cloud import DEMO, fault
 from tests.support.whole import PATIENCE, Whole
 
@@ -51,17 +48,5 @@ async def refused(c: Whole, *, version: str = "2.96", **keys: Any) -> tuple[int,
 
 
 def guest_of(c: Whole, shown: dict[str, Any]) -> Guest:
-    """The guest as the server's host keeps it."""
-    with _store(c) as store:
-        found = store.spec(shown["OS-EXT-SRV-ATTR:host"], shown["id"])
-    assert found is not None
-    return found
-
-
-@contextmanager
-def _store(c: Whole) -> Iterator[SimStore]:
-    store = SimStore(Path(c.services.config.data) / FILE_NAME)
-    try:
-        yield store
-    finally:
-        store.close()
+    """What the server's host was asked to build."""
+    return guest_on(c, shown["OS-EXT-SRV-ATTR:host"], shown["id"])

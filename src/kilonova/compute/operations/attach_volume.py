@@ -8,7 +8,7 @@ from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.servers import model
 from kilonova.hosts.messages import AttachDisk
 from kilonova.operations import Failed, Operation, Step
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 ATTACH = "attach disk"
 
@@ -37,12 +37,12 @@ class AttachVolume(Harmless):
 
 
 async def reserve(op: Operation) -> None:
-    await volumes.reserve(op, await device_of(op))
+    await volumes.reserve(op, await volumes.device_of(op))
 
 
 async def release(op: Operation) -> None:
     """Not what the guest on a silent host may still have."""
-    server, device = await server_of(op), await device_of(op)
+    server, device = await server_of(op), await volumes.device_of(op)
     if not (server["host"] and await left_disks.is_left(op, server["host"], device["volume_id"])):
         await volumes.release(op, [device])
 
@@ -50,34 +50,27 @@ async def release(op: Operation) -> None:
 async def connect(op: Operation) -> None:
     server = await server_of(op)
     if server["host"]:
-        await volumes.connect(op, await device_of(op), server["host"])
+        await volumes.connect(op, await volumes.device_of(op), server["host"])
 
 
 async def attach(op: Operation) -> None:
     server = await server_of(op)
     if server["host"]:
-        disk = devices.disk_of(await device_of(op))
+        disk = devices.disk_of(await volumes.device_of(op))
         await silence.demand(op, server["host"], ATTACH, AttachDisk(guest_id=server["id"], disk=disk))
 
 
 async def detach(op: Operation) -> None:
-    server, device = await server_of(op), await device_of(op)
+    server, device = await server_of(op), await volumes.device_of(op)
     if server["host"]:
         await left_disks.take(op, server["host"], f"undo {ATTACH}", device["volume_id"])
 
 
 async def complete(op: Operation) -> None:
     """Also of a server that has no host: to its users the volume is in use."""
-    await volumes.complete(op, [await device_of(op)])
+    await volumes.complete(op, [await volumes.device_of(op)])
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
     server = await server_of(op, tx)
     await model.settle(tx, server["id"], server["vm_state"], server["power_state"])
-
-
-async def device_of(op: Operation) -> Row:
-    found = await devices.get(op.db, op.params["device"])
-    if found is None:
-        raise Failed("The server no longer has the volume")
-    return found

@@ -51,7 +51,7 @@ async def reserve(op: Operation) -> str:
 
 async def release(op: Operation) -> None:
     """Not what the guest on a silent host may have, nor what could not be taken back."""
-    server, device = await server_of(op), await _device(op)
+    server, device = await server_of(op), await volumes.device_of(op)
     is_kept = device["volume_id"] == op.params["new"]["id"]
     if not is_kept and not await left_disks.is_left(op, server["host"], op.params["old"]):
         await volumes.release(op, [_new(op)])
@@ -59,7 +59,7 @@ async def release(op: Operation) -> None:
 
 async def connect(op: Operation) -> dict[str, Any]:
     """How the server's host reaches the new volume."""
-    server, device, attachment_id = await server_of(op), await _device(op), op.results[RESERVE]
+    server, device, attachment_id = await server_of(op), await volumes.device_of(op), op.results[RESERVE]
     connector = await volumes.connector_of(op, server["host"])
     async with volumes.explained():
         auth = await op.services.identity.auth()
@@ -72,7 +72,7 @@ async def connect(op: Operation) -> dict[str, Any]:
 
 
 async def swap(op: Operation) -> None:
-    server, device = await server_of(op), await _device(op)
+    server, device = await server_of(op), await volumes.device_of(op)
     disk = devices.disk_of({**device, "volume_id": op.params["new"]["id"]}, op.results[CONNECT])
     await silence.demand(
         op, server["host"], SWAP, SwapDisk(guest_id=server["id"], volume_id=op.params["old"], disk=disk)
@@ -81,7 +81,7 @@ async def swap(op: Operation) -> None:
 
 async def swap_back(op: Operation) -> None:
     """What the guest has written since goes along."""
-    server, device = await server_of(op), await _device(op)
+    server, device = await server_of(op), await volumes.device_of(op)
     new = op.params["new"]["id"]
     if device["volume_id"] != new:
         await left_disks.give(op, server["host"], f"undo {SWAP}", device, instead_of=new)
@@ -92,7 +92,7 @@ async def complete(op: Operation) -> None:
 
 
 async def release_old(op: Operation) -> None:
-    await volumes.release(op, [{**await _device(op), "volume_id": op.params["old"]}])
+    await volumes.release(op, [{**await volumes.device_of(op), "volume_id": op.params["old"]}])
 
 
 async def acquire_old(op: Operation) -> None:
@@ -128,13 +128,6 @@ async def settle(op: Operation, tx: Transaction) -> None:
 async def _exchange(op: Operation, tx: Transaction) -> None:
     ready = {"id": op.results[RESERVE], "connection": op.results[CONNECT]}
     await devices.exchange(tx, op.params["device"], op.params["new"], ready)
-
-
-async def _device(op: Operation) -> Row:
-    found = await devices.get(op.db, op.params["device"])
-    if found is None:
-        raise Failed("The server no longer has the volume")
-    return found
 
 
 def _new(op: Operation) -> Row:

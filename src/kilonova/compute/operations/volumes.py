@@ -42,6 +42,14 @@ async def of_server(op: Operation) -> list[Row]:
     return await devices.volumes_of(op.db, str(op.server_id))
 
 
+async def device_of(op: Operation) -> Row:
+    """The device that the operation is about."""
+    found = await devices.get(op.db, op.params["device"])
+    if found is None:
+        raise Failed("The server no longer has the volume")
+    return found
+
+
 # One host after the other. The guest must not run: between two hosts nobody reaches the volume.
 
 
