@@ -119,7 +119,29 @@ async def put_volume(db: Database, **values: Any) -> str:
         "updated_at": 1.0,
         **values,
     }
+    return await _put(db, "volumes", row)
+
+
+async def put_snapshot(db: Database, volume_id: str, **values: Any) -> str:
+    """A snapshot's row likewise."""
+    row = {
+        "id": new_id(),
+        "project_id": DEMO,
+        "user_id": "member-id",
+        "volume_id": volume_id,
+        "name": "s",
+        "size": 1,
+        "status": "available",
+        "bootable": False,
+        "created_at": 1.0,
+        "updated_at": 1.0,
+        **values,
+    }
+    return await _put(db, "volume_snapshots", row)
+
+
+async def _put(db: Database, table: str, row: dict[str, Any]) -> str:
     marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
     async with db.transaction() as tx:
-        await tx.execute(f"INSERT INTO volumes ({', '.join(row)}) VALUES ({marks})", *row.values())
+        await tx.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", *row.values())
     return str(row["id"])

@@ -15,8 +15,8 @@ from kilonova.volume.operations.make_volume import MakeVolume
 from kilonova.volume.recovery import recover
 from tests.support import run
 from tests.support.databases import opened
-from tests.volume.operations.worlds import put_snapshot, start
-from tests.volume.support import TYPE, put_type, put_volume
+from tests.volume.operations.worlds import start
+from tests.volume.support import TYPE, put_snapshot, put_type, put_volume
 
 
 def test_only_what_nobody_knows_is_removed(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_only_what_nobody_knows_is_removed(database_url: str, tmp_path: Path, mo
         async with opened(database_url) as db:
             await put_type(db, TYPE, "__DEFAULT__")
             volume_id = await put_volume(db, data_id="data")
-            snapshot_id = await put_snapshot(db, volume_id)
+            snapshot_id = await put_snapshot(db, volume_id, status="creating")
             async with db.transaction() as tx:
                 await tx.execute("UPDATE volume_snapshots SET data_id = 'data'")
                 working = await start(tx, MakeVolume, volume_id=volume_id, source=None)

@@ -28,11 +28,10 @@ from tests.volume.operations.worlds import (
     on_disk,
     put_attachment,
     put_image,
-    put_snapshot,
     start,
     unfinished,
 )
-from tests.volume.support import put_volume
+from tests.volume.support import put_snapshot, put_volume
 
 
 class TestMakeVolume(VolumeOperation):
@@ -183,7 +182,7 @@ class TestMakeSnapshot(VolumeOperation):
 
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
-        world.snapshot_id = await put_snapshot(db, world.volume_id)
+        world.snapshot_id = await put_snapshot(db, world.volume_id, status="creating")
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:

@@ -22,7 +22,7 @@ from kilonova.volume.operations.make_snapshot import MakeSnapshot
 from kilonova.volume.operations.make_volume import MakeVolume
 from tests.support.cloud import DEMO
 from tests.support.whole import working
-from tests.volume.support import furnish, put_volume
+from tests.volume.support import furnish, put_snapshot, put_volume
 
 # Not a whole number of blocks, with zeros inside and at the end.
 IMAGE = b"first" * 30000 + bytes(300000) + b"last" * 20001 + bytes(70000)
@@ -123,22 +123,8 @@ async def make_volume(world: World, source: dict[str, str] | None, size: int = 1
 
 
 async def make_snapshot(world: World, volume_id: str) -> str:
-    snapshot_id = await put_snapshot(world.db, volume_id)
+    snapshot_id = await put_snapshot(world.db, volume_id, status="creating")
     await carry_out(world, MakeSnapshot, snapshot_id=snapshot_id)
-    return snapshot_id
-
-
-async def put_snapshot(db: Database, volume_id: str, status: str = "creating") -> str:
-    snapshot_id = new_id()
-    async with db.transaction() as tx:
-        await tx.execute(
-            "INSERT INTO volume_snapshots (id, project_id, user_id, volume_id, size, status, bootable, created_at,"
-            " updated_at) VALUES ($1, $2, 'member-id', $3, 1, $4, FALSE, 1, 1)",
-            snapshot_id,
-            DEMO,
-            volume_id,
-            status,
-        )
     return snapshot_id
 
 

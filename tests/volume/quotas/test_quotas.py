@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from kilonova.ids import new_id
 from kilonova.volume.quotas import model
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
-from tests.volume.support import VolumeCloud, put_type, put_volume, volume_cloud
+from tests.volume.support import VolumeCloud, put_snapshot, put_type, put_volume, volume_cloud
 
 SET = f"/os-quota-sets/{DEMO}"
 CLASS = "/os-quota-class-sets/default"
@@ -28,25 +27,6 @@ DEFAULTS = {
     "gigabytes___DEFAULT__": -1,
     "snapshots___DEFAULT__": -1,
 }
-
-
-async def put_snapshot(c: VolumeCloud, volume_id: str, **values: Any) -> str:
-    row = {
-        "id": new_id(),
-        "project_id": DEMO,
-        "user_id": "member-id",
-        "volume_id": volume_id,
-        "size": 1,
-        "status": "available",
-        "bootable": False,
-        "created_at": 1.0,
-        "updated_at": 1.0,
-        **values,
-    }
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    async with c.db.transaction() as tx:
-        await tx.execute(f"INSERT INTO volume_snapshots ({', '.join(row)}) VALUES ({marks})", *row.values())
-    return str(row["id"])
 
 
 async def limit(c: VolumeCloud, **limits: int) -> None:
@@ -98,7 +78,7 @@ def test_what_is_used_is_counted(database_url: str) -> None:
             volume = await put_volume(c.db, size=3, type_id=fast)
             await put_volume(c.db, size=4)
             await put_volume(c.db, size=9, project_id=OTHER)
-            await put_snapshot(c, volume, size=3)
+            await put_snapshot(c.db, volume, size=3)
             used = await c.item(f"{SET}?usage=True")
             assert used["volumes"] == {"limit": 10, "in_use": 2, "reserved": 0}
             counted = {name: value["in_use"] for name, value in used.items() if name != "id" and value["in_use"]}
@@ -174,7 +154,7 @@ def test_a_snapshot_that_has_no_room_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume = await put_volume(c.db, size=2)
-            await put_snapshot(c, volume, size=2)
+            await put_snapshot(c.db, volume, size=2)
             asked = {"snapshot": {"volume_id": volume}}
             await limit(c, snapshots=1)
             message = "Maximum number of snapshots allowed (1) exceeded for quota 'snapshots'."

@@ -11,8 +11,7 @@ from kilonova.http.client import Response
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
-from tests.volume.quotas.test_quotas import put_snapshot
-from tests.volume.support import VolumeCloud, put_volume, volume_cloud
+from tests.volume.support import VolumeCloud, put_snapshot, put_volume, volume_cloud
 
 OLD, NEW = "/os-volume-transfer", "/volume-transfers"
 
@@ -142,13 +141,13 @@ def test_snapshots_go_along_unless_they_shall_stay(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             going, staying = await put_volume(c.db), await put_volume(c.db)
-            gone, stayed = await put_snapshot(c, going), await put_snapshot(c, staying)
+            gone, stayed = await put_snapshot(c.db, going), await put_snapshot(c.db, staying)
             assert (await accept(c, await offer(c, going))).status == 202
             assert (await accept(c, await offer(c, staying, no_snapshots=True))).status == 202
             assert await owner(c, "volume_snapshots", gone) == (OTHER, "other-id", "available")
             assert await owner(c, "volume_snapshots", stayed) == (DEMO, "member-id", "available")
             busy = await put_volume(c.db)
-            await put_snapshot(c, busy, status="creating")
+            await put_snapshot(c.db, busy, status="creating")
             assert fault(await c.post(NEW, {"transfer": {"volume_id": busy}}))[0] == 400
 
     run(scenario())
@@ -160,7 +159,7 @@ def test_who_takes_it_over_has_room_for_it(database_url: str, limits: dict[str, 
         async with volume_cloud(database_url, worker=False) as c:
             await put_volume(c.db, size=2, project_id=OTHER)
             volume_id = await put_volume(c.db, size=2)
-            await put_snapshot(c, volume_id, size=2)
+            await put_snapshot(c.db, volume_id, size=2)
             made = await offer(c, volume_id)
             quota = f"/os-quota-sets/{OTHER}"
             await c.put(quota, {"quota_set": limits}, as_="admin")

@@ -11,7 +11,7 @@ from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
 from tests.support.proves import proves
-from tests.volume.support import TYPE, VolumeCloud, put_type, put_volume, volume_cloud
+from tests.volume.support import TYPE, VolumeCloud, put_snapshot, put_type, put_volume, volume_cloud
 
 LINK = "http://localhost/volume/v3/volumes/"
 ENDED = ("available", "error")
@@ -26,26 +26,6 @@ async def made(c: VolumeCloud, **keys: Any) -> dict[str, Any]:
     answer = await create(c, **keys)
     assert answer.status == 202, answer.body
     return await c.until(f"/volumes/{answer.json()['volume']['id']}", lambda volume: volume["status"] in ENDED)
-
-
-async def put_snapshot(c: VolumeCloud, volume_id: str, **values: Any) -> str:
-    row = {
-        "id": new_id(),
-        "project_id": DEMO,
-        "user_id": "member-id",
-        "volume_id": volume_id,
-        "name": "s",
-        "size": 1,
-        "status": "available",
-        "bootable": False,
-        "created_at": 1.0,
-        "updated_at": 1.0,
-        **values,
-    }
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    async with c.db.transaction() as tx:
-        await tx.execute(f"INSERT INTO volume_snapshots ({', '.join(row)}) VALUES ({marks})", *row.values())
-    return str(row["id"])
 
 
 async def put_image(c: VolumeCloud, content: bytes = bytes(1024), **keys: Any) -> str:
@@ -211,7 +191,7 @@ def test_copies_are_like_what_they_are_made_of(database_url: str) -> None:
             copy = await made(c, source_volid=source["id"])
             assert (copy["size"], copy["source_volid"], copy["status"]) == (2, source["id"], "available")
             assert (copy["volume_type_id"], copy["multiattach"]) == (kind, True)
-            snapshot_id = await put_snapshot(c, source["id"], size=2)
+            snapshot_id = await put_snapshot(c.db, source["id"], size=2)
             for key, ident in (("source_volid", source["id"]), ("snapshot_id", snapshot_id)):
                 answer = await create(c, size=1, **{key: ident})
                 assert answer.status == 400
@@ -224,7 +204,7 @@ def test_copies_are_like_what_they_are_made_of(database_url: str) -> None:
             deleting = await put_volume(c.db, status="deleting")
             answer = await create(c, source_volid=deleting)
             assert "must be available or in-use to copy, but the current status is: deleting" in fault(answer)[2]
-            making = await put_snapshot(c, source["id"], status="creating")
+            making = await put_snapshot(c.db, source["id"], status="creating")
             assert "Invalid snapshot" in fault(await create(c, snapshot_id=making))[2]
 
     run(scenario())
@@ -233,7 +213,7 @@ def test_copies_are_like_what_they_are_made_of(database_url: str) -> None:
 def test_images_of_volume_backed_servers_name_their_snapshot(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            snapshot_id = await put_snapshot(c, await put_volume(c.db, size=3), size=3)
+            snapshot_id = await put_snapshot(c.db, await put_volume(c.db, size=3), size=3)
             device = f'[{{"boot_index": 0, "snapshot_id": "{snapshot_id}", "source_type": "snapshot"}}]'
             image_id = await put_image(c, b"", block_device_mapping=device)
             shown = (await create(c, imageRef=image_id, version="3.46")).json()["volume"]
@@ -291,7 +271,7 @@ def test_snapshots_go_with_their_volume_only_if_asked(database_url: str) -> None
             volume_id = await put_volume(c.db)
             path = f"/volumes/{volume_id}"
             for status in ("available", "creating"):
-                snapshot_id = await put_snapshot(c, volume_id, status=status)
+                snapshot_id = await put_snapshot(c.db, volume_id, status=status)
             assert "still has 2 dependent snapshots" in fault(await c.delete(path))[2]
             assert "are being made or deleted" in fault(await c.delete(path + "?cascade=true"))[2]
             async with c.db.transaction() as tx:

@@ -11,9 +11,10 @@ import orjson
 
 from kilonova.http.client import Unreachable
 from kilonova.operations import Failed, Operation
+from kilonova.store import Row
 from kilonova.volume import conversion
 from kilonova.volume.files import GIB, Part, TooBig, turn
-from kilonova.volume.operations.common import Progress, explained, files_of
+from kilonova.volume.operations.common import Progress, clear, explained, files_of, is_again, new_data
 
 # For the image service to send more of an image.
 CHUNK_SECONDS = 60.0
@@ -28,6 +29,9 @@ _UNTOLD = frozenset(
         "stores",
     }
 )
+
+VOLUME, SNAPSHOT = "volume", "snapshot"
+_TABLES = {VOLUME: "volumes", SNAPSHOT: "volume_snapshots"}
 
 Source = dict[str, str] | None
 """`{"image": id}`, `{"snapshot": id}`, `{"volume": id}`, or None for nothing at all."""
@@ -47,6 +51,21 @@ def image_properties(known: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in known.items() if name not in _FACTS | _UNTOLD}
 
 
+async def make(op: Operation, kind: str, row: Row, source: Source) -> dict[str, Any]:
+    """The content of a volume or snapshot (`kind`), in a file of its own. What an earlier run has left goes first."""
+    if is_again(op):
+        await clear(op, row["id"])
+    data_id = new_data(op)
+    progress = Progress(op, _TABLES[kind], row["id"])
+    about = await write(op, _place(op, kind, row["id"], data_id), row["size"], source, progress)
+    return {"data_id": data_id, **about}
+
+
+def _place(op: Operation, kind: str, ident: str, data_id: str) -> Path:
+    files = files_of(op)
+    return files.volume(ident, data_id) if kind == VOLUME else files.snapshot(ident, data_id)
+
+
 async def write(op: Operation, place: Path, size: int, source: Source, progress: Progress) -> About:
     """Make the file of `size` GiB, durable when this returns."""
     files = files_of(op)
@@ -60,15 +79,11 @@ async def write(op: Operation, place: Path, size: int, source: Source, progress:
 
 
 async def _from_copy(op: Operation, part: Part, kind: str, ident: str, progress: Progress) -> About:
-    table, place = {
-        "volume": ("volumes", files_of(op).volume),
-        "snapshot": ("volume_snapshots", files_of(op).snapshot),
-    }[kind]
-    row = await op.db.fetch_one(f"SELECT data_id, bootable, image_metadata FROM {table} WHERE id = $1", ident)
+    row = await op.db.fetch_one(f"SELECT data_id, bootable, image_metadata FROM {_TABLES[kind]} WHERE id = $1", ident)
     if row is None or row["data_id"] is None:
         raise Failed(f"The {kind} {ident} to copy could not be found.")
     progress.total = part.size
-    await part.copy(place(ident, row["data_id"]), progress.moved)
+    await part.copy(_place(op, kind, ident, row["data_id"]), progress.moved)
     known = row["image_metadata"]
     return {"bootable": row["bootable"], "image_metadata": orjson.loads(known) if known else None}
 

@@ -10,16 +10,7 @@ from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import (
-    COPY_SECONDS,
-    LANE,
-    Progress,
-    clear,
-    files_of,
-    is_again,
-    new_data,
-    snapshot_of,
-)
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, clear, snapshot_of
 
 COPY = "copy content"
 
@@ -48,14 +39,7 @@ class MakeSnapshot(Operation):
 
 async def copy(op: Operation) -> dict[str, Any]:
     snapshot = await snapshot_of(op)
-    files = files_of(op)
-    if is_again(op):
-        await clear(op, snapshot["id"])
-    data_id = new_data(op)
-    progress = Progress(op, "volume_snapshots", snapshot["id"])
-    place = files.snapshot(snapshot["id"], data_id)
-    about = await content.write(op, place, snapshot["size"], {"volume": snapshot["volume_id"]}, progress)
-    return {"data_id": data_id, **about}
+    return await content.make(op, content.SNAPSHOT, snapshot, {content.VOLUME: snapshot["volume_id"]})
 
 
 async def remove(op: Operation) -> None:

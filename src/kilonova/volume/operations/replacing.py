@@ -10,21 +10,14 @@ from kilonova import clock
 from kilonova.operations import Operation
 from kilonova.store import Row, Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import Progress, clear, files_of, is_again, new_data, volume_of
+from kilonova.volume.operations.common import clear, volume_of
 from kilonova.volume.operations.drop_content import begin_drop
 
 WRITE = "write content"
 
 
 async def write(op: Operation, volume: Row, source: content.Source) -> dict[str, Any]:
-    """What an earlier run of the step has left goes first."""
-    files = files_of(op)
-    if is_again(op):
-        await clear(op, volume["id"])
-    data_id = new_data(op)
-    progress = Progress(op, "volumes", volume["id"])
-    about = await content.write(op, files.volume(volume["id"], data_id), volume["size"], source, progress)
-    return {"data_id": data_id, **about}
+    return await content.make(op, content.VOLUME, volume, source)
 
 
 async def remove(op: Operation) -> None:

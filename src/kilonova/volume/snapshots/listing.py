@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
-from kilonova.http.pagination import limit_of
 from kilonova.store import Row
-from kilonova.store.paging import Page
 from kilonova.volume import filters
+from kilonova.volume.listing import Listing
 from kilonova.volume.snapshots import model
 
 METADATA = "snapshots are found by their metadata"
@@ -23,39 +22,22 @@ _SORT = {
     "user_id": "user_id",
     "project_id": "project_id",
 }
-_NULLABLE = frozenset({"name"})
+LISTING = Listing(
+    table="volume_snapshots",
+    show=model.SHOW,
+    find=model.find,
+    sort=_SORT,
+    nullable=("name",),
+    offered=filters.OFFERED["snapshot"],
+)
 
 
 async def snapshots(ctx: Context) -> tuple[list[Row], bool]:
-    """A page of rows, and whether it was full."""
-    conditions = _conditions(ctx)
-    limit = limit_of(ctx)
-    if limit == 0:
-        return [], False
-    order = filters.order(ctx, _SORT, _NULLABLE)
-    page = Page(order, marker=await _marker(ctx), limit=limit, first_argument=len(conditions.arguments) + 1)
-    rows = await ctx.db.fetch(
-        f"SELECT * FROM volume_snapshots WHERE {conditions.where()} AND {page.where} {page.order}"
-        f" OFFSET {int(ctx.query_one('offset') or 0)}",
-        *conditions.arguments,
-        *page.arguments,
-    )
-    return rows, len(rows) == limit
+    return await LISTING.page(ctx, _filters(ctx))
 
 
 async def count(ctx: Context) -> int:
-    """How many there are on all pages."""
-    conditions = _conditions(ctx)
-    sql = f"SELECT COUNT(*) FROM volume_snapshots WHERE {conditions.where()}"
-    return int(await ctx.db.fetch_value(sql, *conditions.arguments))
-
-
-def _conditions(ctx: Context) -> Conditions:
-    conditions = Conditions()
-    if not filters.everywhere(ctx, model.SHOW):
-        conditions.add("project_id = ?", ctx.token.project_id or "")
-    filters.add(ctx, conditions, _filters(ctx), filters.OFFERED["snapshot"])
-    return conditions
+    return await LISTING.count(ctx, _filters(ctx))
 
 
 def _filters(ctx: Context) -> dict[str, filters.Filter]:
@@ -91,8 +73,3 @@ _FILTERS: dict[str, filters.Filter] = {
     "consumes_quota": filters.flag("TRUE"),
     "availability_zone": _zone,
 }
-
-
-async def _marker(ctx: Context) -> Row | None:
-    marker = ctx.query_one("marker")
-    return None if marker is None else await model.find(ctx, ctx.db, marker, rule=model.SHOW)

@@ -129,9 +129,7 @@ async def _hand_over(ctx: Context, tx: Transaction, volume: Row, project_id: str
             snapshots=len(snapshots),
             size=volume["size"],
         )
-    await model.hand_over(tx, volume["id"], project_id, ctx.token.user_id, ctx.now)
-    if with_snapshots:
-        await model.hand_over_snapshots(tx, volume["id"], project_id, ctx.token.user_id, ctx.now)
+    await model.hand_over(tx, volume["id"], project_id, ctx.token.user_id, ctx.now, with_snapshots=with_snapshots)
     await volumes.set_status(tx, volume["id"], states.AVAILABLE)
 
 

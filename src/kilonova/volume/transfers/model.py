@@ -49,24 +49,13 @@ async def snapshots(tx: Transaction, volume_id: str) -> list[Row]:
     return await tx.fetch("SELECT * FROM volume_snapshots WHERE volume_id = $1 ORDER BY id FOR UPDATE", volume_id)
 
 
-async def hand_over(tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float) -> None:
-    await tx.execute(
-        "UPDATE volumes SET project_id = $2, user_id = $3, updated_at = $4 WHERE id = $1",
-        volume_id,
-        project_id,
-        user_id,
-        now,
-    )
-
-
-async def hand_over_snapshots(tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float) -> None:
-    await tx.execute(
-        "UPDATE volume_snapshots SET project_id = $2, user_id = $3, updated_at = $4 WHERE volume_id = $1",
-        volume_id,
-        project_id,
-        user_id,
-        now,
-    )
+async def hand_over(
+    tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float, *, with_snapshots: bool
+) -> None:
+    owner = "SET project_id = $2, user_id = $3, updated_at = $4"
+    await tx.execute(f"UPDATE volumes {owner} WHERE id = $1", volume_id, project_id, user_id, now)
+    if with_snapshots:
+        await tx.execute(f"UPDATE volume_snapshots {owner} WHERE volume_id = $1", volume_id, project_id, user_id, now)
 
 
 def _hash(salt: str, key: str) -> str:

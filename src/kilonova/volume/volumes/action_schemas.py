@@ -58,3 +58,4 @@ FORCE_DETACH: Schema = {
     "type": ["object", "null"],
 }
 CONNECT = closed({"connector": _CONNECTOR}, ["connector"])
+DISCONNECT = closed({"connector": {"type": ["object", "null"]}}, ["connector"])

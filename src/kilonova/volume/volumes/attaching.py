@@ -26,7 +26,10 @@ async def reserve(ctx: Context, volume_id: str) -> None:
 @api.action("os-unreserve", at=VOLUME_ACTION, checks=[RULE + "unreserve"], body=ANYTHING, status=202)
 async def unreserve(ctx: Context, volume_id: str) -> None:
     """Say that a volume will not be attached after all."""
-    await _move(ctx, volume_id, "os-unreserve", "unreserve")
+    async with ctx.db.transaction() as tx:
+        volume = await model.find(ctx, tx, volume_id, rule=RULE + "unreserve", lock=True)
+        states.check(volume, "os-unreserve")
+        await model.derive_status(tx, volume_id)
 
 
 @api.action("os-begin_detaching", at=VOLUME_ACTION, checks=[RULE + "begin_detaching"], body=ANYTHING, status=202)
@@ -116,12 +119,12 @@ async def initialize_connection(ctx: Context, volume_id: str) -> Answer:
     "os-terminate_connection",
     at=VOLUME_ACTION,
     checks=[RULE + "terminate_connection"],
-    body=schemas.CONNECT,
+    body=schemas.DISCONNECT,
     status=202,
 )
 async def terminate_connection(ctx: Context, volume_id: str) -> None:
     """Say that a host does not reach a volume any more; a file needs nothing for that."""
-    await model.find(ctx, ctx.db, volume_id, rule=RULE + "terminate_connection")
+    await check_unused(ctx, volume_id, RULE + "terminate_connection", None)
 
 
 async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:
@@ -129,8 +132,7 @@ async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + rule, lock=True)
         transition = states.check(volume, action)
         assert transition.then is not None
-        settled = transition.then == states.SETTLED
-        await model.set_status(tx, volume_id, await model.settled(tx, volume_id) if settled else transition.then)
+        await model.set_status(tx, volume_id, transition.then)
 
 
 async def check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: str | None) -> list[str]:

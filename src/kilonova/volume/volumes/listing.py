@@ -6,11 +6,10 @@ from typing import Any
 
 from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
-from kilonova.http.pagination import limit_of
 from kilonova.store import Row
-from kilonova.store.paging import Page
 from kilonova.volume import filters
 from kilonova.volume.backend import BACKEND, POOL
+from kilonova.volume.listing import Listing
 from kilonova.volume.volumes import model
 
 _SORT = {
@@ -27,7 +26,6 @@ _SORT = {
     "user_id": "user_id",
     "project_id": "project_id",
 }
-_NULLABLE = frozenset({"name"})
 _OF_METADATA = "EXISTS (SELECT 1 FROM volume_metadata m WHERE m.volume_id = volumes.id AND m.key = ? AND m.value = ?)"
 _OF_IMAGE = {
     "sqlite": "EXISTS (SELECT 1 FROM json_each(volumes.image_metadata) i WHERE i.key = ? AND i.value = ?)",
@@ -35,32 +33,27 @@ _OF_IMAGE = {
 }
 
 
+LISTING = Listing(
+    table="volumes",
+    columns=model.READ,
+    show=model.SHOW,
+    find=model.find,
+    sort=_SORT,
+    nullable=("name",),
+    offered=filters.OFFERED["volume"],
+)
+
+
 async def volumes(ctx: Context) -> tuple[list[Row], bool]:
-    """A page of rows, and whether it was full."""
-    conditions = _conditions(ctx)
-    limit = limit_of(ctx)
-    if limit == 0:
-        return [], False
-    order = filters.order(ctx, _SORT, _NULLABLE)
-    page = Page(order, marker=await _marker(ctx), limit=limit, first_argument=len(conditions.arguments) + 1)
-    rows = await ctx.db.fetch(
-        f"SELECT {model.READ} FROM volumes WHERE {conditions.where()} AND {page.where} {page.order}"
-        f" OFFSET {int(ctx.query_one('offset') or 0)}",
-        *conditions.arguments,
-        *page.arguments,
-    )
-    return rows, len(rows) == limit
+    return await LISTING.page(ctx, _filters(ctx))
 
 
 async def count(ctx: Context) -> int:
-    """How many there are on all pages."""
-    conditions = _conditions(ctx)
-    sql = f"SELECT COUNT(*) FROM volumes WHERE {conditions.where()}"
-    return int(await ctx.db.fetch_value(sql, *conditions.arguments))
+    return await LISTING.count(ctx, _filters(ctx))
 
 
 async def summary(ctx: Context) -> dict[str, Any]:
-    conditions = _conditions(ctx)
+    conditions = LISTING.conditions(ctx, _filters(ctx))
     where = conditions.where()
     totals = await ctx.db.fetch_one(
         f"SELECT COUNT(*) AS number, COALESCE(SUM(size), 0) AS size FROM volumes WHERE {where}", *conditions.arguments
@@ -75,14 +68,6 @@ async def summary(ctx: Context) -> dict[str, Any]:
     for row in said:
         values.setdefault(row["key"], []).append(row["value"])
     return {"total_count": int(totals["number"]), "total_size": int(totals["size"]), "metadata": values}
-
-
-def _conditions(ctx: Context) -> Conditions:
-    conditions = Conditions()
-    if not filters.everywhere(ctx, model.SHOW):
-        conditions.add("project_id = ?", ctx.token.project_id or "")
-    filters.add(ctx, conditions, _filters(ctx), filters.OFFERED["volume"])
-    return conditions
 
 
 def _filters(ctx: Context) -> dict[str, filters.Filter]:
@@ -135,8 +120,3 @@ _FILTERS: dict[str, filters.Filter] = {
     "migration_status": _nobody,
     "replication_status": _nobody,
 }
-
-
-async def _marker(ctx: Context) -> Row | None:
-    marker = ctx.query_one("marker")
-    return None if marker is None else await model.find(ctx, ctx.db, marker, rule=model.SHOW)

@@ -38,6 +38,7 @@ SETTABLE = frozenset(
         *("backing-up", "restoring-backup", "error_backing-up", "error_restoring", "error_managing"),
     }
 )
+NEW = "(new)"
 GONE = "(gone)"
 SETTLED = "(what its attachments say)"
 
@@ -54,7 +55,7 @@ class Transition:
 
 
 TRANSITIONS: Mapping[str, Transition] = {
-    "create": Transition("create", (), CREATING, AVAILABLE, failed=ERROR),
+    "create": Transition("create", (NEW,), CREATING, AVAILABLE, failed=ERROR),
     "delete": Transition(
         "delete", (AVAILABLE, ERROR, ERROR_DELETING, ERROR_EXTENDING), DELETING, GONE, failed=ERROR_DELETING
     ),
@@ -69,7 +70,7 @@ TRANSITIONS: Mapping[str, Transition] = {
     "os-retype": Transition("retype", (AVAILABLE, IN_USE)),
     "os-update_readonly_flag": Transition("make read-only or writable", (AVAILABLE,)),
     "os-reserve": Transition("reserve", (AVAILABLE,), then=ATTACHING),
-    "os-unreserve": Transition("unreserve", (ATTACHING,), then=SETTLED),
+    "os-unreserve": Transition("unreserve", (ATTACHING,), then=AVAILABLE),
     "os-attach": Transition("attach", (AVAILABLE, ATTACHING), then=IN_USE),
     "os-begin_detaching": Transition("detach", (IN_USE,), then=DETACHING),
     "os-roll_detaching": Transition("keep", (DETACHING,), then=IN_USE),
@@ -106,8 +107,7 @@ def of_attachments(statuses: list[str]) -> str:
 
 def draw() -> str:
     """The transitions as a mermaid diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {CREATING}: create", f"    {CREATING} --> {AVAILABLE}: made"]
-    lines.append(f"    {CREATING} --> {ERROR}: could not be made")
+    lines = ["stateDiagram-v2"]
     for action, transition in TRANSITIONS.items():
         for status in transition.allowed:
             lines += [f"    {start} --> {end}: {words}" for start, end, words in _arrows(action, status, transition)]
@@ -118,12 +118,12 @@ def _arrows(action: str, status: str, transition: Transition) -> list[tuple[str,
     settled = status if status in ATTACHMENT_STATES else AVAILABLE
 
     def named(target: str) -> str:
-        return {GONE: "[*]", SETTLED: settled}.get(target, target)
+        return {NEW: "[*]", GONE: "[*]", SETTLED: settled}.get(target, target)
 
     if transition.meanwhile is None:
         target = transition.then
         return [(status, target, action)] if target and target != SETTLED else []
-    arrows = [(status, transition.meanwhile, action)]
+    arrows = [(named(status), transition.meanwhile, action)]
     if transition.then:
         arrows.append((transition.meanwhile, named(transition.then), "done"))
     if transition.failed:
