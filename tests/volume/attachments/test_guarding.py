@@ -21,8 +21,13 @@ def test_users_cannot_take_a_volume_from_a_server_that_has_it(database_url: str)
                 refused = await c.delete(address, as_=caller, root=VOLUME, headers=NEWEST)
                 assert fault(refused)[:2] == (409, "conflictingRequest")
                 assert server["id"] in fault(refused)[2]
-            for caller, action in (("member", "os-detach"), ("admin", "os-force_detach")):
-                refused = await c.post(f"/volumes/{volume_id}/action", {action: {}}, as_=caller, root=VOLUME)
+            actions: tuple[tuple[str, dict[str, object]], ...] = (
+                ("member", {"os-detach": {}}),
+                ("member", {"os-terminate_connection": {"connector": {}}}),
+                ("admin", {"os-force_detach": {}}),
+            )
+            for caller, action in actions:
+                refused = await c.post(f"/volumes/{volume_id}/action", action, as_=caller, root=VOLUME)
                 assert fault(refused)[:2] == (409, "conflictingRequest")
             await detach(c, server["id"], volume_id)
             await volume_until(c, volume_id, "available")
