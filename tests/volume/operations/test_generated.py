@@ -1,4 +1,7 @@
-"""Every operation of the volume service: each step twice, failed with nothing left behind, and killed."""
+"""Every operation of the volume service: each step twice, failed with nothing left behind, and killed.
+
+Those that say nothing to the database that others do not say as well are tried on one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from kilonova.volume.operations.reimage_volume import ReimageVolume
 from kilonova.volume.operations.revert_volume import RevertVolume
 from kilonova.volume.operations.tell_compute import TellCompute
 from kilonova.volume.operations.upload_volume import UploadVolume
-from tests.compute.operations.worlds import OnceMore
+from tests.compute.operations.worlds import OnceMore, OnOneDatabase
 from tests.volume.operations.worlds import (
     OTHER,
     VolumeOperation,
@@ -117,7 +120,7 @@ class TestReimageVolume(VolumeOperation):
         return {**before, "left": [kind for kind in before["left"] if kind != TellCompute.kind]}
 
 
-class TestRevertVolume(VolumeOperation):
+class TestRevertVolume(OnOneDatabase, VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = RevertVolume
 
@@ -147,7 +150,7 @@ class TestRevertVolume(VolumeOperation):
         return {**await super().outcome(db, world), "snapshot": snapshot}
 
 
-class TestUploadVolume(VolumeOperation):
+class TestUploadVolume(OnOneDatabase, VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = UploadVolume
 
@@ -196,7 +199,7 @@ class TestMakeSnapshot(VolumeOperation):
         }
 
 
-class TestDeleteSnapshot(VolumeOperation):
+class TestDeleteSnapshot(OnOneDatabase, VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = DeleteSnapshot
 
@@ -214,7 +217,7 @@ class TestDeleteSnapshot(VolumeOperation):
         return {"orphans": [] if there else [name for name in on_disk(world) if "snapshots" in name], "there": there}
 
 
-class TestDropContent(VolumeOperation):
+class TestDropContent(OnOneDatabase, VolumeOperation):
     """It only goes forward."""
 
     __test__ = True
@@ -228,7 +231,7 @@ class TestDropContent(VolumeOperation):
         return await unfinished(db)
 
 
-class TestTellCompute(VolumeOperation):
+class TestTellCompute(OnOneDatabase, VolumeOperation):
     """What is told twice is known."""
 
     __test__ = True
