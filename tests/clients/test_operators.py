@@ -6,8 +6,7 @@ import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from tests.support.process import Cloud
 
-OPENSTACK = Path(sys.executable).with_name("openstack")
 # `2.latest` is how this client says latest.
 VERSIONS = (None, "2.1", "2.53", "2.latest")
+Run = Callable[[str | None, str], tuple[list[Any], str]]
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +25,25 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         yield running
 
 
-def openstack(cloud: Cloud, version: str | None, script: str, name: str = "kilonova") -> tuple[list[Any], str]:
+@pytest.fixture
+def run(openstack: Path, cloud: Cloud) -> Run:
     """What the commands show, in one run of the client, and what it complains of."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
-    environ |= {"OS_CLOUD": name, "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
-    if version is not None:
-        environ["OS_COMPUTE_API_VERSION"] = version
-    done = subprocess.run([OPENSTACK], input=script, env=environ, capture_output=True, text=True, check=False)
-    shown, rest = [], done.stdout.lstrip()
-    while rest:
-        found, end = json.JSONDecoder().raw_decode(rest)
-        shown.append(found)
-        rest = rest[end:].lstrip()
-    return shown, re.sub(r"This command is deprecated.*\n?", "", done.stderr).strip()
+    environ |= {"OS_CLOUD": "kilonova", "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
+
+    def run(version: str | None, script: str) -> tuple[list[Any], str]:
+        chosen = {"OS_COMPUTE_API_VERSION": version} if version is not None else {}
+        done = subprocess.run(
+            [openstack], input=script, env={**environ, **chosen}, capture_output=True, text=True, check=False
+        )
+        shown, rest = [], done.stdout.lstrip()
+        while rest:
+            found, end = json.JSONDecoder().raw_decode(rest)
+            shown.append(found)
+            rest = rest[end:].lstrip()
+        return shown, re.sub(r"This command is deprecated.*\n?", "", done.stderr).strip()
+
+    return run
 
 
 AGGREGATES = """
@@ -127,10 +132,10 @@ def check_quotas(lowered: Any, back: Any, defaults: Any, limits: Any) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_day_of_an_operator(cloud: Cloud, version: str | None) -> None:
+def test_the_day_of_an_operator(run: Run, version: str | None) -> None:
     down, up = ("", "") if version == "2.1" else ("--down", "--up")
     script = AGGREGATES + SERVICES.format(down=down, up=up) + HYPERVISORS + QUOTAS
-    shown, complaints = openstack(cloud, version, script)
+    shown, complaints = run(version, script)
     assert complaints == ""
     check_aggregates(*shown[:8])
     check_services(*shown[8:10])
@@ -138,7 +143,7 @@ def test_the_day_of_an_operator(cloud: Cloud, version: str | None) -> None:
     check_quotas(*shown[14:])
 
 
-def test_hosts_of_old_versions(cloud: Cloud) -> None:
+def test_hosts_of_old_versions(run: Run) -> None:
     script = """
         host list --zone east -f json
         host set --disable sim-002
@@ -147,7 +152,7 @@ def test_hosts_of_old_versions(cloud: Cloud) -> None:
         compute service list --host sim-002 -f json
         host show sim-002 -f json
     """
-    (listed, off, on, amounts), complaints = openstack(cloud, "2.42", script)
+    (listed, off, on, amounts), complaints = run("2.42", script)
     assert set(complaints.splitlines()) == {
         f"API has been deprecated; consider using '{other}' instead."
         for other in ("hypervisor list", "compute service set", "hypervisor show")
@@ -159,29 +164,29 @@ def test_hosts_of_old_versions(cloud: Cloud) -> None:
     assert [each["Project"] for each in amounts] == ["(total)", "(used_now)", "(used_max)"]
 
 
-def test_images_are_fetched_ahead(cloud: Cloud) -> None:
-    shown, complaints = openstack(cloud, "2.81", "aggregate cache image east cirros-sim\naggregate show east -f json")
+def test_images_are_fetched_ahead(run: Run) -> None:
+    shown, complaints = run("2.81", "aggregate cache image east cirros-sim\naggregate show east -f json")
     assert complaints == ""
     assert [each["name"] for each in shown] == ["east"]
 
 
-def test_a_service_is_deleted(cloud: Cloud) -> None:
+def test_a_service_is_deleted(cloud: Cloud, run: Run) -> None:
     admin, path = cloud.client("kilonova"), "/os-services?host=sim-004"
     (service,) = admin.get("compute", path, version="2.53").json()["services"]
-    shown, complaints = openstack(cloud, None, f"compute service delete {service['id']}")
+    shown, complaints = run(None, f"compute service delete {service['id']}")
     assert (shown, complaints) == ([], "")
     # Its host is alive, so that another takes its place with the next beat.
     assert service["id"] not in [each["id"] for each in admin.get("compute", path, version="2.53").json()["services"]]
 
 
-def test_refusals_are_said_in_the_clients_own_terms(cloud: Cloud) -> None:
+def test_refusals_are_said_in_the_clients_own_terms(run: Run) -> None:
     script = """
         aggregate add host east sim-009
         aggregate delete east
         quota show nowhere
         hypervisor show nowhere
     """
-    shown, complaints = openstack(cloud, None, script)
+    shown, complaints = run(None, script)
     assert shown == []
     for words in ("Compute host sim-009 could not be found", "still has hosts", "nowhere"):
         assert words in complaints

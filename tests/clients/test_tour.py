@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.process import Cloud
-from tests.support.stock_client import forking
 
 ROOT = Path(__file__).parents[2]
 VENV = Path(sys.executable).parents[1]
@@ -59,16 +58,17 @@ def tour() -> list[list[str]]:
 
 
 @pytest.mark.timeout(300)
-def test_the_tour_works_as_it_is_written(tmp_path: Path) -> None:
+def test_the_tour_works_as_it_is_written(tmp_path: Path, openstack: Path) -> None:
     """All of it as the client chooses the version, the first block also at four that its users choose."""
     with ThreadPoolExecutor() as at_once:
-        for done in [at_once.submit(_walk, tmp_path / str(version), version) for version in VERSIONS]:
+        for done in [at_once.submit(_walk, tmp_path / str(version), openstack, version) for version in VERSIONS]:
             done.result()
 
 
-def _walk(directory: Path, version: str | None) -> None:
+def _walk(directory: Path, openstack: Path, version: str | None) -> None:
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
+    (programs / "openstack").symlink_to(openstack)
     (programs / "kilonova").symlink_to(VENV / "bin" / "kilonova")
     blocks = tour() if version is None else tour()[:1]
     lines = [line for block in blocks for line in block]
@@ -76,7 +76,7 @@ def _walk(directory: Path, version: str | None) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     if version is not None:
         environ["OS_COMPUTE_API_VERSION"] = version
-    with Cloud(directory / "data") as cloud, forking(programs):
+    with Cloud(directory / "data") as cloud:
         done = subprocess.run(
             ["bash", "-c", script], cwd=directory, env=environ, capture_output=True, text=True, check=False
         )
