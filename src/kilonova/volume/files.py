@@ -79,10 +79,13 @@ class VolumeFiles:
         """One that is gone already is fine."""
         await in_thread(self._remove, paths)
 
-    async def remove_all(self, prefix: str) -> None:
-        """All files, finished or not, whose names begin so: a look at every one there is."""
+    async def remove_all(self, prefix: str, *, before: str | None = None) -> None:
+        """All files, finished or not, whose names begin so, or only those that sort before that one.
+
+        That is a look at every file there is.
+        """
         found = await in_thread(self._find, prefix)
-        await in_thread(self._remove, found)
+        await in_thread(self._remove, [path for path in found if before is None or path.name < before])
 
     def _find(self, prefix: str) -> list[Path]:
         return [path for directory in self._directories() for path in directory.glob(f"{prefix}*")]

@@ -32,17 +32,27 @@ def files_of(op: Operation) -> VolumeFiles:
 
 def new_data(op: Operation) -> str:
     """Content that the operation makes now. What it made in vain is known by the operation's id."""
-    return f"{op.id}-{secrets.token_hex(4)}"
+    return f"{_run(op)}-{secrets.token_hex(4)}"
+
+
+def _run(op: Operation) -> str:
+    """Later runs of a step come later in the order of texts."""
+    return f"{op.id}-{op.epoch:08}-{op.attempt:04}"
 
 
 async def clear(op: Operation, ident: str) -> None:
-    """Remove what earlier runs of the operation have written for the volume or snapshot."""
+    """Remove what earlier runs of the step have written for the volume or snapshot, all of them in vain.
+
+    Nothing of this run or a later one: a worker that has lost its lease, or does not know that what it wrote was
+    recorded, must not take away what may be the volume's content by now.
+    """
+    if op.epoch > 1 or op.attempt > 0:
+        await files_of(op).remove_all(f"{ident}.{op.id}", before=f"{ident}.{_run(op)}")
+
+
+async def clear_all(op: Operation, ident: str) -> None:
+    """Remove all that the operation has written for the volume or snapshot. For undo: it goes forward no more."""
     await files_of(op).remove_all(f"{ident}.{op.id}")
-
-
-def is_again(op: Operation) -> bool:
-    """Whether the step that is under way may have been before."""
-    return op.epoch > 1 or op.attempt > 0
 
 
 async def volume_of(op: Operation, tx: Transaction | None = None) -> Row:

@@ -14,7 +14,7 @@ from kilonova.operations import Failed, Operation
 from kilonova.store import Row
 from kilonova.volume import conversion
 from kilonova.volume.files import GIB, Part, TooBig, turn
-from kilonova.volume.operations.common import Progress, clear, explained, files_of, is_again, new_data
+from kilonova.volume.operations.common import Progress, clear, explained, files_of, new_data
 
 # For the image service to send more of an image.
 CHUNK_SECONDS = 60.0
@@ -53,8 +53,7 @@ def image_properties(known: dict[str, str]) -> dict[str, str]:
 
 async def make(op: Operation, kind: str, row: Row, source: Source) -> dict[str, Any]:
     """The content of a volume or snapshot (`kind`), in a file of its own. What an earlier run has left goes first."""
-    if is_again(op):
-        await clear(op, row["id"])
+    await clear(op, row["id"])
     data_id = new_data(op)
     progress = Progress(op, _TABLES[kind], row["id"])
     about = await write(op, _place(op, kind, row["id"], data_id), row["size"], source, progress)

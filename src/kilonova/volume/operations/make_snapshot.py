@@ -10,7 +10,7 @@ from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import COPY_SECONDS, LANE, clear, snapshot_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, clear_all, snapshot_of
 
 COPY = "copy content"
 
@@ -43,7 +43,7 @@ async def copy(op: Operation) -> dict[str, Any]:
 
 
 async def remove(op: Operation) -> None:
-    await clear(op, op.params["snapshot_id"])
+    await clear_all(op, op.params["snapshot_id"])
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

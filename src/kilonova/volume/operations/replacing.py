@@ -10,7 +10,7 @@ from kilonova import clock
 from kilonova.operations import Operation
 from kilonova.store import Row, Transaction
 from kilonova.volume.operations import content
-from kilonova.volume.operations.common import clear, volume_of
+from kilonova.volume.operations.common import clear_all, volume_of
 from kilonova.volume.operations.drop_content import begin_drop
 
 WRITE = "write content"
@@ -22,7 +22,7 @@ async def write(op: Operation, volume: Row, source: content.Source) -> dict[str,
 
 async def remove(op: Operation) -> None:
     """The undo: the volume has what it had."""
-    await clear(op, op.params["volume_id"])
+    await clear_all(op, op.params["volume_id"])
 
 
 async def take(op: Operation, tx: Transaction) -> None:

@@ -17,9 +17,9 @@ from kilonova.volume.operations.common import (
     LANE,
     Progress,
     clear,
+    clear_all,
     explained,
     files_of,
-    is_again,
     new_data,
     volume_of,
 )
@@ -100,11 +100,11 @@ async def upload(op: Operation) -> None:
         progress.total = source.stat().st_size
         await op.services.image.upload(image["id"], _read(source, progress), token)
     if source.parent == files_of(op).parts:
-        await remove_converted(op)
+        await files_of(op).remove(source)
 
 
 async def remove_converted(op: Operation) -> None:
-    await clear(op, op.params["volume_id"])
+    await clear_all(op, op.params["volume_id"])
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -114,8 +114,7 @@ async def settle(op: Operation, tx: Transaction) -> None:
 async def _converted(op: Operation, source: Path, disk_format: str) -> Path:
     """The volume in the image's format, in a file that is there for the time of the upload."""
     files = files_of(op)
-    if is_again(op):
-        await remove_converted(op)
+    await clear(op, op.params["volume_id"])
     files.parts.mkdir(parents=True, exist_ok=True)
     target = files.parts / f"{op.params['volume_id']}.{new_data(op)}"
     await conversion.from_raw(source, target, disk_format)

@@ -1,0 +1,60 @@
+"""Workers that go on though they have lost their lease, or an answer: what may be the volume's content stays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kilonova.store import Row
+from kilonova.volume.operations.reimage_volume import ReimageVolume, write
+from kilonova.volume.operations.replacing import remove
+from tests.support import run
+from tests.support.databases import opened
+from tests.volume.operations.worlds import OTHER, World, make_volume, make_world, on_disk, put_image, start
+
+
+@asynccontextmanager
+async def reimaging(url: str) -> AsyncIterator[tuple[World, Row]]:
+    """A volume that is to get another image, and the operation's row; nobody carries it out."""
+    async with opened(url) as db:
+        world = await make_world(db)
+        async with world.stack:
+            world.volume_id = await make_volume(world, {"image": world.image_id})
+            image_id = await put_image(world, OTHER)
+            async with db.transaction() as tx:
+                identity = await start(tx, ReimageVolume, volume_id=world.volume_id, image_id=image_id)
+            row = await db.fetch_one("SELECT * FROM operations WHERE id = $1", identity)
+            assert row is not None
+            yield world, row
+
+
+def leased(world: World, row: Row, epoch: int, attempt: int = 0) -> ReimageVolume:
+    """The operation as the worker sees it whose lease has this epoch."""
+    return ReimageVolume({**row, "epoch": epoch, "attempt": attempt}, services=world, db=world.db)
+
+
+@pytest.mark.parametrize("late", [(2, 0), (3, 0), (3, 1)], ids=["lost its lease", "lost an answer", "tries again late"])
+def test_a_late_worker_takes_nothing_away(sqlite_url: str, late: tuple[int, int]) -> None:
+    async def scenario() -> None:
+        async with reimaging(sqlite_url) as (world, row):
+            made = await write(leased(world, row, 3, 1))
+            await write(leased(world, row, *late))
+            assert f"{world.volume_id}.{made['data_id']}" in on_disk(world)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("later", [(3, 2), (4, 0), (12, 0)])
+def test_what_was_written_in_vain_goes(sqlite_url: str, later: tuple[int, int]) -> None:
+    async def scenario() -> None:
+        async with reimaging(sqlite_url) as (world, row):
+            before = on_disk(world)
+            await write(leased(world, row, 3, 1))
+            made = await write(leased(world, row, *later))
+            assert on_disk(world) == sorted([*before, f"{world.volume_id}.{made['data_id']}"])
+            await remove(leased(world, row, later[0]))
+            assert on_disk(world) == before, "undone"
+
+    run(scenario())
