@@ -29,6 +29,7 @@ Event = dict[str, Any]
     policy="os_compute_api:os-server-external-events:create",
     body=CREATE,
     query={},
+    also=[SOME_FAILED],
     shows=("events", "external event", True),
 )
 async def create(ctx: Context) -> Answer:
