@@ -23,9 +23,7 @@ GONE = "Is gone for good."
     [
         ("sqlite", "kilonova", "latest", "examples,coverage,fuzzing", 4),
         ("postgresql", "kilonova", "2.1", "examples,coverage", 4),
-        ("sqlite", "kilonova", "2.47", "examples,fuzzing", 4),
-        ("sqlite", "kilonova-demo", "2.1", "examples,fuzzing", 3),
-        ("postgresql", "kilonova-demo", "2.47", "examples,fuzzing", 3),
+        ("sqlite", "kilonova-demo", "2.47", "examples,fuzzing", 3),
         ("postgresql", "kilonova-demo", "latest", "examples,fuzzing", 3),
     ],
 )
