@@ -63,7 +63,7 @@ class ImageFiles:
         The temporary name is asked first: an upload that moves meanwhile is then found under its final name.
         """
         name = f"{image_id}.{data_id}"
-        return _is_locked(self.uploads / name) or _is_locked(self.root / name)
+        return is_locked(self.uploads / name) or is_locked(self.root / name)
 
     def remove(self, image_id: str, data_id: str) -> None:
         name = f"{image_id}.{data_id}"
@@ -84,7 +84,7 @@ class ImageFiles:
         removed = 0
         for name in names:
             for path in (self.uploads / name, self.root / name):
-                if name not in known and _is_settled(path) and not _is_locked(path):
+                if name not in known and _is_settled(path) and not is_locked(path):
                     path.unlink(missing_ok=True)
                     removed += 1
         return removed
@@ -170,7 +170,8 @@ class Upload:
             os.close(directory)
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether somebody writes the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 from kilonova import clock
+from kilonova.image.files import is_locked
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -103,7 +104,7 @@ class VolumeFiles:
         removed = 0
         for name in names:
             for path in (directory / name for directory in self._directories()):
-                if _is_settled(path) and not _is_locked(path):
+                if _is_settled(path) and not is_locked(path):
                     path.unlink(missing_ok=True)
                     removed += 1
         return removed
@@ -275,20 +276,6 @@ class _space:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise TooBig("there is not enough disk space for the content") from error
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def _is_settled(path: Path) -> bool:
