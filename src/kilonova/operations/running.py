@@ -297,7 +297,7 @@ class Running:
                 await self._fault("after", UNDO, step)
                 after = await self._record_undone(tx, step, floor)
         else:
-            await self._guard(step.deadline, False, step.undo, self.op)
+            await self._guard(deadline_of(step, self.op), False, step.undo, self.op)
             await self._fault("after", UNDO, step)
             async with self.op.db.transaction() as tx:
                 after = await self._record_undone(tx, step, floor)

@@ -26,7 +26,7 @@ CONNECT, COMPLETE = "connect volume", "complete volume"
 POLL_SECONDS = 3.0
 # So often the volume service may fail to answer before that counts as a refusal.
 ATTEMPTS = 4
-DOWNLOADING, ERROR = "downloading", "error"
+DOWNLOADING, ERROR, ATTACHING, IN_USE = "downloading", "error", "attaching", "in-use"
 
 
 class Reimage(Operation):
@@ -48,7 +48,7 @@ class Reimage(Operation):
             Step(SAVE, save, undo=None, why=reserved, deadline=30, transaction=True),
             Step(REIMAGE, ask, undo=None, why="what is overwritten is lost", deadline=120, cancellable=False),
             Wait(WAIT, key=event_key, deadline=patience, poll=is_over, poll_every=POLL_SECONDS),
-            Step(CONNECT, connect, undo=disconnect, deadline=300, cancellable=False),
+            Step(CONNECT, connect, undo=disconnect, deadline=lambda op: 300 + patience(op), cancellable=False),
             Step(BUILD, rebuild.build, undo=destroy, deadline=600),
             Step(COMPLETE, complete, undo=None, why=f"undoing '{CONNECT}' deletes the attachment", deadline=120),
             Step(
@@ -117,12 +117,14 @@ async def _empty_attachment(op: Operation, device: Row) -> str:
     return str(found["id"])
 
 
-async def release(op: Operation) -> None:
+async def release(op: Operation) -> dict[str, str | None]:
+    """The result: when the volume last changed, by which a change since then can be told."""
     auth = await op.services.identity.auth()
     async with volumes.explained():
         for attachment in await _attachments(op, await _root(op), auth):
             if attachment["id"] != op.results[RESERVE]["attachment_id"]:
                 await op.services.volume.delete_attachment(attachment["id"], auth)
+    return {"updated_at": (await _volume(op))["updated_at"]}
 
 
 async def _attachments(op: Operation, device: Row, auth: Auth) -> list[volumes.Item]:
@@ -152,15 +154,22 @@ async def give_back(op: Operation) -> None:
 
 
 async def _is_lost(op: Operation) -> bool:
-    """Whether the old data is, or may be. An answer that did not arrive can have been a yes."""
+    """Whether the old data is, or may be. An answer that did not arrive can have been a yes.
+
+    The same image written once more shows in nothing but the time of the volume's last change.
+    """
     if REIMAGE in op.results:
         return True
     if SAVE not in op.results:
         return False
     volume = await _look(op)
-    if volume is not None and volume["status"] == DOWNLOADING:
+    if volume is None or volume["status"] == ERROR:
+        return True
+    if volume["status"] == DOWNLOADING:
         raise Passing(f"volume {volume['id']} is being written to")
-    return volume is None or volume["status"] == ERROR or _is_done(op, volume)
+    if volume["status"] in (ATTACHING, IN_USE):
+        return False  # an earlier run of the undo has given it back
+    return bool(volume["updated_at"] != op.results[RELEASE]["updated_at"])
 
 
 # Its content
