@@ -15,10 +15,12 @@ from typing import Any
 import orjson
 import pytest
 
-from kilonova.compute.operations.reimage import patience
+from kilonova.compute.operations.reimage import CONNECT as CONNECT_VOLUME
+from kilonova.compute.operations.reimage import Reimage, patience
 from kilonova.config import load
 from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
 from kilonova.http.client import Response
+from kilonova.operations.table import deadline_of
 from tests.compute.placements.test_dry_run import DRY
 from tests.compute.servers.moves import HOST, newest_action, refused
 from tests.compute.servers.support import act, guest_on, rules
@@ -416,6 +418,31 @@ def test_the_volume_service_refuses(sqlite_url: str, status: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("image", "times"), [(SAME, 1), (OTHER, 1), (SAME, 9)])
+def test_the_volume_service_agrees_and_nobody_hears_it(sqlite_url: str, image: str, times: int) -> None:
+    """It is asked again; and when that was in vain, nobody says that the old data is still there."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            story, between = await Story.begin(c), Between(c)
+            write_to(c, story)
+            left = [answering(504)] * times
+
+            async def after(method: str, path: str, body: Any) -> Response | None:
+                return await left.pop()(method, path, body) if left and "os-reimage" in (body or {}) else None
+
+            between.after = after
+            shown = await story.rebuild(FIRST, image)
+            if times > 1:
+                assert (shown["status"], "not today" in shown["fault"]["message"]) == ("ERROR", True)
+                assert await story.state() == story.without_guest
+                between.after = None
+                assert (await story.rebuild(FIRST, image))["status"] == "ACTIVE"
+            await story.is_in_order(OLD if image == SAME else NEW)
+
+    run(scenario())
+
+
 def test_a_stopped_server_is_stopped_again(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=1) as c:
@@ -491,6 +518,27 @@ def test_a_lost_event_costs_time_alone(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_an_event_that_comes_too_early(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            story, go_on = await Story.begin(c), slow_images(c, monkeypatch)
+            assert (await story.ask(FIRST)).status == 202
+            await volume_until(c, story.root, "downloading")
+            event = {"name": "volume-reimaged", "server_uuid": story.id, "tag": story.root, "status": "completed"}
+            body = {"events": [event]}
+            answer = await c.post("/os-server-external-events", body, as_="service", version=FIRST)
+            assert answer.status == 200, answer.body
+            async with asyncio.timeout(PATIENCE):
+                while (await newest_action(c, story.id, as_="member"))["events"][-1]["event"] != "connect volume":
+                    await asyncio.sleep(0.01)
+            assert (await c.show(story.id))["status"] == "REBUILD"
+            go_on.set()
+            assert (await c.settled(story.id))["status"] == "ACTIVE"
+            await story.is_in_order(NEW)
+
+    run(scenario())
+
+
 def slow_images(c: Whole, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """From now on nobody gets an image's data before this is set."""
     go_on, image = asyncio.Event(), c.services.image
@@ -531,6 +579,9 @@ def test_it_waits_as_long_as_the_image_is_large(sqlite_url: str, monkeypatch: py
 def test_how_long_it_waits(size: int, seconds: float) -> None:
     op: Any = SimpleNamespace(params={"image_bytes": size}, services=SimpleNamespace(config=load(environ={})))
     assert patience(op) == seconds
+    entry = Reimage.table().find(CONNECT_VOLUME)
+    assert entry is not None
+    assert deadline_of(entry, op) > seconds, "an event can be early"
 
 
 def test_a_server_is_deleted_while_its_volume_is_written(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,6 +596,29 @@ def test_a_server_is_deleted_while_its_volume_is_written(sqlite_url: str, monkey
             await volume_until(c, story.root, "available")
             assert (await attachments(c, story.root), await c.everything()) == ([], [])
             assert await content(c, story.root) == filled(NEW)
+
+    run(scenario())
+
+
+def test_a_volume_that_goes_with_its_server_goes_while_it_is_written(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            images = {SAME: await make_image(c, OLD), OTHER: await make_image(c, NEW)}
+            root = device("image", images[SAME], volume_size=1, delete_on_termination=True)
+            story = Story(c, await boot_from(c, root, networks="none"), images)
+            go_on = slow_images(c, monkeypatch)
+            assert (await story.ask(FIRST)).status == 202
+            await volume_until(c, story.root, "downloading")
+            assert (await c.delete(f"/servers/{story.id}")).status == 204
+            await c.gone(story.id)
+            go_on.set()
+            async with asyncio.timeout(PATIENCE):
+                while await c.db.fetch_value("SELECT 1 FROM operations WHERE finished_at IS NULL"):
+                    await asyncio.sleep(0.01)
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 0
+            assert list((c.services.config.data_dir / "volumes").rglob("*.*")) == []
 
     run(scenario())
 

@@ -20,7 +20,7 @@ from kilonova.volume.client import VolumeError
 
 logger = logging.getLogger(__name__)
 
-DEVICE = "block_device_uuid"
+DEVICE, DOWNLOADING = "block_device_uuid", "downloading"
 # Small volumes are made in no time, for which it is not worth to let the operation rest.
 PATIENCE, GLANCE = 0.2, 0.01
 _SOURCES = {"image": "imageRef", "snapshot": "snapshot_id"}
@@ -69,13 +69,24 @@ async def unmake(op: Operation) -> None:
 
 async def delete(op: Operation) -> None:
     """Those that go with the server. One that cannot be deleted is none of the server's any more, and stays."""
-    auth = await op.services.identity.auth()
     for device in await devices.volumes_of(op.db, str(op.server_id)):
         if device["delete_on_termination"]:
             try:
-                await op.services.volume.delete(device["volume_id"], auth)
+                await _delete(op, device["volume_id"])
             except VolumeError as error:
                 logger.warning("volume %s of server %s stays: %s", device["volume_id"], op.server_id, error)
+
+
+async def _delete(op: Operation, volume_id: str) -> None:
+    """Also one that is about to get other content, for a server that does not wait for it any more."""
+    auth = await op.services.identity.auth()
+    try:
+        await op.services.volume.delete(volume_id, auth)
+    except VolumeError:
+        found = await op.services.volume.show(volume_id, auth)
+        if found is None or found["status"] != DOWNLOADING:
+            raise
+        await op.services.volume.force_delete(volume_id, auth)
 
 
 async def _wanted(op: Operation) -> list[Row]:
