@@ -19,7 +19,7 @@ from tests.faults.volume_users import VolumeUsers
 from tests.support.process import Client, Cloud, kilonova
 
 SERVERS, VOLUMES, HOSTS = 12, 8, 6
-KILLS, SECONDS = 5, 10.0
+KILLS, SECONDS = 4, 8.0
 UNLIMITED = {f"KILONOVA_VOLUME_QUOTA__{name}": "-1" for name in ("VOLUMES", "GIGABYTES")}
 
 
