@@ -1,4 +1,4 @@
-"""Worlds with a server, running, stopped or shelved, and volumes that come to it and go."""
+"""Worlds with a server, running or on no host, and volumes that come to it and go."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.compute.operations.offload import Offload
 from kilonova.compute.operations.shelve import Shelve
-from kilonova.compute.operations.stop import Stop
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations import volume_worlds
-from tests.compute.operations.worlds import ServerOperation, World, boot, carry_out, put_building
+from tests.compute.operations.worlds import ServerOperation, TroubledOnOneDatabase, World, boot, carry_out, put_building
 from tests.support.cloud import DEMO
 from tests.support.whole import PATIENCE, working
 
 
-class VolumeOperation(ServerOperation):
+class VolumeOperation(TroubledOnOneDatabase, ServerOperation):
     """`before`: what is done to the server first. `attached`: whether it has the volume `data` then."""
 
     __test__ = False
@@ -88,6 +87,4 @@ async def device_uuid(tx: Transaction, world: World, volume_id: str) -> str:
     return str(device["uuid"])
 
 
-STOPPED: tuple[type[Operation], ...] = (Stop,)
-SHELVED: tuple[type[Operation], ...] = (Shelve,)
 OFFLOADED: tuple[type[Operation], ...] = (Shelve, Offload)

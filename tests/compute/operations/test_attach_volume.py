@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.operations import Operation
 from kilonova.store import Transaction
-from tests.compute.operations.attachment_worlds import OFFLOADED, SHELVED, STOPPED, VolumeOperation, begin_attach
+from tests.compute.operations.attachment_worlds import OFFLOADED, VolumeOperation, begin_attach
 from tests.compute.operations.worlds import OnceMore, World
 
 
@@ -24,16 +24,6 @@ class TestAttachVolume(VolumeOperation):
         data = seen["volumes"]["data"]
         assert (data["status"], data["attachments"], data["way to"]) == ("in-use", [("attached", self.host)], self.host)
         assert bool(data["in guests"]) == (self.host is not None)
-
-
-class TestAttachVolumeToStopped(OnceMore, TestAttachVolume):
-    _expected: ClassVar[Any] = None
-    before = STOPPED
-
-
-class TestAttachVolumeToShelved(OnceMore, TestAttachVolume):
-    _expected: ClassVar[Any] = None
-    before = SHELVED
 
 
 class TestAttachVolumeToOffloaded(OnceMore, TestAttachVolume):

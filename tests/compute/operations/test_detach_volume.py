@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from kilonova.compute.operations.detach_volume import DetachVolume
 from kilonova.operations import Operation, begin
 from kilonova.store import Transaction
-from tests.compute.operations.attachment_worlds import OFFLOADED, STOPPED, VolumeOperation, device_uuid
+from tests.compute.operations.attachment_worlds import OFFLOADED, VolumeOperation, device_uuid
 from tests.compute.operations.worlds import OnceMore, World
 from tests.support.cloud import DEMO
 
@@ -24,11 +24,6 @@ class TestDetachVolume(VolumeOperation):
         data = seen["volumes"]["data"]
         assert (data["status"], data["attachments"], data["in guests"]) == ("available", [], [])
         assert seen["devices"] == []
-
-
-class TestDetachVolumeFromStopped(OnceMore, TestDetachVolume):
-    _expected: ClassVar[Any] = None
-    before = STOPPED
 
 
 class TestDetachVolumeFromOffloaded(OnceMore, TestDetachVolume):

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from kilonova.compute.operations.extend_volume import ExtendVolume
 from kilonova.operations import Operation, begin
 from kilonova.store import Transaction
-from tests.compute.operations.attachment_worlds import STOPPED, VolumeOperation
-from tests.compute.operations.worlds import OnceMore, World
+from tests.compute.operations.attachment_worlds import VolumeOperation
+from tests.compute.operations.worlds import World
 from tests.support.cloud import DEMO
 
 
@@ -23,8 +23,3 @@ class TestExtendVolume(VolumeOperation):
 
     def check_end(self, seen: Any) -> None:
         assert seen["devices"] == [{"device_name": "/dev/vdb", "volume_size": 2}]
-
-
-class TestExtendVolumeOfStopped(OnceMore, TestExtendVolume):
-    _expected: ClassVar[Any] = None
-    before = STOPPED

@@ -13,7 +13,7 @@ from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations.attachment_worlds import VolumeOperation
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
-from tests.compute.operations.worlds import World
+from tests.compute.operations.worlds import OnOneDatabase, World
 from tests.compute.servers.support import rules
 from tests.compute.volume_attachments.support import (
     NEWEST,
@@ -50,9 +50,9 @@ async def told(c: Whole, server_id: str) -> str:
     return found
 
 
-def test_a_volume_that_a_silent_host_may_have_is_kept_until_its_return(database_url: str) -> None:
+def test_a_volume_that_a_silent_host_may_have_is_kept_until_its_return(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1, **QUICK) as c:
+        async with whole(sqlite_url, hosts=1, **QUICK) as c:
             server_id, other_id, volume_id = (await c.active())["id"], (await c.active())["id"], await make_volume(c)
             with rules(c) as sim:
                 unheard(sim, "attach_disk")
@@ -162,7 +162,7 @@ class TestRestoreDisk(VolumeOperation):
         assert (data["status"], bool(data["attachments"]), bool(data["in guests"])) == (status, self.known, self.known)
 
 
-class TestRestoreWithoutDisk(TestRestoreDisk):
+class TestRestoreWithoutDisk(OnOneDatabase, TestRestoreDisk):
     """It does not: the guest loses the volume, and it is given back."""
 
     _expected: ClassVar[Any] = None

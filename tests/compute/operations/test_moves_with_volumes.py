@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from kilonova.compute.migrations.model import MIGRATION
 from kilonova.compute.operations.offload import Offload
+from kilonova.compute.operations.resize import Migrate
 from kilonova.compute.operations.shelve import Shelve
 from kilonova.compute.operations.stop import Stop
 from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace
@@ -47,10 +49,12 @@ class TestResizeOnSameHost(OnceMore, Moving, test_resize.TestResizeOnSameHost):
     _expected: ClassVar[Any] = None
 
 
-class TestMigrateWithSharedVolume(Moving, test_resize.TestMigrate):
+class TestMigrateWithSharedVolume(OnceMore, Moving, test_resize.ColdMove):
     """Of which others have attachments too."""
 
-    _expected: ClassVar[Any] = None
+    __test__ = True
+    operation: ClassVar[type[Operation]] = Migrate
+    move_type = MIGRATION
     shared = True
 
 
