@@ -306,6 +306,27 @@ def test_what_else_is_refused(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_an_image_of_volumes_has_nothing_to_write(sqlite_url: str) -> None:
+    """It would leave nothing but zeros."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url, hosts=1) as c:
+            story = await Story.begin(c)
+            answer = await act(c, story.id, "createImage", {"name": "of volumes"}, version="2.45")
+            assert answer.status == 202, answer.body
+            image_id = answer.json()["image_id"]
+            await c.settled(story.id)
+            for version, keys in ((FIRST, {}), (CONSENT, FLAG)):
+                status, said = await story.refused(version, image_id, **keys)
+                assert (status, "has no data" in said) == (400, True), said
+            await story.is_in_order(OLD)
+            plain = (await c.active(networks="none"))["id"]
+            status, said = await refused(c, plain, "rebuild", {"imageRef": image_id}, as_="member", version=FIRST)
+            assert (status, "has no data" in said) == (400, True), said
+
+    run(scenario())
+
+
 # On the way
 
 

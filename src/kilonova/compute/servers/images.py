@@ -33,6 +33,12 @@ def check_active(image: Image) -> None:
         raise BadRequest(f"Image {image['id']} is not active.")
 
 
+def check_data(image: Image) -> None:
+    """One that was made of a server's volumes has none of its own, and says how new servers are made."""
+    if not image["size"]:
+        raise BadRequest(f"Image {image['id']} has no data that a disk could be made of.")
+
+
 async def fitting(ctx: Context, image_id: str, flavor: Row) -> Image:
     """The image, if a server of that flavor can have it on its own disk."""
     image = await active(ctx, image_id)

@@ -119,6 +119,7 @@ async def _work(ctx: Context, row: Row, asked: dict[str, Any]) -> tuple[type[Ope
         operation, params, image = await _volume_work(ctx, row, asked, image_id)
     else:
         operation, params, image = Rebuild, {}, await images.fitting(ctx, image_id, _flavor(row))
+        images.check_data(image)
     columns = {} if image is None else await _image_columns(ctx, row, image)
     return operation, {**params, "columns": {**columns, **await _columns(ctx, asked)}}
 
@@ -164,6 +165,7 @@ async def _check_replaceable(ctx: Context, row: Row, volume: dict[str, Any], ima
             f"Volume {volume['id']}, which the server boots from, is made for several servers at a time (multiattach)."
             " Its content cannot be replaced by a rebuild."
         )
+    images.check_data(image)
     images.check_ram(image, _flavor(row))
     needed = max(image["min_disk"] * 2**30, image["size"] or 0, image.get("virtual_size") or 0)
     if needed > volume["size"] * 2**30:
