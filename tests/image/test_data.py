@@ -49,6 +49,20 @@ def test_up_and_down(database_url: str, tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_zeros_take_no_room(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(sqlite_url, tmp_path) as cloud:
+            image = await cloud.make()
+            content = bytes(8 * MIB) + os.urandom(MIB) + bytes(8 * MIB + 17)
+            assert (await cloud.upload(image["id"], content)).status == 204
+            assert (await cloud.call("GET", f"/images/{image['id']}/file")).body == content
+            (found,) = tmp_path.rglob(image["id"] + "*")
+            assert found.stat().st_size == len(content)
+            assert found.stat().st_blocks * 512 < 4 * MIB
+
+    asyncio.run(scenario())
+
+
 def test_the_head_of_a_qcow2_tells_its_size(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with images(sqlite_url, tmp_path) as cloud:
