@@ -76,7 +76,7 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "max_microversion": "latest",
                 "min_compute_nodes": "2",
                 "build_interval": LOOK_EVERY,
-                "build_timeout": "30",
+                "build_timeout": "60",
                 "hypervisor_type": "kilonova-sim",
             },
             "compute-feature-enabled": {
@@ -116,7 +116,7 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "catalog_type": "block-storage",
                 "max_microversion": "latest",
                 "build_interval": LOOK_EVERY,
-                "build_timeout": "30",
+                "build_timeout": "60",
                 "storage_protocol": "kilonova_file",
                 "vendor_name": "Kilonova",
                 "volume_type_multiattach": MULTIATTACH,
