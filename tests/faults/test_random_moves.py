@@ -73,7 +73,7 @@ STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 def test_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
     with Cloud(tmp_path / "data", *options, environ=ENVIRON) as cloud:
-        _move_at_random(cloud, [cloud], empty_url, servers=100, kills=10, seconds=40.0)
+        _move_at_random(cloud, [cloud], empty_url, servers=60, kills=6, seconds=20.0)
 
 
 @pytest.mark.timeout(400)
@@ -89,7 +89,7 @@ def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
         Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as first,
         Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as second,
     ):
-        _move_at_random(api, [api, first, second], empty_url, servers=40, kills=6, seconds=15.0, cells=CELLS)
+        _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=12.0, cells=CELLS)
 
 
 def _move_at_random(
