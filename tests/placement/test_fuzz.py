@@ -17,9 +17,8 @@ CONSUMER = "33333333-3333-4333-8333-333333333333"
     "database, version, phases",
     [
         ("sqlite", "1.39", "examples,coverage,fuzzing"),
-        ("postgresql", "1.39", "examples,fuzzing"),
         ("postgresql", "1.0", "examples,coverage"),
-        ("sqlite", "1.18", "examples,fuzzing"),
+        ("postgresql", "1.18", "examples,fuzzing"),
     ],
 )
 def test_nothing_unexpected(
