@@ -135,6 +135,19 @@ def test_reimaged_volumes_hold_the_image_alone(database_url: str) -> None:
     play(database_url, scene)
 
 
+def test_an_image_without_data_makes_no_volume(sqlite_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))
+        empty = await image(cloud, b"")
+        answer = await cloud.post(f"/volumes/{volume_id}/action", {"os-reimage": {"image_id": empty}})
+        assert (answer.status, b"has no data" in answer.body) == (400, True)
+        answer = await cloud.post("/volumes", {"volume": {"size": 1, "imageRef": empty}})
+        assert (answer.status, b"has no data" in answer.body) == (400, True)
+        assert await content(cloud, volume_id) == expected(IMAGE)
+
+    play(sqlite_url, scene)
+
+
 def test_a_failed_reimage_leaves_the_old_content(sqlite_url: str) -> None:
     async def scene(cloud: VolumeCloud) -> None:
         volume_id = await make(cloud, imageRef=await image(cloud, IMAGE))

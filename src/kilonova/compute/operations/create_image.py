@@ -133,9 +133,9 @@ async def await_snapshots(op: Operation) -> None:
 
 
 async def drop_snapshots(op: Operation) -> None:
-    """One that is still being made cannot be deleted before it is."""
+    """One that is still being made cannot be deleted before it is; one that the service failed to delete is its own."""
     auth = await op.services.identity.auth(op.project_id)
-    left = await _snapshots(op)
+    left = [one for one in await _snapshots(op) if one["status"] != "error_deleting"]
     for one in left:
         if one["status"] in ("available", "error"):
             async with volumes.explained():

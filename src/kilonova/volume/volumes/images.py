@@ -22,7 +22,9 @@ async def usable(ctx: Context, image_id: str) -> Image:
 
 
 def check_fits(image: Image, size: int) -> None:
-    """Refuse an image of which a volume of so many GiB cannot hold all."""
+    """Refuse an image that has no content, or of which a volume of so many GiB cannot hold all."""
+    if image["size"] == 0:
+        raise BadRequest(f"Invalid input received: Image {image['id']} has no data.")
     most = max(image["size"] or 0, image.get("virtual_size") or 0)
     needed = -(-most // GIB)
     if needed > size:
