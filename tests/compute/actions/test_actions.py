@@ -153,8 +153,10 @@ def test_events_of_a_move_name_the_host_that_was_asked(database_url: str) -> Non
             assert done[2:] == [
                 ("stop guest", source, None),
                 ("park guest", source, None),
+                ("move volumes", destination, None),
                 ("move ports", destination, None),
                 ("build guest", destination, None),
+                ("complete volumes", destination, None),
                 ("hand over", destination, None),
             ]
             assert failed[2:] == [
