@@ -77,7 +77,7 @@ def test_to_any_host(database_url: str) -> None:
             assert found == {"status": "completed", "from": before[HOST], "to": after[HOST], "why": None}
             action = await newest_action(c, before["id"])
             assert (action["action"], action["message"]) == ("live-migration", None)
-            assert [event["result"] for event in action["events"]] == ["Success"] * 8
+            assert [event["result"] for event in action["events"]] == ["Success"] * 10
 
     run(scenario())
 
