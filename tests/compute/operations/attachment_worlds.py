@@ -12,12 +12,12 @@ from kilonova.compute.operations.shelve import Shelve
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations import volume_worlds
-from tests.compute.operations.worlds import ServerOperation, TroubledOnOneDatabase, World, boot, carry_out, put_building
+from tests.compute.operations.worlds import ServerOperation, World, boot, carry_out, put_building
 from tests.support.cloud import DEMO
 from tests.support.whole import PATIENCE, working
 
 
-class VolumeOperation(TroubledOnOneDatabase, ServerOperation):
+class VolumeOperation(ServerOperation):
     """`before`: what is done to the server first. `attached`: whether it has the volume `data` then."""
 
     __test__ = False

@@ -13,12 +13,12 @@ from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations.volume_worlds import make_volume
-from tests.compute.operations.worlds import ServerOperation, TroubledOnOneDatabase, World, put_building
+from tests.compute.operations.worlds import ServerOperation, World, put_building
 from tests.support.cloud import DEMO
 from tests.support.whole import working
 
 
-class WithNewVolumes(TroubledOnOneDatabase, ServerOperation):
+class WithNewVolumes(ServerOperation):
     """Of an image to boot from, of nothing, and one that the user has given."""
 
     __test__ = False

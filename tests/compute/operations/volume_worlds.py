@@ -11,16 +11,16 @@ from kilonova.compute.operations import volumes
 from kilonova.compute.operations.boot import Boot
 from kilonova.ids import new_id
 from kilonova.operations import begin
-from kilonova.operations.testing import Fault
+from kilonova.operations.testing import Fault, OperationTests
 from kilonova.store import Database
-from tests.compute.operations.worlds import TroubledOnOneDatabase, World, put_building
+from tests.compute.operations.worlds import World, put_building
 from tests.support.cloud import DEMO
 from tests.support.whole import PATIENCE, working
 
 NAMES = ("root", "data")
 
 
-class WithVolumes(TroubledOnOneDatabase):
+class WithVolumes(OperationTests):
     """In front of a test of an operation."""
 
     shared: ClassVar[bool] = False

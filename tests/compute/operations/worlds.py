@@ -95,19 +95,6 @@ class OnOneDatabase:
         return sqlite_url
 
 
-class TroubledOnOneDatabase(OperationTests):
-    """Its steps and undos run on both; what the engine does when they fail or are killed is tried on both elsewhere."""
-
-    def test_each_step_failed_leaves_nothing(self, sqlite_url: str, point: str) -> None:
-        super().test_each_step_failed_leaves_nothing(sqlite_url, point)
-
-    def test_killed_at_each_step(self, sqlite_url: str, point: str) -> None:
-        super().test_killed_at_each_step(sqlite_url, point)
-
-    def test_killed_at_each_undo(self, sqlite_url: str, point: str) -> None:
-        super().test_killed_at_each_undo(sqlite_url, point)
-
-
 class OnceMore(OnOneDatabase):
     """For another server or other parameters, and the same functions: they were killed at every step already."""
 

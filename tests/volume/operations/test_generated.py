@@ -20,7 +20,7 @@ from kilonova.volume.operations.reimage_volume import ReimageVolume
 from kilonova.volume.operations.revert_volume import RevertVolume
 from kilonova.volume.operations.tell_compute import TellCompute
 from kilonova.volume.operations.upload_volume import UploadVolume
-from tests.compute.operations.worlds import OnceMore, OnOneDatabase
+from tests.compute.operations.worlds import OnceMore
 from tests.volume.operations.worlds import (
     OTHER,
     VolumeOperation,
@@ -120,7 +120,7 @@ class TestReimageVolume(VolumeOperation):
         return {**before, "left": [kind for kind in before["left"] if kind != TellCompute.kind]}
 
 
-class TestRevertVolume(OnOneDatabase, VolumeOperation):
+class TestRevertVolume(VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = RevertVolume
 
@@ -150,7 +150,7 @@ class TestRevertVolume(OnOneDatabase, VolumeOperation):
         return {**await super().outcome(db, world), "snapshot": snapshot}
 
 
-class TestUploadVolume(OnOneDatabase, VolumeOperation):
+class TestUploadVolume(VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = UploadVolume
 
@@ -199,7 +199,7 @@ class TestMakeSnapshot(VolumeOperation):
         }
 
 
-class TestDeleteSnapshot(OnOneDatabase, VolumeOperation):
+class TestDeleteSnapshot(VolumeOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = DeleteSnapshot
 
@@ -217,7 +217,7 @@ class TestDeleteSnapshot(OnOneDatabase, VolumeOperation):
         return {"orphans": [] if there else [name for name in on_disk(world) if "snapshots" in name], "there": there}
 
 
-class TestDropContent(OnOneDatabase, VolumeOperation):
+class TestDropContent(VolumeOperation):
     """It only goes forward."""
 
     __test__ = True
@@ -231,7 +231,7 @@ class TestDropContent(OnOneDatabase, VolumeOperation):
         return await unfinished(db)
 
 
-class TestTellCompute(OnOneDatabase, VolumeOperation):
+class TestTellCompute(VolumeOperation):
     """What is told twice is known."""
 
     __test__ = True
