@@ -1,0 +1,25 @@
+"""How compute and its older siblings write errors: one key that names the kind, with code and message below it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.http.errors import HttpError
+
+FAULTS = {
+    400: "badRequest",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "itemNotFound",
+    405: "badMethod",
+    409: "conflictingRequest",
+    413: "overLimit",
+    415: "badMediaType",
+    429: "overLimit",
+    501: "notImplemented",
+    503: "serviceUnavailable",
+}
+
+
+def fault(error: HttpError, request_id: str) -> dict[str, Any]:
+    return {FAULTS.get(error.status, "computeFault"): {"code": error.status, "message": error.message}}
