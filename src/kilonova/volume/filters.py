@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from kilonova import clock
-from kilonova.compute.schemas import is_true
-from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import is_true
+from kilonova.store.conditions import Conditions
 from kilonova.store.paging import SortKey
 
 Filter = Callable[[Conditions, str, str], None]

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
 from kilonova.http.pagination import limit_of
 from kilonova.store import Reader, Row
+from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page
 from kilonova.volume import filters
 

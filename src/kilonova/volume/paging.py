@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kilonova.compute.schemas import STRING, Schema
 from kilonova.http import Context
 from kilonova.http.api import multi
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, MARKER, limit_of, marker_missing, next_link
+from kilonova.http.pieces import STRING, Schema
 from kilonova.store import Row
 
 # Clients send more than any list knows; that was always passed over.

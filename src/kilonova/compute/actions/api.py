@@ -7,11 +7,11 @@ from typing import Any
 from kilonova import clock
 from kilonova.compute.actions import views
 from kilonova.compute.api import api
-from kilonova.compute.schemas import DATE_TIME
 from kilonova.compute.servers import model
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.pagination import LIMIT, MARKER, limit_of, marker_missing, next_link
+from kilonova.http.pieces import DATE_TIME
 from kilonova.operations import views as operations
 from kilonova.store import Row
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import NAME, UUID, Schema, closed
+from kilonova.http.pieces import NAME, UUID, Schema, closed
 
 # Around a new name old clients leave spaces, which are cut off.
 NEW_NAME: Schema = {**NAME, "format": "name_with_spaces"}

@@ -15,10 +15,10 @@ import orjson
 
 from kilonova.compute.block_devices import naming, sources
 from kilonova.compute.block_devices.model import LOCAL, VOLUME
-from kilonova.compute.schemas import is_true
 from kilonova.compute.servers import images
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import is_true
 from kilonova.store import Row
 
 IMAGE, SNAPSHOT, BLANK, SWAP = "image", "snapshot", "blank", "swap"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed, integer
+from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed, integer
 
 _TEXT: Schema = {"type": "string", "maxLength": 255}
 _COMMON: dict[str, Schema] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import STRING, UUID, Schema, closed
+from kilonova.http.pieces import STRING, UUID, Schema, closed
 
 VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND = "volume-extended", "power-update", "accelerator-request-bound"
 VOLUME_REIMAGED = "volume-reimaged"

@@ -8,10 +8,10 @@ from kilonova import store
 from kilonova.compute.api import api
 from kilonova.compute.flavors import access, model, schemas, specs, views
 from kilonova.compute.flavors.lookup import locked, missing, visible
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
 from kilonova.store import Row
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, NAME, STRING, Schema, closed, integer
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import BOOLEAN, NAME, STRING, Schema, closed, integer
 
 DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 65535}
 ID: Schema = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import STRING, Schema, closed
+from kilonova.http.pieces import STRING, Schema, closed
 
 LIST: dict[str, Schema] = {"zone": STRING, "service": STRING}
 _SWITCH: Schema = {"type": "string", "enum": ["enable", "disable"]}

@@ -7,12 +7,12 @@ from typing import Any
 from kilonova import ids
 from kilonova.compute.api import api
 from kilonova.compute.hypervisors import model, own, schemas, views
-from kilonova.compute.schemas import is_true
 from kilonova.compute.services.api import BY_UUID
 from kilonova.compute.services.views import state
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound, NotSupported
 from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.http.pieces import is_true
 from kilonova.store import Row
 
 __all__ = ["views"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.hypervisors import model
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.http.pieces import is_true
 from kilonova.store import Row
 
 ALL = "os_compute_api:os-hypervisors:list-all"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, Schema
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import BOOLEAN, Schema
 
 PATTERN: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-._]*$"}
 WITH_SERVERS: dict[str, Schema] = {"with_servers": BOOLEAN}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import DATE_TIME, METADATA, STRING, Schema, closed
 from kilonova.http import multi
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import DATE_TIME, METADATA, STRING, Schema, closed
 
 WHOLE: Schema = {"type": "string", "pattern": "^[0-9]{1,9}$"}
 LIST: dict[str, Schema] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import STRING, Schema, closed
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import STRING, Schema, closed
 
 
 def name(characters: str) -> Schema:

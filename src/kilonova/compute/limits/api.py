@@ -5,8 +5,8 @@ from __future__ import annotations
 from kilonova.compute.api import api
 from kilonova.compute.limits import views
 from kilonova.compute.quotas import model as quotas
-from kilonova.compute.schemas import STRING
 from kilonova.http import Answer, Context
+from kilonova.http.pieces import STRING
 
 QUERY = {"tenant_id": STRING, "reserved": STRING}
 

@@ -10,12 +10,12 @@ import orjson
 from kilonova import clock
 from kilonova.compute.migrations import status
 from kilonova.compute.migrations.model import LIVE
-from kilonova.compute.schemas import is_true
-from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import limit_of, marker_missing
+from kilonova.http.pieces import is_true
 from kilonova.store import Reader, Row
+from kilonova.store.conditions import Conditions
 
 PAGED = "migrations come in pages, newest first"
 ALL_PROJECTS = "os_compute_api:os-migrations:index:all_projects"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import DATE_TIME, STRING, Schema
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import DATE_TIME, STRING, Schema
 
 LIST: dict[str, Schema] = {
     **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),

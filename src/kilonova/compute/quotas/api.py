@@ -7,9 +7,9 @@ from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model, schemas, views
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import is_true
 
 __all__ = ["views"]
 

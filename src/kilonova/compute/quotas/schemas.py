@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.quotas.model import NETWORK_RESOURCES, RESOURCES
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
 
 LIMIT: Schema = {
     "anyOf": [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import NAME, STRING, Schema, closed, integer
 from kilonova.compute.server_groups.model import AFFINITY, ANTI_AFFINITY, SOFT
 from kilonova.http.pagination import LIMIT
+from kilonova.http.pieces import NAME, STRING, Schema, closed, integer
 
 HARD = (ANTI_AFFINITY, AFFINITY)
 

@@ -12,10 +12,10 @@ from kilonova.compute.operations.delete import WITH_VOLUMES, Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
-from kilonova.compute.schemas import ANYTHING, address, is_true
 from kilonova.compute.servers import acting, create, listing, model, pinning, schemas, views
 from kilonova.http import Answer, Context
 from kilonova.http.pagination import next_link
+from kilonova.http.pieces import ANYTHING, address, is_true
 from kilonova.operations import request_cancel
 from kilonova.store import Row
 

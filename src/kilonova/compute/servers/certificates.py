@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from kilonova.compute.schemas import Schema
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import Schema
 
 SCHEMA: Schema = {
     "type": ["array", "null"],

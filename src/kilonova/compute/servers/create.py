@@ -19,13 +19,13 @@ from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import WITH_VOLUMES, Boot
 from kilonova.compute.quotas import model as quotas
-from kilonova.compute.schemas import address, is_true
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import certificates, destinations, images, model, networks, placing, states
 from kilonova.compute.servers.placing import Destination, group_of
 from kilonova.compute.volume_attachments.checks import check_nobody_else
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
+from kilonova.http.pieces import address, is_true
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.scheduler import Request

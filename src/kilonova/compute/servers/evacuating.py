@@ -8,7 +8,6 @@ from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.evacuate import Evacuate
-from kilonova.compute.schemas import STRING, Schema, closed
 from kilonova.compute.servers import acting, states
 from kilonova.compute.servers.create import new_password
 from kilonova.compute.servers.schemas import HOST
@@ -16,6 +15,7 @@ from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.pieces import STRING, Schema, closed
 from kilonova.store import Reader, Row
 
 RULE = "os_compute_api:os-evacuate"

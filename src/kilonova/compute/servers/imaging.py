@@ -10,10 +10,10 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import images
 from kilonova.compute.operations.create_image import CreateImage, CreateVolumeImage
-from kilonova.compute.schemas import METADATA, NAME, Schema, closed
 from kilonova.compute.servers import acting, create, model
 from kilonova.http import Answer, Context
 from kilonova.http.client import Refused, Unreachable
+from kilonova.http.pieces import METADATA, NAME, Schema, closed
 from kilonova.operations.states import CANCELLED, FAILED, UNDOING
 from kilonova.store import Row
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kilonova import clock
-from kilonova.compute.schemas import BOOLEAN, is_true
 from kilonova.compute.servers import states
 from kilonova.compute.servers.model import READ
 from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
@@ -14,8 +12,10 @@ from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.pagination import limit_of, marker_missing
+from kilonova.http.pieces import BOOLEAN, is_true
 from kilonova.operations.table import kinds
 from kilonova.store import Invalid, Row, regexp
+from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page, SortKey
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
@@ -80,23 +80,6 @@ _BUSY = (
     " AND NOT o.cancel_requested AND (o.kind || '/' || o.step) = ANY(?))"
 )
 _HOST_SORT_KEYS = frozenset({"host", "node"})
-
-
-class Conditions:
-    """WHERE, built one condition at a time; `?` in a condition stands for its argument."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.arguments: list[Any] = []
-
-    def add(self, condition: str, *arguments: Any) -> None:
-        for argument in arguments:
-            self.arguments.append(argument)
-            condition = condition.replace("?", f"${len(self.arguments)}", 1)
-        self.parts.append(condition)
-
-    def where(self) -> str:
-        return " AND ".join(self.parts) or "TRUE"
 
 
 async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:

@@ -8,11 +8,11 @@ from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.live_migrate import LiveMigrate
-from kilonova.compute.schemas import BOOLEAN, Schema, closed, is_true
 from kilonova.compute.servers import acting, model
 from kilonova.compute.servers.schemas import HOST
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import BOOLEAN, Schema, closed, is_true
 from kilonova.store import Row, Transaction
 
 RULE = "os_compute_api:os-migrate-server:migrate_live"

@@ -16,17 +16,6 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild
 from kilonova.compute.operations.reimage import Reimage, image_id_of
-from kilonova.compute.schemas import (
-    BOOLEAN,
-    DESCRIPTION,
-    METADATA,
-    NAME,
-    STRING,
-    Schema,
-    address,
-    closed,
-    is_true,
-)
 from kilonova.compute.servers import acting, certificates, create, images, model
 from kilonova.compute.servers.placing import Destination, request_for
 from kilonova.compute.servers.schemas import (
@@ -39,6 +28,17 @@ from kilonova.compute.servers.schemas import (
 )
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
+from kilonova.http.pieces import (
+    BOOLEAN,
+    DESCRIPTION,
+    METADATA,
+    NAME,
+    STRING,
+    Schema,
+    address,
+    closed,
+    is_true,
+)
 from kilonova.operations import Operation
 from kilonova.store import Row
 from kilonova.volume.client import REIMAGE, TooOld

@@ -15,12 +15,12 @@ from kilonova.compute.operations.confirm_resize import ConfirmResize
 from kilonova.compute.operations.resize import Migrate, Resize
 from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.compute.quotas import model as quotas
-from kilonova.compute.schemas import ANYTHING, Schema, closed
 from kilonova.compute.servers import acting, model
 from kilonova.compute.servers.create import flavor_copy
 from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF, HOST
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import ANYTHING, Schema, closed
 from kilonova.operations import Operation
 from kilonova.scheduler.specs import needs
 from kilonova.store import Row, Transaction

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
-from kilonova.compute.schemas import (
+from kilonova.compute.servers import certificates
+from kilonova.http import multi
+from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import (
     BOOLEAN,
     DATE_TIME,
     DESCRIPTION,
@@ -15,9 +18,6 @@ from kilonova.compute.schemas import (
     closed,
     integer,
 )
-from kilonova.compute.servers import certificates
-from kilonova.http import multi
-from kilonova.http.pagination import LIMIT, MARKER
 
 HOSTNAME: Schema = {
     "type": "string",

@@ -10,11 +10,11 @@ from kilonova.compute.operations import unshelve as unshelving
 from kilonova.compute.operations.offload import Offload
 from kilonova.compute.operations.shelve import Shelve
 from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace
-from kilonova.compute.schemas import ANYTHING
 from kilonova.compute.servers import acting, model, schemas, states
 from kilonova.compute.zones import model as zones
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
+from kilonova.http.pieces import ANYTHING
 from kilonova.store import Reader, Row, Transaction
 
 RULE = "os_compute_api:os-shelve:"

@@ -7,13 +7,13 @@ from typing import Any
 from kilonova import ids
 from kilonova.compute.aggregates import model as aggregates
 from kilonova.compute.api import api
-from kilonova.compute.schemas import is_true
 from kilonova.compute.services import model, schemas, views
 from kilonova.compute.zones import model as zones
 from kilonova.hosts import registry
 from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.pieces import is_true
 from kilonova.placement.mirror import InUse
 from kilonova.store import Row, Transaction
 

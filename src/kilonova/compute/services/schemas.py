@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
 
 HOST: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-._]*$"}
 REASON: Schema = {"type": "string", "minLength": 1, "maxLength": 255}

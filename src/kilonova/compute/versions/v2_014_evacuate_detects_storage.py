@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kilonova.compute.schemas import BOOLEAN, is_true
 from kilonova.compute.servers.evacuating import NO_PASSWORD
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import BOOLEAN, is_true
 from kilonova.http.versions import Microversion, action, behaviour
 
 

@@ -1,6 +1,6 @@
 """Live migration finds out by itself whether disks have to be copied (`auto`), and loses `disk_over_commit`."""
 
-from kilonova.compute.schemas import BOOLEAN
+from kilonova.http.pieces import BOOLEAN
 from kilonova.http.versions import Microversion, action
 
 LIVE = action("os-migrateLive")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kilonova.compute.schemas import ANYTHING
+from kilonova.http.pieces import ANYTHING
 from kilonova.http.versions import Microversion, action
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from kilonova.compute.quotas.schemas import LIMIT, OLD_RESOURCES
-from kilonova.compute.schemas import STRING, closed
 from kilonova.http import col
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import STRING, closed
 from kilonova.http.versions import Microversion, action, request, view
 
 WHOLE = {"type": "integer"}

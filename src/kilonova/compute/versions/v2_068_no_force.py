@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kilonova.compute.schemas import BOOLEAN, is_true
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import BOOLEAN, is_true
 from kilonova.http.versions import Microversion, action
 
 

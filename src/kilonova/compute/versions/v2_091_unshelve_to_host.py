@@ -1,6 +1,6 @@
 """A server that has left its host is unshelved to a `host`; an `availability_zone` of null removes its pin."""
 
-from kilonova.compute.schemas import NAME
+from kilonova.http.pieces import NAME
 from kilonova.http.versions import Microversion, action
 
 version = Microversion(

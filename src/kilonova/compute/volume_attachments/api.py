@@ -8,12 +8,12 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.compute.operations.detach_volume import DetachVolume
-from kilonova.compute.schemas import is_true
 from kilonova.compute.servers import acting, model, states
 from kilonova.compute.volume_attachments import checks, schemas, swapping, views
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound
 from kilonova.http.pagination import limit_of
+from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
 from kilonova.store import Reader, Row, Transaction
 

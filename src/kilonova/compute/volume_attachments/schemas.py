@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import TAG
-from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed
 from kilonova.http.pagination import LIMIT
+from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed
 
 DEVICE: Schema = {
     "type": ["string", "null"],

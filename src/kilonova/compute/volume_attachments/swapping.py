@@ -6,11 +6,11 @@ from typing import Any
 
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.swap_volume import SwapVolume
-from kilonova.compute.schemas import is_true
 from kilonova.compute.servers import acting
 from kilonova.compute.volume_attachments import checks
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.pieces import is_true
 from kilonova.store import Row, Transaction
 
 RULE = "os_compute_api:os-volumes-attachments:swap"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.api import api
-from kilonova.compute.schemas import is_true
 from kilonova.compute.volumes import assisting, schemas, views
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.http.pagination import limit_of
+from kilonova.http.pieces import is_true
 from kilonova.identity.client import Auth
 
 __all__ = ["assisting", "views"]

@@ -6,11 +6,11 @@ import orjson
 
 from kilonova.compute.api import api
 from kilonova.compute.operations.assist_snapshot import AssistSnapshot
-from kilonova.compute.schemas import STRING
 from kilonova.compute.servers import acting
 from kilonova.compute.volumes.schemas import ASSISTED
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.pieces import STRING
 from kilonova.store import Row, Transaction
 
 RULE = "os_compute_api:os-assisted-volume-snapshots:"

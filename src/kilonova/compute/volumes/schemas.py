@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed, integer
 from kilonova.http.pagination import LIMIT
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed, integer
 
 TEXT: Schema = {**STRING, "minLength": 1}
 # These routes ended before any refused unknown keys.

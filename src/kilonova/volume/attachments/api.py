@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import ANYTHING
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import next_link
+from kilonova.http.pieces import ANYTHING
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import api

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import UUID, Schema, closed
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import UUID, Schema, closed
 
 MODE: Schema = {"type": "string", "enum": ["ro", "rw"]}
 # What a host says of itself is between it and the back end. A mode and the guest's device may be among it.

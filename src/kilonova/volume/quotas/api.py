@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import is_true
 from kilonova.volume.api import api
 from kilonova.volume.quotas import model, schemas, views
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
 from kilonova.http.api import multi
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
 
 LIMIT: Schema = {
     "anyOf": [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import __version__, clock
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
+from kilonova.http.pieces import is_true
 from kilonova.volume.api import api
 from kilonova.volume.backend import BACKEND, POOL
 from kilonova.volume.services import model, schemas

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
 from kilonova.http.api import multi
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 _REASON: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"\S"}

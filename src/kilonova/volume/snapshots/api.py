@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import ANYTHING, is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import next_link
+from kilonova.http.pieces import ANYTHING, is_true
 from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
 from kilonova.store import Row, Transaction

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
 from kilonova.store import Row
+from kilonova.store.conditions import Conditions
 from kilonova.volume import filters
 from kilonova.volume.listing import Listing
 from kilonova.volume.snapshots import model

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed, is_true
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed, is_true
 from kilonova.volume.schemas import DESCRIPTION, METADATA, METADATA_OR_NULL, NAME, UUID_OR_NULL
 
 _NAMES: Schema = {

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
+from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume import filters, paging

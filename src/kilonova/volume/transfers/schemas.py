@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed
+from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed
 
 NAME: Schema = {"type": ["string", "null"], "maxLength": 255}
 CREATE = closed(

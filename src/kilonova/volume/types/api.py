@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import store
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
+from kilonova.http.pieces import is_true
 from kilonova.store import Row
 from kilonova.volume import filters, paging
 from kilonova.volume.api import api

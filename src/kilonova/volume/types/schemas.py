@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, NAME, STRING, Schema, closed
+from kilonova.http.pieces import BOOLEAN, NAME, STRING, Schema, closed
 from kilonova.volume.paging import QUERY
 
 DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 255}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import BOOLEAN, UUID, Schema, closed
+from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed
 from kilonova.volume.conversion import WRITABLE
 from kilonova.volume.schemas import METADATA, SIZE
 from kilonova.volume.volumes.states import SETTABLE

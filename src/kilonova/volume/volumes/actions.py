@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import ANYTHING, is_true
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.pieces import ANYTHING, is_true
 from kilonova.operations import Operation, begin
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api

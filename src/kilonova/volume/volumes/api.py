@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.schemas import BOOLEAN, STRING, is_true
 from kilonova.http import Answer, Context
 from kilonova.http.api import multi
 from kilonova.http.pagination import next_link
+from kilonova.http.pieces import BOOLEAN, STRING, is_true
 from kilonova.volume import filters
 from kilonova.volume.api import api
 from kilonova.volume.volumes import create, deleting, listing, model, schemas, views

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.compute.schemas import ANYTHING
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.pieces import ANYTHING
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api

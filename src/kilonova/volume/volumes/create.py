@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from kilonova.compute.schemas import is_true
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
+from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.store import Reader, Row, Transaction

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from kilonova.compute.schemas import ANYTHING, is_true
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
+from kilonova.http.pieces import ANYTHING, is_true
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
 from kilonova.volume.volumes import action_schemas as schemas

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.servers.listing import Conditions
 from kilonova.http import Context
 from kilonova.store import Row
+from kilonova.store.conditions import Conditions
 from kilonova.volume import filters
 from kilonova.volume.backend import BACKEND, POOL
 from kilonova.volume.listing import Listing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kilonova.compute.schemas import BOOLEAN, STRING, Schema, closed
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
+from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
 from kilonova.volume.schemas import DESCRIPTION, METADATA, METADATA_OR_NULL, NAME, SIZE_OR_NULL, UUID_OR_NULL
 
 _REFERENCE: Schema = {"type": ["string", "null"], "maxLength": 255}

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from kilonova import clock
-from kilonova.compute.schemas import is_true
 from kilonova.http import Answer, Context
 from kilonova.http.client import Refused, Unreachable
+from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.store import Row

@@ -1,4 +1,4 @@
-"""Pieces of JSON Schema that many of compute's bodies share."""
+"""Pieces of JSON Schema that many bodies share, and what their values mean."""
 
 from __future__ import annotations
 
