@@ -79,6 +79,7 @@ def test_the_service_acts_in_other_projects(database_url: str, tmp_path: Path) -
             there = await client.auth(demo)
             assert await client.auth(demo) == there
             assert len(caller.seen) == 2
+            assert there.token not in repr(there)
             found = await c.tokens.validate(there.token)
             assert found is not None
             assert (found.project_id, found.user_name) == (demo, "kilonova")

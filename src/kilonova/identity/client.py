@@ -36,6 +36,10 @@ class Auth(NamedTuple):
     # Whether it is the service's own, in its own project, where it has the role of services.
     is_service: bool = False
 
+    def __repr__(self) -> str:
+        # A repr ends in a log sooner or later.
+        return f"Auth(project_id={self.project_id!r})"
+
 
 class IdentityClient:
     """Speaks as one user, a service's, in one project. The caller's base is the service's, without a version."""
