@@ -13,6 +13,7 @@ FAULTS = {
     404: "itemNotFound",
     405: "badMethod",
     409: "conflictingRequest",
+    412: "preconditionFailed",
     413: "overLimit",
     415: "badMediaType",
     429: "overLimit",
