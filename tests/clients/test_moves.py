@@ -25,10 +25,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 @pytest.fixture
 def session(cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
-    opened = Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.104")
-    yield opened
-    opened.process.kill()
-    opened.process.wait()
+    with Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.104") as opened:
+        yield opened
 
 
 class Story:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.support.process import Cloud
 
@@ -39,6 +39,13 @@ class Session:
             text=True,
         )
         self._read = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def do(self, command: str) -> None:
         assert self.process.stdin is not None
