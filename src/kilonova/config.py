@@ -61,10 +61,13 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 class Volume(msgspec.Struct, forbid_unknown_fields=True):
     """Volumes: of the built-in service, or with `url` (without a version) of a Cinder that trusts the same identity
     service. The built-in one copies `copies` volumes at a time, and its quotas are those of the section `volume_quota`.
+    Hosts with real guests reach its volumes by NBD at `nbd_address` and `nbd_port` (0: any free one).
     """
 
     url: str = ""
     copies: int = 4
+    nbd_address: str = "127.0.0.1"
+    nbd_port: int = 0
 
 
 class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,7 +119,8 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     """Servers: whether a resize may stay on its host; after how many seconds a resize is confirmed by itself (0: never)
     and a shelved server leaves its host (0: at once, -1: never); for how many seconds per GiB of its memory a live
     migration may run, and how many may leave one host at a time (0: any number); how many seconds per GiB of an image
-    the volume service has for replacing a volume's content by it, and as many again besides.
+    the volume service has for replacing a volume's content by it, and as many again besides; for how many seconds a
+    guest's system may shut down by itself before its power is cut, unless its image says otherwise.
     """
 
     resize_on_same_host: bool = False
@@ -125,6 +129,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     live_migration_seconds: float = 800.0
     live_migrations_per_host: int = 4
     reimage_seconds: float = 20.0
+    shutdown_seconds: float = 60.0
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,6 +137,86 @@ class Hosts(msgspec.Struct, forbid_unknown_fields=True):
 
     report_seconds: float = 10.0
     down_seconds: float = 60.0
+
+
+class Messaging(msgspec.Struct, forbid_unknown_fields=True):
+    """How agents in processes of their own are reached: the NATS server, if there is one. `prefix` begins all subjects,
+    so that several clouds may share a server; the certificates are those of this process.
+    """
+
+    url: str = ""
+    prefix: str = "kilonova"
+    user: str = ""
+    password: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+class Agent(msgspec.Struct, forbid_unknown_fields=True):
+    """The agent of one host: its name (empty: the machine's), the address by which other hosts reach it, where the
+    image service is, where other agents fetch disks that move, and the secret that they share for that. Guests' data
+    lie in `instances`; empty is `instances` in the data directory.
+    """
+
+    host: str = ""
+    address: str = "127.0.0.1"
+    image_url: str = ""
+    disk_port: int = 0
+    disk_secret: str = ""
+    instances: str = ""
+
+
+class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
+    """Real guests. `migration_uri` is how other hosts reach this libvirt (`{address}` is the agent's address), and
+    `migration_address` where guests come in. `force_complete`: by `pause` or `postcopy`. `reserved_*` is what guests
+    do not get; images that no guest has used for `image_cache_seconds` go.
+    """
+
+    uri: str = "qemu:///system"
+    virt_type: str = ""
+    machine: str = "pc"
+    cpu_mode: str = ""
+    cpu_model: str = ""
+    cache_mode: str = "none"
+    migration_uri: str = "qemu+tcp://{address}/system"
+    migration_address: str = ""
+    migration_mb_per_second: int = 0
+    migration_downtime_ms: int = 500
+    auto_converge: bool = True
+    force_complete: str = "pause"
+    vnc_listen: str = "127.0.0.1"
+    vnc_address: str = "127.0.0.1"
+    cpu_ratio: float = 4.0
+    memory_ratio: float = 1.0
+    disk_ratio: float = 1.0
+    reserved_memory_mb: int = 512
+    reserved_disk_gb: int = 0
+    image_cache_seconds: int = 86400
+    vendor_data: str = ""
+
+
+class Bridges(msgspec.Struct, forbid_unknown_fields=True):
+    """Networks of real guests on a host: between hosts by VXLAN on `vxlan_port`, to the outside by NAT through
+    `outside`, an interface (empty: that of the default route), unless `nat` is off. Names of what is made on the host
+    begin with `prefix`.
+    """
+
+    enabled: bool = True
+    nat: bool = True
+    outside: str = ""
+    vxlan_port: int = 4789
+    prefix: str = "kn"
+
+
+class Console(msgspec.Struct, forbid_unknown_fields=True):
+    """Remote consoles: where browsers reach the proxy (empty: this process), for how many seconds a link is good, and
+    the directory with noVNC.
+    """
+
+    url: str = ""
+    token_seconds: int = 600
+    novnc: str = "/usr/share/novnc"
 
 
 class Sim(msgspec.Struct, forbid_unknown_fields=True):
@@ -182,6 +267,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     operations: Operations = msgspec.field(default_factory=Operations)
     compute: Compute = msgspec.field(default_factory=Compute)
     hosts: Hosts = msgspec.field(default_factory=Hosts)
+    messaging: Messaging = msgspec.field(default_factory=Messaging)
+    agent: Agent = msgspec.field(default_factory=Agent)
+    libvirt: Libvirt = msgspec.field(default_factory=Libvirt)
+    bridges: Bridges = msgspec.field(default_factory=Bridges)
+    console: Console = msgspec.field(default_factory=Console)
     sim: Sim = msgspec.field(default_factory=Sim)
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)

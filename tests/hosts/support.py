@@ -88,7 +88,7 @@ class HeldDriver:
     async def power_on(self, guest_id: str) -> GuestState:
         return await self._step("power_on", guest_id, lambda: self._set(guest_id, "running"))
 
-    async def power_off(self, guest_id: str) -> GuestState:
+    async def power_off(self, guest_id: str, grace: float = 0.0) -> GuestState:
         return await self._step("power_off", guest_id, lambda: self._set(guest_id, "shutdown"))
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:

@@ -15,30 +15,46 @@ from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.messages import (
+    ApplyNetwork,
     AttachDisk,
+    AttachNic,
     Command,
+    CrashDump,
     Describe,
     Destroy,
     DetachDisk,
+    DetachNic,
     Discard,
     Expect,
     GrowDisk,
     HurryMigration,
     ListGuests,
     LookConnector,
+    LookConsole,
+    LookDiagnostics,
+    LookDisplay,
     LookMigration,
     MigrateLive,
+    Offer,
     Park,
+    Pause,
     PowerOff,
     PowerOn,
     Reboot,
     Receive,
     Reply,
+    Rescue,
+    Resume,
+    SetMetadata,
+    SetPassword,
     Snapshot,
     Spawn,
     StopMigration,
+    Suspend,
     SwapDisk,
     Unpark,
+    Unpause,
+    Unrescue,
 )
 
 log = logging.getLogger(__name__)
@@ -158,22 +174,46 @@ class Agent:
                 return await driver.destroy(guest_id)
             case PowerOn(guest_id=guest_id):
                 return await driver.power_on(guest_id)
-            case PowerOff(guest_id=guest_id):
-                return await driver.power_off(guest_id)
+            case PowerOff(guest_id=guest_id, grace=grace):
+                return await driver.power_off(guest_id, grace)
             case Reboot(guest_id=guest_id, hard=hard):
                 return await driver.reboot(guest_id, hard)
+            case Pause(guest_id=guest_id):
+                return await driver.pause(guest_id)
+            case Unpause(guest_id=guest_id):
+                return await driver.unpause(guest_id)
+            case Suspend(guest_id=guest_id):
+                return await driver.suspend(guest_id)
+            case Resume(guest_id=guest_id):
+                return await driver.resume(guest_id)
+            case Rescue(guest_id=guest_id, image=image, data=data, password=password):
+                return await driver.rescue(guest_id, image, data, password)
+            case Unrescue(guest_id=guest_id):
+                return await driver.unrescue(guest_id)
+            case SetPassword(guest_id=guest_id, user=user, password=password):
+                return await driver.set_password(guest_id, user, password)
+            case CrashDump(guest_id=guest_id):
+                return await driver.crash_dump(guest_id)
+            case AttachNic(guest_id=guest_id, nic=nic):
+                return await driver.attach_nic(guest_id, nic)
+            case DetachNic(guest_id=guest_id, port_id=port_id):
+                return await driver.detach_nic(guest_id, port_id)
+            case SetMetadata(guest_id=guest_id, name=name, metadata=metadata):
+                return await driver.set_metadata(guest_id, name, metadata)
             case Park(guest_id=guest_id, slot=slot):
                 return await driver.park(guest_id, slot)
             case Unpark(guest_id=guest_id, slot=slot, start=start, disks=disks):
                 return await driver.unpark(guest_id, slot, start, disks)
             case Discard(guest_id=guest_id, slot=slot):
                 return await driver.discard(guest_id, slot)
-            case Receive(guest=guest, source=source, slot=slot, start=start):
-                return await driver.receive(guest, source, slot, start)
-            case Expect(guest=guest, source=source, slot=slot, block=block):
-                return await driver.expect(guest, source, slot, block)
-            case MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block):
-                return await driver.migrate_live(guest_id, destination, slot, block)
+            case Receive(guest=guest, source=source, slot=slot, start=start, reach=reach):
+                return await driver.receive(guest, source, slot, start, reach)
+            case Offer(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
+                return await driver.offer(guest_id, destination, slot, block, reach)
+            case Expect(guest=guest, source=source, slot=slot, block=block, offer=offer, reach=reach):
+                return await driver.expect(guest, source, slot, block, offer, reach)
+            case MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
+                return await driver.migrate_live(guest_id, destination, slot, block, reach)
             case StopMigration(guest_id=guest_id):
                 return await driver.stop_migration(guest_id)
             case HurryMigration(guest_id=guest_id):
@@ -188,6 +228,14 @@ class Agent:
                 return await driver.swap_disk(guest_id, volume_id, disk)
             case GrowDisk(guest_id=guest_id, volume_id=volume_id, size_gb=size_gb):
                 return await driver.grow_disk(guest_id, volume_id, size_gb)
+            case LookConsole(guest_id=guest_id, lines=lines):
+                return await driver.look_console(guest_id, lines)
+            case LookDisplay(guest_id=guest_id, kind=kind):
+                return await driver.look_display(guest_id, kind)
+            case LookDiagnostics(guest_id=guest_id):
+                return await driver.look_diagnostics(guest_id)
+            case ApplyNetwork(plan=plan):
+                return await driver.apply_network(plan)
             case LookConnector():
                 return await driver.look_connector()
             case LookMigration(guest_id=guest_id):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.http.client import Unreachable
@@ -40,10 +40,20 @@ class ImageService:
         except Unreachable as error:
             raise DriverError(str(error), passing=True) from error
 
+    async def show(self, transfer: Transfer) -> dict[str, Any]:
+        try:
+            answer = await self._caller.request("GET", transfer.url.removesuffix(_FILE), headers=_headers(transfer))
+        except Unreachable as error:
+            raise DriverError(str(error), passing=True) from error
+        _check(answer.status)
+        found: dict[str, Any] = answer.json()
+        return found
+
     async def _is_written(self, transfer: Transfer) -> bool:
-        path = transfer.url.removesuffix(_FILE)
-        answer = await self._caller.request("GET", path, headers=_headers(transfer))
-        return answer.status == 200 and answer.json()["status"] == "active"
+        try:
+            return bool((await self.show(transfer))["status"] == "active")
+        except DriverError:
+            return False
 
 
 def _headers(transfer: Transfer) -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 
 # 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted. 3: guests move. 4: volumes.
-VERSION = 4
+# 5: networks, consoles, and everything else that only real guests have.
+VERSION = 5
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
 
@@ -46,6 +47,7 @@ class Nic(Message, frozen=True, kw_only=True):
     mac: str
     network_id: str = ""
     addresses: list[str] = []
+    tag: str = ""
 
 
 class Key(Message, frozen=True, kw_only=True):
@@ -101,6 +103,11 @@ class Guest(Message, frozen=True, kw_only=True):
     config_drive: bool = False
     metadata: dict[str, str] = {}
     user_data: bytes | None = None
+    # What the guest is told of itself, beside the above.
+    availability_zone: str = ""
+    launch_index: int = 0
+    reservation_id: str = ""
+    created_at: float = 0.0
 
     def __repr__(self) -> str:
         # User data and metadata hold people's secrets, and a repr ends in a log sooner or later.
@@ -210,7 +217,97 @@ class HostFacts(Message, frozen=True, kw_only=True):
     nested: list[NestedProvider] = []
     sharing: list[SharingProvider] = []
     booted_at: float | None = None
+    # Where other hosts reach this one, by what for: "migration", "disks". Given to them as they are.
+    addresses: dict[str, str] = {}
+    # Whether it wants to be told of the networks of its guests (ApplyNetwork).
+    networked: bool = False
     agent_version: int = VERSION
+
+
+# What a host is told of its networks
+
+
+class Firewall(Message, frozen=True, kw_only=True):
+    """What a port lets through. An empty protocol is any; so are empty remotes, which are addresses with a prefix.
+
+    For ICMP the ports are its type and code.
+    """
+
+    direction: Literal["ingress", "egress"]
+    ethertype: Literal["IPv4", "IPv6"]
+    protocol: str = ""
+    port_min: int | None = None
+    port_max: int | None = None
+    remotes: list[str] = []
+    # A group without members lets nobody in, which no remotes would not say.
+    nobody: bool = False
+
+
+class WiredPort(Message, frozen=True, kw_only=True):
+    """A port of a guest on the host. Unsecured ports are let through whatever they send."""
+
+    id: str
+    guest_id: str
+    mac: str
+    addresses: list[str] = []
+    is_up: bool = True
+    secured: bool = True
+    # Further addresses it may send from, each as (MAC, address with a prefix).
+    pairs: list[tuple[str, str]] = []
+    rules: list[Firewall] = []
+    dhcp_options: dict[str, str] = {}
+
+
+class WiredSubnet(Message, frozen=True, kw_only=True):
+    id: str
+    cidr: str
+    gateway: str = ""
+    dhcp: bool = True
+    dns: list[str] = []
+    # (destination, next hop)
+    routes: list[tuple[str, str]] = []
+
+
+class WiredNetwork(Message, frozen=True, kw_only=True):
+    """A network with ports on the host. `peers`: the addresses of the other hosts that have ports of it."""
+
+    id: str
+    # Its number between hosts; none if it does not leave the host.
+    vni: int | None = None
+    mtu: int = 1450
+    subnets: list[WiredSubnet] = []
+    ports: list[WiredPort] = []
+    peers: list[str] = []
+    # Whether guests may reach the outside by the host's address.
+    nat: bool = False
+    # (floating address, fixed address) of ports on the host.
+    floating: list[tuple[str, str]] = []
+    # (cidr, network id) of networks that a router joins to this one.
+    routed: list[tuple[str, str]] = []
+
+
+class NetworkPlan(Message, frozen=True, kw_only=True):
+    """Everything of networks that the host shall have. Of two plans the one that was `read_at` later counts."""
+
+    read_at: float
+    networks: list[WiredNetwork] = []
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """What a host says by itself: regularly, and at once when a guest's power changes."""
+
+    host: str
+    boot: str = ""
+    guests: list[GuestState] = []
+
+
+class Display(Message, frozen=True, kw_only=True):
+    """Where a guest's screen is to be had, as seen from the control plane."""
+
+    host: str
+    port: int
+    # A path that a proxy has to ask for, where one is needed.
+    path: str = ""
 
 
 # What a host can be asked
@@ -253,12 +350,89 @@ class PowerOn(GuestVerb, frozen=True, kw_only=True, tag="power_on"):
 
 
 class PowerOff(GuestVerb, frozen=True, kw_only=True, tag="power_off"):
+    """`grace`: for how many seconds the guest's system may shut down by itself before the power is cut."""
+
+    grace: float = 0.0
     answer: ClassVar[Any] = GuestState
 
 
 class Reboot(GuestVerb, frozen=True, kw_only=True, tag="reboot"):
     hard: bool = False
     answer: ClassVar[Any] = GuestState
+
+
+class Pause(GuestVerb, frozen=True, kw_only=True, tag="pause"):
+    """Stop the guest's processors; everything stays in memory."""
+
+    answer: ClassVar[Any] = GuestState
+
+
+class Unpause(GuestVerb, frozen=True, kw_only=True, tag="unpause"):
+    answer: ClassVar[Any] = GuestState
+
+
+class Suspend(GuestVerb, frozen=True, kw_only=True, tag="suspend"):
+    """Write the guest's memory to a disk of the host and stop it."""
+
+    answer: ClassVar[Any] = GuestState
+
+
+class Resume(GuestVerb, frozen=True, kw_only=True, tag="resume"):
+    """Have a suspended guest go on where it was; also after the host has booted."""
+
+    answer: ClassVar[Any] = GuestState
+
+
+class Rescue(GuestVerb, frozen=True, kw_only=True, tag="rescue"):
+    """Have the guest run from another image, with its own root disk beside. No image: the one it was built from."""
+
+    image: Image | None = None
+    data: Transfer | None = None
+    password: str = ""
+    answer: ClassVar[Any] = GuestState
+
+    def __repr__(self) -> str:
+        return f"Rescue(guest_id={self.guest_id!r})"
+
+
+class Unrescue(GuestVerb, frozen=True, kw_only=True, tag="unrescue"):
+    """Have the guest run from its own disk again."""
+
+    answer: ClassVar[Any] = GuestState
+
+
+class SetPassword(GuestVerb, frozen=True, kw_only=True, tag="set_password"):
+    """Through the agent in the guest; "no guest agent" where there is none."""
+
+    user: str = ""
+    password: str
+
+    def __repr__(self) -> str:
+        return f"SetPassword(guest_id={self.guest_id!r})"
+
+
+class CrashDump(GuestVerb, frozen=True, kw_only=True, tag="crash_dump"):
+    """Send the guest an interrupt at which its system writes a dump of itself."""
+
+
+class AttachNic(GuestVerb, frozen=True, kw_only=True, tag="attach_nic"):
+    nic: Nic
+    answer: ClassVar[Any] = GuestState
+
+
+class DetachNic(GuestVerb, frozen=True, kw_only=True, tag="detach_nic"):
+    port_id: str
+    answer: ClassVar[Any] = GuestState | None
+
+
+class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
+    """What the guest is told of itself from now on."""
+
+    name: str
+    metadata: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"SetMetadata(guest_id={self.guest_id!r})"
 
 
 # Moves. What a host keeps of a guest beside the guest itself lies in a slot, named by the operation that put it there:
@@ -288,17 +462,34 @@ class Discard(GuestVerb, frozen=True, kw_only=True, tag="discard"):
 
 
 class Receive(Verb, frozen=True, kw_only=True, tag="receive"):
-    """Build the guest with the disks that the source, perhaps this very host, keeps in the slot."""
+    """Build the guest with the disks that the source, perhaps this very host, keeps in the slot.
+
+    `reach`: where the source is reached, as it says itself.
+    """
 
     guest: Guest
     source: str
     slot: str
     start: bool
+    reach: dict[str, str] = {}
     answer: ClassVar[Any] = GuestState
 
     @property
     def guest_id(self) -> str:
         return self.guest.id
+
+
+class Offer(GuestVerb, frozen=True, kw_only=True, tag="offer"):
+    """Look whether the running guest could go to the destination; what the destination has to know to expect it.
+
+    `reach`: where the destination is reached, as it says itself. What cannot work is refused here.
+    """
+
+    destination: str
+    slot: str
+    block: bool | None = None
+    reach: dict[str, str] = {}
+    answer: ClassVar[Any] = dict[str, Any]
 
 
 class Expect(Verb, frozen=True, kw_only=True, tag="expect"):
@@ -311,6 +502,9 @@ class Expect(Verb, frozen=True, kw_only=True, tag="expect"):
     source: str
     slot: str
     block: bool | None = None
+    # What the source has answered to Offer, and where it is reached.
+    offer: dict[str, Any] = {}
+    reach: dict[str, str] = {}
     answer: ClassVar[Any] = None
 
     @property
@@ -327,6 +521,8 @@ class MigrateLive(GuestVerb, frozen=True, kw_only=True, tag="migrate_live"):
     destination: str
     slot: str
     block: bool | None = None
+    # Where the destination is reached.
+    reach: dict[str, str] = {}
 
 
 class StopMigration(GuestVerb, frozen=True, kw_only=True, tag="stop_migration"):
@@ -381,6 +577,37 @@ class LookMigration(Verb, frozen=True, kw_only=True, tag="look_migration"):
     changes: ClassVar[bool] = False
 
 
+class LookConsole(Verb, frozen=True, kw_only=True, tag="look_console"):
+    """The end of what the guest has written to its serial console: so many lines, None for all that is kept."""
+
+    guest_id: str
+    lines: int | None = None
+    answer: ClassVar[Any] = bytes
+    changes: ClassVar[bool] = False
+
+
+class LookDisplay(Verb, frozen=True, kw_only=True, tag="look_display"):
+    guest_id: str
+    kind: str
+    answer: ClassVar[Any] = Display
+    changes: ClassVar[bool] = False
+
+
+class LookDiagnostics(Verb, frozen=True, kw_only=True, tag="look_diagnostics"):
+    """The newest form of the API's diagnostics."""
+
+    guest_id: str
+    answer: ClassVar[Any] = dict[str, Any]
+    changes: ClassVar[bool] = False
+
+
+class ApplyNetwork(Verb, frozen=True, kw_only=True, tag="apply_network"):
+    """Have the host's networks as the plan says, unless a newer one came before."""
+
+    plan: NetworkPlan
+    changes: ClassVar[bool] = False
+
+
 class LookConnector(Verb, frozen=True, kw_only=True, tag="look_connector"):
     """What the volume service has to know of the host to connect volumes to it."""
 
@@ -404,10 +631,22 @@ Change = (
     | PowerOn
     | PowerOff
     | Reboot
+    | Pause
+    | Unpause
+    | Suspend
+    | Resume
+    | Rescue
+    | Unrescue
+    | SetPassword
+    | CrashDump
+    | AttachNic
+    | DetachNic
+    | SetMetadata
     | Park
     | Unpark
     | Discard
     | Receive
+    | Offer
     | Expect
     | MigrateLive
     | StopMigration
@@ -418,7 +657,9 @@ Change = (
     | SwapDisk
     | GrowDisk
 )
-Read = ListGuests | LookMigration | LookConnector | Describe
+Read = (
+    ListGuests | LookMigration | LookConsole | LookDisplay | LookDiagnostics | LookConnector | ApplyNetwork | Describe
+)
 VERBS: dict[str, type[Verb]] = {verb.__struct_config__.tag: verb for verb in (*get_args(Change), *get_args(Read))}
 
 
@@ -441,6 +682,9 @@ ErrorKind = Literal[
     "interrupted",  # a destroy of the same guest, or a stop of its migration, came in between
     "no such slot",
     "missing disk",
+    "no guest agent",  # nobody in the guest does what is asked of it
+    "not running",  # only a running guest could
+    "no display",  # of the type that was asked for
     "stale epoch",
     "wrong host",
     "unsupported",  # a verb of another release
@@ -476,6 +720,7 @@ class Unreadable(Exception):
 _encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(Command)
 _replies = msgspec.msgpack.Decoder(Reply)
+_reports = msgspec.msgpack.Decoder(Report)
 _guests = msgspec.msgpack.Decoder(Guest)
 _answers: dict[type[Verb], msgspec.msgpack.Decoder[Any]] = {
     verb: msgspec.msgpack.Decoder(verb.answer) for verb in VERBS.values()
@@ -492,6 +737,11 @@ def decode_command(data: bytes) -> Command:
         return _commands.decode(data)
     except msgspec.DecodeError as trouble:
         raise Unreadable(_why_unreadable(data, trouble)) from None
+
+
+def decode_report(data: bytes) -> Report:
+    """Raises msgspec.DecodeError."""
+    return _reports.decode(data)
 
 
 def decode_guest(data: bytes) -> Guest:

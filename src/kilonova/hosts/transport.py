@@ -50,6 +50,9 @@ _PUBLIC = {
     "guest differs": "another guest has its id",
     "interrupted": "interrupted by a delete or an abort",
     "no such slot": "what was kept of the guest is missing",
+    "no guest agent": "nobody in the guest does it",
+    "not running": "the guest does not run",
+    "no display": "the guest has no such console",
     "unsupported": "the host is of an older release",
 }
 

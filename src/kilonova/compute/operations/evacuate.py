@@ -43,7 +43,7 @@ class Evacuate(Move):
 async def build(op: Operation) -> None:
     server = await server_of(op)
     verb = Spawn(guest=await volumes.guest(op, server), start=op.params["start"], disk_of=server["host"])
-    await choosing.build(op, claimed(op), BUILD, verb)
+    await choosing.build(op, claimed(op), BUILD, await landing.with_data(op.services, verb))
 
 
 async def destroy(op: Operation) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from kilonova.compute.operations import choosing, leftovers, volumes
-from kilonova.compute.operations.common import server_of
+from kilonova.compute.operations.common import server_of, transfer_of
 from kilonova.compute.servers import model
 from kilonova.hosts.messages import Spawn
 from kilonova.hosts.transport import HostTrouble
 from kilonova.operations import Failed, Operation, Step
 from kilonova.placement.claims import Consumer, release
+from kilonova.services import Services
 from kilonova.store import Transaction
 
 CONNECT, SPAWN, COMPLETE = "connect volumes", "spawn", "complete volumes"
@@ -55,7 +58,16 @@ async def disconnect(op: Operation) -> None:
 
 
 async def spawn(op: Operation, verb: Spawn) -> None:
+    verb = await with_data(op.services, verb)
     await choosing.build(op, choosing.claimed(op), SPAWN, verb)
+
+
+async def with_data(services: Services, verb: Spawn) -> Spawn:
+    """The same, with the way to the data of the guest's image."""
+    image = verb.guest.image
+    if verb.data is not None or image is None:
+        return verb
+    return structs.replace(verb, data=await transfer_of(services, image.id))
 
 
 async def destroy(op: Operation) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import clock
-from kilonova.compute.operations import leftovers, resize, silence, volumes
+from kilonova.compute.operations import landing, leftovers, resize, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.resize import BUILD, PARK, STOP
 from kilonova.compute.servers import model, states
@@ -77,7 +77,8 @@ async def connect(op: Operation) -> None:
 async def build(op: Operation) -> None:
     server = await server_of(op)
     guest = await volumes.guest(op, {**server, **op.params["columns"]})
-    await silence.demand(op, server["host"], BUILD, Spawn(guest=guest, start=starts(server)))
+    verb = await landing.with_data(op.services, Spawn(guest=guest, start=starts(server)))
+    await silence.demand(op, server["host"], BUILD, verb)
 
 
 async def destroy(op: Operation) -> None:

@@ -10,6 +10,14 @@ method says what the guest shall be, not what to do to it, and finds its own ear
     power_on         a running guest is a success
     power_off        a guest that is shut down is a success
     reboot           the one that cannot tell: a repeat boots once more; a guest that stands still is started
+    pause, suspend   a guest that is so already is a success, and one that stands still is refused as "not running"
+    unpause, resume  a running guest is a success
+    rescue           a guest that is in rescue already is a success, and is started if it stands still
+    unrescue         a guest that is not in rescue is a success; in any case it runs from its own disk afterwards
+    set_password     sets it again
+    attach_nic       a port that the guest has already is a success
+    detach_nic       a port that the guest has not is a success, and so is a guest that is not there
+    set_metadata     says what the guest is told, not what changes
 
     park             what is in the slot already is a success, and a guest beside it is left alone
     unpark           an empty slot and a guest are a success (it is started or stopped as asked); a guest beside the
@@ -17,6 +25,7 @@ method says what the guest shall be, not what to do to it, and finds its own ear
     discard          an empty slot is a success; the guest itself is left alone
     receive          an identical guest that is there is a success (started as with spawn), also when the source's slot
                      is empty by now; another one is refused as "guest differs"
+    offer            looks again; what it leaves behind goes with the slot or is found by the next offer
     expect           a slot made ready is a success, and so is a guest that has come already
     migrate_live     a guest that is not here but at the destination is a success; one that is at neither is missing
     stop_migration   no migration is a success. One that ended before is not brought back: look where the guest is
@@ -43,7 +52,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from kilonova.hosts.messages import Disk, ErrorKind, Guest, GuestState, HostFacts, MigrationState, Transfer
+from kilonova.hosts.messages import (
+    Disk,
+    Display,
+    ErrorKind,
+    Guest,
+    GuestState,
+    HostFacts,
+    Image,
+    MigrationState,
+    NetworkPlan,
+    Nic,
+    Transfer,
+)
 
 
 class DriverError(Exception):
@@ -66,6 +87,11 @@ class NoSuchSlot(DriverError):
         super().__init__(f"{host} keeps nothing of guest {guest_id} in slot {slot}", kind="no such slot")
 
 
+class NotRunning(DriverError):
+    def __init__(self, guest_id: str) -> None:
+        super().__init__(f"guest {guest_id} does not run", kind="not running")
+
+
 class MissingDisk(DriverError):
     def __init__(self, guest_id: str, volume_id: str) -> None:
         super().__init__(f"guest {guest_id} has no volume {volume_id}", kind="missing disk")
@@ -83,6 +109,9 @@ class Images(Protocol):
 
     def read(self, transfer: Transfer) -> AsyncIterator[bytes]: ...
 
+    async def show(self, transfer: Transfer) -> dict[str, Any]:
+        """The image as its service shows it: size, checksum, formats, properties."""
+
 
 class Driver(Protocol):
     async def spawn(
@@ -93,9 +122,33 @@ class Driver(Protocol):
 
     async def power_on(self, guest_id: str) -> GuestState: ...
 
-    async def power_off(self, guest_id: str) -> GuestState: ...
+    async def power_off(self, guest_id: str, grace: float = 0.0) -> GuestState: ...
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState: ...
+
+    async def pause(self, guest_id: str) -> GuestState: ...
+
+    async def unpause(self, guest_id: str) -> GuestState: ...
+
+    async def suspend(self, guest_id: str) -> GuestState: ...
+
+    async def resume(self, guest_id: str) -> GuestState: ...
+
+    async def rescue(
+        self, guest_id: str, image: Image | None, data: Transfer | None, password: str = ""
+    ) -> GuestState: ...
+
+    async def unrescue(self, guest_id: str) -> GuestState: ...
+
+    async def set_password(self, guest_id: str, user: str, password: str) -> None: ...
+
+    async def crash_dump(self, guest_id: str) -> None: ...
+
+    async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState: ...
+
+    async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None: ...
+
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None: ...
 
     async def park(self, guest_id: str, slot: str) -> GuestState: ...
 
@@ -103,11 +156,27 @@ class Driver(Protocol):
 
     async def discard(self, guest_id: str, slot: str) -> None: ...
 
-    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState: ...
+    async def receive(
+        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+    ) -> GuestState: ...
 
-    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None: ...
+    async def offer(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> dict[str, Any]: ...
 
-    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None: ...
+    async def expect(
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        block: bool | None,
+        offer: dict[str, Any] | None = None,
+        reach: dict[str, str] | None = None,
+    ) -> None: ...
+
+    async def migrate_live(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> None: ...
 
     async def stop_migration(self, guest_id: str) -> None: ...
 
@@ -122,6 +191,14 @@ class Driver(Protocol):
     async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState: ...
 
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState: ...
+
+    async def look_console(self, guest_id: str, lines: int | None) -> bytes: ...
+
+    async def look_display(self, guest_id: str, kind: str) -> Display: ...
+
+    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]: ...
+
+    async def apply_network(self, plan: NetworkPlan) -> None: ...
 
     async def look_connector(self) -> dict[str, Any]: ...
 

@@ -11,7 +11,15 @@ import orjson
 from msgspec import structs
 
 from kilonova import ids
-from kilonova.hosts.drivers.base import DriverError, Images, MissingDisk, MissingGuest, NoAnswer, NoSuchSlot
+from kilonova.hosts.drivers.base import (
+    DriverError,
+    Images,
+    MissingDisk,
+    MissingGuest,
+    NoAnswer,
+    NoSuchSlot,
+    NotRunning,
+)
 from kilonova.hosts.drivers.sim.disks import copy
 from kilonova.hosts.drivers.sim.migration import Migration
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
@@ -19,11 +27,16 @@ from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, inventory_of
 from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.messages import (
     Disk,
+    Display,
     Guest,
     GuestState,
     HostFacts,
+    Image,
     Inventory,
     MigrationState,
+    NetworkPlan,
+    Nic,
+    Power,
     SharingProvider,
     Transfer,
 )
@@ -110,7 +123,7 @@ class SimDriver:
         await self._pass("power_on")
         return self._started(guest_id)
 
-    async def power_off(self, guest_id: str) -> GuestState:
+    async def power_off(self, guest_id: str, grace: float = 0.0) -> GuestState:
         await self._pass("power_off")
         return self._stopped(guest_id)
 
@@ -118,6 +131,60 @@ class SimDriver:
         await self._pass("reboot")
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
+
+    async def pause(self, guest_id: str) -> GuestState:
+        await self._pass("pause")
+        return self._halted(guest_id, "paused")
+
+    async def unpause(self, guest_id: str) -> GuestState:
+        await self._pass("unpause")
+        return self._going_on(guest_id, "paused")
+
+    async def suspend(self, guest_id: str) -> GuestState:
+        await self._pass("suspend")
+        return self._halted(guest_id, "suspended")
+
+    async def resume(self, guest_id: str) -> GuestState:
+        await self._pass("resume")
+        return self._going_on(guest_id, "suspended")
+
+    async def rescue(self, guest_id: str, image: Image | None, data: Transfer | None, password: str = "") -> GuestState:
+        await self._pass("rescue")
+        self._store.set_power(self._host, guest_id, "running", boots=1)
+        return self._guest(guest_id)
+
+    async def unrescue(self, guest_id: str) -> GuestState:
+        await self._pass("unrescue")
+        self._store.set_power(self._host, guest_id, "running", boots=1)
+        return self._guest(guest_id)
+
+    async def set_password(self, guest_id: str, user: str, password: str) -> None:
+        await self._pass("set_password")
+        self._running(guest_id)
+
+    async def crash_dump(self, guest_id: str) -> None:
+        await self._pass("crash_dump")
+        self._running(guest_id)
+
+    async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState:
+        await self._pass("attach_nic")
+        guest = self._spec(guest_id)
+        if all(one.port_id != nic.port_id for one in guest.nics):
+            self._store.set_spec(self._host, structs.replace(guest, nics=[*guest.nics, nic]))
+        return self._guest(guest_id)
+
+    async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
+        await self._pass("detach_nic")
+        guest = self._store.spec(self._host, guest_id)
+        if guest is None:
+            return None
+        left = [nic for nic in guest.nics if nic.port_id != port_id]
+        self._store.set_spec(self._host, structs.replace(guest, nics=left))
+        return self._guest(guest_id)
+
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+        await self._pass("set_metadata")
+        self._store.set_spec(self._host, structs.replace(self._spec(guest_id), name=name, metadata=metadata))
 
     async def park(self, guest_id: str, slot: str) -> GuestState:
         await self._pass("park")
@@ -140,7 +207,9 @@ class SimDriver:
         await self._pass("discard")
         self._store.drop(self._host, guest_id, slot)
 
-    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState:
+    async def receive(
+        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+    ) -> GuestState:
         await self._pass("receive")
         found = self._identical(guest)
         if found is None:
@@ -152,7 +221,22 @@ class SimDriver:
             return self._guest(guest.id)
         return self._started(guest.id) if start else found
 
-    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None:
+    async def offer(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        await self._pass("offer")
+        self._guest(guest_id)
+        return {}
+
+    async def expect(
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        block: bool | None,
+        offer: dict[str, Any] | None = None,
+        reach: dict[str, str] | None = None,
+    ) -> None:
         await self._pass("expect")
         self._moves_disks(guest, source, block)
         if self._store.guest(self._host, guest.id) is None:
@@ -160,7 +244,9 @@ class SimDriver:
         elif self._store.guest(source, guest.id) is not None:
             raise DriverError(f"guest {guest.id} is here already, and on {source} too", kind="guest differs")
 
-    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None:
+    async def migrate_live(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> None:
         is_here = self._store.guest(self._host, guest_id) is not None
         if not is_here and self._store.guest(destination, guest_id) is not None:
             return
@@ -246,6 +332,40 @@ class SimDriver:
         migration = self._migrations.get(guest_id)
         return None if migration is None else migration.state()
 
+    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+        await self._pass("look_console")
+        written = [f"boot {boot} of {guest_id}" for boot in range(1, self._guest(guest_id).boots + 1)]
+        return "".join(
+            f"{line}\n" for line in (written if lines is None else written[-lines:] if lines else [])
+        ).encode()
+
+    async def look_display(self, guest_id: str, kind: str) -> Display:
+        await self._pass("look_display")
+        self._running(guest_id)
+        raise DriverError(f"simulated guests have no {kind} display", kind="no display")
+
+    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
+        await self._pass("look_diagnostics")
+        guest = self._running(guest_id)
+        return {
+            "state": guest.power,
+            "driver": "libvirt",
+            "hypervisor": HYPERVISOR_TYPE,
+            "hypervisor_os": "linux",
+            "uptime": None,
+            "config_drive": self._spec(guest_id).config_drive,
+            "num_cpus": guest.vcpus,
+            "num_nics": 0,
+            "num_disks": 0,
+            "cpu_details": [],
+            "nic_details": [],
+            "disk_details": [],
+            "memory_details": {"maximum": guest.ram_mb, "used": None},
+        }
+
+    async def apply_network(self, plan: NetworkPlan) -> None:
+        """Simulated guests send nothing."""
+
     async def guests(self) -> list[GuestState]:
         await self._pass("guests")
         return self._store.guests(self._host)
@@ -273,6 +393,24 @@ class SimDriver:
         self._check_writers(self._spec(guest_id))
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
+
+    def _running(self, guest_id: str) -> GuestState:
+        guest = self._guest(guest_id)
+        if guest.power != "running":
+            raise NotRunning(guest_id)
+        return guest
+
+    def _halted(self, guest_id: str, power: Power) -> GuestState:
+        guest = self._guest(guest_id)
+        if guest.power != power:
+            self._running(guest_id)
+            self._store.set_power(self._host, guest_id, power)
+        return self._guest(guest_id)
+
+    def _going_on(self, guest_id: str, power: Power) -> GuestState:
+        if self._guest(guest_id).power == power:
+            self._store.set_power(self._host, guest_id, "running")
+        return self._running(guest_id)
 
     def _stopped(self, guest_id: str) -> GuestState:
         self._store.set_power(self._host, guest_id, "shutdown")
