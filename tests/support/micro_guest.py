@@ -1,0 +1,96 @@
+"""The smallest guest there is: a boot sector that says a word on the serial line and then counts about once a second.
+
+It is up in well under a second also without hardware's help, and its counter tells whether it went on or began anew:
+
+    HELLO word
+    TICK 00001
+    TICK 00002
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+SIZE = 1024 * 1024
+_SOURCE = """
+    .code16
+    .globl _start
+_start:
+    cli
+    xorw %ax, %ax
+    movw %ax, %ds
+    movw %ax, %ss
+    movw $0x7c00, %sp
+    sti
+    movw $line, %si
+1:  lodsw                           # pairs of a register of the serial line and its value
+    testw %ax, %ax
+    jz 2f
+    movzbw %al, %dx
+    addw $0x300, %dx
+    movb %ah, %al
+    outb %al, %dx
+    jmp 1b
+2:  movw $hello, %si
+    call say
+count:
+    movw $digits + 4, %di
+1:  incb (%di)
+    cmpb $'9' + 1, (%di)
+    jb 2f
+    movb $'0', (%di)
+    decw %di
+    jmp 1b
+2:  movw $tick, %si
+    call say
+    movw $18, %cx                   # the clock ticks 18.2 times a second
+1:  hlt
+    movw 0x46c, %ax
+    cmpw before, %ax
+    je 1b
+    movw %ax, before
+    loop 1b
+    jmp count
+say:
+    lodsb
+    testb %al, %al
+    jz 2f
+    movb %al, %bl
+1:  movw $0x3fd, %dx
+    inb %dx, %al
+    testb $0x20, %al
+    jz 1b
+    movw $0x3f8, %dx
+    movb %bl, %al
+    outb %al, %dx
+    jmp say
+2:  ret
+before: .word 0
+line:   .byte 0xf9, 0, 0xfb, 0x80, 0xf8, 1, 0xf9, 0, 0xfb, 3, 0, 0
+tick:   .ascii "TICK "
+digits: .asciz "00000\\r\\n"
+hello:  .asciz "HELLO {word}\\r\\n"
+    .org 510
+    .word 0xaa55
+"""
+
+
+@cache
+def sector(word: str = "micro") -> bytes:
+    if not word.isalnum() or len(word) > 64:
+        raise ValueError(f"not a word: {word!r}")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        (path / "boot.s").write_text(_SOURCE.replace("{word}", word))
+        subprocess.run(["as", "--32", "-o", path / "boot.o", path / "boot.s"], check=True)
+        flags = ["-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary"]
+        subprocess.run(["ld", *flags, "-o", path / "boot", path / "boot.o"], check=True)
+        return (path / "boot").read_bytes()
+
+
+def image(word: str = "micro") -> bytes:
+    """A raw disk."""
+    return sector(word).ljust(SIZE, b"\0")
