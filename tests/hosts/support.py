@@ -12,12 +12,14 @@ from kilonova.hosts.messages import (
     Change,
     Command,
     Disk,
+    Display,
     Flavor,
     Guest,
     GuestState,
     HostFacts,
     Image,
     MigrationState,
+    NetworkPlan,
     Nic,
     Power,
     Spawn,
@@ -94,6 +96,39 @@ class HeldDriver:
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:
         return await self._step("reboot", guest_id, lambda: self._state(guest_id))
 
+    async def pause(self, guest_id: str) -> GuestState:
+        return await self._step("pause", guest_id, lambda: self._set(guest_id, "paused"))
+
+    async def unpause(self, guest_id: str) -> GuestState:
+        return await self._step("unpause", guest_id, lambda: self._set(guest_id, "running"))
+
+    async def suspend(self, guest_id: str) -> GuestState:
+        return await self._step("suspend", guest_id, lambda: self._set(guest_id, "suspended"))
+
+    async def resume(self, guest_id: str) -> GuestState:
+        return await self._step("resume", guest_id, lambda: self._set(guest_id, "running"))
+
+    async def rescue(self, guest_id: str, image: Image | None, data: Transfer | None, password: str = "") -> GuestState:
+        return await self._step("rescue", guest_id, lambda: self._state(guest_id))
+
+    async def unrescue(self, guest_id: str) -> GuestState:
+        return await self._step("unrescue", guest_id, lambda: self._state(guest_id))
+
+    async def set_password(self, guest_id: str, user: str, password: str) -> None:
+        await self._step("set_password", guest_id, lambda: None)
+
+    async def crash_dump(self, guest_id: str) -> None:
+        await self._step("crash_dump", guest_id, lambda: None)
+
+    async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState:
+        return await self._step("attach_nic", guest_id, lambda: self._state(guest_id))
+
+    async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
+        return await self._step("detach_nic", guest_id, lambda: self._state(guest_id))
+
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+        await self._step("set_metadata", guest_id, lambda: None)
+
     async def park(self, guest_id: str, slot: str) -> GuestState:
         return await self._step("park", guest_id, lambda: self._set(guest_id, "shutdown"))
 
@@ -103,13 +138,30 @@ class HeldDriver:
     async def discard(self, guest_id: str, slot: str) -> None:
         await self._step("discard", guest_id, lambda: None)
 
-    async def receive(self, guest: Guest, source: str, slot: str, start: bool) -> GuestState:
+    async def receive(
+        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+    ) -> GuestState:
         return await self._step("receive", guest.id, lambda: self._set(guest.id, "running"))
 
-    async def expect(self, guest: Guest, source: str, slot: str, block: bool | None) -> None:
+    async def offer(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        return await self._step("offer", guest_id, dict)
+
+    async def expect(
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        block: bool | None,
+        offer: dict[str, Any] | None = None,
+        reach: dict[str, str] | None = None,
+    ) -> None:
         await self._step("expect", guest.id, lambda: None)
 
-    async def migrate_live(self, guest_id: str, destination: str, slot: str, block: bool | None) -> None:
+    async def migrate_live(
+        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+    ) -> None:
         await self._step("migrate_live", guest_id, lambda: self.states.pop(guest_id, None))
 
     async def stop_migration(self, guest_id: str) -> None:
@@ -133,6 +185,18 @@ class HeldDriver:
 
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
         return await self._step("grow_disk", guest_id, lambda: self._state(guest_id))
+
+    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+        return b""
+
+    async def look_display(self, guest_id: str, kind: str) -> Display:
+        return Display(host="127.0.0.1", port=5900)
+
+    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
+        return {}
+
+    async def apply_network(self, plan: NetworkPlan) -> None:
+        pass
 
     async def look_connector(self) -> dict[str, Any]:
         return {"host": HOST}

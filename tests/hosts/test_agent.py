@@ -22,6 +22,8 @@ from kilonova.hosts.messages import (
     LookMigration,
     MigrateLive,
     MigrationState,
+    NetworkPlan,
+    Nic,
     PowerOff,
     PowerOn,
     Reply,
@@ -407,6 +409,13 @@ def test_every_verb_reaches_its_method_of_the_driver(scene: Any, verb: str) -> N
         "disk": disk(),
         "volume_id": "volume-1",
         "size_gb": 2,
+        "nic": Nic(port_id="port-1", mac="fa:16:3e:00:00:01"),
+        "port_id": "port-1",
+        "name": "web-1",
+        "metadata": {},
+        "password": "secret",
+        "kind": "novnc",
+        "plan": NetworkPlan(read_at=1.0),
     }
     kind_of_verb: Any = messages.VERBS[verb]
     built = kind_of_verb(**{name: facts[name] for name in facts if name in kind_of_verb.__struct_fields__})
