@@ -1,0 +1,1 @@
+"""The driver of real guests: QEMU by libvirt."""

@@ -1,0 +1,260 @@
+"""What all parts of the driver share: the host, its guests' domains, and what is written down of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kilonova.hosts import messages
+from kilonova.hosts.drivers.base import DriverError, MissingGuest
+from kilonova.hosts.drivers.libvirt import layout as names
+from kilonova.hosts.drivers.libvirt.connection import Connection
+from kilonova.hosts.drivers.libvirt.layout import Layout
+from kilonova.hosts.messages import Guest, GuestState, Power
+
+if TYPE_CHECKING:
+    import libvirt
+
+    from kilonova.config import Config
+    from kilonova.hosts.drivers.libvirt.images import ImageCache
+    from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+    from kilonova.hosts.drivers.libvirt.volumes import Volumes
+
+PREFIX = "kn-"
+
+
+class Hypervisor:
+    """A guest's domain has the guest's id, and the guest's spec is what it is built from whenever it starts.
+
+    Nothing is kept in memory: whoever asks reads libvirt and the files.
+    """
+
+    images: ImageCache
+    volumes: Volumes
+
+    def __init__(self, host: str, config: Config, connection: Connection, layout: Layout) -> None:
+        self.host = host
+        self.config = config
+        self.connection = connection
+        self.layout = layout
+        self.wiring: Wiring | None = None
+
+    # What is written down
+
+    def find_spec(self, guest_id: str, slot: str = "") -> Guest | None:
+        """What the guest is, or the one in the slot; None if nothing is known of it."""
+        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        try:
+            return messages.decode_guest((directory / names.SPEC).read_bytes())
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise DriverError(f"{directory / names.SPEC} cannot be read: {error}") from None
+
+    def spec(self, guest_id: str) -> Guest:
+        guest = self.find_spec(guest_id)
+        if guest is None:
+            raise MissingGuest(guest_id)
+        return guest
+
+    def write_spec(self, guest: Guest, slot: str = "") -> None:
+        directory = self.layout.slot(guest.id, slot) if slot else self.layout.guest(guest.id)
+        make_directory(directory)
+        write(directory / names.SPEC, messages.encode(guest))
+
+    # Whose the files are: on storage that hosts share, only he who has the guest may remove them.
+
+    def owns(self, guest_id: str, slot: str = "") -> bool:
+        """Whether what lies there is this host's. What nobody owns is everybody's."""
+        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        try:
+            return (directory / names.OWNER).read_text() == self.host
+        except FileNotFoundError:
+            return True
+
+    def take(self, guest_id: str, slot: str = "") -> None:
+        """This host has the guest from now on."""
+        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        make_directory(directory)
+        write(directory / names.OWNER, self.host.encode())
+
+    async def remove_files(self, guest_id: str, slot: str = "") -> None:
+        """The directory of the guest or the slot, if it is this host's."""
+        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        await self.connection.run(_remove, directory, lambda: self.owns(guest_id, slot))
+
+    # Domains
+
+    async def find_domain(self, guest_id: str) -> libvirt.virDomain | None:
+        return await self.connection.ask(look_up, guest_id)
+
+    async def domain(self, guest_id: str) -> libvirt.virDomain:
+        """Raises MissingGuest."""
+        domain = await self.find_domain(guest_id)
+        if domain is None:
+            raise MissingGuest(guest_id)
+        return domain
+
+    async def power(self, guest_id: str) -> Power | None:
+        """None: there is no domain."""
+        return await self.connection.ask(_power, guest_id)
+
+    async def state(self, guest_id: str) -> GuestState:
+        """Raises MissingGuest. A guest without a domain is shut down."""
+        guest = self.spec(guest_id)
+        return self.state_of(guest, await self.power(guest_id) or "shutdown")
+
+    def state_of(self, guest: Guest, power: Power, slot: str = "") -> GuestState:
+        return GuestState(
+            id=guest.id,
+            name=guest.name,
+            power=power,
+            vcpus=guest.flavor.vcpus,
+            ram_mb=guest.flavor.ram_mb,
+            disk_gb=guest.flavor.disk_gb,
+            created_at=guest.created_at,
+            slot=slot,
+            volumes=[disk.volume_id for disk in guest.disks],
+        )
+
+    async def define(self, guest: Guest, **variations: Any) -> None:
+        """Build the domain of the guest anew; one that runs becomes this at its next start.
+
+        Variations are those of `domain.document`.
+        """
+        from kilonova.hosts.drivers.libvirt import domain
+
+        await self.connection.ask(_define, domain.document(self, guest, **variations))
+
+    async def start(self, guest_id: str) -> None:
+        """A domain that runs is left alone, one that is paused goes on, one with saved memory continues from there."""
+        self.take(guest_id)
+        await self.connection.ask(_start, guest_id)
+
+    async def cut(self, guest_id: str) -> None:
+        """Take the power from the guest; saved memory is forgotten. No domain is a success."""
+        await self.connection.ask(_cut, guest_id)
+
+    async def undefine(self, guest_id: str) -> None:
+        """Remove the domain, which is cut if it runs. No domain is a success."""
+        await self.connection.ask(_undefine, guest_id)
+
+
+# In threads
+
+
+def look_up(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain | None:
+    import libvirt
+
+    try:
+        return connection.lookupByUUIDString(guest_id)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_INVALID_ARG):
+            return None
+        raise
+
+
+def power_of(domain: libvirt.virDomain) -> Power:
+    import libvirt
+
+    state = domain.state()[0]
+    if state in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN):
+        return "running"
+    if state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
+        return "paused"
+    if state == libvirt.VIR_DOMAIN_CRASHED:
+        return "crashed"
+    return "suspended" if domain.hasManagedSaveImage() else "shutdown"
+
+
+def _power(connection: libvirt.virConnect, guest_id: str) -> Power | None:
+    domain = look_up(connection, guest_id)
+    return power_of(domain) if domain is not None else None
+
+
+def _define(connection: libvirt.virConnect, document: str) -> None:
+    connection.defineXML(document)
+
+
+def _start(connection: libvirt.virConnect, guest_id: str) -> None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None:
+        raise MissingGuest(guest_id)
+    if not domain.isActive():
+        domain.create()
+    elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+        domain.resume()
+
+
+def _cut(connection: libvirt.virConnect, guest_id: str) -> None:
+    domain = look_up(connection, guest_id)
+    if domain is not None:
+        _stop(domain)
+        if domain.isPersistent() and domain.hasManagedSaveImage():
+            domain.managedSaveRemove()
+
+
+def _undefine(connection: libvirt.virConnect, guest_id: str) -> None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None:
+        return
+    persistent = domain.isPersistent()
+    _stop(domain)
+    if not persistent:
+        return
+    try:
+        domain.undefineFlags(
+            libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+            | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+            | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        )
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+
+
+def _stop(domain: libvirt.virDomain) -> None:
+    import libvirt
+
+    try:
+        if domain.isActive():
+            domain.destroy()
+    except libvirt.libvirtError as error:
+        # It ended by itself in between.
+        if error.get_error_code() not in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+            raise
+
+
+# Files
+
+
+def make_directory(path: Path) -> None:
+    """Only its owner and the hypervisor, which is let in by what it opens, look into it."""
+    path.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+
+def write(path: Path, content: bytes) -> None:
+    """At once or not at all, and on the disk when this returns; for this process's user alone."""
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+
+
+def _remove(directory: Path, allowed: Any) -> None:
+    if not directory.exists():
+        return
+    if allowed():
+        shutil.rmtree(directory, ignore_errors=False)
