@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec import structs
 
@@ -24,9 +24,10 @@ from kilonova.hosts.messages import (
     LookMigration,
     MigrateLive,
     MigrationState,
+    Offer,
     StopMigration,
 )
-from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, list_guests
+from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable, describe, list_guests
 from kilonova.operations import Failed, Operation, Step, Wait
 from kilonova.operations.table import Entry
 from kilonova.store import Row, Transaction
@@ -37,6 +38,8 @@ UNDO = f"undo {MIGRATE}"
 PULSE = 1.0
 """Seconds between two looks at how far it is."""
 DAY = 24 * 3600.0
+# What the source says of the guest, and would say whatever the destination were.
+_OF_THE_GUEST = ("missing guest", "not running")
 _GIB_IN_MB = 1024
 
 
@@ -107,10 +110,13 @@ async def adopt_volumes(op: Operation) -> None:
 
 
 async def prepare(op: Operation) -> None:
+    """Both hosts look whether it can work before anything moves."""
     server, there = await server_of(op), claimed(op)
     try:
-        await silence.insist(op, there, PREPARE, await _expectation(op, server, server["host"], there))
+        await _make_ready(op, PREPARE, server, server["host"], there)
     except (HostSilent, HostFailed) as error:
+        if error.host == server["host"] and (isinstance(error, HostSilent) or error.kind in _OF_THE_GUEST):
+            raise Failed(f"The server's host could not {PREPARE}: {error.public}", fault=str(error)) from error
         _leave_destination(op, there, error)
 
 
@@ -180,10 +186,16 @@ class _TimeIsUp(Exception):
 
 async def _carry(op: Operation, step: str, here: str, there: str) -> None:
     """Have the guest moved, and tell how far it is. Raises HostSilent of `here`, HostFailed, or _TimeIsUp."""
-    verb = MigrateLive(guest_id=str(op.server_id), destination=there, slot=op.id, block=op.params["block"])
     limit = await _limit(op)
     until = await _step_began(op) + limit
     watch = _Watch(op, step, here)
+    verb = MigrateLive(
+        guest_id=str(op.server_id),
+        destination=there,
+        slot=op.id,
+        block=op.params["block"],
+        reach=await _reach_if_heard(op, there),
+    )
     asked = asyncio.create_task(ask(op, here, step, verb))
     try:
         while True:
@@ -307,9 +319,37 @@ async def _has_guest(op: Operation, host: str) -> bool | None:
     return any(guest.id == op.server_id and not guest.slot for guest in guests)
 
 
-async def _expectation(op: Operation, server: Row, source: str, destination: str) -> Expect:
+async def _make_ready(op: Operation, step: str, server: Row, source: str, destination: str) -> None:
+    """Have the source say what the destination must know, and the destination expect the guest.
+
+    Raises HostSilent and HostFailed, of either.
+    """
+    block = op.params["block"]
+    there = await moving.reach(op, destination)
+    offer = Offer(guest_id=server["id"], destination=destination, slot=op.id, block=block, reach=there)
+    offered = await _offered(op, source, step, offer)
     guest = await volumes.guest(op, server, destination)
-    return Expect(guest=guest, source=source, slot=op.id, block=op.params["block"])
+    here = await moving.reach(op, source)
+    expect = Expect(guest=guest, source=source, slot=op.id, block=block, offer=offered, reach=here)
+    await silence.insist(op, destination, step, expect)
+
+
+async def _offered(op: Operation, source: str, step: str, offer: Offer) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = await silence.insist(op, source, step, offer)
+    except HostFailed as error:
+        if error.kind == "unsupported":
+            return {}  # an older agent looks when it migrates the guest
+        raise
+    return found
+
+
+async def _reach_if_heard(op: Operation, host: str) -> dict[str, str]:
+    """Nothing of a host that does not answer: the source finds out by itself what is with the guest."""
+    try:
+        return (await describe(op.services.hosts, host, timeout=PING)).addresses
+    except HostTrouble:
+        return {}
 
 
 def _leave_destination(op: Operation, host: str, error: HostSilent | HostFailed) -> NoReturn:
@@ -362,7 +402,7 @@ async def _bring_guest_back(op: Operation) -> None:
 async def _carry_back(op: Operation, server: Row, here: str, there: str) -> bool:
     try:
         await volumes.standby(op, here)
-        await silence.insist(op, here, UNDO, await _expectation(op, server, there, here))
+        await _make_ready(op, UNDO, server, there, here)
         await _carry(op, UNDO, there, here)
     except (HostSilent, HostFailed, Failed, _TimeIsUp) as error:
         if isinstance(error, HostTrouble) and error.passing:

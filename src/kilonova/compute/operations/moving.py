@@ -6,12 +6,14 @@ of the destination. Handing over exchanges the two.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, landing, leftovers, ports, volumes
+from kilonova.compute.operations import choosing, landing, leftovers, ports, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.servers import copying, model, placing
+from kilonova.hosts.transport import HostUnreachable, describe
 from kilonova.operations import Operation, Step
 from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
@@ -73,6 +75,17 @@ async def move_ports(op: Operation) -> None:
 
 async def return_ports(op: Operation) -> None:
     await ports.move(op, (await server_of(op))["host"])
+
+
+async def reach(op: Operation, host: str) -> dict[str, str]:
+    """Where other hosts reach this one, as it says itself. Raises HostSilent, HostFailed, or HostUnreachable."""
+    since = time.monotonic()
+    try:
+        return (await describe(op.services.hosts, host, timeout=silence.PING)).addresses
+    except HostUnreachable as error:
+        if not await silence.is_silent(op, host, since):
+            raise
+        raise silence.HostSilent(host, op.services.config.operations.host_seconds) from error
 
 
 async def exchange_shares(op: Operation, tx: Transaction) -> Row:

@@ -14,8 +14,10 @@ from kilonova.compute.operations import choosing, landing, leftovers, moving, si
 from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.moving import HAND_OVER, PORTS, Move
+from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Park, PowerOff, Receive
+from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 
@@ -99,8 +101,23 @@ async def build(op: Operation) -> None:
     server = await server_of(op)
     flavor, _ = _new_flavor(await moves.of_operation(op.db, op.id))
     guest = await volumes.guest(op, {**server, "flavor": orjson.dumps(flavor)})
-    verb = Receive(guest=guest, source=server["host"], slot=op.id, start=runs(server))
+    verb = Receive(
+        guest=guest, source=server["host"], slot=op.id, start=runs(server), reach=await _reach_of_source(op, server)
+    )
     await choosing.build(op, claimed(op), BUILD, verb)
+
+
+async def _reach_of_source(op: Operation, server: Row) -> dict[str, str]:
+    if claimed(op) == server["host"]:
+        return {}
+    try:
+        return await moving.reach(op, server["host"])
+    except (HostSilent, HostFailed) as error:
+        if error.passing:
+            raise
+        raise Failed(
+            f"The server's host could not tell where it is reached: {error.public}", fault=str(error)
+        ) from error
 
 
 async def destroy(op: Operation) -> None:
