@@ -547,6 +547,19 @@ CREATE INDEX block_devices_server ON block_devices (server_id, id);
 
 CREATE INDEX block_devices_volume ON block_devices (volume_id);
 
+CREATE TABLE console_tokens (
+    hash TEXT COLLATE "C" NOT NULL,
+    server_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_console_tokens PRIMARY KEY (hash),
+    CONSTRAINT fk_console_tokens_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX console_tokens_expires ON console_tokens (expires_at);
+
 CREATE TABLE flavor_access (
     flavor_id BIGINT NOT NULL,
     project_id TEXT COLLATE "C" NOT NULL,
@@ -779,6 +792,15 @@ CREATE TABLE server_group_members (
 );
 
 CREATE INDEX server_group_members_group ON server_group_members (group_id, server_id);
+
+CREATE TABLE server_tags (
+    server_id TEXT COLLATE "C" NOT NULL,
+    tag TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_server_tags PRIMARY KEY (server_id, tag),
+    CONSTRAINT fk_server_tags_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX server_tags_tag ON server_tags (tag, server_id);
 
 CREATE TABLE subnets (
     id TEXT COLLATE "C" NOT NULL,
@@ -1105,4 +1127,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0004');
+INSERT INTO alembic_version (version_num) VALUES ('0005');

@@ -539,6 +539,19 @@ CREATE INDEX block_devices_server ON block_devices (server_id, id);
 
 CREATE INDEX block_devices_volume ON block_devices (volume_id);
 
+CREATE TABLE console_tokens (
+    hash TEXT NOT NULL,
+    server_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    expires_at DOUBLE NOT NULL,
+    CONSTRAINT pk_console_tokens PRIMARY KEY (hash),
+    CONSTRAINT fk_console_tokens_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX console_tokens_expires ON console_tokens (expires_at);
+
 CREATE TABLE flavor_access (
     flavor_id BIGINT NOT NULL,
     project_id TEXT NOT NULL,
@@ -773,6 +786,15 @@ CREATE TABLE server_group_members (
 );
 
 CREATE INDEX server_group_members_group ON server_group_members (group_id, server_id);
+
+CREATE TABLE server_tags (
+    server_id TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    CONSTRAINT pk_server_tags PRIMARY KEY (server_id, tag),
+    CONSTRAINT fk_server_tags_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX server_tags_tag ON server_tags (tag, server_id);
 
 CREATE TABLE subnets (
     id TEXT NOT NULL,
@@ -1100,4 +1122,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0004');
+INSERT INTO alembic_version (version_num) VALUES ('0005');

@@ -303,3 +303,25 @@ block_devices = Table(
     Index("block_devices_volume", "volume_id"),
     sqlite_autoincrement=True,
 )
+
+# Words that users put on servers, to find them by.
+server_tags = Table(
+    "server_tags",
+    metadata,
+    Column("server_id", Text, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
+    Column("tag", Text, primary_key=True),
+    Index("server_tags_tag", "tag", "server_id"),
+)
+
+# Links to consoles of servers. Only the hash of what is in the link is kept, and where the console is the host says.
+console_tokens = Table(
+    "console_tokens",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    reference("server_id", "servers.id", ondelete="CASCADE"),
+    string("user_id"),
+    string("type"),
+    moment("created_at"),
+    moment("expires_at"),
+    Index("console_tokens_expires", "expires_at"),
+)

@@ -1,0 +1,39 @@
+"""What real guests bring: tags of servers, and links to their consoles."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from kilonova.store.migrations.types import TEXT
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "console_tokens",
+        sa.Column("hash", TEXT, nullable=False),
+        sa.Column("server_id", TEXT, nullable=False),
+        sa.Column("user_id", TEXT, nullable=False),
+        sa.Column("type", TEXT, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["server_id"], ["servers.id"], name=op.f("fk_console_tokens_server_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("hash", name=op.f("pk_console_tokens")),
+    )
+    op.create_index("console_tokens_expires", "console_tokens", ["expires_at"], unique=False)
+
+    op.create_table(
+        "server_tags",
+        sa.Column("server_id", TEXT, nullable=False),
+        sa.Column("tag", TEXT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["server_id"], ["servers.id"], name=op.f("fk_server_tags_server_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("server_id", "tag", name=op.f("pk_server_tags")),
+    )
+    op.create_index("server_tags_tag", "server_tags", ["tag", "server_id"], unique=False)
