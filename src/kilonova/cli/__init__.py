@@ -14,6 +14,7 @@ COMMANDS = {
     "why": ("why", "Show why a server is where it is, or why no host was found for it."),
     "fit": ("fit", "Show how many more servers of a flavor would fit, and where."),
     "host": ("host", "Move everything away from a host: host drain."),
+    "image": ("image", "Make an image to boot real guests from: image tiny."),
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
     "operations": ("operations", "Look at operations, cancel them, try them again."),
     "db": ("db", "Create, upgrade and inspect the database."),

@@ -69,6 +69,14 @@ class Cloud:
         """The same."""
         return self._ask("PUT", service, path, {}, body)[0]
 
+    def post(self, service: str, *path: str, body: Any) -> Any:
+        """The same."""
+        return self._ask("POST", service, path, {}, body)[0]
+
+    def upload(self, image_id: str, data: bytes) -> None:
+        """Give an image its data. Raises Refused."""
+        self._ask("PUT", "image", ("images", image_id, "file"), {}, data)
+
     def act(self, server_id: str, action: str, body: Any, *, version: str = VERSION, dry_run: bool = False) -> Any:
         """Ask for an action on a server: the request's id, or what would be done. Raises Refused."""
         path = ("servers", server_id, "action")
@@ -89,7 +97,10 @@ class Cloud:
         address = "/".join([self._endpoints[service], *(quote(part, safe="") for part in path)])
         given = {key: value for key, value in query.items() if value is not None}
         request = urllib.request.Request(f"{address}?{urlencode(given)}" if given else address, method=method)
-        if body is not None:
+        if isinstance(body, bytes):
+            request.data = body
+            request.add_header("Content-Type", "application/octet-stream")
+        elif body is not None:
             request.data = orjson.dumps(body)
             request.add_header("Content-Type", "application/json")
         for name, value in {"OpenStack-API-Version": f"{service} {VERSION}", **(headers or {})}.items():

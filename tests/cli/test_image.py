@@ -1,0 +1,58 @@
+"""`kilonova image tiny`: an image from the distribution's packages, and how it comes into a running cloud."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kilonova import tiny
+from tests.support.process import Cloud, kilonova
+from tests.support.virt_hosts import linux_image
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    lacking = tiny.missing()
+    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
+    if lacking:
+        pytest.skip(f"the tiny image is built with {', '.join(lacking)}")
+
+
+def test_the_same_is_built_again(tmp_path: Path) -> None:
+    built = tmp_path / "again.qcow2"
+
+    tiny.build(built)
+
+    assert built.read_bytes() == linux_image().read_bytes()
+
+
+def test_it_boots(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.qcow2"
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-b", linux_image(), "-F", "qcow2", str(disk)], check=True
+    )
+    machine = ["-accel", "tcg", "-machine", "pc", "-m", "256", "-nodefaults", "-display", "none", "-serial", "stdio"]
+    drive = f"file={disk},format=qcow2,if=virtio"
+    with subprocess.Popen(
+        ["qemu-system-x86_64", *machine, "-drive", drive], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as qemu:
+        assert qemu.stdout is not None
+        try:
+            said = [next(line for line in qemu.stdout if line.startswith(word)) for word in (b"ROOT", b"BOOTED")]
+        finally:
+            qemu.kill()
+
+    assert b"boots=1" in said[0]
+
+
+def test_a_running_cloud_gets_it(tmp_path: Path) -> None:
+    with Cloud(tmp_path) as cloud:
+        told = kilonova("image", "tiny", "--data", str(tmp_path), "--name", "small")
+        image = cloud.client().get("image", f"/images/{told.stdout.split()[0]}").json()
+
+    assert (image["name"], image["disk_format"], image["status"]) == ("small", "qcow2", "active")
+    assert image["size"] == linux_image().stat().st_size
