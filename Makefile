@@ -8,16 +8,16 @@ TESTS ?= tests
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint bench tempest docs schema clean packages
+.PHONY: help up test lint bench tempest docs schema clean packages libvirt
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: $(READY) ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (ARGS="--hosts 20 --zones a,b")
+up: libvirt ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (ARGS="--hosts 20 --zones a,b")
 	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/kilonova up --data data $(ARGS)
 
-test: packages lint ## Check style and types, then run the tests (TESTS=tests/store ARGS="-k name")
+test: packages libvirt lint ## Check style and types, then run the tests (TESTS=tests/store ARGS="-k name")
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 lint: $(READY) ## Check style and types
@@ -44,6 +44,11 @@ clean: ## Remove .venv and everything that tools left behind; ./data stays
 
 packages:
 	@tools/packages
+
+# Real guests need a package that is built against the machine's libvirt; where that is not installed, none is missed.
+libvirt: $(READY)
+	@[ -e $(VENV)/.libvirt ] || ! pkg-config --exists libvirt 2>/dev/null || \
+		{ $(BIN)/pip install -qq --disable-pip-version-check --editable '.[libvirt]' && touch $(VENV)/.libvirt; }
 
 $(VENV)/.bench $(VENV)/.tempest: $(VENV)/.%: $(READY)
 	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[$*]'
