@@ -1,0 +1,303 @@
+"""A cloud of real hosts on one machine: a control plane here, and on each host of a site an agent with libvirt.
+
+with real_cloud(tmp_path, hosts=("one", "two")) as cloud:
+    server = cloud.boot("web", cloud.micro)
+    cloud.says(server, r"TICK 00002")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.process import KILONOVA, Client, Cloud
+from tests.support.virt_hosts import Host, Process, Site, site, until
+
+BOOT_SECONDS = 90.0
+_TOML = dict[str, dict[str, Any]]
+
+
+class RealCloud:
+    def __init__(self, place: Site, data: Path, names: Sequence[str], *, shared: bool, more: _TOML) -> None:
+        self.site = place
+        self.data = data
+        self.shared = shared
+        self.more = more
+        self.hosts: dict[str, Host] = {name: place.host(name) for name in names}
+        self.agents: dict[str, Process] = {}
+        self.nats_port = _free_port(place.address)
+        self.api_port = _free_port(place.address)
+        self.control = Cloud(data, "--config", str(self._control_file()), "--port", str(self.api_port))
+        self._nats: subprocess.Popen[bytes] | None = None
+        self._images: dict[str, str] = {}
+        self._clients: dict[tuple[str, str], Client] = {}
+
+    # Starting and stopping
+
+    def start(self) -> None:
+        self.start_nats()
+        self.control.start()
+        for name in self.hosts:
+            self.start_agent(name)
+        for name in self.hosts:
+            self.wait_host(name, "up")
+
+    def start_nats(self) -> None:
+        log = self.site.directory / "nats.log"
+        self._nats = subprocess.Popen(
+            ["nats-server", "-a", self.site.address, "-p", str(self.nats_port), "-l", str(log)],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def start_agent(self, name: str) -> Process:
+        host = self.hosts[name]
+        file = host.directory / "agent.toml"
+        file.write_text(_toml(self._agent_settings(host)))
+        agent = self.agents[name] = host.run([KILONOVA, "agent", "--config", file], log="agent")
+        return agent
+
+    def kill_agent(self, name: str) -> None:
+        self.agents.pop(name).kill()
+
+    def stop(self) -> None:
+        for agent in self.agents.values():
+            agent.kill()
+        self.control.kill()
+        if self._nats is not None:
+            self._nats.kill()
+            self._nats.wait()
+        self._stop_exports()
+
+    def cut_power(self, name: str) -> None:
+        """Of the whole host, its agent and its guests."""
+        self.hosts[name].cut_power()
+        self.agents.pop(name, None)
+
+    def power_on(self, name: str) -> None:
+        self.hosts[name].power_on()
+        self.start_agent(name)
+
+    # What there is
+
+    def client(self, cloud: str = "kilonova", version: str = "2.96") -> Client:
+        if (cloud, version) not in self._clients:
+            self._clients[cloud, version] = self.control.client(cloud, version)
+        return self._clients[cloud, version]
+
+    def image(self, name: str, data: bytes, disk_format: str = "raw", **properties: str) -> str:
+        """The id of an image of this name, made when first asked for."""
+        if name not in self._images:
+            client = self.client()
+            wanted = {"name": name, "disk_format": disk_format, "container_format": "bare", "visibility": "public"}
+            made = client.post("image", "/images", {**wanted, **properties}).json()["id"]
+            kind = {"Content-Type": "application/octet-stream"}
+            stored = client.request("PUT", "image", f"/images/{made}/file", content=data, headers=kind)
+            assert stored.status == 204, stored.body
+            self._images[name] = made
+        return self._images[name]
+
+    def micro(self, word: str = "micro") -> str:
+        return self.image(word, self.site.micro_image(word).read_bytes())
+
+    def flavor(self, name: str, ram: int = 64, disk: int = 1, vcpus: int = 1, **more: Any) -> str:
+        client = self.client()
+        found = client.get("compute", "/flavors").json()["flavors"]
+        for flavor in found:
+            if flavor["name"] == name:
+                return str(flavor["id"])
+        wanted = {"name": name, "ram": ram, "vcpus": vcpus, "disk": disk, **more}
+        return str(client.post("compute", "/flavors", {"flavor": wanted}).json()["flavor"]["id"])
+
+    def boot(self, name: str, image: str | None, *, wait: bool = True, **more: Any) -> str:
+        """A server, ACTIVE."""
+        server: dict[str, Any] = {"name": name, "flavorRef": self.flavor("micro"), "networks": "none", **more}
+        if image is not None:
+            server["imageRef"] = image
+        made: str = self.client().post("compute", "/servers", {"server": server}).json()["server"]["id"]
+        if wait:
+            self.wait(made, "ACTIVE")
+        return made
+
+    def show(self, server: str) -> dict[str, Any]:
+        shown: dict[str, Any] = self.client().get("compute", f"/servers/{server}").json()["server"]
+        return shown
+
+    def host_of(self, server: str) -> str:
+        return str(self.show(server)["OS-EXT-SRV-ATTR:host"])
+
+    def act(self, server: str, action: str, body: Any = None, version: str = "2.96") -> None:
+        answer = self.client(version=version).post("compute", f"/servers/{server}/action", {action: body})
+        assert answer.status in (200, 202), answer.body
+
+    def wait(self, server: str, status: str, seconds: float = BOOT_SECONDS) -> dict[str, Any]:
+        """Until the server has the status and nothing happens to it."""
+
+        def look() -> dict[str, Any] | None:
+            shown = self.show(server)
+            if shown["status"] == "ERROR" and status != "ERROR":
+                raise AssertionError(f"{server}: {shown.get('fault')}")
+            idle = shown["OS-EXT-STS:task_state"] is None
+            return shown if shown["status"] == status and idle else None
+
+        found: dict[str, Any] = until(look, f"server {server} is {status}", seconds)
+        return found
+
+    def wait_gone(self, server: str, seconds: float = 60.0) -> None:
+        until(lambda: self.client().get("compute", f"/servers/{server}").status == 404, f"{server} is gone", seconds)
+
+    def wait_host(self, name: str, state: str, seconds: float = 60.0) -> None:
+        def look() -> bool:
+            services = self.client().get("compute", f"/os-services?host={name}&binary=nova-compute").json()["services"]
+            return any(service["state"] == state for service in services)
+
+        until(look, f"host {name} is {state}", seconds)
+
+    # What guests say
+
+    def console(self, server: str) -> str:
+        answer = self.client().post("compute", f"/servers/{server}/action", {"os-getConsoleOutput": {}})
+        return str(answer.json()["output"]).replace("\r", "") if answer.status == 200 else ""
+
+    def says(self, server: str, pattern: str, seconds: float = BOOT_SECONDS) -> re.Match[str]:
+        """The first match on the server's console, waited for."""
+        found: re.Match[str] = until(
+            lambda: re.search(pattern, self.console(server), re.MULTILINE), f"{server} says {pattern}", seconds
+        )
+        return found
+
+    def ticks(self, server: str) -> list[int]:
+        return [int(number) for number in re.findall(r"TICK (\d+)", self.console(server))]
+
+    def runs(self, server: str) -> list[str]:
+        """The hosts on which a QEMU of the server's guest runs, whoever knows of it."""
+        return [name for name, host in self.hosts.items() if host.is_on and _has(host.guest_processes(), server)]
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """What guests have left on the hosts: domains, files, network devices, processes."""
+        found: dict[str, list[str]] = {}
+        for name, host in self.hosts.items():
+            left = [f"domain {domain}" for domain in host.domains()]
+            left += [f"file {path.name}" for path in self.instances(name).iterdir() if _is_guest(path.name)]
+            devices = re.findall(r"^(tap\S+|kn\S+|kv\S+)", host.do("ip", "-br", "link"), re.MULTILINE)
+            left += [f"device {device}" for device in devices]
+            left += ["qemu" for _ in host.guest_processes()]
+            if left:
+                found[name] = left
+        return found
+
+    def instances(self, name: str) -> Path:
+        return self.site.directory / "shared" if self.shared else self.hosts[name].instances
+
+    # Configuration
+
+    def _control_file(self) -> Path:
+        settings: _TOML = {
+            "": {"host": self.site.address},
+            "messaging": {"url": self._nats_url},
+            "sim": {"hosts": 0},
+            "volume": {"nbd_address": self.site.address},
+            "hosts": {"report_seconds": 1.0, "down_seconds": 5.0},
+            "operations": {"host_seconds": 5.0, "lease_seconds": 5.0, "sweep_seconds": 1.0},
+            "compute": {"shutdown_seconds": 3.0, "resize_on_same_host": False},
+        }
+        file = self.site.directory / "control.toml"
+        file.write_text(_toml(_merged(settings, self.more)))
+        return file
+
+    def _agent_settings(self, host: Host) -> _TOML:
+        instances = self.instances(host.name)
+        instances.mkdir(parents=True, exist_ok=True)
+        settings: _TOML = {
+            "": {"data": str(host.directory / "agent"), "driver": "libvirt"},
+            "messaging": {"url": self._nats_url},
+            "hosts": {"report_seconds": 1.0},
+            "agent": {
+                "host": host.name,
+                "address": host.address,
+                "image_url": f"http://{self.site.address}:{self.api_port}/image",
+                "disk_secret": "between the hosts of one test",
+                "instances": str(instances),
+            },
+            "libvirt": {
+                "virt_type": "qemu",
+                "vnc_listen": host.address,
+                "vnc_address": host.address,
+                "reserved_memory_mb": 0,
+                "cache_mode": "writeback",
+            },
+        }
+        more = {section: values for section, values in self.more.items() if section in ("libvirt", "bridges", "agent")}
+        return _merged(settings, more)
+
+    @property
+    def _nats_url(self) -> str:
+        return f"nats://{self.site.address}:{self.nats_port}"
+
+    def _stop_exports(self) -> None:
+        """The daemon that exports volumes outlives the control plane; its command line names the data directory."""
+        subprocess.run(["pkill", "-9", "-f", f"qemu-storage-daemon.*{self.data}"], check=False)
+
+
+@contextlib.contextmanager
+def real_cloud(
+    data: Path, *, hosts: Sequence[str] = ("one", "two"), shared: bool = False, more: _TOML | None = None
+) -> Iterator[RealCloud]:
+    """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration."""
+    with site() as place:
+        cloud = RealCloud(place, data, hosts, shared=shared, more=more or {})
+        try:
+            cloud.start()
+            yield cloud
+        except BaseException:
+            _keep_logs(cloud)
+            raise
+        finally:
+            cloud.stop()
+
+
+def _keep_logs(cloud: RealCloud) -> None:
+    """Beside the data, which a failed test leaves behind."""
+    for name, host in cloud.hosts.items():
+        for file in (
+            host.directory / "agent.out",
+            host.directory / "agent/kilonova.log",
+            host.directory / "log/libvirtd.log",
+        ):
+            if file.exists():
+                shutil.copy(file, cloud.data.parent / f"{name}-{file.name}")
+
+
+def _has(processes: Sequence[str], server: str) -> bool:
+    return any(server in process for process in processes)
+
+
+def _is_guest(name: str) -> bool:
+    return re.match(r"[0-9a-f]{8}-", name) is not None
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _merged(settings: _TOML, more: _TOML) -> _TOML:
+    return {key: {**settings.get(key, {}), **more.get(key, {})} for key in {**settings, **more}}
+
+
+def _toml(settings: _TOML) -> str:
+    lines = [f"{key} = {_value(value)}" for key, value in settings.get("", {}).items()]
+    for section, values in settings.items():
+        if section:
+            lines += ["", f"[{section}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
