@@ -266,10 +266,14 @@ class WiredSubnet(Message, frozen=True, kw_only=True):
     dns: list[str] = []
     # (destination, next hop)
     routes: list[tuple[str, str]] = []
+    # Addresses of it that every host answers for by itself: those of routers, and a gateway that no port has.
+    held: list[str] = []
+    # How guests get addresses of IPv6: "slaac", "dhcpv6-stateful", "dhcpv6-stateless", or from elsewhere.
+    mode: str = ""
 
 
 class WiredNetwork(Message, frozen=True, kw_only=True):
-    """A network with ports on the host. `peers`: the addresses of the other hosts that have ports of it."""
+    """A network with ports on the host, or joined to one that has. `peers`: the addresses of the other such hosts."""
 
     id: str
     # Its number between hosts; none if it does not leave the host.
@@ -284,6 +288,8 @@ class WiredNetwork(Message, frozen=True, kw_only=True):
     floating: list[tuple[str, str]] = []
     # (cidr, network id) of networks that a router joins to this one.
     routed: list[tuple[str, str]] = []
+    # (MAC, address) of ports on other hosts, where a router of this host leads to them.
+    neighbours: list[tuple[str, str]] = []
 
 
 class NetworkPlan(Message, frozen=True, kw_only=True):

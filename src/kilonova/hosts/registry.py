@@ -23,6 +23,8 @@ SCHEDULER = "nova-scheduler"
 _BOOT_SLACK = 10.0
 # Held by whoever makes or deletes services and hypervisors.
 LOCK = "registry of hosts"
+# Woken when hosts come that want to be told of networks.
+NETWORKED = "networked hosts"
 
 
 class Service(NamedTuple):
@@ -54,6 +56,8 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
         uuids = await _hypervisors(tx, hosts, numbers)
         await providers.sync(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
         await mirror.hosts_registered(tx, [facts.host for facts in hosts])
+        if any(facts.networked for facts in hosts):
+            tx.wake(NETWORKED)
     return services
 
 
@@ -84,7 +88,7 @@ async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, 
     return {(row["host"], row["program"]): row for row in await tx.fetch(sql, hosts)}
 
 
-_FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info")
+_FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info", "networked")
 
 
 async def _hypervisors(tx: Transaction, hosts: Sequence[HostFacts], service_ids: dict[str, int]) -> dict[str, str]:
@@ -124,7 +128,7 @@ async def _new_hypervisors(tx: Transaction, new: Sequence[tuple[HostFacts, tuple
     now = clock.now()
     await tx.execute_many(
         f"INSERT INTO hypervisors (uuid, created_at, host, booted_at, service_id, {', '.join(_FACTS)})"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         [(uuids[facts.host], now, facts.host, facts.booted_at, *values) for facts, values in new],
     )
     return uuids
@@ -138,13 +142,14 @@ def _boot(facts: HostFacts, row: Row) -> float | None:
     return told
 
 
-def _columns(facts: HostFacts) -> tuple[str, str, int, str, str]:
+def _columns(facts: HostFacts) -> tuple[str, str, int, str, str, bool]:
     return (
         facts.hypervisor_hostname,
         facts.hypervisor_type,
         facts.hypervisor_version,
         facts.host_ip,
         orjson.dumps(facts.cpu_info, option=orjson.OPT_SORT_KEYS).decode(),
+        facts.networked,
     )
 
 

@@ -583,6 +583,7 @@ CREATE TABLE hypervisors (
     created_at DOUBLE PRECISION NOT NULL,
     updated_at DOUBLE PRECISION,
     connector TEXT COLLATE "C",
+    networked BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_hypervisors PRIMARY KEY (id),
     CONSTRAINT uq_hypervisors_host_hypervisor_hostname UNIQUE (host, hypervisor_hostname),
     CONSTRAINT uq_hypervisors_uuid UNIQUE (uuid),

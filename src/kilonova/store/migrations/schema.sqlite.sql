@@ -575,6 +575,7 @@ CREATE TABLE hypervisors (
     created_at DOUBLE NOT NULL,
     updated_at DOUBLE,
     connector TEXT,
+    networked BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT uq_hypervisors_host_hypervisor_hostname UNIQUE (host, hypervisor_hostname),
     CONSTRAINT uq_hypervisors_uuid UNIQUE (uuid),
     CONSTRAINT fk_hypervisors_service_id FOREIGN KEY(service_id) REFERENCES services (id)

@@ -47,6 +47,8 @@ hypervisors = Table(
     moment("updated_at", nullable=True),
     # What the volume service has to know of the host, as it last said: for what is put back while it is silent.
     document("connector", nullable=True),
+    # Whether it makes networks for its guests and wants to be told of them.
+    flag("networked", default=False),
     UniqueConstraint("host", "hypervisor_hostname"),
     Index("hypervisors_service", "service_id"),
     Index("hypervisors_hostname", "hypervisor_hostname"),

@@ -1,4 +1,4 @@
-"""What real guests bring: tags of servers, and links to their consoles."""
+"""What real guests bring: tags of servers, links to their consoles, and hosts with networks."""
 
 from __future__ import annotations
 
@@ -37,3 +37,5 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("server_id", "tag", name=op.f("pk_server_tags")),
     )
     op.create_index("server_tags_tag", "server_tags", ["tag", "server_id"], unique=False)
+
+    op.add_column("hypervisors", sa.Column("networked", sa.Boolean(), server_default=sa.false(), nullable=False))
