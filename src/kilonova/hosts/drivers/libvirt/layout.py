@@ -16,6 +16,9 @@ DISK = "disk"
 SWAP = "disk.swap"
 CONFIG_DRIVE = "disk.config"
 RESCUE = "disk.rescue"
+RESCUE_CONFIG_DRIVE = "disk.config.rescue"
+# That the guest is in rescue, and how.
+RESCUE_MODE = "rescue"
 CONSOLE = "console.log"
 
 _BASE = "_base"
