@@ -1,0 +1,154 @@
+"""Live migration between two real hosts, and everything that dies in the middle of one.
+
+Whatever happens: the server ends in a state that is stable and true, and its guest runs once or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_hosts import until
+
+# So slow that there is time to do something while it lasts.
+SLOW = {"libvirt": {"migration_mb_per_second": 1}}
+RAM = 128
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
+    with real_cloud(tmp_path_factory.mktemp("migration") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
+    with real_cloud(tmp_path_factory.mktemp("slow") / "data", more=SLOW) as running:
+        yield running
+
+
+def test_the_counter_goes_on_without_a_gap(cloud: RealCloud) -> None:
+    server = cloud.boot("web", cloud.micro())
+    cloud.says(server, "TICK 00002")
+    first = cloud.host_of(server)
+    seen = cloud.ticks(server)[-1]
+
+    cloud.act(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
+    until(lambda: cloud.host_of(server) != first, "it is elsewhere")
+    cloud.wait(server, "ACTIVE")
+
+    _ticks_on(cloud, server, seen)
+    assert cloud.runs(server) == [cloud.host_of(server)]
+    _delete(cloud, server)
+
+
+def test_an_aborted_migration_leaves_the_guest_where_it_is(slow: RealCloud) -> None:
+    server, first = _under_way(slow)
+    (migration,) = slow.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
+    slow.client().delete("compute", f"/servers/{server}/migrations/{migration['id']}")
+
+    _ends(slow, server)
+    assert slow.host_of(server) == first
+    _ticks_on(slow, server, slow.ticks(server)[-1])
+    _delete(slow, server)
+
+
+def test_a_forced_migration_ends_at_once(slow: RealCloud) -> None:
+    server, first = _under_way(slow)
+    (migration,) = slow.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
+    path = f"/servers/{server}/migrations/{migration['id']}/action"
+    assert slow.client().post("compute", path, {"force_complete": None}).status == 202
+
+    _ends(slow, server)
+    assert slow.host_of(server) != first
+    _ticks_on(slow, server, slow.ticks(server)[-1])
+    _delete(slow, server)
+
+
+def test_the_destination_dies(slow: RealCloud) -> None:
+    server, first = _under_way(slow)
+    other = next(name for name in slow.hosts if name != first)
+    slow.cut_power(other)
+
+    _ends(slow, server)
+    assert slow.host_of(server) == first
+    _ticks_on(slow, server, slow.ticks(server)[-1])
+    slow.power_on(other)
+    slow.wait_host(other, "up")
+    _delete(slow, server)
+
+
+def test_the_agent_of_the_source_dies_and_comes_back(slow: RealCloud) -> None:
+    server, first = _under_way(slow)
+    slow.kill_agent(first)
+    time.sleep(1)
+    slow.start_agent(first)
+
+    _ends(slow, server)
+    _ticks_on(slow, server, slow.ticks(server)[-1])
+    _delete(slow, server)
+
+
+def test_the_control_plane_dies_and_comes_back(slow: RealCloud) -> None:
+    server, _ = _under_way(slow)
+    slow.control.kill()
+    time.sleep(1)
+    slow.control.start()
+
+    _ends(slow, server)
+    _ticks_on(slow, server, slow.ticks(server)[-1])
+    _delete(slow, server)
+
+
+def test_the_source_dies(slow: RealCloud) -> None:
+    server, first = _under_way(slow)
+    slow.cut_power(first)
+
+    until(lambda: slow.show(server)["OS-EXT-STS:task_state"] is None, "the migration has ended", 120)
+    assert len(slow.runs(server)) <= 1
+    slow.power_on(first)
+    slow.wait_host(first, "up")
+    until(lambda: slow.show(server)["status"] in ("SHUTOFF", "ACTIVE", "ERROR"), "it has a state")
+    assert len(slow.runs(server)) <= 1
+    if slow.show(server)["status"] == "SHUTOFF":
+        slow.act(server, "os-start")
+        slow.wait(server, "ACTIVE")
+    assert slow.runs(server) == [slow.host_of(server)]
+    _delete(slow, server)
+
+
+def _under_way(cloud: RealCloud) -> tuple[str, str]:
+    """A server in the middle of a live migration, and where it comes from."""
+    flavor = cloud.flavor("wide", ram=RAM)
+    server = cloud.boot("web", cloud.micro(), flavorRef=flavor)
+    cloud.says(server, "TICK 00002")
+    first = cloud.host_of(server)
+    cloud.act(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
+
+    def moves() -> bool:
+        shown = cloud.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
+        return any(migration["memory_processed_bytes"] for migration in shown)
+
+    until(moves, "the migration is under way")
+    return server, first
+
+
+def _ends(cloud: RealCloud, server: str) -> None:
+    """The migration is over, and the guest runs once, where its server is."""
+    cloud.wait(server, "ACTIVE", 180)
+    assert cloud.runs(server) == [cloud.host_of(server)]
+
+
+def _ticks_on(cloud: RealCloud, server: str, number: int) -> None:
+    until(lambda: cloud.ticks(server)[-1] > number + 1, "the counter goes on")
+    ticks = cloud.ticks(server)
+    assert ticks == list(range(ticks[0], ticks[-1] + 1))
+
+
+def _delete(cloud: RealCloud, server: str) -> None:
+    cloud.client().delete("compute", f"/servers/{server}")
+    cloud.wait_gone(server)
+    until(lambda: not cloud.leftovers(), f"nothing is left on the hosts: {cloud.leftovers()}", 30)
