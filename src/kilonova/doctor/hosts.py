@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot, ParkGuest, RestoreGuest
-from kilonova.compute.servers.states import ERROR, RUNNING, SHELVED, SHUTDOWN
+from kilonova.compute.servers.states import CRASHED, ERROR, HALTED, RUNNING, SAVED, SHELVED, SHUTDOWN
 from kilonova.doctor.facts import Facts, Finding, named
 from kilonova.hosts.messages import GuestState
 from kilonova.store import Row
 
-_POWER = {RUNNING: "running", SHUTDOWN: "shutdown"}
+_POWER = {RUNNING: "running", SHUTDOWN: "shutdown", HALTED: "paused", SAVED: "suspended", CRASHED: "crashed"}
 
 
 def findings(facts: Facts) -> Iterator[Finding]:

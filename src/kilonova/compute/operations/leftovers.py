@@ -18,13 +18,26 @@ from kilonova.compute.operations import volumes
 from kilonova.compute.operations.common import command
 from kilonova.compute.operations.silence import PING, answers, is_silent
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Change, Command, Destroy, Discard, Disk, Park, PowerOff, PowerOn, Unpark
+from kilonova.hosts.messages import (
+    VERBS,
+    Change,
+    Command,
+    Destroy,
+    Discard,
+    Disk,
+    GuestVerb,
+    Park,
+    PowerOff,
+    PowerOn,
+    Unpark,
+)
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch
 from kilonova.operations import Failed, Operation, Passing, Step, begin
 from kilonova.store import Row, Transaction
 
 # What a host says of a guest that nothing can or need be done to any more.
 GONE = ("missing guest", "no such slot")
+STILL = ("not running",)
 FOR_EVER = 100 * 365 * 24 * 3600.0
 # So often a host that answers may refuse to undo something, or not get it done: by the engine's pauses that is about a
 # minute and ten. Whoever waits behind the undoing, to delete the server for instance, shall not wait for ever.
@@ -67,7 +80,7 @@ class ClearSlot(Operation):
 class RestoreGuest(Operation):
     """Have a guest as its server's record says it is: out of the slot, and running or not; or gone, as the server is.
 
-    `params`: those of ClearGuest, and `running`.
+    `params`: those of ClearGuest, and `running`; and `verbs`, where more is to be done than to switch it on or off.
     """
 
     kind = "restore guest"
@@ -127,6 +140,26 @@ async def restore(
             return
 
 
+async def reverse(op: Operation, host: str, step: str, *verbs: type[GuestVerb], running: bool) -> None:
+    """Have these done to the operation's guest, so that it is as it was: now, or on the host's return.
+
+    `running`: whether the guest runs then. One that stands still by itself is left so.
+    """
+    if await model.is_being_deleted(op.db, str(op.server_id)):
+        return
+    for verb in verbs:
+        if not await now_or_later(op, host, step, _change(verb, str(op.server_id)), done=GONE + STILL):
+            names = [str(one.__struct_config__.tag) for one in verbs]
+            async with op.db.transaction() as tx:
+                await _leave(op, tx, RestoreGuest, host, None, running=running, verbs=names)
+            return
+
+
+async def leave_stopped(op: Operation, tx: Transaction, host: str) -> None:
+    """Have the guest switched off when the host is back, unless somebody wants it otherwise by then."""
+    await _leave(op, tx, RestoreGuest, host, None, running=False)
+
+
 async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
     """Have the operation's guest in the slot again, where another host has the server: now, or on the host's return."""
     for verb in _parking(str(op.server_id), slot):
@@ -169,7 +202,7 @@ async def forgoing(op: Operation) -> AsyncIterator[None]:
             raise
 
 
-async def now_or_later(op: Operation, host: str, step: str, verb: Change) -> bool:
+async def now_or_later(op: Operation, host: str, step: str, verb: Change, done: tuple[str, ...] = GONE) -> bool:
     """False: the host is silent, or does not do it however often it is asked."""
     since = time.monotonic()
     try:
@@ -182,7 +215,7 @@ async def now_or_later(op: Operation, host: str, step: str, verb: Change) -> boo
             raise
         return False
     except (Failed, HostFailed) as error:
-        if isinstance(error.__cause__, HostFailed) and error.__cause__.kind in GONE:
+        if isinstance(error.__cause__, HostFailed) and error.__cause__.kind in done:
             return True
         if not await is_hopeless(op):
             raise
@@ -240,8 +273,18 @@ async def _restore(op: Operation) -> None:
     if slot is None and (server["power_state"] == states.RUNNING) != running:
         return  # somebody wanted it otherwise since
     disks = await volumes.disks_of(op.db, server["id"]) if slot is not None else []
-    for verb in _restoring(server["id"], slot, op.params.get("aside"), running, disks):
+    for verb in _asked(op) or _restoring(server["id"], slot, op.params.get("aside"), running, disks):
         await fenced(op, verb)
+
+
+def _asked(op: Operation) -> list[Change]:
+    guest_id = op.params["guest_id"]
+    return [_change(VERBS[name], guest_id) for name in op.params.get("verbs", ())]
+
+
+def _change(verb: Any, guest_id: str) -> Change:
+    change: Change = verb(guest_id=guest_id)
+    return change
 
 
 async def _park(op: Operation) -> None:
@@ -288,7 +331,7 @@ async def fenced(op: Operation, verb: Change) -> None:
     except StaleEpoch:
         return  # the operation itself came back to it, later than this was asked for
     except HostFailed as error:
-        if error.kind not in GONE:
+        if error.kind not in GONE + STILL:
             raise Passing(str(error)) from error
 
 

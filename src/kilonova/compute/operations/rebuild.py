@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import clock
-from kilonova.compute.operations import landing, leftovers, resize, silence, volumes
+from kilonova.compute.operations import landing, leftovers, resize, silence, stopping, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.resize import BUILD, PARK, STOP
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Change, Park, PowerOff, Spawn
+from kilonova.hosts.messages import Change, Park, Spawn
 from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
@@ -23,7 +23,7 @@ WITH_VOLUMES = frozenset({CONNECT, COMPLETE})
 
 
 class Rebuild(Harmless):
-    """`params`: `columns`, what the server's row shall say when the new guest is there."""
+    """`params`: those of Stop, and `columns`, what the server's row shall say when the new guest is there."""
 
     kind = "rebuild"
     action = "rebuild"
@@ -32,7 +32,7 @@ class Rebuild(Harmless):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step(STOP, stop, undo=resize.start_again, deadline=300),
+            Step(STOP, stop, undo=resize.start_again, deadline=stopping.deadline),
             Step(PARK, park, undo=resize.unpark, deadline=300),
             Step(
                 CONNECT,
@@ -61,7 +61,7 @@ def starts(server: Row) -> bool:
 
 async def stop(op: Operation) -> None:
     server = await server_of(op)
-    await _unless_gone(op, server, STOP, PowerOff(guest_id=server["id"]))
+    await _unless_gone(op, server, STOP, stopping.verb(op, server["id"]), takes=stopping.grace(op))
 
 
 async def park(op: Operation) -> None:
@@ -97,10 +97,10 @@ async def settle(op: Operation, tx: Transaction) -> None:
     await leftovers.leave_guest(op, tx, server["host"], slot=op.id)
 
 
-async def _unless_gone(op: Operation, server: Row, step: str, verb: Change) -> None:
+async def _unless_gone(op: Operation, server: Row, step: str, verb: Change, *, takes: float = 0.0) -> None:
     """A server whose guest is lost is worth rebuilding above all."""
     try:
-        await silence.demand(op, server["host"], step, verb)
+        await silence.demand(op, server["host"], step, verb, takes=takes)
     except Failed as error:
         if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
             raise

@@ -10,7 +10,7 @@ from typing import Any
 
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.external_events.schemas import VOLUME_REIMAGED
-from kilonova.compute.operations import leftovers, rebuild, resize, volumes
+from kilonova.compute.operations import leftovers, rebuild, resize, stopping, volumes
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.resize import BUILD, PARK, STOP
 from kilonova.compute.servers import model
@@ -40,7 +40,7 @@ class Reimage(Operation):
     def steps() -> tuple[Step | Wait, ...]:
         reserved = f"undoing '{RESERVE}' has the volume connected again"
         return (
-            Step(STOP, rebuild.stop, undo=start_again, deadline=300),
+            Step(STOP, rebuild.stop, undo=start_again, deadline=stopping.deadline),
             Step(PARK, rebuild.park, undo=unpark, deadline=300),
             # Else the volume service might make it after the undo has looked for it.
             Step(RESERVE, reserve, undo=give_back, deadline=120, cancellable=False),

@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import choosing, landing, leftovers, moving, silence, volumes
+from kilonova.compute.operations import choosing, landing, leftovers, moving, silence, stopping, volumes
 from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.moving import HAND_OVER, PORTS, Move
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Park, PowerOff, Receive
+from kilonova.hosts.messages import Park, Receive
 from kilonova.hosts.transport import HostFailed
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
@@ -27,7 +27,7 @@ STOP, PARK, BUILD = "stop guest", "park guest", "build guest"
 def _steps() -> tuple[Step, ...]:
     return (
         *moving.first_steps(task_state="resize_prep"),
-        Step(STOP, stop, undo=start_again, deadline=300, task_state="resize_migrating"),
+        Step(STOP, stop, undo=start_again, deadline=stopping.deadline, task_state="resize_migrating"),
         Step(PARK, park, undo=unpark, deadline=300, task_state="resize_migrating"),
         moving.volume_step(task_state="resize_migrated"),
         Step(PORTS, moving.move_ports, undo=moving.return_ports, deadline=120, task_state="resize_migrated"),
@@ -53,7 +53,7 @@ class _ColdMove(Move):
 
 
 class Resize(_ColdMove):
-    """`params`: those of Move, and `disk_config` (the new one, or null)."""
+    """`params`: those of Move and of Stop, and `disk_config` (the new one, or null)."""
 
     kind = "resize"
     action = "resize"
@@ -77,7 +77,7 @@ async def stop(op: Operation) -> None:
         tried = ", ".join(sorted(choosing.tried(op)))
         fault = f"{server['host']}: could not undo '{PARK}' after it was tried on {tried}"
         raise Failed("The server's host could not undo what was begun", fault=fault)
-    await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+    await stopping.stop(op, server, STOP)
 
 
 async def start_again(op: Operation) -> None:

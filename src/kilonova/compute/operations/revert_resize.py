@@ -5,13 +5,13 @@ from __future__ import annotations
 import orjson
 
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import landing, leftovers, moving, ports, silence, volumes
+from kilonova.compute.operations import landing, leftovers, moving, ports, silence, stopping, volumes
 from kilonova.compute.operations.common import Harmless, server_of
 from kilonova.compute.operations.moving import HAND_OVER, PORTS, VOLUMES
 from kilonova.compute.operations.resize import PARK, STOP, runs
 from kilonova.compute.operations.silence import HostSilent
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Park, PowerOff, Unpark
+from kilonova.hosts.messages import Park, Unpark
 from kilonova.operations import Failed, Operation, Step
 from kilonova.placement import exchange
 from kilonova.placement.claims import Consumer, release
@@ -30,7 +30,7 @@ class RevertResize(Harmless):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step(STOP, stop, undo=start_again, deadline=300),
+            Step(STOP, stop, undo=start_again, deadline=stopping.deadline),
             Step(PARK, park, undo=unpark_again, deadline=300),
             Step(VOLUMES, move_volumes, undo=moving.return_volumes, deadline=120, cancellable=False),
             Step(PORTS, move_ports, undo=moving.return_ports, deadline=120),
@@ -56,7 +56,7 @@ async def stop(op: Operation) -> dict[str, str] | None:
     if move["source_host"] != server["host"] and await silence.is_down(op, move["source_host"]):
         raise Failed(f"The host could not {UNPARK}: it is down", fault=f"{move['source_host']}: down")
     try:
-        await silence.demand(op, server["host"], STOP, PowerOff(guest_id=server["id"]))
+        await stopping.stop(op, server, STOP)
     except Failed as error:
         if not isinstance(error.__cause__, HostSilent) or not await silence.is_down(op, server["host"]):
             raise

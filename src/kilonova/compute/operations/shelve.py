@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from kilonova import clock
 from kilonova.compute.block_devices.model import is_volume_backed
-from kilonova.compute.operations import images, leftovers, offload, silence
+from kilonova.compute.operations import images, offload, silence, stopping
 from kilonova.compute.operations.common import Harmless, server_of, transfer_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import PowerOff, Snapshot
+from kilonova.hosts.messages import Snapshot
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
 
-MAKE = "make image"
+STOP, MAKE = "stop guest", "make image"
 
 
 class Shelve(Harmless):
+    """`params`: those of Stop."""
+
     kind = "shelve"
     action = "shelve"
 
@@ -25,7 +27,7 @@ class Shelve(Harmless):
     def steps() -> tuple[Step, ...]:
         filled = "the image that it fills is deleted by undoing the step before"
         return (
-            Step("stop guest", stop, undo=start_again, deadline=300, task_state="shelving"),
+            Step(STOP, stop, undo=start_again, deadline=stopping.deadline, task_state="shelving"),
             Step(
                 MAKE,
                 make,
@@ -49,14 +51,11 @@ class Shelve(Harmless):
 
 
 async def stop(op: Operation) -> None:
-    server = await server_of(op)
-    await silence.demand(op, server["host"], "stop guest", PowerOff(guest_id=server["id"]))
+    await stopping.stop(op, await server_of(op), STOP)
 
 
 async def start_again(op: Operation) -> None:
-    server = await server_of(op)
-    was_running = server["vm_state"] == states.ACTIVE
-    await leftovers.restore(op, server["host"], "undo stop guest", running=was_running)
+    await stopping.start_again(op, STOP)
 
 
 async def make(op: Operation) -> str | None:

@@ -37,23 +37,30 @@ class HostSilent(HostTrouble):
         self.public = self.message
 
 
-async def insist(op: Operation, host: str, step: str, verb: Change) -> Any:
-    """Ask the host for as long as it is there. Raises HostSilent, HostFailed, or HostUnreachable to be asked again."""
-    since = time.monotonic()
+async def insist(op: Operation, host: str, step: str, verb: Change, *, takes: float = 0.0) -> Any:
+    """Ask the host for as long as it is there. Raises HostSilent, HostFailed, or HostUnreachable to be asked again.
+
+    `takes`: for how many seconds it is right that no answer comes; asked again meanwhile, a host goes on with it.
+    """
+    begun = time.monotonic()
     patience = op.services.config.operations.host_seconds
-    try:
-        with _watched(op, host):
-            return await ask(op, host, step, verb, timeout=patience)
-    except HostUnreachable as error:
-        if not await is_silent(op, host, since):
-            raise
-        raise HostSilent(host, patience) from error
+    while True:
+        since = time.monotonic()
+        try:
+            with _watched(op, host):
+                return await ask(op, host, step, verb, timeout=patience)
+        except HostUnreachable as error:
+            if await is_silent(op, host, since):
+                raise HostSilent(host, patience) from error
+            if time.monotonic() >= begun + takes:
+                raise
+        await asyncio.sleep(min(1.0, patience / 10))
 
 
-async def demand(op: Operation, host: str, step: str, verb: Change) -> Any:
+async def demand(op: Operation, host: str, step: str, verb: Change, *, takes: float = 0.0) -> Any:
     """Like `insist`; but what the host cannot do, or that it does not answer, fails the operation."""
     try:
-        return await insist(op, host, step, verb)
+        return await insist(op, host, step, verb, takes=takes)
     except (HostSilent, HostFailed) as error:
         if error.passing:
             raise

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers, silence
+from kilonova.compute.operations import stopping
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import PowerOff
 from kilonova.operations import Operation, Step
 from kilonova.store import Transaction
 
+POWER_OFF = "power off"
+
 
 class Stop(Operation):
+    """`params`: `grace`, the seconds that its image gives the guest's system, if it does."""
+
     kind = "stop"
     action = "stop"
     task_state = "powering-off"
@@ -18,19 +21,17 @@ class Stop(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("power off", forward, undo=back, deadline=300),
+            Step(POWER_OFF, forward, undo=back, deadline=stopping.deadline),
             Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
         )
 
 
 async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    await silence.demand(op, server["host"], "power off", PowerOff(guest_id=server["id"]))
+    await stopping.stop(op, await server_of(op), POWER_OFF)
 
 
 async def back(op: Operation) -> None:
-    server = await server_of(op)
-    await leftovers.restore(op, server["host"], "undo power off", running=True)
+    await stopping.start_again(op, POWER_OFF)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

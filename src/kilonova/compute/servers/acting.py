@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kilonova.compute import dry_run
@@ -21,7 +22,7 @@ async def act(
     *,
     rule: str,
     transition: str,
-    params: dict[str, Any] | None = None,
+    params_of: Callable[[Row], dict[str, Any]] | None = None,
 ) -> Answer:
     """One transaction: the state allows it, nothing else is happening, the operation's row is written.
 
@@ -30,7 +31,7 @@ async def act(
     async with ctx.db.transaction() as tx:
         row = await ready(ctx, tx, server_id, rule=rule, transition=transition)
         if not dry_run.asked(ctx):
-            await start(ctx, tx, row, operation, params)
+            await start(ctx, tx, row, operation, params_of(row) if params_of else None)
             return Answer()
     return await dry_run.answer(ctx, model.target(row), [])
 

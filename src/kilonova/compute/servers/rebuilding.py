@@ -14,6 +14,7 @@ import orjson
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
+from kilonova.compute.operations import stopping
 from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild
 from kilonova.compute.operations.reimage import Reimage, image_id_of
 from kilonova.compute.servers import acting, certificates, create, images, model
@@ -121,7 +122,8 @@ async def _work(ctx: Context, row: Row, asked: dict[str, Any]) -> tuple[type[Ope
         operation, params, image = Rebuild, {}, await images.fitting(ctx, image_id, _flavor(row))
         images.check_data(image)
     columns = {} if image is None else await _image_columns(ctx, row, image)
-    return operation, {**params, "columns": {**columns, **await _columns(ctx, asked)}}
+    changes = {**columns, **await _columns(ctx, asked)}
+    return operation, {**params, **stopping.params_of(row), "columns": changes}
 
 
 async def _volume_work(

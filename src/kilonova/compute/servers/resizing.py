@@ -11,6 +11,7 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices.model import is_volume_backed
 from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations import stopping
 from kilonova.compute.operations.confirm_resize import ConfirmResize
 from kilonova.compute.operations.resize import Migrate, Resize
 from kilonova.compute.operations.revert_resize import RevertResize
@@ -45,6 +46,7 @@ async def resize(ctx: Context, server_id: str) -> Answer:
             flavor=flavor_copy(flavor),
             same_host=ctx.services.config.compute.resize_on_same_host,
             disk_config=asked.get("OS-DCF:diskConfig"),
+            **stopping.params_of(row),
         )
         if not dry_run.asked(ctx):
             await begin_resize(tx, row, flavor["flavor_id"], params, ctx.token.user_id, ctx.request_id)
@@ -74,11 +76,11 @@ async def begin_resize(
 async def migrate(ctx: Context, server_id: str) -> Answer:
     """Move a server to another host, switched off meanwhile."""
     host = (ctx.body["migrate"] or {}).get("host")
-    params = moves.params_of(host=host)
     async with ctx.db.transaction() as tx:
         if host is not None:
             await model.find(ctx, tx, server_id, rule=TO_HOST)
         row = await acting.ready(ctx, tx, server_id, rule=MIGRATE, transition="migrate")
+        params = moves.params_of(host=host, **stopping.params_of(row))
         await acting.check_destination(tx, row, host)
         if not dry_run.asked(ctx):
             await acting.start_move(ctx, tx, row, Migrate, moves.MIGRATION, params)
@@ -105,7 +107,8 @@ async def _decide(ctx: Context, server_id: str, operation: type[Operation], *, r
         if move is None:
             raise BadRequest("Instance has not been resized.")
         if not dry_run.asked(ctx):
-            await acting.start(ctx, tx, row, operation, {"move": move["operation_id"]})
+            params = {"move": move["operation_id"], **stopping.params_of(row)}
+            await acting.start(ctx, tx, row, operation, params)
             return Answer()
     return await dry_run.answer(ctx, model.target(row), [])
 

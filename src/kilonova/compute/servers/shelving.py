@@ -6,6 +6,7 @@ from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
+from kilonova.compute.operations import stopping
 from kilonova.compute.operations import unshelve as unshelving
 from kilonova.compute.operations.offload import Offload
 from kilonova.compute.operations.shelve import Shelve
@@ -24,7 +25,8 @@ UNSHELVE, TO_HOST = RULE + "unshelve", RULE + "unshelve_to_host"
 @api.action("shelve", body=ANYTHING, checks=[RULE + "shelve"], status=202, dry_run=True)
 async def shelve(ctx: Context, server_id: str) -> Answer:
     """Stop a server and keep its disk as an image."""
-    return await acting.act(ctx, server_id, Shelve, rule=RULE + "shelve", transition="shelve")
+    params_of = stopping.params_of
+    return await acting.act(ctx, server_id, Shelve, rule=RULE + "shelve", transition="shelve", params_of=params_of)
 
 
 @api.action("shelveOffload", body=ANYTHING, checks=[RULE + "shelve_offload"], status=202, dry_run=True)

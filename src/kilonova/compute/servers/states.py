@@ -17,8 +17,13 @@ DELETED = "deleted"
 RESIZED = "resized"
 SHELVED = "shelved"
 SHELVED_OFFLOADED = "shelved_offloaded"
+PAUSED = "paused"
+SUSPENDED = "suspended"
+RESCUED = "rescued"
+SOFT_DELETED = "soft-delete"
 
-NOSTATE, RUNNING, SHUTDOWN = 0, 1, 4
+NOSTATE, RUNNING, HALTED, SHUTDOWN, CRASHED, SAVED = 0, 1, 3, 4, 6, 7
+"""Powers of a guest. One that is paused is halted, one that is suspended is saved."""
 
 STATUS = {
     BUILDING: "BUILD",
@@ -29,6 +34,10 @@ STATUS = {
     RESIZED: "VERIFY_RESIZE",
     SHELVED: "SHELVED",
     SHELVED_OFFLOADED: "SHELVED_OFFLOADED",
+    PAUSED: "PAUSED",
+    SUSPENDED: "SUSPENDED",
+    RESCUED: "RESCUE",
+    SOFT_DELETED: "SOFT_DELETED",
 }
 
 # Tasks that show as a status of their own while they run.
@@ -42,6 +51,7 @@ STATUS_OF_TASK = {
     "resize_reverting": "REVERT_RESIZE",
     "migrating": "MIGRATING",
     "rebuilding": "REBUILD",
+    "updating_password": "PASSWORD",
 }
 
 # Every word that a status filter may use; those of states that no operation leads to match nothing.
@@ -91,13 +101,28 @@ def _same(*states: str) -> dict[str, tuple[str, ...]]:
     return {state: (state,) for state in states}
 
 
+# Of these a guest is there that can be switched off and on again, so that the server can come back.
+_RECLAIMED = (ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR)
+_WITH_VOLUMES = (ACTIVE, STOPPED, PAUSED, RESIZED, SHELVED, SHELVED_OFFLOADED, SOFT_DELETED)
+
 TRANSITIONS = {
     "os-start": Transition("start", _from(STOPPED, to=ACTIVE)),
     "os-stop": Transition("stop", _from(ACTIVE, ERROR, to=STOPPED)),
     "reboot SOFT": Transition("reboot", _from(ACTIVE, to=ACTIVE)),
-    "reboot HARD": Transition("reboot", _from(ACTIVE, STOPPED, ERROR, to=ACTIVE)),
+    "reboot HARD": Transition("reboot", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR, to=ACTIVE)),
+    "pause": Transition("pause", _from(ACTIVE, to=PAUSED)),
+    "unpause": Transition("unpause", _from(PAUSED, to=ACTIVE)),
+    "suspend": Transition("suspend", _from(ACTIVE, to=SUSPENDED)),
+    "resume": Transition("resume", _from(SUSPENDED, to=ACTIVE)),
+    "rescue": Transition("rescue", _from(ACTIVE, STOPPED, ERROR, to=RESCUED)),
+    "unrescue": Transition("unrescue", _from(RESCUED, to=ACTIVE)),
+    "changePassword": Transition("changePassword", _same(ACTIVE)),
+    "trigger_crash_dump": Transition("trigger_crash_dump", _same(ACTIVE, PAUSED, RESCUED, RESIZED, ERROR)),
     "delete": Transition("delete", _from(*(STATUS.keys() - {DELETED}), to=DELETED)),
-    "shelve": Transition("shelve", _from(ACTIVE, STOPPED, to=SHELVED)),
+    # Where deleted servers are kept for a while.
+    "soft delete": Transition("delete", _from(*_RECLAIMED, to=SOFT_DELETED)),
+    "restore": Transition("restore", _from(SOFT_DELETED, to=ACTIVE)),
+    "shelve": Transition("shelve", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, to=SHELVED)),
     "shelveOffload": Transition("shelveOffload", _from(SHELVED, to=SHELVED_OFFLOADED)),
     "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, to=ACTIVE)),
     "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED)),
@@ -106,14 +131,24 @@ TRANSITIONS = {
     "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
     "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
     "rebuild": Transition("rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}),
-    "createImage": Transition("createImage", {ACTIVE: (ACTIVE,), STOPPED: (STOPPED,)}),
-    "os-migrateLive": Transition("os-migrateLive", _from(ACTIVE, to=ACTIVE)),
+    "createImage": Transition("createImage", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
+    "createBackup": Transition("createBackup", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
+    "os-migrateLive": Transition("os-migrateLive", _same(ACTIVE, PAUSED)),
     # Volumes come and go, and a server stays what it is.
-    "attach_volume": Transition("attach_volume", _same(ACTIVE, STOPPED, RESIZED, SHELVED, SHELVED_OFFLOADED)),
-    "detach_volume": Transition("detach_volume", _same(ACTIVE, STOPPED, RESIZED, SHELVED, SHELVED_OFFLOADED)),
-    "swap_volume": Transition("swap_volume", _same(ACTIVE, RESIZED)),
+    "attach_volume": Transition("attach_volume", _same(*_WITH_VOLUMES)),
+    "detach_volume": Transition("detach_volume", _same(*_WITH_VOLUMES)),
+    # So do interfaces, words that are said of it, and who may reach it.
+    "attach_interface": Transition("attach_interface", _same(ACTIVE, STOPPED, PAUSED)),
+    "detach_interface": Transition("detach_interface", _same(ACTIVE, STOPPED, PAUSED)),
+    "metadata": Transition("update metadata", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
+    "tags": Transition("update tags", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
+    "swap_volume": Transition("swap_volume", _same(ACTIVE, PAUSED, RESIZED)),
     # Only what ran runs again, and that before 2.95.
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
+    # What else a server holds in other states, a snapshot or the guest before a resize, would be lost from sight.
+    "os-resetState": Transition(
+        "os-resetState", dict.fromkeys((ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR), (ACTIVE, ERROR))
+    ),
 }
 
 
@@ -131,5 +166,10 @@ def draw() -> str:
     lines += [f"    {BUILDING} --> {ACTIVE}: built", f"    {BUILDING} --> {ERROR}: no host could build it"]
     for action, transition in TRANSITIONS.items():
         for state, following in sorted(transition.follows.items()):
-            lines += [f"    {state} --> {next_state}: {action}" for next_state in following]
+            lines += [f"    {_name(state)} --> {_name(after)}: {action}" for after in following]
     return "\n".join([*lines, f"    {DELETED} --> [*]"])
+
+
+def _name(state: str) -> str:
+    """What diagrams take for one word."""
+    return state.replace("-", "_")
