@@ -29,6 +29,8 @@ NOUNS = (
     "migrations",
     "placements",
     "external_events",
+    "server_metadata",
+    "server_tags",
     "volume_attachments",
     "images",
     "volumes",

@@ -24,6 +24,7 @@ from kilonova.compute.operations import (
     start,
     stop,
     swap_volume,
+    tell_guest,
     unshelve,
 )
 
@@ -51,5 +52,6 @@ __all__ = [
     "start",
     "stop",
     "swap_volume",
+    "tell_guest",
     "unshelve",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as block_devices
+from kilonova.compute.operations import tell_guest
 from kilonova.compute.operations.delete import WITH_VOLUMES, Delete
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
@@ -98,6 +99,8 @@ async def update(ctx: Context, server_id: str) -> Answer:
             row.update(columns)
             changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(columns, 2))
             await tx.execute(f"UPDATE servers SET {changes} WHERE id = $1", server_id, *columns.values())
+            if "name" in columns:
+                await tell_guest.begin_telling(ctx, tx, row)
     await model.dress(ctx, [row], "server update")
     return Answer({"server": ctx.render("server update", row)})
 

@@ -20,6 +20,7 @@ from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import WITH_VOLUMES, Boot
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.server_groups import model as groups
+from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import certificates, destinations, images, model, networks, placing, states
 from kilonova.compute.servers.placing import Destination, group_of
 from kilonova.compute.volume_attachments.checks import check_nobody_else
@@ -74,6 +75,7 @@ async def create(ctx: Context) -> Created:
         for server in servers:
             await model.insert(tx, server)
             await _insert_devices(tx, server, prepared.devices)
+            await tags.add(tx, server["id"], ctx.body["server"].get("tags", []))
         if prepared.group_id is not None:
             await groups.join(tx, prepared.group_id, [server["id"] for server in servers])
         for server in servers:
@@ -281,10 +283,10 @@ async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[st
     return names
 
 
-async def check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
+async def check_metadata(ctx: Context, metadata: dict[str, str], reader: Reader | None = None) -> None:
     if not metadata:
         return
-    limits = await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)
+    limits = await quotas.limits(reader or ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)
     most = limits["metadata_items"]
     if 0 <= most < len(metadata):
         raise Forbidden(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")

@@ -246,8 +246,23 @@ def _moment(column: str) -> Callable[[str, Conditions], None]:
     return condition
 
 
+def _tags(key: str) -> Callable[[str, Conditions], None]:
+    """Tags with commas between them: all of them or any, and perhaps not so."""
+    wrong, any_of = "NOT " if key.startswith("not-") else "", key.endswith("-any")
+
+    def condition(value: str, conditions: Conditions) -> None:
+        tags = sorted({tag for tag in value.split(",") if tag})
+        if tags:
+            conditions.add(f"{wrong}({_TAGGED}) >= ?", tags, 1 if any_of else len(tags))
+
+    return condition
+
+
+_TAGGED = "SELECT COUNT(*) FROM server_tags t WHERE t.server_id = servers.id AND t.tag = ANY(?)"
+
 _OTHERS: dict[str, Callable[[str, Conditions], None]] = {
     "task_state": _task,
+    **{key: _tags(key) for key in ("tags", "tags-any", "not-tags", "not-tags-any")},
     "power_state": _number("power_state"),
     "launch_index": _number("launch_index"),
     "locked": _flag("locked"),

@@ -10,6 +10,7 @@ import orjson
 from kilonova import clock
 from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.server_groups import model as groups
+from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import states
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
@@ -70,6 +71,7 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
     zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
     host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
     group_of = await groups.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "server_groups") else {}
+    tags_of = await tags.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "tags") else {}
     attached = ctx.shows(view, "os-extended-volumes:volumes_attached")
     volumes_of = await block_devices.of_servers(ctx.db, [row["id"] for row in rows]) if attached else {}
     for row in rows:
@@ -82,6 +84,7 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["status"] = states.status(row["vm_state"], row["task_state"])
         row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
         row["server_groups"] = [group_of[row["id"]]] if row["id"] in group_of else []
+        row["tags"] = tags_of.get(row["id"], [])
         row["volumes"] = volumes_of.get(row["id"], [])
         row["host_status"] = host_status.get(row["host"], "")
     return [row for row in rows if row["id"] not in gone] if gone else rows

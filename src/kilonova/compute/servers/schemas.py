@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
+from kilonova.compute.server_tags.schemas import TAGS
 from kilonova.compute.servers import certificates
 from kilonova.http import multi
 from kilonova.http.pagination import LIMIT, MARKER
@@ -85,6 +86,7 @@ CREATE: Schema = closed(
                     "items": closed({"name": {"type": "string", "minLength": 1, "maxLength": 255}}),
                 },
                 "metadata": METADATA,
+                "tags": TAGS,
                 "user_data": USER_DATA,
                 "availability_zone": NAME,
                 "host": HOST,
@@ -142,7 +144,7 @@ UNSHELVE: Schema = closed(
 OPEN_FILTERS = frozenset(
     {
         *("name", "status", "image", "flavor", "ip", "reservation_id", "changes-since", "changes-before", "locked"),
-        *("all_tenants", "limit", "marker", "sort_key", "sort_dir"),
+        *("all_tenants", "limit", "marker", "sort_key", "sort_dir", "tags", "tags-any", "not-tags", "not-tags-any"),
     }
 )
 OPENED_FILTERS = {
@@ -159,6 +161,7 @@ _PLAIN_FILTERS = (
     *("project_id", "tenant_id", "user_id", "key_name", "availability_zone", "vm_state", "task_state"),
     *("power_state", "config_drive", "locked", "description", "launch_index", "progress", "display_name"),
     *("display_description", "image_ref", "access_ip_v4", "access_ip_v6", "root_device_name"),
+    *("tags", "tags-any", "not-tags", "not-tags-any"),
 )
 
 LIST: dict[str, Schema] = {

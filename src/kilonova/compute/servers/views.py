@@ -188,7 +188,7 @@ FIELDS = {
     "description": col("description", NULLABLE),
     "locked": col("locked", {"type": "boolean"}),
     "locked_reason": col("locked_reason", NULLABLE),
-    "tags": Field(lambda row, ctx: [], LIST_OF_TEXT),
+    "tags": col("tags", LIST_OF_TEXT),
     "trusted_image_certificates": Field(
         lambda row, ctx: certificates.shown(row["trusted_certificates"]), {"type": ["array", "null"]}
     ),

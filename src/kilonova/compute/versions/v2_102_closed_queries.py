@@ -42,6 +42,8 @@ CLOSED = (
     "GET /servers/{server_id}",
     "GET /servers/{server_id}/ips",
     "GET /servers/{server_id}/ips/{network}",
+    *(f"{method} /servers/{{server_id}}/metadata" for method in ("GET", "POST", "PUT")),
+    *(f"{method} /servers/{{server_id}}/metadata/{{key}}" for method in ("GET", "PUT", "DELETE")),
     "GET /servers/{server_id}/migrations",
     "GET /servers/{server_id}/migrations/{migration_id}",
     "GET /servers/{server_id}/os-instance-actions/{request_id}",
@@ -49,6 +51,8 @@ CLOSED = (
     "GET /servers/{server_id}/os-volume_attachments/{volume_id}",
     "PUT /servers/{server_id}/os-volume_attachments/{volume_id}",
     "DELETE /servers/{server_id}/os-volume_attachments/{volume_id}",
+    *(f"{method} /servers/{{server_id}}/tags" for method in ("GET", "PUT", "DELETE")),
+    *(f"{method} /servers/{{server_id}}/tags/{{tag}}" for method in ("GET", "PUT", "DELETE")),
     "GET /versions/{version_id}",
 )
 

@@ -1,0 +1,1 @@
+"""What users say of their servers, and their servers are told."""
