@@ -285,6 +285,7 @@ class Process:
         import kilonova.compute.operations
         import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
         from kilonova.compute.duties import attend
+        from kilonova.network.pushing import Pusher
         from kilonova.operations import Worker
         from kilonova.operations.store import free_all
         from kilonova.volume.operations.common import LANE
@@ -305,6 +306,7 @@ class Process:
             self._workers.append(worker)
             self._in_background(stack, worker.run())
         self._in_background(stack, attend(services))
+        self._in_background(stack, Pusher(services.db, services.hosts).run())
         self._in_background(stack, self._warm())
 
     async def _warm(self) -> None:

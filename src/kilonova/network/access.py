@@ -13,6 +13,8 @@ from kilonova.network.errors import conflict
 from kilonova.policy.network import RULES
 from kilonova.store import Row, Transaction
 
+# Woken by whatever may change what hosts have to have of networks.
+CHANGED = "networks"
 _RULES = frozenset(rule.name for rule in RULES)
 _NOBODYS: dict[str, Any] = {}
 
@@ -39,6 +41,7 @@ async def writing(ctx: Context) -> AsyncIterator[Transaction]:
     try:
         async with ctx.db.transaction() as tx:
             yield tx
+            tx.wake(CHANGED)
     except store.Conflict:
         raise conflict(
             "RetryRequest", "Something that the request builds on was changed just now; try again."

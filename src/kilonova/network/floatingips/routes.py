@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, project_for, sees_all, target_of
+from kilonova.network.access import CHANGED, authorize_attributes, project_for, sees_all, target_of
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, floating_ip_not_found, port_not_found
 from kilonova.network.floatingips import model
@@ -64,6 +64,7 @@ async def create(ctx: Context) -> Answer:
     try:
         async with ctx.db.transaction() as tx:
             made = [await _make(ctx, tx, body) for body in bodies]
+            tx.wake(CHANGED)
     except store.Conflict:
         raise _raced() from None
     shown = [model.view(row) for row in made]
@@ -103,6 +104,7 @@ async def update(ctx: Context, floatingip_id: str) -> Answer:
             row = await rows.lock(tx, "floating_ips", floatingip_id) or row
             ctx.authorize("update_floatingip", target_of(row["project_id"]))
             row = await _change(ctx, tx, row, body)
+            tx.wake(CHANGED)
     except store.Conflict:
         raise _raced() from None
     return Answer({"floatingip": model.view(row)})
@@ -127,4 +129,5 @@ async def delete(ctx: Context, floatingip_id: str) -> Answer:
         row = await _load(ctx, tx, floatingip_id)
         ctx.authorize("delete_floatingip", target_of(row["project_id"]))
         await model.remove(tx, row)
+        tx.wake(CHANGED)
     return Answer()

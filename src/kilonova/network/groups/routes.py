@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import project_for, sees_all, target_of, writing
+from kilonova.network.access import CHANGED, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, group_not_found, rule_not_found
 from kilonova.network.groups import model, rules
@@ -133,6 +133,7 @@ async def delete(ctx: Context, security_group_id: str) -> Answer:
                     "SecurityGroupCannotRemoveDefault", "Insufficient rights for removing default security group."
                 )
             await model.remove(tx, security_group_id)
+            tx.wake(CHANGED)
     except store.Conflict:
         raise model.group_in_use(security_group_id) from None
     return Answer()

@@ -7,7 +7,15 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import authorize_attributes, authorize_use, project_for, sees_all, target_of, writing
+from kilonova.network.access import (
+    CHANGED,
+    authorize_attributes,
+    authorize_use,
+    project_for,
+    sees_all,
+    target_of,
+    writing,
+)
 from kilonova.network.api import api
 from kilonova.network.errors import conflict, outdated, port_not_found
 from kilonova.network.listing import Listing, Query, only
@@ -106,6 +114,7 @@ async def update(ctx: Context, port_id: str) -> Answer:
             authorize_attributes(ctx, "update_port", body, target)
             changing.authorize_device(ctx, body, network, row)
             port = await changing.change(tx, (await model.complete(tx, [row]))[0], body, ctx.now)
+            tx.wake(CHANGED)
     except store.Conflict as error:
         if error.kind != "unique":
             raise conflict("RetryRequest", "A security group was deleted just now; try again.") from None

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova import store
 from kilonova.http import Answer, Context
 from kilonova.network import rows
-from kilonova.network.access import project_for, sees_all, target_of, writing
+from kilonova.network.access import CHANGED, project_for, sees_all, target_of, writing
 from kilonova.network.api import api
 from kilonova.network.errors import subnet_not_found
 from kilonova.network.listing import Attribute, Listing, Query, only
@@ -117,6 +117,7 @@ async def delete(ctx: Context, subnet_id: str) -> Answer:
             row, network = await load(ctx, tx, subnet_id)
             ctx.authorize("delete_subnet", target_of(row["project_id"], network))
             await model.remove(tx, subnet_id)
+            tx.wake(CHANGED)
     except store.Conflict:
         raise model.subnet_in_use(subnet_id) from None
     return Answer()
