@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,10 @@ from kilonova.services import Services
 
 if TYPE_CHECKING:
     from kilonova.config import Config
-    from kilonova.hosts.embedded import EmbeddedHosts
+    from kilonova.hosts.heartbeat import ServedHosts
+    from kilonova.hosts.messages import Report
+    from kilonova.hosts.nats import NatsTransport
+    from kilonova.hosts.remote import AllHosts, OwnHosts
     from kilonova.http import Api, App
     from kilonova.http.server import Server
     from kilonova.operations import Worker
@@ -87,7 +90,7 @@ class Process:
         self.passwords: dict[str, str] = {}
         self.endpoints: dict[str, str] = {}
         self.clouds: Path | None = None
-        self.hosts: EmbeddedHosts | None = None
+        self.hosts: ServedHosts | None = None
         self.ready = False
         self._server: Server | None = None
         self._placement_server: Server | None = None
@@ -123,6 +126,8 @@ class Process:
         await self._seed()
         if self.roles.worker:
             await self._start_hosts(stack)
+        else:
+            self._reach_hosts(stack)
         stack.push_async_callback(self._stop_working)
         if self.bound is not None:
             await self._listen(self.bound)
@@ -216,21 +221,38 @@ class Process:
         await seed(self.services)
 
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
+        from kilonova.hosts.heartbeat import Heartbeat
+        from kilonova.seeds import spread
+
+        db = self.services.db
+        own = self._own_hosts(stack)
+        self._in_background(stack, own.run())
+        elsewhere = self._hosts_elsewhere(stack, own) if self.config.messaging.url else None
+        hosts = self.hosts = self.services.hosts = own if elsewhere is None else elsewhere
+        interval = self.config.hosts.report_seconds
+        heartbeat = Heartbeat(db, hosts, process_host=socket.gethostname(), interval=interval)
+        if elsewhere is not None:
+            elsewhere.on_change(heartbeat.wake)
+        await heartbeat.beat()
+        if self.config.zones:
+            await spread(db, self.config.zones, own.names)
+        self._in_background(stack, heartbeat.run())
+
+    def _own_hosts(self, stack: AsyncExitStack) -> OwnHosts:
+        """The hosts that this process serves itself."""
         import apsw
 
         from kilonova.hosts.drivers.sim.shapes import Shapes, load
         from kilonova.hosts.drivers.sim.store import Size
         from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
-        from kilonova.hosts.heartbeat import Heartbeat
         from kilonova.hosts.images import ImageService
         from kilonova.http.client import InProcess
-        from kilonova.seeds import spread
 
-        db, sim = self.services.db, self.config.sim
+        sim = self.config.sim
         size = Size(sim.vcpus, sim.memory_mb, sim.disk_gb)
         try:
             shapes = load(Path(sim.shape)) if sim.shape else Shapes()
-            hosts = self.hosts = EmbeddedHosts(
+            hosts = EmbeddedHosts(
                 EmbeddedConfig(
                     directory=self.directory, hosts=sim.hosts, size=size, shapes=shapes, latency=sim.latency
                 ),
@@ -241,14 +263,38 @@ class Process:
         except apsw.Error as error:
             raise CannotStart(f"the simulated hosts' files in {self.directory}: {error}") from None
         stack.callback(hosts.close)
-        self.services.hosts = hosts
-        interval = self.config.hosts.report_seconds
-        heartbeat = Heartbeat(db, hosts, process_host=socket.gethostname(), interval=interval)
-        await heartbeat.beat()
-        if self.config.zones:
-            await spread(db, self.config.zones, hosts.names)
-        self._in_background(stack, hosts.run())
-        self._in_background(stack, heartbeat.run())
+        return hosts
+
+    def _hosts_elsewhere(self, stack: AsyncExitStack, own: OwnHosts) -> AllHosts:
+        """Together with those of this process."""
+        from kilonova.hosts import reports
+        from kilonova.hosts.remote import AllHosts, RemoteHosts
+
+        def heard(report: Report) -> None:
+            if hosts.heard(report):
+                reports.heard(self.services, report)
+
+        transport = self._transport(stack, heard)
+        seconds = reports.SILENT_AFTER * reports.every(self.config.hosts.report_seconds)
+        hosts = AllHosts(own, RemoteHosts(transport, silent_after=seconds))
+        return hosts
+
+    def _transport(self, stack: AsyncExitStack, heard: Callable[[Report], None] | None = None) -> NatsTransport:
+        """Connects in its own time: a broker that is down keeps nobody from starting."""
+        from kilonova.hosts.nats import NatsTransport, Setting
+
+        try:
+            transport = NatsTransport(self.config.messaging, heard)
+        except Setting as error:
+            raise CannotStart(str(error)) from None
+        self._in_background(stack, transport.run())
+        return transport
+
+    def _reach_hosts(self, stack: AsyncExitStack) -> None:
+        """For a process that serves no hosts and only reads from those of others."""
+        from kilonova.hosts.transport import Nowhere
+
+        self.services.hosts = self._transport(stack) if self.config.messaging.url else Nowhere()
 
     async def _listen(self, bound: socket.socket) -> None:
         from kilonova.http.cors import with_cors

@@ -11,6 +11,7 @@ COMMANDS = {
     "up": ("up", "Run a whole cloud in one process."),
     "api": ("api", "Run the APIs alone, on PostgreSQL."),
     "worker": ("worker", "Run a worker with its hosts, on PostgreSQL."),
+    "agent": ("agent", "Run the agent of one host, reached by NATS."),
     "why": ("why", "Show why a server is where it is, or why no host was found for it."),
     "fit": ("fit", "Show how many more servers of a flavor would fit, and where."),
     "host": ("host", "Move everything away from a host: host drain."),

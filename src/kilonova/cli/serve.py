@@ -42,7 +42,7 @@ def serve(config: Config, roles: Roles) -> None:
             # Processes of a cloud that is spread over several share the directory; a whole one is alone in it.
             stack.enter_context(datadir.locked(directory, shared=not roles.whole))
             bound = stack.enter_context(bind(config.host, config.port)) if roles.api else None
-            _log(config)
+            start_log(config)
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             runner.run(_run(config, roles, bound))
     except datadir.InUse as error:
@@ -53,7 +53,7 @@ def serve(config: Config, roles: Roles) -> None:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def _log(config: Config) -> None:
+def start_log(config: Config) -> None:
     from kilonova.telemetry import logs
 
     try:
@@ -65,14 +65,14 @@ def _log(config: Config) -> None:
 async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> None:
     from kilonova.process import running
 
-    stop = _stop_event()
+    stop = stop_event()
     async with running(config, roles, bound) as process:
         for line in _lines(process):
             click.echo(line)
         await process.run_until(stop)
 
 
-def _stop_event() -> asyncio.Event:
+def stop_event() -> asyncio.Event:
     """Set by the first signal; a second one ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -81,6 +81,11 @@ class Agent:
         self._journal = journal
         self._running: dict[Key, _Run] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether a change is under way."""
+        return bool(self._running)
+
     async def handle(self, data: bytes) -> bytes:
         """Answers one command. Raises nothing but NoAnswer, which means that nobody answers."""
         try:

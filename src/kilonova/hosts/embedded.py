@@ -105,6 +105,10 @@ class EmbeddedHosts:
         """Which of the hosts are cut off by a rule."""
         return self._rules.silent(hosts)
 
+    def outdated(self, hosts: Iterable[str]) -> list[str]:
+        """None: simulated hosts stay what they were when the process started."""
+        return []
+
     async def run(self) -> None:
         """Keeps the files small until cancelled."""
         until_prune = 0.0

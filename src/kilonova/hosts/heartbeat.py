@@ -7,6 +7,7 @@ alive before that is done. See docs/decisions/0012-silent-hosts.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
@@ -23,6 +24,8 @@ REPORT_INTERVAL = 10.0
 DOWN_TIME = 60.0
 # How soon a host that is being cleared is looked at again. It doubles while nothing changes there.
 SOON = 0.5
+# Hosts often come together, as after a power cut: one beat is for all.
+_TOGETHER = 0.05
 
 # Also what is still being evacuated: its guest is to be cleared next. Few are unfinished, and `run_at` leads to the
 # index of these. What is only kept in a slot does not run, and is no reason to give up a host with all its guests.
@@ -52,6 +55,9 @@ class ServedHosts(Protocol):
     def silent(self, hosts: Iterable[str]) -> Collection[str]:
         """Those that are cut off."""
 
+    def outdated(self, hosts: Iterable[str]) -> Collection[str]:
+        """Those that may be made of something else by now."""
+
 
 class Heartbeat:
     """`hosts`: those this process serves, if any. `process_host`: where it works and schedules, if it does."""
@@ -71,6 +77,11 @@ class Heartbeat:
         self._services: dict[tuple[str, str], Service] = {}
         self._pause = interval
         self._clearing: set[str] = set()
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """A host has come, or come back: the next beat is due."""
+        self._woken.set()
 
     async def beat(self) -> int:
         """Registers who is not registered yet, then reports; the number of services reported.
@@ -98,7 +109,11 @@ class Heartbeat:
     async def run(self) -> None:
         """Reports until cancelled."""
         while True:
-            await asyncio.sleep(self._pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause):
+                    await self._woken.wait()
+                await asyncio.sleep(_TOGETHER)
+            self._woken.clear()
             try:
                 await self.beat()
             except StoreError as trouble:
@@ -133,7 +148,9 @@ class Heartbeat:
     async def _register(self, held: set[str]) -> None:
         newcomers: list[HostFacts] = []
         if self._hosts is not None:
-            awaited = [h for h in self._hosts.names if (h, COMPUTE) not in self._services and h not in held]
+            present = [host for host in self._hosts.names if host not in held]
+            outdated = set(self._hosts.outdated(present))
+            awaited = [host for host in present if (host, COMPUTE) not in self._services or host in outdated]
             newcomers = await self._hosts.facts(awaited) if awaited else []
         known = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
         process_host = None if known else self._process_host

@@ -22,6 +22,17 @@ INSERT INTO operations (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '{}', $11, 'queued', $12, 1, 0, FALSE, 0, 0, $13, $13, $13, $13)
 """
 
+_NOTE = """
+INSERT INTO operations (
+    id, kind, action, server_id, project_id, user_id, request_id, host, params, plan, results, note, state, step,
+    round, attempt, cancel_requested, lease_until, epoch, run_at, created_at, updated_at, round_started_at, finished_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '{}', $9, '{}', '{}', 'done', $2, 1, 0, FALSE, 0, 0, $10, $10, $10, $10, $10)
+"""
+_NOTED = """
+INSERT INTO operation_steps (operation_id, round, phase, name, outcome, error, host, started_at, finished_at)
+VALUES ($1, 1, 'forward', $2, 'done', $3, $4, $5, $5)
+"""
+
 _CANCEL = """
 UPDATE operations SET cancel_requested = TRUE, updated_at = $2,
     run_at = CASE WHEN state IN ('queued', 'waiting', 'undoing') THEN $2 ELSE run_at END,
@@ -76,6 +87,27 @@ async def begin(
     )
     tx.wake(channel(operation.lane))
     return chosen
+
+
+async def note(
+    tx: Transaction,
+    *,
+    action: str,
+    words: str,
+    server_id: str,
+    project_id: str | None,
+    user_id: str | None,
+    request_id: str,
+    host: str | None,
+) -> None:
+    """Write down what happened to a server by itself: an operation that nobody has to carry out any more."""
+    identity, now = ids.new_id(), clock.now()
+    name = "notice"
+    await tx.execute(
+        _NOTE, identity, name, action, server_id, project_id, user_id, request_id, host, f'["{name}"]', now
+    )
+    reason = orjson.dumps({"message": words}).decode()
+    await tx.execute(_NOTED, identity, name, reason, host, now)
 
 
 async def request_cancel(tx: Transaction, operation_id: str) -> bool:

@@ -1,0 +1,66 @@
+"""`kilonova agent`: the agent of one host, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kilonova.cli import options
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
+
+
+@click.command()
+@options.together(options.data, options.driver, options.file)
+@click.option("--name", "agent__host", metavar="HOST", help="What the host is called.  [default: the machine's name]")
+@click.option("--nats", "messaging__url", metavar="URL", help="The NATS server, such as nats://cloud:4222.")
+def agent(file: Path | None, **flags: Any) -> None:
+    """Run the agent of one host. The control plane reaches it by NATS, and it needs no access to the database.
+
+    Guests go on when it stops; started again on the same data directory it finds them. Permissions that it needs at
+    the NATS server are in docs/agents.md.
+    """
+    serve(options.load(file, **flags))
+
+
+def serve(config: Config) -> None:
+    """Runs until SIGTERM or SIGINT. Whatever keeps it from starting becomes one line."""
+    import uvloop
+
+    from kilonova import datadir
+    from kilonova.agent_process import check
+    from kilonova.cli.serve import start_log
+    from kilonova.process import CannotStart
+
+    directory = config.data_dir
+    try:
+        check(config)
+        os.umask(0o077)
+        with ExitStack() as stack:
+            datadir.prepare(directory)
+            stack.enter_context(datadir.locked(directory))
+            start_log(config)
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+            runner.run(_run(config))
+    except datadir.InUse as error:
+        raise options.InUse(str(error)) from None
+    except CannotStart as error:
+        raise options.Failure(" ".join(str(error).split())) from None
+    except OSError as error:
+        raise options.Failure(f"{error.filename or directory}: {error.strerror}") from None
+
+
+async def _run(config: Config) -> None:
+    from kilonova.agent_process import running
+    from kilonova.cli.serve import stop_event
+
+    stop = stop_event()
+    async with running(config) as process:
+        click.echo(f"agent       serving {process.host} (process {os.getpid()}, driver {config.driver})")
+        await process.run_until(stop)
