@@ -62,10 +62,14 @@ servers = Table(
     # Of a shelved server: since when, and the snapshot it comes back from.
     Column("shelved_at", Double),
     Column("shelved_image_id", String(36)),
+    # Since when it is deleted but can be restored.
+    Column("soft_deleted_at", Double),
     # Ids of the certificates that images are to be signed with; nothing where none were named.
     document("trusted_certificates", nullable=True),
     Column("locked", Boolean, nullable=False),
     Column("locked_reason", String(255)),
+    # "owner": somebody of its project; "admin": somebody else.
+    Column("locked_by", String(16)),
     Column("fault", Text),
     Column("deleted", Boolean, nullable=False),
     Column("created_at", Double, nullable=False),

@@ -1,4 +1,4 @@
-"""What real guests bring: tags of servers, links to their consoles, and hosts with networks."""
+"""What real guests bring: tags of servers, links to their consoles, locks, deletes to undo, hosts with networks."""
 
 from __future__ import annotations
 
@@ -38,4 +38,6 @@ def upgrade() -> None:
     )
     op.create_index("server_tags_tag", "server_tags", ["tag", "server_id"], unique=False)
 
+    op.add_column("servers", sa.Column("soft_deleted_at", sa.Double(), nullable=True))
+    op.add_column("servers", sa.Column("locked_by", TEXT, nullable=True))
     op.add_column("hypervisors", sa.Column("networked", sa.Boolean(), server_default=sa.false(), nullable=False))
