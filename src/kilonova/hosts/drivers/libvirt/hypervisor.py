@@ -14,7 +14,7 @@ from kilonova.hosts.drivers.base import DriverError, MissingGuest
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.layout import Layout
-from kilonova.hosts.messages import Guest, GuestState, Power
+from kilonova.hosts.messages import Guest, GuestState, Power, WiredNetwork
 
 if TYPE_CHECKING:
     import libvirt
@@ -42,12 +42,18 @@ class Hypervisor:
         self.connection = connection
         self.layout = layout
         self.wiring: Wiring | None = None
+        # How long a guest waits for its networks before whoever starts it is told that they do not come.
+        self.wire_seconds = 60.0
+        # Where other hosts fetch disks from this one; nothing while nobody serves them.
+        self.disks_url = ""
 
     # What is written down
 
     def find_spec(self, guest_id: str, slot: str = "") -> Guest | None:
-        """What the guest is, or the one in the slot; None if nothing is known of it."""
+        """What the guest is, or the one in the slot; None if nothing is known of it, or it is another host's."""
         directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        if not self.owns(guest_id, slot):
+            return None
         try:
             return messages.decode_guest((directory / names.SPEC).read_bytes())
         except FileNotFoundError:
@@ -68,16 +74,22 @@ class Hypervisor:
 
     # Whose the files are: on storage that hosts share, only he who has the guest may remove them.
 
-    def owns(self, guest_id: str, slot: str = "") -> bool:
-        """Whether what lies there is this host's. What nobody owns is everybody's."""
+    def owner(self, guest_id: str, slot: str = "") -> str:
+        """Whose host it is; nobody's if nobody said so."""
         directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
         try:
-            return (directory / names.OWNER).read_text() == self.host
+            return (directory / names.OWNER).read_text()
         except FileNotFoundError:
-            return True
+            return ""
+
+    def owns(self, guest_id: str, slot: str = "") -> bool:
+        """Whether what lies there may be removed here. What nobody owns is everybody's."""
+        return self.owner(guest_id, slot) in ("", self.host)
 
     def take(self, guest_id: str, slot: str = "") -> None:
         """This host has the guest from now on."""
+        if self.owner(guest_id, slot) == self.host:
+            return
         directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
         make_directory(directory)
         write(directory / names.OWNER, self.host.encode())
@@ -130,10 +142,28 @@ class Hypervisor:
 
         await self.connection.ask(_define, domain.document(self, guest, **variations))
 
+    async def wire(self, guest_id: str) -> list[WiredNetwork]:
+        """The networks of the guest, once they are there. Raises DriverError."""
+        guest = self.spec(guest_id)
+        ports = [nic.port_id for nic in guest.nics]
+        if not ports:
+            return []
+        if self.wiring is None:
+            raise DriverError(f"{self.host} has no networks for guests: bridges.enabled is off")
+        return await self.wiring.wired(ports, self.wire_seconds)
+
+    async def boot(self, guest_id: str) -> None:
+        """Build the domain of a guest that stands still from what is written down, and start it."""
+        guest = self.spec(guest_id)
+        await self.wire(guest_id)
+        await self.define(guest)
+        await self.start(guest_id)
+
     async def start(self, guest_id: str) -> None:
         """A domain that runs is left alone, one that is paused goes on, one with saved memory continues from there."""
         self.take(guest_id)
-        await self.connection.ask(_start, guest_id)
+        if await self.connection.ask(_start, guest_id):
+            os.utime(self.layout.file(guest_id, names.OWNER))
 
     async def cut(self, guest_id: str) -> None:
         """Take the power from the guest; saved memory is forgotten. No domain is a success."""
@@ -161,12 +191,12 @@ def look_up(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain 
 def power_of(domain: libvirt.virDomain) -> Power:
     import libvirt
 
-    state = domain.state()[0]
+    state, reason = domain.state()
     if state in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN):
         return "running"
     if state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
         return "paused"
-    if state == libvirt.VIR_DOMAIN_CRASHED:
+    if state == libvirt.VIR_DOMAIN_CRASHED or reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED:
         return "crashed"
     return "suspended" if domain.hasManagedSaveImage() else "shutdown"
 
@@ -180,7 +210,8 @@ def _define(connection: libvirt.virConnect, document: str) -> None:
     connection.defineXML(document)
 
 
-def _start(connection: libvirt.virConnect, guest_id: str) -> None:
+def _start(connection: libvirt.virConnect, guest_id: str) -> bool:
+    """Whether it had to be."""
     import libvirt
 
     domain = look_up(connection, guest_id)
@@ -188,8 +219,10 @@ def _start(connection: libvirt.virConnect, guest_id: str) -> None:
         raise MissingGuest(guest_id)
     if not domain.isActive():
         domain.create()
-    elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+        return True
+    if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
         domain.resume()
+    return False
 
 
 def _cut(connection: libvirt.virConnect, guest_id: str) -> None:

@@ -1,0 +1,63 @@
+"""Making guests, and removing them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import config_drive, disks, layout
+from kilonova.hosts.messages import Guest, GuestState, Transfer
+
+if TYPE_CHECKING:
+    from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+
+
+async def spawn(
+    hv: Hypervisor, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
+) -> GuestState:
+    """Every part finds what an earlier try has done, so that a repeat completes it."""
+    await _claim(hv, guest, disk_of)
+    if await hv.power(guest.id) not in ("running", "paused"):
+        await _build(hv, guest, data, keep=bool(disk_of))
+    if start:
+        await hv.start(guest.id)
+    return await hv.state(guest.id)
+
+
+async def destroy(hv: Hypervisor, guest_id: str) -> None:
+    """The files only if they are this host's: on shared storage the guest may run on another one by now."""
+    await hv.undefine(guest_id)
+    await hv.remove_files(guest_id)
+
+
+async def set_metadata(hv: Hypervisor, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+    hv.write_spec(structs.replace(hv.spec(guest_id), name=name, metadata=metadata))
+
+
+async def _claim(hv: Hypervisor, guest: Guest, disk_of: str) -> None:
+    """The guest's place on this host, with what it shall be written down."""
+    found, owner = hv.find_spec(guest.id), hv.owner(guest.id)
+    if owner not in ("", hv.host):
+        if owner != disk_of:
+            message = f"the files of guest {guest.id} are those of host {owner}, which shares the storage"
+            raise DriverError(message, kind="guest differs")
+    elif found is not None and not found.same_machine(guest):
+        raise DriverError(f"guest {guest.id} is there already, built otherwise", kind="guest differs")
+    elif found is None:
+        # Whatever has this id, nothing is written of it: it is not what shall be built.
+        await hv.undefine(guest.id)
+    hv.take(guest.id)
+    hv.write_spec(guest)
+
+
+async def _build(hv: Hypervisor, guest: Guest, data: Transfer | None, keep: bool) -> None:
+    """`keep`: a root disk that is there is the guest's, whatever it was made of."""
+    if not (keep and hv.layout.file(guest.id, layout.DISK).exists()):
+        base = await hv.images.ensure(guest.image, data) if guest.image is not None else None
+        await disks.build(hv.layout, guest, base)
+    networks = await hv.wire(guest.id)
+    if guest.config_drive:
+        await config_drive.build(hv.layout, guest, networks)
+    await hv.define(guest)

@@ -1,0 +1,204 @@
+"""What a host with libvirt is: what it has for guests, what it can do, where it is reached."""
+
+from __future__ import annotations
+
+import os
+import socket
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+from kilonova.hosts.drivers.libvirt.machine import (
+    DISK_BUSES,
+    NIC_MODELS,
+    VIDEO_MODELS,
+    processor_flags,
+    virt_type_of,
+)
+from kilonova.hosts.messages import HostFacts, Inventory
+
+if TYPE_CHECKING:
+    import libvirt
+
+    from kilonova.config import Config, Libvirt
+
+TYPE = "QEMU"
+_GIB = 1 << 30
+
+# What every host of this driver does.
+_TRAITS = frozenset(
+    {
+        "COMPUTE_NODE",
+        "COMPUTE_ARCH_X86_64",
+        "COMPUTE_DEVICE_TAGGING",
+        "COMPUTE_FIRMWARE_BIOS",
+        "COMPUTE_IMAGE_TYPE_ISO",
+        "COMPUTE_IMAGE_TYPE_QCOW2",
+        "COMPUTE_IMAGE_TYPE_RAW",
+        "COMPUTE_NET_ATTACH_INTERFACE",
+        "COMPUTE_NET_ATTACH_INTERFACE_WITH_TAG",
+        "COMPUTE_REBUILD_BFV",
+        "COMPUTE_RESCUE_BFV",
+        "COMPUTE_SAME_HOST_COLD_MIGRATE",
+        "COMPUTE_VOLUME_ATTACH",
+        "COMPUTE_VOLUME_ATTACH_WITH_TAG",
+        "COMPUTE_VOLUME_EXTEND",
+        "COMPUTE_VOLUME_MULTI_ATTACH",
+    }
+)
+_CONVERTED = {"vmdk": "COMPUTE_IMAGE_TYPE_VMDK", "vdi": "COMPUTE_IMAGE_TYPE_VDI", "vhd": "COMPUTE_IMAGE_TYPE_VHD"}
+_CONVERTED |= {"vhdx": "COMPUTE_IMAGE_TYPE_VHDX"}
+# Where the kernel calls a feature otherwise than the trait does.
+_FLAG_NAMES = {"sse4_1": "SSE41", "sse4_2": "SSE42", "sha_ni": "SHA", "pni": "SSE3", "3dnow": "3DNOW", "amd_svm": "SVM"}
+
+
+async def describe(hv: Hypervisor) -> HostFacts:
+    version, hostname, capabilities, domain = await hv.connection.ask(_asked, virt_type_of(hv.config.libvirt))
+    config = hv.config
+    return HostFacts(
+        host=hv.host,
+        hypervisor_hostname=hostname if not config.agent.host else hv.host,
+        hypervisor_type=TYPE,
+        hypervisor_version=version,
+        host_ip=config.agent.address,
+        cpu_info=_cpu_info(capabilities),
+        inventory=_inventory(hv),
+        traits=sorted(_traits(config.libvirt, capabilities, domain)),
+        booted_at=booted_at(),
+        addresses=addresses(config),
+        networked=hv.wiring is not None,
+    )
+
+
+def addresses(config: Config) -> dict[str, str]:
+    """Where other hosts reach this one, by what for."""
+    address = config.agent.address
+    found = {
+        "migration": config.libvirt.migration_uri.replace("{address}", address),
+        "guests": config.libvirt.migration_address or address,
+    }
+    if config.agent.disk_port:
+        found["disks"] = f"http://{address}:{config.agent.disk_port}"
+    return found
+
+
+def connector(hv: Hypervisor) -> dict[str, Any]:
+    """`kilonova_nbd`: QEMU here reads volumes from the network by itself."""
+    return {
+        "host": hv.host,
+        "ip": hv.config.agent.address,
+        "initiator": f"iqn.2026-01.dev.kilonova:{hv.host}",
+        "platform": os.uname().machine,
+        "os_type": "linux",
+        "multipath": False,
+        "kilonova_nbd": True,
+    }
+
+
+def booted_at() -> float | None:
+    for line in _lines("/proc/stat"):
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return None
+
+
+# What it has
+
+
+def _inventory(hv: Hypervisor) -> dict[str, Inventory]:
+    config = hv.config.libvirt
+    vcpus = os.cpu_count() or 1
+    memory = memory_mb()
+    hv.layout.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+    disk = os.statvfs(hv.layout.root)
+    disk_gb = disk.f_blocks * disk.f_frsize // _GIB
+    return {
+        "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=config.cpu_ratio),
+        "MEMORY_MB": Inventory(
+            total=memory,
+            reserved=min(config.reserved_memory_mb, memory),
+            max_unit=memory,
+            allocation_ratio=config.memory_ratio,
+        ),
+        "DISK_GB": Inventory(
+            total=disk_gb,
+            reserved=min(config.reserved_disk_gb, disk_gb),
+            max_unit=disk_gb,
+            allocation_ratio=config.disk_ratio,
+        ),
+    }
+
+
+def memory_mb() -> int:
+    """From the kernel: what libvirt says of it is wrong in some virtual machines."""
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) // 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1 << 20)
+
+
+# What it can
+
+
+def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> set[str]:
+    from kilonova.hosts.drivers.libvirt import formats
+
+    found = set(_TRAITS)
+    found |= {trait for format, trait in _CONVERTED.items() if format in formats.CONVERTED}
+    found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in DISK_BUSES}
+    found |= {f"COMPUTE_NET_VIF_MODEL_{model.upper()}" for model in NIC_MODELS}
+    told = {value.text for value in domain.findall("devices/video/enum[@name='modelType']/value")}
+    found |= {f"COMPUTE_GRAPHICS_MODEL_{model.upper()}" for model in VIDEO_MODELS if model in told}
+    if any(value.text == "efi" for value in domain.findall("os/enum[@name='firmware']/value")):
+        found.add("COMPUTE_FIRMWARE_UEFI")
+    if config.auto_converge:
+        found.add("COMPUTE_MIGRATE_AUTO_CONVERGE")
+    if config.force_complete == "postcopy":
+        found.add("COMPUTE_MIGRATE_POST_COPY")
+    return (found | _cpu_traits(config)) & _known_traits()
+
+
+def _cpu_traits(config: Libvirt) -> set[str]:
+    """Guests see the processor's features only where it runs them itself."""
+    if virt_type_of(config) != "kvm":
+        return set()
+    return {f"HW_CPU_X86_{_FLAG_NAMES.get(flag, flag).upper()}" for flag in processor_flags()}
+
+
+@cache
+def _known_traits() -> frozenset[str]:
+    import os_traits
+
+    return frozenset(os_traits.get_traits())
+
+
+def _cpu_info(capabilities: ET.Element) -> dict[str, Any]:
+    cpu = capabilities.find("host/cpu")
+    topology = cpu.find("topology") if cpu is not None else None
+    sizes = topology.attrib if topology is not None else {}
+    return {
+        "arch": _text(capabilities, "host/cpu/arch"),
+        "model": _text(capabilities, "host/cpu/model"),
+        "vendor": _text(capabilities, "host/cpu/vendor"),
+        "features": sorted(processor_flags()),
+        "topology": {part: int(sizes[part]) for part in ("sockets", "dies", "cores", "threads") if part in sizes},
+    }
+
+
+def _text(element: ET.Element, path: str) -> str:
+    return element.findtext(path) or ""
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _asked(connection: libvirt.virConnect, virt_type: str) -> tuple[int, str, ET.Element, ET.Element]:
+    capabilities = ET.fromstring(connection.getCapabilities())
+    domain = ET.fromstring(connection.getDomainCapabilities(None, "x86_64", None, virt_type, 0))
+    return connection.getVersion(), connection.getHostname() or socket.gethostname(), capabilities, domain
