@@ -1,0 +1,60 @@
+"""The password of somebody in the guest, set by the agent that runs in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kilonova.hosts.drivers.base import DriverError, NotRunning
+from kilonova.hosts.messages import Guest
+
+if TYPE_CHECKING:
+    import libvirt
+
+    from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+
+# How long an agent may take; one that hangs must not hold the guest.
+_SECONDS = 20
+
+
+async def set_password(hv: Hypervisor, guest_id: str, user: str, password: str) -> None:
+    guest = hv.spec(guest_id)
+    if await hv.power(guest_id) != "running":
+        raise NotRunning(guest_id)
+    domain = await hv.domain(guest_id)
+    try:
+        await hv.connection.run(_set, domain, user or administrator(guest), password)
+    except DriverError as error:
+        if _lacks_agent(error):
+            raise DriverError(
+                f"no agent in guest {guest_id} could set the password: {error.message}", kind="no guest agent"
+            ) from None
+        raise
+
+
+def administrator(guest: Guest) -> str:
+    """Whose password it is if nobody is named."""
+    properties = guest.image.properties if guest.image else {}
+    usual = "Administrator" if properties.get("os_type", "").lower() == "windows" else "root"
+    return properties.get("os_admin_user") or usual
+
+
+def _set(domain: libvirt.virDomain, user: str, password: str) -> None:
+    import libvirt
+
+    try:
+        domain.agentSetResponseTimeout(_SECONDS)
+    except libvirt.libvirtError:
+        pass  # without an agent the next call says so
+    domain.setUserPassword(user, password, 0)
+
+
+def _lacks_agent(error: DriverError) -> bool:
+    import libvirt
+
+    cause = error.__cause__
+    return isinstance(cause, libvirt.libvirtError) and cause.get_error_code() in (
+        libvirt.VIR_ERR_AGENT_UNRESPONSIVE,
+        libvirt.VIR_ERR_AGENT_UNSYNCED,
+        libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED,
+        libvirt.VIR_ERR_NO_SUPPORT,
+    )
