@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import config_drive, disks, layout
+from kilonova.hosts.drivers.libvirt import config_drive, disks, layout, metadata
 from kilonova.hosts.messages import Guest, GuestState, Transfer
 
 if TYPE_CHECKING:
@@ -59,5 +59,6 @@ async def _build(hv: Hypervisor, guest: Guest, data: Transfer | None, keep: bool
         await disks.build(hv.layout, guest, base)
     networks = await hv.wire(guest.id)
     if guest.config_drive:
-        await config_drive.build(hv.layout, guest, networks)
+        vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)
+        await config_drive.build(hv.layout, guest, networks, vendor)
     await hv.define(guest)

@@ -147,9 +147,10 @@ def _disks(
     taken = {file.target for file in files}
     order = max((file.boot or 0 for file in files), default=0)
     for disk in sorted(attached, key=_boot_order):
-        name = target(disk.device, disk.bus or machine.disk_bus, taken)
+        bus = disk.bus or machine.disk_bus
+        name = target(disk.device, bus, taken)
         taken.add(name)
-        one = volumes.element(disk, name)
+        one = volumes.element(disk, name, bus)
         if _boots(disk) and one.find("boot") is None:
             order += 1
             ET.SubElement(one, "boot", order=str(order))
@@ -232,7 +233,7 @@ def _sysinfo(guest: Guest) -> ET.Element:
         ("uuid", guest.id),
         ("family", "Virtual Machine"),
     ):
-        _text(system, "entry", value, name=name)
+        _text(system, "entry", value).set("name", name)
     return sysinfo
 
 

@@ -22,7 +22,7 @@ from kilonova.hosts.messages import HostFacts, Inventory
 if TYPE_CHECKING:
     import libvirt
 
-    from kilonova.config import Config, Libvirt
+    from kilonova.config import Libvirt
 
 TYPE = "QEMU"
 _GIB = 1 << 30
@@ -67,21 +67,20 @@ async def describe(hv: Hypervisor) -> HostFacts:
         inventory=_inventory(hv),
         traits=sorted(_traits(config.libvirt, capabilities, domain)),
         booted_at=booted_at(),
-        addresses=addresses(config),
+        addresses=addresses(hv),
         networked=hv.wiring is not None,
     )
 
 
-def addresses(config: Config) -> dict[str, str]:
+def addresses(hv: Hypervisor) -> dict[str, str]:
     """Where other hosts reach this one, by what for."""
-    address = config.agent.address
+    config, address = hv.config.libvirt, hv.config.agent.address
     found = {
-        "migration": config.libvirt.migration_uri.replace("{address}", address),
-        "guests": config.libvirt.migration_address or address,
+        "migration": config.migration_uri.replace("{address}", address),
+        "guests": config.migration_address or address,
+        "disks": hv.disks_url,
     }
-    if config.agent.disk_port:
-        found["disks"] = f"http://{address}:{config.agent.disk_port}"
-    return found
+    return {what: where for what, where in found.items() if where}
 
 
 def connector(hv: Hypervisor) -> dict[str, Any]:
@@ -157,7 +156,7 @@ def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> se
         found.add("COMPUTE_MIGRATE_AUTO_CONVERGE")
     if config.force_complete == "postcopy":
         found.add("COMPUTE_MIGRATE_POST_COPY")
-    return (found | _cpu_traits(config)) & _known_traits()
+    return found | (_cpu_traits(config) & _known_traits())
 
 
 def _cpu_traits(config: Libvirt) -> set[str]:

@@ -42,6 +42,8 @@ class Hypervisor:
         self.connection = connection
         self.layout = layout
         self.wiring: Wiring | None = None
+        # Where other hosts fetch disks from this one, while it gives any.
+        self.disks_url = ""
         # How long a guest waits for its networks before whoever starts it is told that they do not come.
         self.wire_seconds = 60.0
         # Where other hosts fetch disks from this one; nothing while nobody serves them.
@@ -140,6 +142,7 @@ class Hypervisor:
         """
         from kilonova.hosts.drivers.libvirt import domain
 
+        guest = await self.volumes.prepare(guest)
         await self.connection.ask(_define, domain.document(self, guest, **variations))
 
     async def wire(self, guest_id: str) -> list[WiredNetwork]:
