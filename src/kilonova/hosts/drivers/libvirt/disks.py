@@ -69,7 +69,7 @@ def files(guest: Guest, machine: str = "pc", rescue: Mode | None = None) -> list
     if guest.image is not None:
         found.append(_root(guest, names, machine, boot=1 if rescue is None else None))
     bus = disk_bus(guest)
-    for name, disk in _local(guest):
+    for name, disk in local(guest):
         target = "" if moved else disk.device.removeprefix("/dev/")
         found.append(DiskFile(name, "disk", bus, "raw", names.take(bus, target), tag=disk.tag))
     if guest.config_drive:
@@ -103,7 +103,7 @@ async def build(layout: Layout, guest: Guest, base: Base | None) -> None:
             raise DriverError(f"guest {guest.id} has no image that its root disk could be laid over")
         await build_root(directory / DISK, guest.flavor, base, cdrom=guest.image.disk_format == "iso")
     numbers = count()
-    for name, disk in _local(guest):
+    for name, disk in local(guest):
         if name == SWAP:
             await _made(directory / name, partial(_make_swap, size=disk.size_mb * MIB))
         else:
@@ -161,7 +161,7 @@ def bases(layout: Layout) -> set[Path]:
 # What a guest has
 
 
-def _local(guest: Guest) -> list[tuple[str, LocalDisk]]:
+def local(guest: Guest) -> list[tuple[str, LocalDisk]]:
     """Ephemeral disks and swap, with the names of their files: as asked for, or as the flavor gives them."""
     asked = guest.local_disks
     if asked is None:

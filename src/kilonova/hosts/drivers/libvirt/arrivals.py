@@ -1,0 +1,222 @@
+"""Guests on their way between two hosts while they run: who has left, and who has come.
+
+Before a guest leaves, its directory says so (`leaving`); before it comes, its slot does (`arriving`), and at first its
+new directory too. The slot holds what the guest is. Its disks are from the beginning where they stay, since those of a
+running guest are not to be renamed. libvirt decides where it is: whoever looks draws the conclusion, so that it does
+not matter which process was there when it happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
+from kilonova.hosts.drivers.libvirt import layout as names
+from kilonova.hosts.drivers.libvirt.hypervisor import look_up, write
+from kilonova.ids import new_id
+
+if TYPE_CHECKING:
+    import libvirt
+
+    from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+
+ARRIVING, LEAVING = "arriving", "leaving"
+# Directories on their way out; no guest's id begins so.
+_GONE = ".gone-"
+_WIRED_SECONDS = 45.0
+
+T = TypeVar("T")
+
+
+class Arriving(msgspec.Struct, frozen=True):
+    """`shared`: whether the guest's directory is one for both hosts. `moved`: the names of the disks that come too."""
+
+    slot: str
+    source: str
+    shared: bool
+    moved: list[str] = []
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """`running`: whether the guest ran when it began to leave."""
+
+    slot: str
+    destination: str
+    shared: bool
+    running: bool
+    reach: dict[str, str] = {}
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """What the source has to know of the destination: the guest's domain as it is built there."""
+
+    domain: str
+    shared: bool
+    moved: list[str] = []
+
+
+# What is written down
+
+
+def read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise DriverError(f"{path} cannot be read: {error}") from None
+
+
+def note(path: Path, content: Arriving | Leaving) -> None:
+    write(path, msgspec.json.encode(content))
+
+
+def arriving(hv: Hypervisor, guest_id: str, slot: str) -> Arriving | None:
+    if not hv.owns(guest_id, slot):
+        return None
+    return read(hv.layout.slot(guest_id, slot) / ARRIVING, Arriving)
+
+
+def leaving(hv: Hypervisor, guest_id: str) -> Leaving | None:
+    if not hv.owns(guest_id):
+        return None
+    return read(hv.layout.guest(guest_id) / LEAVING, Leaving)
+
+
+# What other hosts ask
+
+
+async def expected(hv: Hypervisor, guest_id: str, slot: str) -> Welcome:
+    """Once the networks of the guest are here."""
+    from kilonova.hosts.drivers.libvirt import domain
+
+    guest, coming = hv.find_spec(guest_id, slot), arriving(hv, guest_id, slot)
+    if guest is None or coming is None:
+        raise NoSuchSlot(guest_id, slot, hv.host)
+    if guest.nics and hv.wiring is not None:
+        await hv.wiring.wired([nic.port_id for nic in guest.nics], _WIRED_SECONDS)
+    return Welcome(domain.document(hv, guest), coming.shared, coming.moved)
+
+
+async def has_arrived(hv: Hypervisor, guest_id: str) -> bool:
+    await settle_guest(hv, guest_id)
+    return hv.find_spec(guest_id) is not None and await hv.find_domain(guest_id) is not None
+
+
+# Drawing the conclusion
+
+
+async def settle(hv: Hypervisor) -> None:
+    """Have the files say what libvirt says, for all guests that come or go."""
+    moving = {guest_id for guest_id, slot in hv.layout.slots() if arriving(hv, guest_id, slot) is not None}
+    moving.update(guest_id for guest_id in hv.layout.guests() if leaving(hv, guest_id) is not None)
+    for guest_id in sorted(moving):
+        await settle_guest(hv, guest_id)
+
+
+async def settle_guest(hv: Hypervisor, guest_id: str) -> None:
+    for one, slot in list(hv.layout.slots()):
+        if one == guest_id and arriving(hv, guest_id, slot) is not None and await hv.connection.ask(_is_here, guest_id):
+            _arrive(hv, guest_id, slot)
+    gone = leaving(hv, guest_id)
+    if gone is not None and await hv.find_domain(guest_id) is None and await is_at_destination(hv, guest_id, gone):
+        await depart(hv, guest_id)
+
+
+async def is_at_destination(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
+    """Whether the destination, or its libvirt, says that it has the guest. False also if nobody can be asked."""
+    from kilonova.hosts.drivers.libvirt.peers import Peer
+
+    with contextlib.suppress(DriverError):
+        return bool(await Peer(hv, gone.destination, gone.reach.get("disks", "")).find(f"/arrived/{guest_id}"))
+    with contextlib.suppress(DriverError):
+        return await hv.connection.run(_runs_at, gone.reach.get("migration", ""), guest_id)
+    return False
+
+
+def _arrive(hv: Hypervisor, guest_id: str, slot: str) -> None:
+    """In one go: whoever else looks meanwhile finds it before or after."""
+    guest, coming = hv.find_spec(guest_id, slot), arriving(hv, guest_id, slot)
+    if guest is None or coming is None:
+        return
+    # First whose it is: the source must not take the files for its own any more.
+    hv.take(guest_id)
+    hv.write_spec(guest)
+    for name in (LEAVING, ARRIVING):
+        (hv.layout.guest(guest_id) / name).unlink(missing_ok=True)
+    shutil.rmtree(hv.layout.slot(guest_id, slot))
+
+
+async def depart(hv: Hypervisor, guest_id: str) -> None:
+    """The guest is here no more. Files that both hosts see are the destination's now; others go."""
+    gone = leaving(hv, guest_id)
+    if gone is None:
+        return
+    directory = hv.layout.guest(guest_id)
+    if gone.shared:
+        (directory / LEAVING).unlink(missing_ok=True)
+        write(directory / names.OWNER, gone.destination.encode())
+    else:
+        await remove(hv, directory)
+
+
+async def remove(hv: Hypervisor, directory: Path) -> None:
+    """At once for everybody who looks; the files themselves may take a while."""
+    grave = hv.layout.root / f"{_GONE}{new_id()}"
+    try:
+        directory.rename(grave)
+    except FileNotFoundError:
+        return
+    await hv.connection.run(shutil.rmtree, grave)
+
+
+async def turn_away(hv: Hypervisor, guest_id: str) -> None:
+    """Whoever is just coming does not, unless it has come."""
+    await hv.connection.ask(_turn_away, guest_id)
+
+
+# In threads
+
+
+def _is_here(connection: libvirt.virConnect, guest_id: str) -> bool:
+    """Whether the domain is this host's, and not only being received. One that has ended since counts as well."""
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None or not domain.isPersistent():
+        return False
+    state, reason = domain.state()
+    return (state, reason) not in (
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
+    )
+
+
+def _turn_away(connection: libvirt.virConnect, guest_id: str) -> None:
+    """One that came in this very moment stays as a guest without power, which is what it is then."""
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None or _is_here(connection, guest_id):
+        return
+    with contextlib.suppress(libvirt.libvirtError):
+        domain.destroy()
+
+
+def _runs_at(uri: str, guest_id: str) -> bool:
+    import libvirt
+
+    if not uri:
+        return False
+    other = libvirt.open(uri)
+    try:
+        return _is_here(other, guest_id)
+    finally:
+        other.close()

@@ -1,0 +1,333 @@
+"""Live migration: libvirt of the source speaks to that of the destination, and goes on if this process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import threading
+import time
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kilonova.hosts.drivers.base import DriverError, MissingGuest, NotRunning
+from kilonova.hosts.drivers.libvirt import arrivals, offers
+from kilonova.hosts.drivers.libvirt.arrivals import Leaving, Welcome
+from kilonova.hosts.drivers.libvirt.hypervisor import look_up
+from kilonova.hosts.drivers.libvirt.peers import Peer
+from kilonova.hosts.messages import MigrationState
+
+if TYPE_CHECKING:
+    import libvirt
+
+    from kilonova.config import Libvirt
+    from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+
+_LOOK_EVERY = 0.5
+_ABORT_EVERY = 0.2
+_UNTHROTTLED_MB = 1 << 20
+_WELCOME_SECONDS = 60.0
+
+
+async def migrate_live(
+    hv: Hypervisor, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str]
+) -> None:
+    await _joined(hv, guest_id)
+    await arrivals.settle_guest(hv, guest_id)
+    if hv.find_spec(guest_id) is None:
+        gone = Leaving(slot=slot, destination=destination, shared=False, running=True, reach=reach)
+        if await arrivals.is_at_destination(hv, guest_id, gone):
+            return
+        raise MissingGuest(guest_id)
+    power = await hv.power(guest_id)
+    if power not in ("running", "paused"):
+        raise NotRunning(guest_id)
+    peer = Peer(hv, destination, reach.get("disks", ""))
+    asked = await peer.ask(f"/expected/{guest_id}/{slot}", seconds=_WELCOME_SECONDS)
+    welcome = msgspec.json.decode(asked, type=Welcome)
+    offers.remove_probe(hv, slot)
+    gone = Leaving(slot=slot, destination=destination, shared=welcome.shared, running=power == "running", reach=reach)
+    arrivals.note(hv.layout.guest(guest_id) / arrivals.LEAVING, gone)
+    try:
+        await _carry(hv, guest_id, welcome, gone)
+    except BaseException as trouble:
+        # It may have come there nevertheless, in the last moment.
+        if await _afterwards(hv, guest_id, gone) or isinstance(trouble, asyncio.CancelledError):
+            raise
+        return
+    await arrivals.depart(hv, guest_id)
+    with contextlib.suppress(DriverError):
+        await peer.ask(f"/arrived/{guest_id}")
+
+
+async def stop(hv: Hypervisor, guest_id: str) -> None:
+    """Also of one that an earlier process has begun."""
+    await hv.connection.ask(_abort, guest_id)
+    while await look(hv, guest_id) is not None:
+        await asyncio.sleep(_ABORT_EVERY)
+        await hv.connection.ask(_abort, guest_id)
+    gone = arrivals.leaving(hv, guest_id)
+    if gone is not None:
+        await _afterwards(hv, guest_id, gone)
+
+
+async def hurry(hv: Hypervisor, guest_id: str) -> None:
+    if await look(hv, guest_id) is not None:
+        await hv.connection.ask(_hurry, guest_id, hv.config.libvirt.force_complete)
+
+
+async def look(hv: Hypervisor, guest_id: str) -> MigrationState | None:
+    return await hv.connection.ask(_look, guest_id)
+
+
+async def _joined(hv: Hypervisor, guest_id: str) -> None:
+    """Until a migration that an earlier process has begun has ended."""
+    try:
+        while await look(hv, guest_id) is not None:
+            await asyncio.sleep(_LOOK_EVERY)
+    except asyncio.CancelledError:
+        await stop(hv, guest_id)
+        raise
+
+
+async def _carry(hv: Hypervisor, guest_id: str, welcome: Welcome, gone: Leaving) -> None:
+    ended = threading.Event()
+    settings = hv.config.libvirt
+    try:
+        await hv.connection.ask(
+            _migrate,
+            guest_id,
+            settings,
+            welcome,
+            gone.reach,
+            ended,
+            stop=lambda: _abort_until(hv.connection.opened, guest_id, ended),
+        )
+    finally:
+        ended.set()
+
+
+async def _afterwards(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
+    """After a migration that has not succeeded, or of which nobody knows: whether the guest is here, as it was."""
+    if await hv.find_domain(guest_id) is None:
+        # libvirt removes a domain only when the destination has it.
+        await arrivals.depart(hv, guest_id)
+        return False
+    (hv.layout.guest(guest_id) / arrivals.LEAVING).unlink(missing_ok=True)
+    if gone.running:
+        await hv.connection.ask(_go_on, guest_id)
+    return True
+
+
+# What the destination has otherwise
+
+
+def destination_document(source: str, welcome: Welcome) -> str:
+    """The domain as it runs, with what the destination's own has for paths, ways to volumes, bridges and screens.
+
+    All else, the places of devices above all, is as the guest knows it.
+    """
+    domain, there = ET.fromstring(source), ET.fromstring(welcome.domain)
+    for disk in domain.findall("devices/disk"):
+        other = _matching_disk(disk, there)
+        if other is not None:
+            _take_over(disk, other, ("source", "backingStore", "auth"))
+            for name in ("type",):
+                if other.get(name) is not None:
+                    disk.set(name, str(other.get(name)))
+    for nic in domain.findall("devices/interface"):
+        other = _matching_nic(nic, there)
+        if other is not None:
+            nic.set("type", other.get("type", "bridge"))
+            _take_over(nic, other, ("source", "target"))
+    _replace_all(domain, there, "graphics")
+    for kind in ("serial", "console"):
+        for number, one in enumerate(domain.findall(f"devices/{kind}")):
+            others = there.findall(f"devices/{kind}")
+            if number < len(others):
+                _take_over(one, others[number], ("log",))
+    return ET.tostring(domain, encoding="unicode")
+
+
+def _matching_disk(disk: ET.Element, there: ET.Element) -> ET.Element | None:
+    """By the volume's id where there is one, else by the name of the device."""
+    serial = disk.findtext("serial")
+    others = there.findall("devices/disk")
+    if serial:
+        found = next((other for other in others if other.findtext("serial") == serial), None)
+        if found is not None:
+            return found
+    name = _device(disk)
+    return next((other for other in others if _device(other) == name), None)
+
+
+def _device(disk: ET.Element) -> str:
+    target = disk.find("target")
+    return target.get("dev", "") if target is not None else ""
+
+
+def _matching_nic(nic: ET.Element, there: ET.Element) -> ET.Element | None:
+    def mac(one: ET.Element) -> str:
+        found = one.find("mac")
+        return found.get("address", "").lower() if found is not None else ""
+
+    return next((other for other in there.findall("devices/interface") if mac(other) == mac(nic)), None)
+
+
+def _take_over(one: ET.Element, other: ET.Element, parts: tuple[str, ...]) -> None:
+    for name in parts:
+        for old in one.findall(name):
+            one.remove(old)
+        one.extend(copy.deepcopy(new) for new in other.findall(name))
+
+
+def _replace_all(domain: ET.Element, there: ET.Element, kind: str) -> None:
+    devices, others = domain.find("devices"), there.find("devices")
+    if devices is None or others is None:
+        return
+    for old in devices.findall(kind):
+        devices.remove(old)
+    devices.extend(copy.deepcopy(new) for new in others.findall(kind))
+
+
+def _moved_targets(document: str, welcome: Welcome) -> list[str]:
+    """The devices whose disks are to be copied, by the names of their files."""
+    found = []
+    for disk in ET.fromstring(document).findall("devices/disk"):
+        source = disk.find("source")
+        path = source.get("file", "") if source is not None else ""
+        if disk.get("type") == "file" and path.rsplit("/", 1)[-1] in welcome.moved:
+            found.append(_device(disk))
+    return found
+
+
+# In threads
+
+
+def _migrate(
+    connection: libvirt.virConnect,
+    guest_id: str,
+    settings: Libvirt,
+    welcome: Welcome,
+    reach: dict[str, str],
+    ended: threading.Event,
+) -> None:
+    import libvirt
+
+    domain = connection.lookupByUUIDString(guest_id)
+    document = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE)
+    new = destination_document(document, welcome)
+    flags = (
+        libvirt.VIR_MIGRATE_LIVE
+        | libvirt.VIR_MIGRATE_PEER2PEER
+        | libvirt.VIR_MIGRATE_PERSIST_DEST
+        | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    )
+    values: dict[str, Any] = {
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: new,
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: new,
+    }
+    targets = _moved_targets(document, welcome)
+    if targets:
+        flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC
+        values[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = targets
+    if welcome.shared:
+        # Our own files, on storage of which libvirt may not know that both hosts see it: a file was read at both.
+        flags |= libvirt.VIR_MIGRATE_UNSAFE
+    if settings.auto_converge:
+        flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+    if settings.force_complete == "postcopy":
+        flags |= libvirt.VIR_MIGRATE_POSTCOPY
+    if settings.migration_mb_per_second:
+        values[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = settings.migration_mb_per_second
+    address = reach.get("guests", "")
+    if address:
+        values[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{address}]" if ":" in address else f"tcp://{address}"
+    if settings.migration_downtime_ms:
+        with contextlib.suppress(libvirt.libvirtError):
+            domain.migrateSetMaxDowntime(settings.migration_downtime_ms)
+    try:
+        domain.migrateToURI3(reach.get("migration", ""), values, flags)
+    finally:
+        ended.set()
+
+
+def _abort_until(opened: Any, guest_id: str, ended: threading.Event) -> None:
+    """It may not have begun yet, or be in a phase in which it hears nothing: as often as needed."""
+    import libvirt
+
+    while not ended.is_set():
+        with contextlib.suppress(libvirt.libvirtError, DriverError):
+            _abort(opened(), guest_id)
+        ended.wait(_ABORT_EVERY)
+
+
+def _abort(connection: libvirt.virConnect, guest_id: str) -> None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None or _look(connection, guest_id) is None:
+        return
+    with contextlib.suppress(libvirt.libvirtError):
+        domain.abortJob()
+
+
+def _hurry(connection: libvirt.virConnect, guest_id: str, how: str) -> None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None:
+        return
+    if how == "postcopy":
+        domain.migrateStartPostCopy(0)
+        return
+    if domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
+        domain.suspend()
+    with contextlib.suppress(libvirt.libvirtError):
+        domain.migrateSetMaxSpeed(_UNTHROTTLED_MB)
+    for disk in ET.fromstring(domain.XMLDesc(0)).findall("devices/disk"):
+        if disk.find("mirror") is not None:
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.blockJobSetSpeed(_device(disk), 0)
+
+
+def _look(connection: libvirt.virConnect, guest_id: str) -> MigrationState | None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None:
+        return None
+    try:
+        found = domain.jobStats()
+    except libvirt.libvirtError:
+        return None  # it does not run, or is just coming
+    if found.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
+        return None
+    if found.get("type") in (
+        libvirt.VIR_DOMAIN_JOB_NONE,
+        libvirt.VIR_DOMAIN_JOB_COMPLETED,
+        libvirt.VIR_DOMAIN_JOB_FAILED,
+    ):
+        return None
+    return MigrationState(
+        memory_total=found.get("memory_total", 0),
+        memory_processed=found.get("memory_processed", 0),
+        disk_total=found.get("disk_total", 0),
+        disk_processed=found.get("disk_processed", 0),
+    )
+
+
+def _go_on(connection: libvirt.virConnect, guest_id: str) -> None:
+    """A guest that was halted to make it move is not to stay so."""
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    for _ in range(10):
+        if domain is None or domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
+            return
+        try:
+            domain.resume()
+        except libvirt.libvirtError:
+            time.sleep(_ABORT_EVERY)  # the end of the migration is still being dealt with
