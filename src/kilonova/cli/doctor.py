@@ -14,7 +14,11 @@ from kilonova.cli import bars, options
 if TYPE_CHECKING:
     from kilonova.config import Config
     from kilonova.doctor import Finding, Look
+    from kilonova.hosts.messages import GuestState
     from kilonova.store import Database
+
+
+_ANSWER_SECONDS = 5.0
 
 
 @click.command()
@@ -24,7 +28,8 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
     """Compare servers with their allocations, ports, volumes, guests and operations.
 
     Only reads, so it may run beside a cloud at work as well as on one that stands still. Exits with 1 if there are
-    findings. Guests are compared where the data directory is known: with --database give --data too.
+    findings. Guests are compared where the data directory is known: with --database give --data too. Agents that are
+    processes of their own are asked where the configuration names their NATS server.
     """
     config = options.load(file, data=data, database=database)
     # A database named without its directory: the guests of whatever lies in the default one are not its own.
@@ -55,17 +60,49 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     sim = SimStore(guests) if with_guests and guests.is_file() else None
     try:
         found = None if sim is None else sim.all_guests()
+        unasked: set[str] = set()
+        if with_guests:
+            more, unasked = await _ask_agents(config, db, set() if sim is None else set(sim.hosts()))
+            found = [*(found or []), *more] if found is not None or more else None
         try:
-            return await examine(db, found, _volumes(config, db), down_seconds=config.hosts.down_seconds)
+            look = _volumes(config, db)
+            return await examine(db, found, look, unasked=unasked, down_seconds=config.hosts.down_seconds)
         except Unasked as error:
             click.echo(f"Volumes are not compared: {error}", err=True)
-            return await examine(db, found, down_seconds=config.hosts.down_seconds)
+            return await examine(db, found, unasked=unasked, down_seconds=config.hosts.down_seconds)
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:
         if sim is not None:
             sim.close()
         await db.close()
+
+
+async def _ask_agents(config: Config, db: Database, own: set[str]) -> tuple[list[tuple[str, GuestState]], set[str]]:
+    """The guests on hosts that have agents of their own, and the hosts that do not tell."""
+    rows = await db.fetch("SELECT host FROM hypervisors ORDER BY host")
+    elsewhere = [row["host"] for row in rows if row["host"] not in own]
+    if not elsewhere or not config.messaging.url:
+        return [], set(elsewhere)
+    from kilonova.hosts.nats import NatsTransport
+    from kilonova.hosts.transport import HostTrouble, list_all_guests
+
+    transport = NatsTransport(config.messaging)
+    running = asyncio.create_task(transport.run())
+    try:
+        answers = await list_all_guests(transport, elsewhere, timeout=_ANSWER_SECONDS)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    found: list[tuple[str, GuestState]] = []
+    unasked: set[str] = set()
+    for host, guests in answers.items():
+        if isinstance(guests, HostTrouble):
+            click.echo(f"Guests of {host} are not compared: {guests.message}", err=True)
+            unasked.add(host)
+        else:
+            found += [(host, guest) for guest in guests]
+    return found, unasked
 
 
 def _volumes(config: Config, db: Database) -> Look:

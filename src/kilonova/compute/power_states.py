@@ -40,14 +40,12 @@ SHOWN: dict[Power, Shown] = {
     "shutdown": Shown(states.STOPPED, states.SHUTDOWN, "stop", "the guest was found shut down"),
     "crashed": Shown(states.STOPPED, states.CRASHED, "stop", "the guest has crashed"),
     "paused": Shown(states.PAUSED, states.HALTED, "pause", "the guest was found paused"),
-    "suspended": Shown(states.SUSPENDED, states.SHUTDOWN, "suspend", "the guest was found suspended"),
+    "suspended": Shown(states.SUSPENDED, states.SAVED, "suspend", "the guest was found suspended"),
 }
 # A server in any other state has it for a reason of its own, whatever its guest's power is.
 _FOLLOWING = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
 # Of these the guest is not there, or not theirs any more, and their power says nothing.
 _LEFT_ALONE = frozenset({states.BUILDING, states.SHELVED_OFFLOADED, states.DELETED})
-# One that is suspended may be recorded as saved or as shut down: it is both.
-_SAVED = (states.SUSPENDED, states.SAVED)
 
 _IDLE = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL)"
 _ROWS = f"""
@@ -72,8 +70,6 @@ def follows(vm_state: str, power: Power) -> tuple[str, int]:
 def agrees(server: Row, power: Power) -> bool:
     """Whether the record says of the guest what is so."""
     if server["vm_state"] in _LEFT_ALONE:
-        return True
-    if power == "suspended" and (server["vm_state"], server["power_state"]) == _SAVED:
         return True
     return (server["vm_state"], server["power_state"]) == follows(server["vm_state"], power)
 

@@ -6,6 +6,8 @@ stands in several tables of placement is compared by one statement each.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kilonova.doctor import hosts, operations, placement, ports, shares, volumes
 from kilonova.doctor.facts import Finding, Guests, Look, Unasked, gather
 from kilonova.hosts.heartbeat import DOWN_TIME
@@ -15,13 +17,19 @@ __all__ = ["Finding", "Guests", "Look", "Unasked", "examine"]
 
 
 async def examine(
-    db: Reader, guests: Guests | None = None, look: Look | None = None, *, down_seconds: float = DOWN_TIME
+    db: Reader,
+    guests: Guests | None = None,
+    look: Look | None = None,
+    *,
+    unasked: Collection[str] = (),
+    down_seconds: float = DOWN_TIME,
 ) -> list[Finding]:
-    """`guests` is every guest on every host, and `look` asks the volume service; without, they are not compared.
+    """`guests` is every guest on every host, but for hosts that are `unasked`, and `look` asks the volume service;
+    without, they are not compared.
 
     Raises Unasked if the volume service cannot be asked.
     """
-    facts = await gather(db, guests, look, down_seconds)
+    facts = await gather(db, guests, look, down_seconds, unasked)
     return [
         *await operations.findings(db, facts),
         *shares.findings(facts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -64,7 +64,8 @@ Look = Callable[[], Awaitable[Volumes]]
 class Facts(msgspec.Struct):
     """`waiting` has by server the resize that is neither confirmed nor reverted, and `devices` those that are volumes;
     `leftovers` is what is to be done on hosts of operations that have ended; `busy` is every server, operation and
-    volume that something happens to; `deleted` are servers that are no more and have attachments.
+    volume that something happens to; `deleted` are servers that are no more and have attachments; of hosts that are
+    `unasked` nobody knows which guests they have.
     """
 
     servers: dict[str, Row]
@@ -76,6 +77,7 @@ class Facts(msgspec.Struct):
     volumes: Volumes | None
     deleted: set[str]
     guests: list[tuple[str, GuestState]] | None
+    unasked: set[str]
     leftovers: list[Row]
     up: set[str]
     busy: set[str]
@@ -84,7 +86,9 @@ class Facts(msgspec.Struct):
         return (server for server in self.servers.values() if server["id"] not in self.busy)
 
 
-async def gather(db: Reader, guests: Guests | None, look: Look | None, down_seconds: float) -> Facts:
+async def gather(
+    db: Reader, guests: Guests | None, look: Look | None, down_seconds: float, unasked: Collection[str] = ()
+) -> Facts:
     began = clock.now()
     servers = await db.fetch(_SERVERS)
     allocations = await _allocations(db)
@@ -111,6 +115,7 @@ async def gather(db: Reader, guests: Guests | None, look: Look | None, down_seco
         volumes=volumes,
         deleted={row["id"] for row in deleted},
         guests=found,
+        unasked=set(unasked),
         leftovers=[_leftover(row) for row in recent if row["kind"] in LEFTOVERS],
         up={row["host"] for row in services if is_up(row, began, down_seconds)},
         busy={name for row in recent if row["kind"] not in LEFTOVERS for name in _concerned(row) if name},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot, ParkGuest, RestoreGuest
+from kilonova.compute.power_states import agrees
 from kilonova.compute.servers.states import CRASHED, ERROR, HALTED, RUNNING, SAVED, SHELVED, SHUTDOWN
 from kilonova.doctor.facts import Facts, Finding, named
-from kilonova.hosts.messages import GuestState
+from kilonova.hosts.messages import GuestState, Power
 from kilonova.store import Row
 
 _POWER = {RUNNING: "running", SHUTDOWN: "shutdown", HALTED: "paused", SAVED: "suspended", CRASHED: "crashed"}
@@ -30,12 +31,14 @@ def findings(facts: Facts) -> Iterator[Finding]:
     for server in facts.idle():
         if server["vm_state"] == ERROR:
             continue
-        if server["host"] and server["id"] not in seen and (server["host"], server["id"]) not in unsure:
+        there_or_unsure = server["id"] in seen or (server["host"], server["id"]) in unsure
+        if server["host"] and server["host"] not in facts.unasked and not there_or_unsure:
             yield Finding("guest missing", server["id"], f"{named(server)} is not on {server['host']}")
         move = facts.waiting.get(server["id"])
         kept = move and (move["source_host"], server["id"], move["operation_id"]) in there
-        if move and not kept and (move["source_host"], server["id"]) not in unsure:
-            detail = f"{named(server)} as it was before its resize is not on {move['source_host']}"
+        source = move["source_host"] if move else ""
+        if move and not kept and source not in facts.unasked and (source, server["id"]) not in unsure:
+            detail = f"{named(server)} as it was before its resize is not on {source}"
             yield Finding("guest missing", server["id"], detail)
 
 
@@ -49,13 +52,13 @@ def _wrong(server: Row | None, host: str, guest: GuestState) -> Iterator[Finding
     elif server["host"] != host:
         where = server["host"] or "no host"
         yield Finding("guest on the wrong host", guest.id, f"{guest.name} is on {host}, not {where}")
-    elif server["vm_state"] != ERROR and _expected(server) != guest.power:
-        recorded = _expected(server) or "unknown"
+    elif server["vm_state"] != ERROR and not _is_expected(server, guest.power):
+        recorded = _POWER.get(server["power_state"], "unknown")
         yield Finding("guest power differs", guest.id, f"{guest.name} is {guest.power}, recorded as {recorded}")
 
 
-def _expected(server: Row) -> str | None:
-    return "shutdown" if server["vm_state"] == SHELVED else _POWER.get(server["power_state"])
+def _is_expected(server: Row, power: Power) -> bool:
+    return power == "shutdown" if server["vm_state"] == SHELVED else agrees(server, power)
 
 
 def _kept(facts: Facts, host: str, guest: GuestState) -> Iterator[Finding]:

@@ -50,7 +50,7 @@ REMEDIES = {
     "guest anew",
     "volume in several guests": "a bug, or hosts restored from a copy: remove all but one of the guests at once, and "
     "check what is on the volume",
-    "guest without server": "a bug, or hosts restored from a copy: remove the guest on its host",
+    "guest without server": "made there by hand, or hosts restored from a copy, or a bug: remove the guest on its host",
     "guest missing": "lost by its host: delete the server and boot it anew",
     "guest on the wrong host": "a bug, or hosts restored from a copy: remove the guest on that host",
     "guest kept without reason": "a bug, or hosts restored from a copy: remove what the host keeps in that slot",

@@ -7,7 +7,6 @@ alive before that is done. See docs/decisions/0012-silent-hosts.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
@@ -77,11 +76,9 @@ class Heartbeat:
         self._services: dict[tuple[str, str], Service] = {}
         self._pause = interval
         self._clearing: set[str] = set()
-        self._woken = asyncio.Event()
-
-    def wake(self) -> None:
-        """A host has come, or come back: the next beat is due."""
-        self._woken.set()
+        self._beating = asyncio.Lock()
+        self._early: asyncio.Task[None] | None = None
+        self._woken = False
 
     async def beat(self) -> int:
         """Registers who is not registered yet, then reports; the number of services reported.
@@ -109,11 +106,23 @@ class Heartbeat:
     async def run(self) -> None:
         """Reports until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause):
-                    await self._woken.wait()
-                await asyncio.sleep(_TOGETHER)
-            self._woken.clear()
+            await asyncio.sleep(self._pause)
+            await self._try()
+
+    def wake(self) -> None:
+        """A host has come, or come back: do not wait for the next beat."""
+        self._woken = True
+        if self._early is None or self._early.done():
+            self._early = asyncio.create_task(self._beat_early())
+
+    async def _beat_early(self) -> None:
+        while self._woken:
+            await asyncio.sleep(_TOGETHER)
+            self._woken = False
+            await self._try()
+
+    async def _try(self) -> None:
+        async with self._beating:
             try:
                 await self.beat()
             except StoreError as trouble:

@@ -44,6 +44,8 @@ def pages(services: Services, ready: Callable[[], bool]) -> dict[str, Plain]:
 
 async def gauges(services: Services) -> list[Gauge]:
     """What is counted in the database at the time of a scrape."""
+    from kilonova.compute.power_states import unknown
+
     db = services.db
     operations = [([kind, state], float(number)) for (kind, state), number in (await views.counts(db)).items()]
     alive_since = clock.now() - services.config.hosts.down_seconds
@@ -66,6 +68,12 @@ async def gauges(services: Services) -> list[Gauge]:
             "Servers by state",
             ["state"],
             [([row["vm_state"]], float(row["number"])) for row in await db.fetch(_SERVERS)],
+        ),
+        (
+            "kilonova_unknown_guests",
+            "Guests that belong to no server, by the host that reports them to this process",
+            ["host"],
+            [([host], float(number)) for host, number in unknown(services).items()],
         ),
     ]
 
