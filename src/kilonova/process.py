@@ -39,6 +39,7 @@ ENDPOINTS = {
     "volume": "/volume/v3",
     "network": "/network/v2.0",
 }
+DRIVERS = ("sim", "libvirt")
 _DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
 # The part of each cloud's `auth` in clouds.yaml that is the same everywhere.
 CLOUDS: dict[str, dict[str, str]] = {
@@ -240,6 +241,24 @@ class Process:
 
     def _own_hosts(self, stack: AsyncExitStack) -> OwnHosts:
         """The hosts that this process serves itself."""
+        return self._machine(stack) if self.config.driver == "libvirt" else self._simulated_hosts(stack)
+
+    def _machine(self, stack: AsyncExitStack) -> OwnHosts:
+        """This machine, with real guests."""
+        from kilonova.hosts import reports
+        from kilonova.hosts.drivers.libvirt.embedded import LibvirtHost
+        from kilonova.hosts.images import ImageService
+        from kilonova.http.client import InProcess
+        from kilonova.seeds import seed_tiny
+
+        name = self.config.agent.host or socket.gethostname()
+        images = ImageService(InProcess(self.app, "/image"))
+        host = LibvirtHost(name, self.config, images, lambda report: reports.heard(self.services, report))
+        stack.push_async_callback(host.close)
+        self._in_background(stack, seed_tiny(self.services))
+        return host
+
+    def _simulated_hosts(self, stack: AsyncExitStack) -> OwnHosts:
         import apsw
 
         from kilonova.hosts.drivers.sim.shapes import Shapes, load
@@ -398,8 +417,13 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 def check(config: Config, roles: Roles) -> None:
     """What this release cannot do. Raises CannotStart."""
-    if config.driver != "sim":
-        raise CannotStart(f"driver {config.driver!r} is not available in this release; the one there is: sim")
+    if config.driver not in DRIVERS:
+        raise CannotStart(f"there is no driver {config.driver!r}; those there are: {', '.join(DRIVERS)}")
+    if config.driver == "libvirt" and roles.worker:
+        from kilonova.hosts.drivers.libvirt.preflight import missing
+
+        if lacks := missing(config):
+            raise CannotStart("\n".join(lacks))
     if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
         raise CannotStart(
             "parts of a cloud apart need PostgreSQL: give --database postgresql://…, or run `kilonova up`"

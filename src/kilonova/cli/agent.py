@@ -51,7 +51,7 @@ def serve(config: Config) -> None:
     except datadir.InUse as error:
         raise options.InUse(str(error)) from None
     except CannotStart as error:
-        raise options.Failure(" ".join(str(error).split())) from None
+        raise options.Failure(options.one_line_each(str(error))) from None
     except OSError as error:
         raise options.Failure(f"{error.filename or directory}: {error.strerror}") from None
 

@@ -60,6 +60,11 @@ class InUse(Failure):
     exit_code = 3
 
 
+def one_line_each(reasons: str) -> str:
+    """Reasons as they stand on the terminal: each on its line, without whatever else breaks lines."""
+    return "\n".join(" ".join(line.split()) for line in reasons.splitlines() if line.strip())
+
+
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(options):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kilonova import datadir
-from kilonova.cli.options import Failure, InUse
+from kilonova.cli.options import Failure, InUse, one_line_each
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -36,6 +36,8 @@ def serve(config: Config, roles: Roles) -> None:
     directory = config.data_dir
     try:
         check(config, roles)
+        if config.driver == "libvirt" and roles.worker:
+            _note(config)
         os.umask(0o077)  # whatever is written is for the owner alone
         with ExitStack() as stack:
             datadir.prepare(directory)
@@ -48,9 +50,16 @@ def serve(config: Config, roles: Roles) -> None:
     except datadir.InUse as error:
         raise InUse(str(error)) from None
     except (CannotListen, CannotStart) as error:
-        raise Failure(" ".join(str(error).split())) from None
+        raise Failure(one_line_each(str(error))) from None
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
+
+
+def _note(config: Config) -> None:
+    from kilonova.hosts.drivers.libvirt.preflight import notes
+
+    for line in notes(config):
+        click.echo(f"note        {line}", err=True)
 
 
 def start_log(config: Config) -> None:

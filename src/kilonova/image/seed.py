@@ -1,4 +1,4 @@
-"""What a new cloud's image service begins with: a small image to boot simulated servers from."""
+"""What a new cloud's image service begins with: a small image to boot servers from."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ async def seed(db: Database, directory: Path, project_id: str) -> str:
     files = ImageFiles(directory)
     await recover(db, files)
     found = await db.fetch_value(_FIRST)
-    if found is not None:
-        return str(found)
-    row = model.draft(project_id, _IMAGE, clock.now())
+    return str(found) if found is not None else await add_first(db, files, project_id, _IMAGE, CONTENT)
+
+
+async def add_first(db: Database, files: ImageFiles, project_id: str, image: dict[str, str], content: bytes) -> str:
+    """Make the image unless another one came meanwhile; the id of the one there is."""
+    row = model.draft(project_id, image, clock.now())
     data_id = new_id()
     upload = files.begin(row["id"], data_id, row["disk_format"])
     try:
-        await upload.write(CONTENT)
+        await upload.write(content)
         stored = await upload.finish()
         async with db.transaction() as tx:
             await tx.hold("image seed")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError, Images
-from kilonova.hosts.drivers.libvirt.connection import Connection
-from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+from kilonova.hosts.drivers.libvirt.connection import Connection, Event, finished, in_thread
+from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, make_directory
 from kilonova.hosts.drivers.libvirt.layout import Layout
 from kilonova.hosts.messages import (
     Disk,
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from kilonova.config import Config
 
 
+log = logging.getLogger(__name__)
+
+_TIDY_EVERY = 600.0
+
+
 class LibvirtDriver:
     """`images`: how the data of images are read and written."""
 
@@ -35,6 +42,7 @@ class LibvirtDriver:
         from kilonova.hosts.drivers.libvirt.volumes import Volumes
 
         layout = Layout(instances(config))
+        _prepare(config, layout)
         self.hypervisor = hv = Hypervisor(host, config, Connection(config.libvirt.uri), layout)
         hv.images = ImageCache(layout.base, images)
         hv.volumes = Volumes(hv)
@@ -48,12 +56,34 @@ class LibvirtDriver:
         from kilonova.hosts.drivers.libvirt import peers
 
         hv = self.hypervisor
-        work = [hv.connection.keep(), peers.serve(hv)]
+        work = [hv.connection.keep(), peers.serve(hv), self._tidy()]
         if hv.wiring is not None:
             work.append(hv.wiring.run())
         async with asyncio.TaskGroup() as tasks:
             for part in work:
                 tasks.create_task(part)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback` is called when a guest may have another power than before."""
+
+        def hear(event: Event) -> None:
+            if event.kind in ("lifecycle", "reconnected"):
+                callback()
+
+        self.hypervisor.connection.on_event(hear)
+
+    async def _tidy(self) -> None:
+        """Images that nobody has used for long go."""
+        from kilonova.hosts.drivers.libvirt import disks
+
+        hv = self.hypervisor
+        while True:
+            await asyncio.sleep(_TIDY_EVERY)
+            try:
+                in_use = await finished(in_thread(disks.bases, hv.layout))
+                await hv.images.tidy(in_use, hv.config.libvirt.image_cache_seconds)
+            except (DriverError, OSError) as trouble:
+                log.warning("the cache of images is not tidied this time: %s", trouble)
 
     async def close(self) -> None:
         """Guests go on without us."""
@@ -279,3 +309,11 @@ class LibvirtDriver:
 def instances(config: Config) -> Path:
     """Where the guests of this host lie."""
     return Path(config.agent.instances).absolute() if config.agent.instances else config.data_dir / "instances"
+
+
+def _prepare(config: Config, layout: Layout) -> None:
+    """QEMU, which is often another user, has to get through to what it opens; to look around it has not."""
+    for path in (layout.root, layout.base):
+        make_directory(path)
+    if config.data_dir in layout.root.parents:
+        config.data_dir.chmod(0o711)

@@ -274,8 +274,10 @@ def _stop(domain: libvirt.virDomain) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Only its owner and the hypervisor, which is let in by what it opens, look into it."""
-    path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    """Others get through to what they are told of, but do not see what there is."""
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o711)
 
 
 def write(path: Path, content: bytes) -> None:

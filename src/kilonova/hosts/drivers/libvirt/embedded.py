@@ -1,0 +1,88 @@
+"""The one host with real guests that a whole cloud in a process has: this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from kilonova.hosts.agent import Agent
+from kilonova.hosts.disk import checkpoint
+from kilonova.hosts.drivers.base import Images
+from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
+from kilonova.hosts.embedded import CHECKPOINT_EVERY, JOURNAL_NAME, PRUNE_EVERY
+from kilonova.hosts.journal import Journal
+from kilonova.hosts.messages import Command, HostFacts, Report
+from kilonova.hosts.reports import Reporter, every
+from kilonova.hosts.transport import HostTrouble, InProcess, describe_all
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
+
+log = logging.getLogger(__name__)
+
+_DESCRIBE_TIMEOUT = 15.0
+
+
+class LibvirtHost:
+    """A transport together with the host that it reaches. `heard` is told what the host reports."""
+
+    def __init__(self, host: str, config: Config, images: Images, heard: Callable[[Report], None]) -> None:
+        self.names = [host]
+        self._journal = Journal(config.data_dir / JOURNAL_NAME)
+        self._driver = LibvirtDriver(host, config, images)
+        agent = Agent(host, self._driver, self._journal)
+        self._transport = InProcess(lambda name: agent if name == host else None)
+        self._reporter = Reporter(host, self._driver, _told(heard), every(config.hosts.report_seconds))
+
+    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+        return await self._transport.call(host, command, timeout=timeout)
+
+    async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
+        found = []
+        for host, answer in (await describe_all(self, hosts, timeout=_DESCRIBE_TIMEOUT)).items():
+            if isinstance(answer, HostTrouble):
+                log.warning("host %s does not say what it is: %s", host, answer.message)
+            else:
+                found.append(answer)
+        return found
+
+    def silent(self, hosts: Iterable[str]) -> list[str]:
+        """It is up as long as this process is; whether libvirt answers, commands find out."""
+        return []
+
+    def outdated(self, hosts: Iterable[str]) -> list[str]:
+        return []
+
+    async def run(self) -> None:
+        """Reports and keeps files small, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self._driver.run(), self._reporter.run(), self._tidy()):
+                tasks.create_task(work)
+
+    async def close(self) -> None:
+        await self._driver.close()
+        self._journal.close()
+
+    async def _tidy(self) -> None:
+        until_prune = 0.0
+        while True:
+            await asyncio.sleep(CHECKPOINT_EVERY)
+            until_prune -= CHECKPOINT_EVERY
+            try:
+                if until_prune <= 0:
+                    await asyncio.to_thread(self._journal.prune)
+                    until_prune = PRUNE_EVERY
+                await asyncio.to_thread(checkpoint, self._journal.path)
+            except apsw.Error as trouble:
+                log.warning("the journal is not tidied this time: %s", trouble)
+
+
+def _told(heard: Callable[[Report], None]) -> Callable[[Report], Awaitable[None]]:
+    async def send(report: Report) -> None:
+        heard(report)
+
+    return send
