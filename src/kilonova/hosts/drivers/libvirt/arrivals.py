@@ -8,8 +8,11 @@ not matter which process was there when it happened.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +20,9 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import layout as names
+from kilonova.hosts.drivers.libvirt.connection import Event
 from kilonova.hosts.drivers.libvirt.hypervisor import look_up, write
+from kilonova.hosts.messages import MigrationState
 from kilonova.ids import new_id
 
 if TYPE_CHECKING:
@@ -25,10 +30,15 @@ if TYPE_CHECKING:
 
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 
+log = logging.getLogger(__name__)
+
 ARRIVING, LEAVING = "arriving", "leaving"
 # Directories on their way out; no guest's id begins so.
 _GONE = ".gone-"
 _WIRED_SECONDS = 45.0
+_RESUME_EVERY = 0.2
+
+PROCESS = new_id()
 
 T = TypeVar("T")
 
@@ -43,13 +53,14 @@ class Arriving(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """`running`: whether the guest ran when it began to leave."""
+    """`running`: whether the guest ran when it began to leave. `begun_by`: the process that has it leave."""
 
     slot: str
     destination: str
     shared: bool
     running: bool
     reach: dict[str, str] = {}
+    begun_by: str = PROCESS
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -113,7 +124,7 @@ async def has_arrived(hv: Hypervisor, guest_id: str) -> bool:
 
 async def settle(hv: Hypervisor) -> None:
     """Have the files say what libvirt says, for all guests that come or go."""
-    moving = {guest_id for guest_id, slot in hv.layout.slots() if arriving(hv, guest_id, slot) is not None}
+    moving = expected_guests(hv)
     moving.update(guest_id for guest_id in hv.layout.guests() if leaving(hv, guest_id) is not None)
     for guest_id in sorted(moving):
         await settle_guest(hv, guest_id)
@@ -124,8 +135,48 @@ async def settle_guest(hv: Hypervisor, guest_id: str) -> None:
         if one == guest_id and arriving(hv, guest_id, slot) is not None and await hv.connection.ask(_is_here, guest_id):
             _arrive(hv, guest_id, slot)
     gone = leaving(hv, guest_id)
-    if gone is not None and await hv.find_domain(guest_id) is None and await is_at_destination(hv, guest_id, gone):
-        await depart(hv, guest_id)
+    if gone is None:
+        return
+    if await hv.find_domain(guest_id) is None:
+        if await is_at_destination(hv, guest_id, gone):
+            await depart(hv, guest_id)
+    elif gone.begun_by != PROCESS and not await hv.connection.ask(is_leaving, guest_id):
+        await stay(hv, guest_id)
+
+
+async def watch(hv: Hypervisor) -> None:
+    """Until cancelled: whoever comes is at home at once."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def hear(event: Event) -> None:
+        if event.kind == "lifecycle":
+            heard.put_nowait(event.guest_id)
+
+    stop = hv.connection.on_event(hear)
+    try:
+        while True:
+            guest_id = await heard.get()
+            try:
+                if guest_id in expected_guests(hv):
+                    await settle_guest(hv, guest_id)
+            except (DriverError, OSError) as error:
+                log.warning("guest %s may have come, but: %s", guest_id, error)
+    finally:
+        stop()
+
+
+def expected_guests(hv: Hypervisor) -> set[str]:
+    return {guest_id for guest_id, slot in hv.layout.slots() if arriving(hv, guest_id, slot) is not None}
+
+
+async def stay(hv: Hypervisor, guest_id: str) -> None:
+    """The guest has not left: it is as it was before."""
+    gone = leaving(hv, guest_id)
+    if gone is None:
+        return
+    (hv.layout.guest(guest_id) / LEAVING).unlink(missing_ok=True)
+    if gone.running:
+        await hv.connection.ask(_go_on, guest_id)
 
 
 async def is_at_destination(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
@@ -220,3 +271,47 @@ def _runs_at(uri: str, guest_id: str) -> bool:
         return _is_here(other, guest_id)
     finally:
         other.close()
+
+
+def look(connection: libvirt.virConnect, guest_id: str) -> MigrationState | None:
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    if domain is None:
+        return None
+    try:
+        found = domain.jobStats()
+    except libvirt.libvirtError:
+        return None  # it does not run, or is just coming
+    if found.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
+        return None
+    if found.get("type") in (
+        libvirt.VIR_DOMAIN_JOB_NONE,
+        libvirt.VIR_DOMAIN_JOB_COMPLETED,
+        libvirt.VIR_DOMAIN_JOB_FAILED,
+    ):
+        return None
+    return MigrationState(
+        memory_total=found.get("memory_total", 0),
+        memory_processed=found.get("memory_processed", 0),
+        disk_total=found.get("disk_total", 0),
+        disk_processed=found.get("disk_processed", 0),
+    )
+
+
+def is_leaving(connection: libvirt.virConnect, guest_id: str) -> bool:
+    return look(connection, guest_id) is not None
+
+
+def _go_on(connection: libvirt.virConnect, guest_id: str) -> None:
+    """A guest that was halted to make it move is not to stay so."""
+    import libvirt
+
+    domain = look_up(connection, guest_id)
+    for _ in range(10):
+        if domain is None or domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
+            return
+        try:
+            domain.resume()
+        except libvirt.libvirtError:
+            time.sleep(_RESUME_EVERY)  # the end of the migration is still being dealt with

@@ -28,8 +28,11 @@ async def spawn(
 
 async def destroy(hv: Hypervisor, guest_id: str) -> None:
     """The files only if they are this host's: on shared storage the guest may run on another one by now."""
+    from kilonova.hosts.drivers.libvirt import moves
+
     await hv.undefine(guest_id)
-    await hv.remove_files(guest_id)
+    if not moves.give_back(hv, guest_id):
+        await hv.remove_files(guest_id)
 
 
 async def set_metadata(hv: Hypervisor, guest_id: str, name: str, metadata: dict[str, str]) -> None:
@@ -43,6 +46,9 @@ async def _claim(hv: Hypervisor, guest: Guest, disk_of: str) -> None:
         if owner != disk_of:
             message = f"the files of guest {guest.id} are those of host {owner}, which shares the storage"
             raise DriverError(message, kind="guest differs")
+        from kilonova.hosts.drivers.libvirt import moves
+
+        await moves.adopt(hv, guest, disk_of)
     elif found is not None and not found.same_machine(guest):
         raise DriverError(f"guest {guest.id} is there already, built otherwise", kind="guest differs")
     elif found is None:
@@ -57,6 +63,11 @@ async def _build(hv: Hypervisor, guest: Guest, data: Transfer | None, keep: bool
     if not (keep and hv.layout.file(guest.id, layout.DISK).exists()):
         base = await hv.images.ensure(guest.image, data) if guest.image is not None else None
         await disks.build(hv.layout, guest, base)
+    await complete(hv, guest)
+
+
+async def complete(hv: Hypervisor, guest: Guest) -> None:
+    """Of a guest that has its disks, what is made of what it is told, and its domain."""
     networks = await hv.wire(guest.id)
     if guest.config_drive:
         vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)

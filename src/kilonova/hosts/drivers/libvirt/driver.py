@@ -53,10 +53,10 @@ class LibvirtDriver:
 
     async def run(self) -> None:
         """Everything that goes on beside commands, until cancelled."""
-        from kilonova.hosts.drivers.libvirt import peers
+        from kilonova.hosts.drivers.libvirt import arrivals, peers
 
         hv = self.hypervisor
-        work = [hv.connection.keep(), peers.serve(hv), self._tidy()]
+        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), self._tidy()]
         if hv.wiring is not None:
             work.append(hv.wiring.run())
         async with asyncio.TaskGroup() as tasks:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import clock
 from kilonova.hosts.drivers.base import DriverError, NotRunning
-from kilonova.hosts.drivers.libvirt import layout
+from kilonova.hosts.drivers.libvirt import arrivals, layout
 from kilonova.hosts.drivers.libvirt.hypervisor import PREFIX, Hypervisor, power_of
 from kilonova.hosts.drivers.libvirt.machine import virt_type_of
 from kilonova.hosts.messages import Display, Guest, GuestState, Power
@@ -28,6 +28,7 @@ class _Domain(NamedTuple):
 
 async def guests(hv: Hypervisor) -> list[GuestState]:
     """Domains with and without anything written of them, guests without a domain, and what lies in slots."""
+    await arrivals.settle(hv)
     domains = {one.id: one for one in await hv.connection.ask(_domains)}
     return await hv.connection.run(_guests, hv, domains)
 
@@ -149,6 +150,8 @@ def _guests(hv: Hypervisor, domains: dict[str, _Domain]) -> list[GuestState]:
             continue
         found.append(hv.state_of(guest, domain.power if domain is not None else "shutdown"))
         domains.pop(guest_id, None)
+    for guest_id in arrivals.expected_guests(hv):
+        domains.pop(guest_id, None)  # one that only comes is not here
     for domain in domains.values():
         found.append(
             GuestState(

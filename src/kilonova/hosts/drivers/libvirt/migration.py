@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import threading
-import time
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ async def migrate_live(
         await _carry(hv, guest_id, welcome, gone)
     except BaseException as trouble:
         # It may have come there nevertheless, in the last moment.
-        if await _afterwards(hv, guest_id, gone) or isinstance(trouble, asyncio.CancelledError):
+        if await _afterwards(hv, guest_id) or isinstance(trouble, asyncio.CancelledError):
             raise
         return
     await arrivals.depart(hv, guest_id)
@@ -68,9 +67,8 @@ async def stop(hv: Hypervisor, guest_id: str) -> None:
     while await look(hv, guest_id) is not None:
         await asyncio.sleep(_ABORT_EVERY)
         await hv.connection.ask(_abort, guest_id)
-    gone = arrivals.leaving(hv, guest_id)
-    if gone is not None:
-        await _afterwards(hv, guest_id, gone)
+    if arrivals.leaving(hv, guest_id) is not None:
+        await _afterwards(hv, guest_id)
 
 
 async def hurry(hv: Hypervisor, guest_id: str) -> None:
@@ -79,7 +77,7 @@ async def hurry(hv: Hypervisor, guest_id: str) -> None:
 
 
 async def look(hv: Hypervisor, guest_id: str) -> MigrationState | None:
-    return await hv.connection.ask(_look, guest_id)
+    return await hv.connection.ask(arrivals.look, guest_id)
 
 
 async def _joined(hv: Hypervisor, guest_id: str) -> None:
@@ -109,15 +107,13 @@ async def _carry(hv: Hypervisor, guest_id: str, welcome: Welcome, gone: Leaving)
         ended.set()
 
 
-async def _afterwards(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
+async def _afterwards(hv: Hypervisor, guest_id: str) -> bool:
     """After a migration that has not succeeded, or of which nobody knows: whether the guest is here, as it was."""
     if await hv.find_domain(guest_id) is None:
         # libvirt removes a domain only when the destination has it.
         await arrivals.depart(hv, guest_id)
         return False
-    (hv.layout.guest(guest_id) / arrivals.LEAVING).unlink(missing_ok=True)
-    if gone.running:
-        await hv.connection.ask(_go_on, guest_id)
+    await arrivals.stay(hv, guest_id)
     return True
 
 
@@ -268,7 +264,7 @@ def _abort(connection: libvirt.virConnect, guest_id: str) -> None:
     import libvirt
 
     domain = look_up(connection, guest_id)
-    if domain is None or _look(connection, guest_id) is None:
+    if domain is None or not arrivals.is_leaving(connection, guest_id):
         return
     with contextlib.suppress(libvirt.libvirtError):
         domain.abortJob()
@@ -291,43 +287,3 @@ def _hurry(connection: libvirt.virConnect, guest_id: str, how: str) -> None:
         if disk.find("mirror") is not None:
             with contextlib.suppress(libvirt.libvirtError):
                 domain.blockJobSetSpeed(_device(disk), 0)
-
-
-def _look(connection: libvirt.virConnect, guest_id: str) -> MigrationState | None:
-    import libvirt
-
-    domain = look_up(connection, guest_id)
-    if domain is None:
-        return None
-    try:
-        found = domain.jobStats()
-    except libvirt.libvirtError:
-        return None  # it does not run, or is just coming
-    if found.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
-        return None
-    if found.get("type") in (
-        libvirt.VIR_DOMAIN_JOB_NONE,
-        libvirt.VIR_DOMAIN_JOB_COMPLETED,
-        libvirt.VIR_DOMAIN_JOB_FAILED,
-    ):
-        return None
-    return MigrationState(
-        memory_total=found.get("memory_total", 0),
-        memory_processed=found.get("memory_processed", 0),
-        disk_total=found.get("disk_total", 0),
-        disk_processed=found.get("disk_processed", 0),
-    )
-
-
-def _go_on(connection: libvirt.virConnect, guest_id: str) -> None:
-    """A guest that was halted to make it move is not to stay so."""
-    import libvirt
-
-    domain = look_up(connection, guest_id)
-    for _ in range(10):
-        if domain is None or domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
-            return
-        try:
-            domain.resume()
-        except libvirt.libvirtError:
-            time.sleep(_ABORT_EVERY)  # the end of the migration is still being dealt with

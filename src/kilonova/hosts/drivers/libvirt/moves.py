@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import structs
 
+from kilonova import clock
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
-from kilonova.hosts.drivers.libvirt import arrivals, config_drive, disks, power, programs
+from kilonova.hosts.drivers.libvirt import arrivals, building, disks, power, programs
 from kilonova.hosts.drivers.libvirt import layout as names
-from kilonova.hosts.drivers.libvirt.hypervisor import make_directory
+from kilonova.hosts.drivers.libvirt.hypervisor import make_directory, write
 from kilonova.hosts.drivers.libvirt.images import Base
 from kilonova.hosts.drivers.libvirt.offers import expect, offer
 from kilonova.hosts.drivers.libvirt.peers import Peer, fetch_base
@@ -21,7 +23,16 @@ from kilonova.hosts.messages import Disk, Guest, GuestState
 if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 
-__all__ = ["adopt", "discard", "expect", "offer", "park", "receive", "unpark"]
+# Of files that were adopted: whose they were, and what the guest was.
+BEFORE = "before"
+_RENOUNCED_AFTER = 24 * 3600.0
+
+__all__ = ["adopt", "discard", "expect", "give_back", "offer", "park", "receive", "unpark"]
+
+
+class Before(msgspec.Struct, frozen=True):
+    host: str
+    spec: bytes
 
 
 async def park(hv: Hypervisor, guest_id: str, slot: str) -> GuestState:
@@ -82,10 +93,7 @@ async def receive(
         hv.write_spec(guest)
     if await hv.power(guest.id) in ("running", "paused"):
         return await power.on(hv, guest.id) if start else await hv.state(guest.id)
-    networks = await hv.wire(guest.id)
-    if guest.config_drive:
-        await config_drive.build(hv.layout, guest, networks)
-    await hv.define(guest)
+    await building.complete(hv, guest)
     return await power.on(hv, guest.id) if start else await hv.state(guest.id)
 
 
@@ -95,24 +103,42 @@ async def adopt(hv: Hypervisor, guest: Guest, host: str) -> bool:
     As long as the other one writes to them, this is refused.
     """
     directory = hv.layout.guest(guest.id)
-    if owner(directory) != host or not (directory / names.SPEC).exists():
+    if hv.owner(guest.id) != host or not (directory / names.SPEC).exists():
         return False
     for file in disks.files(guest):
         path = directory / file.name
         if file.device == "disk" and path.exists():
             await _check_unused(path, file.format, guest.id, host)
+    before = Before(host=host, spec=(directory / names.SPEC).read_bytes())
+    write(directory / BEFORE, msgspec.msgpack.encode(before))
     (directory / arrivals.LEAVING).unlink(missing_ok=True)
     hv.take(guest.id)
     hv.write_spec(guest)
     return True
 
 
-def owner(directory: Path) -> str:
-    """The host whose the directory is; nothing if that is not said, or there is none."""
+def give_back(hv: Hypervisor, guest_id: str) -> bool:
+    """Whether the guest's files are not this host's to remove, since it had adopted them, or somebody from it.
+
+    The one who adopted them removes them only when the one who had them before has: until then an evacuation may be
+    undone, and the guest needs its disks again.
+    """
+    directory = hv.layout.guest(guest_id)
     try:
-        return (directory / names.OWNER).read_text()
+        before = msgspec.msgpack.decode((directory / BEFORE).read_bytes(), type=Before)
+        age = clock.now() - (directory / BEFORE).stat().st_mtime
     except FileNotFoundError:
-        return ""
+        return False
+    if hv.owner(guest_id) == hv.host:
+        if age > _RENOUNCED_AFTER:
+            return False
+        write(directory / names.SPEC, before.spec)
+        write(directory / names.OWNER, before.host.encode())
+        (directory / BEFORE).unlink()
+        return True
+    if before.host == hv.host:
+        (directory / BEFORE).unlink()
+    return True
 
 
 async def _check_unused(path: Path, disk_format: str, guest_id: str, host: str) -> None:
@@ -142,12 +168,14 @@ async def _make_way(hv: Hypervisor, guest_id: str, slot: str) -> None:
 async def _copy(hv: Hypervisor, guest: Guest, source: str, slot: str, reach: dict[str, str]) -> None:
     directory = hv.layout.guest(guest.id)
     if directory.exists() and not hv.owns(guest.id):
-        raise DriverError(f"guest {guest.id} is on {owner(directory)}, which shares its storage", kind="guest differs")
+        raise DriverError(
+            f"guest {guest.id} is on {hv.owner(guest.id)}, which shares its storage", kind="guest differs"
+        )
     await arrivals.remove(hv, directory)  # what an earlier try has left
     make_directory(directory)
     hv.take(guest.id)
     kept = hv.layout.slot(guest.id, slot)
-    if source == hv.host or owner(kept) == source:
+    if source == hv.host or hv.owner(guest.id, slot) == source:
         await _copy_here(guest, kept, directory, source, slot)
     else:
         await _fetch(hv, guest, Peer(hv, source, reach.get("disks", "")), slot)
