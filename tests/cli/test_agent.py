@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from kilonova.hosts.drivers.sim.rules import Rule, Rules
+from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
+from tests.hosts.support import guest
 from tests.support.nats_server import AgentProcess, NatsServer
 from tests.support.nats_server import nats as nats
 from tests.support.process import Client, Cloud, NotStarted, kilonova
@@ -69,3 +71,187 @@ def test_servers_are_built_and_deleted_on_hosts_elsewhere(nats: NatsServer, tmp_
             for server in servers:
                 client.delete("compute", f"/servers/{server['id']}")
             until(lambda: not [*first.all_guests(), *second.all_guests()])
+
+
+def test_a_host_is_down_while_its_agent_is_dead_and_then_up_again(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one, nats.agent(cloud, "two") as two:
+        client = up(cloud, "one", "two")
+        one.kill()
+        until(lambda: state_of(client, "one") == "down")
+        server = client.wait(client.boot(), status="ACTIVE")
+        assert server["OS-EXT-SRV-ATTR:host"] == "two"
+        assert state_of(client, "two") == "up"
+        one.start()
+        up(cloud, "one")
+        assert two.stop() == 0
+        two.start()
+        up(cloud, "two")
+        client.post("compute", f"/servers/{server['id']}/action", {"os-stop": None})
+        client.wait(server["id"], status="SHUTOFF")
+
+
+def test_an_agent_killed_in_the_middle_of_a_boot_goes_on_with_it(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
+        client = up(cloud, "one")
+        with sim_of(one) as sim:
+            Rules(sim).set_latency("one", "spawn", 30.0)
+            identity = client.boot()
+            client.wait(identity, task_state="spawning")
+            until(lambda: "spawn" in _steps(cloud, identity))
+            one.kill()
+            Rules(sim).clear()
+            began = time.monotonic()
+            one.start()
+            client.wait(identity, status="ACTIVE")
+            assert time.monotonic() - began < 10, "nobody waits for an answer that cannot come"
+            assert [guest.boots for _, guest in sim.all_guests()] == [1]
+
+
+def _steps(cloud: Cloud, server_id: str) -> str:
+    return kilonova("operations", "--data", str(cloud.data), "--server", server_id).stdout
+
+
+def test_a_restart_of_the_broker_costs_a_moment(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
+        client = up(cloud, "one")
+        with sim_of(one) as sim:
+            Rules(sim).set_latency("one", "spawn", 1.5)
+            identity = client.boot()
+            client.wait(identity, task_state="spawning")
+            nats.stop()
+            time.sleep(0.5)
+            nats.start()
+            client.wait(identity, status="ACTIVE", seconds=30)
+            assert [guest.boots for _, guest in sim.all_guests()] == [1]
+        until(lambda: state_of(client, "one") == "up")
+
+
+def test_all_start_without_a_broker_and_find_each_other_when_it_comes(nats: NatsServer, tmp_path: Path) -> None:
+    nats.stop()
+    with cloud_with(nats, tmp_path, "--hosts", "1") as cloud, nats.agent(cloud, "one") as one:
+        assert cloud.started_in < 5
+        client = cloud.client("kilonova")
+        client.wait(client.boot(), status="ACTIVE")
+        assert state_of(client, one.host) is None
+        nats.start()
+        up(cloud, one.host, "sim-001")
+
+
+def test_a_control_plane_killed_in_the_middle_goes_on(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
+        client = up(cloud, "one")
+        with sim_of(one) as sim:
+            Rules(sim).set_latency("one", "spawn", 1.0)
+            identity = client.boot()
+            client.wait(identity, task_state="spawning")
+            cloud.kill()
+            cloud.start()
+            cloud.client("kilonova").wait(identity, status="ACTIVE")
+            assert [guest.boots for _, guest in sim.all_guests()] == [1]
+
+
+def test_guests_that_change_by_themselves_are_shown_as_they_are(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one, sim_of(one) as sim:
+        client = up(cloud, "one")
+        identity = client.boot()
+        client.wait(identity, status="ACTIVE")
+        for power, shown, number in (
+            ("crashed", "SHUTOFF", 6),
+            ("running", "ACTIVE", 1),
+            ("paused", "PAUSED", 3),
+            ("shutdown", "SHUTOFF", 4),
+        ):
+            sim.set_power("one", identity, power)  # type: ignore[arg-type]
+            client.wait(identity, status=shown, power_state=number)  # type: ignore[arg-type]
+        actions = client.get("compute", f"/servers/{identity}/os-instance-actions").json()["instanceActions"]
+        assert [action["action"] for action in actions] == ["stop", "pause", "start", "stop", "create"]
+        path = f"/servers/{identity}/os-instance-actions/{actions[0]['request_id']}"
+        (event,) = client.get("compute", path, version="2.84").json()["instanceAction"]["events"]
+        assert (event["result"], event["details"]) == ("Success", "the guest was found shut down")
+        client.post("compute", f"/servers/{identity}/action", {"os-start": None})
+        client.wait(identity, status="ACTIVE")
+
+
+def test_a_guest_that_nobody_knows_is_told_of_and_left_alone(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one, sim_of(one) as sim:
+        client = up(cloud, "one")
+        client.wait(client.boot(), status="ACTIVE")
+        data = ("doctor", "--data", str(cloud.data))
+        sound = kilonova(*data, environ=nats.environ)
+        assert (sound.returncode, sound.stdout) == (0, "Everything agrees.\n"), sound
+        sim.add_guest("one", guest("11111111-2222-3333-4444-555555555555"), "disk")
+        until(lambda: "belongs to no server" in cloud.log)
+        time.sleep(1.5)
+        assert cloud.log.count("belongs to no server") == 1
+        metrics = client.plain("GET", cloud.endpoints["compute"].removesuffix("/compute/v2.1") + "/metrics").body
+        assert b'kilonova_unknown_guests{host="one"} 1.0' in metrics
+        found = kilonova(*data, "--json", environ=nats.environ)
+        assert [finding["kind"] for finding in json.loads(found.stdout)] == ["guest without server"]
+        one.kill()
+        unheard = kilonova(*data, environ=nats.environ)
+        assert "Guests of one are not compared: no agent is connected for it" in unheard.stderr
+        assert unheard.returncode == 0, unheard.stdout
+        assert len(sim.all_guests()) == 2
+
+
+def test_an_evacuated_guest_is_removed_before_its_host_is_up(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one, nats.agent(cloud, "two") as two:
+        client = up(cloud, "one", "two")
+        identity = client.boot()
+        host = client.wait(identity, status="ACTIVE")["OS-EXT-SRV-ATTR:host"]
+        dead, left = (one, two) if host == "one" else (two, one)
+        dead.kill()
+        until(lambda: state_of(client, host) == "down")
+        client.post("compute", f"/servers/{identity}/action", {"evacuate": {}}, version="2.14")
+        until(
+            lambda: client.get("compute", f"/servers/{identity}").json()["server"]["OS-EXT-SRV-ATTR:host"] == left.host
+        )
+        client.wait(identity, status="ACTIVE")
+        with sim_of(dead) as sim:
+            assert len(sim.all_guests()) == 1
+            dead.start()
+            up(cloud, host)
+            assert sim.all_guests() == []
+        with sim_of(left) as sim:
+            assert [found.power for _, found in sim.all_guests()] == ["running"]
+
+
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_several_workers_hear_of_the_same_hosts(nats: NatsServer, tmp_path: Path, empty_url: str) -> None:
+    data, options = tmp_path / "data", ("--database", empty_url)
+    short = {**nats.environ, "KILONOVA_OPERATIONS__LEASE_SECONDS": "2"}
+    first, second = (
+        Cloud(data, *options, "--hosts", "0", command=("worker",), environ=short) for _ in range(2)
+    )  # fmt: skip
+    with Cloud(data, *options, command=("api",), environ=nats.environ) as api, first, second:
+        with nats.agent(api, "one") as one, sim_of(one) as sim:
+            client = up(api, "one")
+            identity = client.boot()
+            client.wait(identity, status="ACTIVE")
+            sim.set_power("one", identity, "shutdown")
+            client.wait(identity, status="SHUTOFF")
+            time.sleep(1.0)
+            actions = client.get("compute", f"/servers/{identity}/os-instance-actions").json()["instanceActions"]
+            assert [action["action"] for action in actions] == ["stop", "create"], "told by both, written once"
+            first.kill()
+            client.wait(client.boot(), status="ACTIVE")
+
+
+def test_one_agent_at_a_time_serves_a_directory(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one"):
+        with pytest.raises(NotStarted) as refused:
+            nats.agent(cloud, "one").start()
+        assert refused.value.code == 3
+        assert "is in use by process" in refused.value.output
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("KILONOVA_MESSAGING__URL", "messaging.url"), ("KILONOVA_AGENT__IMAGE_URL", "agent.image_url")],
+)
+def test_an_agent_says_what_it_lacks(tmp_path: Path, missing: str, words: str) -> None:
+    environ = {"KILONOVA_MESSAGING__URL": "nats://127.0.0.1:1", "KILONOVA_AGENT__IMAGE_URL": "http://127.0.0.1:1/image"}
+    found = kilonova("agent", "--data", str(tmp_path / "data"), environ={**environ, missing: ""})
+    assert found.returncode == 1
+    assert words in found.stderr
+    assert len(found.stderr.splitlines()) == 1
