@@ -1,0 +1,290 @@
+"""What guests may send and get: security groups, and nobody's address but one's own. By nftables, on the bridges.
+
+All of it is one script, which replaces what was there in one transaction. Packets between guests, and between guests and
+their network's namespace, are forwarded by a bridge, and go through what their sender may send and then through what
+their receiver may get. Chains for a port return where they let something through, and drop at their end.
+
+Connections are known to the bridge family where the kernel has nf_conntrack_bridge. Where it has not, the bridges hand
+packets to the host's own hooks (br_netfilter), which know them, and leave a mark on those that belong to one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt.networks.commands import run
+from kilonova.hosts.drivers.libvirt.networks.names import METADATA, Names, gateway_mac
+from kilonova.hosts.messages import Firewall, NetworkPlan, WiredNetwork, WiredPort
+
+log = logging.getLogger(__name__)
+
+_MARK = "0x6b6e0001"
+_IP = {"IPv4": "ip", "IPv6": "ip6"}
+_WITH_PORTS = {"6": "tcp", "17": "udp", "33": "dccp", "132": "sctp", "136": "udplite"}
+_ICMP = {"1": "icmp", "58": "icmpv6"}
+# Neighbour discovery without redirects, and what tells of multicast groups.
+_ND = "{ 130, 131, 132, 133, 135, 136, 143 }"
+_UNICAST = "ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00"
+
+_PROBE = """
+table bridge {table}_probe {{
+    chain probe {{
+        type filter hook forward priority 0; policy accept;
+        ct state established accept
+    }}
+}}
+delete table bridge {table}_probe
+"""
+
+
+async def knows_connections(names: Names) -> bool:
+    """Whether bridges know the connections of packets by themselves."""
+    with suppress(DriverError):
+        await run("nft", "-f", "-", given=_PROBE.format(table=names.table))
+        return True
+    return False
+
+
+def ruleset(plan: NetworkPlan, names: Names, *, native: bool) -> str:
+    """The whole script. `native`: bridges know connections by themselves."""
+    return "\n".join([*_bridge_table(plan, names, native), *([] if native else _marking_table(plan, names)), ""])
+
+
+def removal(names: Names, *, native: bool) -> str:
+    families = ("bridge",) if native else ("bridge", "inet")
+    return "\n".join(f"table {family} {names.table} {{ }}\ndelete table {family} {names.table}" for family in families)
+
+
+def _replaced(family: str, table: str) -> list[str]:
+    """Begins a table anew; it has to be there to be deleted."""
+    return [f"table {family} {table} {{", "}", f"delete table {family} {table}", f"table {family} {table} {{"]
+
+
+def _chain(name: str, lines: Iterable[str], hook: str = "") -> list[str]:
+    begin = [f"        type filter hook {hook}; policy accept;"] if hook else []
+    return [f"    chain {name} {{", *begin, *(f"        {line}" for line in lines), "    }"]
+
+
+# Connections
+
+
+def _zone(network_id: str) -> int:
+    """Networks may have the same addresses: their connections are told apart by this number."""
+    return 1 + int.from_bytes(hashlib.sha256(network_id.encode()).digest()[:4]) % 65535
+
+
+def _marking_table(plan: NetworkPlan, names: Names) -> Iterator[str]:
+    bridges = names.all_of("b")
+    yield from _replaced("inet", names.table)
+    zones = [f'iifname "{names.bridge(network.id)}" ct zone set {_zone(network.id)}' for network in plan.networks]
+    yield from _chain("zones", zones, "prerouting priority -350")
+    marks = [
+        f'iifname "{bridges}" meta mark set 0',
+        f'iifname "{bridges}" ct state established,related meta mark set {_MARK}',
+    ]
+    yield from _chain("marks", marks, "prerouting priority -150")
+    yield "}"
+
+
+# What the bridges forward
+
+
+def _bridge_table(plan: NetworkPlan, names: Names, native: bool) -> Iterator[str]:
+    known = "ct state established,related" if native else f"meta mark {_MARK}"
+    yield from _replaced("bridge", names.table)
+    if native:
+        yield from _chain("zones", _bridge_zones(plan, names), "prerouting priority -350")
+    ports = [(network, port) for network in plan.networks for port in network.ports]
+    for network, port in ports:
+        yield from _sending(network, port, names, known)
+        yield from _getting(port, names, known)
+    yield from _chain("between_hosts", _between_hosts(plan, names))
+    yield from _chain("forward", _forward(ports, names), "forward priority 0")
+    # The host is no member of its guests' networks.
+    yield from _chain("input", [f'iifname "{names.prefix}*" drop'], "input priority 0")
+    yield from _chain("output", [f'oifname "{names.prefix}*" drop'], "output priority 0")
+    yield "}"
+
+
+def _bridge_zones(plan: NetworkPlan, names: Names) -> Iterator[str]:
+    for network in plan.networks:
+        taps = [names.tap(port.id) for port in network.ports]
+        members = ", ".join(f'"{name}"' for name in [names.gate(network.id), names.vxlan(network.id), *taps])
+        yield f"iifname {{ {members} }} ct zone set {_zone(network.id)}"
+
+
+def _forward(ports: list[tuple[WiredNetwork, WiredPort]], names: Names) -> Iterator[str]:
+    taps = [names.tap(port.id) for _, port in ports]
+    if taps:
+        yield "iifname vmap { " + ", ".join(f'"{tap}" : jump from_{tap}' for tap in taps) + " }"
+        outgoing = ", ".join(f'"{tap}"' for tap in taps)
+        yield f'iifname "{names.all_of("t")}" iifname != {{ {outgoing} }} drop'
+    else:
+        yield f'iifname "{names.all_of("t")}" drop'
+    yield "jump between_hosts"
+    if taps:
+        yield "oifname vmap { " + ", ".join(f'"{tap}" : jump to_{tap}' for tap in taps) + " }"
+        yield f'oifname "{names.all_of("t")}" oifname != {{ {outgoing} }} drop'
+    else:
+        yield f'oifname "{names.all_of("t")}" drop'
+
+
+def _between_hosts(plan: NetworkPlan, names: Names) -> Iterator[str]:
+    """Every host has its own gateway, DHCP and metadata for its guests: what concerns these stays on the host."""
+    tunnels, gates = names.all_of("v"), names.all_of("g")
+    yield f'iifname "{tunnels}" oifname "{gates}" drop'
+    yield f'iifname "{gates}" oifname "{tunnels}" ether type arp drop'
+    yield f'iifname "{gates}" oifname "{tunnels}" icmpv6 type {{ 133, 134, 135, 136, 137 }} drop'
+    yield f'iifname "{gates}" oifname "{tunnels}" ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 drop'
+    yield f'oifname "{tunnels}" udp dport {{ 67, 547 }} drop'
+    yield f'oifname "{tunnels}" icmpv6 type 133 drop'
+    for network in plan.networks:
+        tunnel = names.vxlan(network.id)
+        yield f'oifname "{tunnel}" ether daddr {gateway_mac(network.id)} drop'
+        held = [address for subnet in network.subnets for address in subnet.held]
+        old = ", ".join([METADATA, *(address for address in held if ":" not in address)])
+        yield f'oifname "{tunnel}" arp daddr ip {{ {old} }} drop'
+        for address in held:
+            if ":" in address:
+                number = int(ipaddress.ip_address(address))
+                yield f'oifname "{tunnel}" icmpv6 type nd-neighbor-solicit @th,64,128 {number:#x} drop'
+
+
+# What a guest sends
+
+
+def _sending(network: WiredNetwork, port: WiredPort, names: Names, known: str) -> Iterator[str]:
+    tap = names.tap(port.id)
+    if not port.is_up or not port.secured:
+        yield from _chain(f"from_{tap}", ["drop" if not port.is_up else "return"])
+        return
+    yield from _chain(f"out_{tap}", [f"{known} return", *_permitted(port, "egress", "daddr"), "drop"])
+    yield from _chain(f"from_{tap}", _honest(port, f"out_{tap}"))
+
+
+def _honest(port: WiredPort, onward: str) -> Iterator[str]:
+    """Nothing from an address that is not the port's, and nothing that only the network itself may say."""
+    own = _own(port)
+    yield f"ether saddr != {{ {', '.join(own)} }} drop"
+    # How QEMU tells switches that the guest has moved.
+    yield "ether type 0x8035 return"
+    yield "ether type ip udp sport 67 udp dport 68 drop"
+    yield "ether type ip udp sport 68 udp dport 67 ip saddr 0.0.0.0 return"
+    yield "icmpv6 type { 134, 137 } drop"
+    yield "ether type ip6 udp sport 547 udp dport 546 drop"
+    for mac, networks in own.items():
+        old = [str(one) for one in networks if one.version == 4]
+        new = [str(one) for one in networks if one.version == 6]
+        yield f"ether saddr {mac} arp saddr ether {mac} arp saddr ip {{ {', '.join(['0.0.0.0', *old])} }} return"
+        if old:
+            yield f"ether saddr {mac} ip saddr {{ {', '.join(old)} }} udp sport 68 udp dport 67 return"
+            yield f"ether saddr {mac} ip saddr {{ {', '.join(old)} }} goto {onward}"
+        new.append(str(_link_local(mac)))
+        targets = ", ".join(_ranges(new))
+        yield f"ether saddr {mac} ip6 saddr :: icmpv6 type {{ 131, 132, 133, 135, 143 }} return"
+        yield f"ether saddr {mac} icmpv6 type 136 @th,64,128 != {{ {targets} }} drop"
+        yield f"ether saddr {mac} ip6 saddr {{ {', '.join(new)} }} icmpv6 type {_ND} return"
+        yield f"ether saddr {mac} ip6 saddr {_link_local(mac)} udp sport 546 udp dport 547 return"
+        yield f"ether saddr {mac} ip6 saddr {{ {', '.join(new)} }} goto {onward}"
+    yield "drop"
+
+
+Prefix = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _own(port: WiredPort) -> dict[str, list[Prefix]]:
+    """The MACs it may use, each with the addresses."""
+    own: dict[str, list[Prefix]] = {port.mac: [ipaddress.ip_network(address) for address in port.addresses]}
+    for mac, prefix in port.pairs:
+        own.setdefault(mac, []).append(ipaddress.ip_network(prefix, strict=False))
+    return {mac: _merged(prefixes) for mac, prefixes in own.items()}
+
+
+def _merged(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """nftables takes no overlaps."""
+    found = list(prefixes)
+    old = [one for one in found if isinstance(one, ipaddress.IPv4Network)]
+    new = [one for one in found if isinstance(one, ipaddress.IPv6Network)]
+    return [*ipaddress.collapse_addresses(old), *ipaddress.collapse_addresses(new)]
+
+
+def _link_local(mac: str) -> ipaddress.IPv6Address:
+    octets = [int(part, 16) for part in mac.split(":")]
+    octets[0] ^= 2
+    octets[3:3] = [0xFF, 0xFE]
+    return ipaddress.IPv6Address(bytes([0xFE, 0x80, *[0] * 6, *octets]))
+
+
+def _ranges(prefixes: Iterable[str]) -> Iterator[str]:
+    """As numbers, for what nftables has no name for."""
+    for prefix in prefixes:
+        one = ipaddress.ip_network(prefix)
+        first, last = int(one.network_address), int(one.broadcast_address)
+        yield f"{first:#x}" if first == last else f"{first:#x}-{last:#x}"
+
+
+# What a guest gets
+
+
+def _getting(port: WiredPort, names: Names, known: str) -> Iterator[str]:
+    tap = names.tap(port.id)
+    if not port.is_up or not port.secured:
+        yield from _chain(f"to_{tap}", ["drop" if not port.is_up else "return"])
+        return
+    macs = ", ".join(_own(port))
+    gate = names.all_of("g")
+    lines = [
+        # What the bridge floods because it does not know the receiver is nobody else's to read.
+        f"{_UNICAST} ether daddr != {{ {macs} }} drop",
+        "ether type { arp, 0x8035 } return",
+        f'iifname "{gate}" ether type ip udp sport 67 udp dport 68 return',
+        f'iifname "{gate}" ether type ip6 udp sport 547 udp dport 546 return',
+        f'iifname "{gate}" icmpv6 type 134 return',
+        "icmpv6 type { 134, 137 } drop",
+        f"icmpv6 type {_ND} return",
+        f"{known} return",
+        *_permitted(port, "ingress", "saddr"),
+        "drop",
+    ]
+    yield from _chain(f"to_{tap}", lines)
+
+
+def _permitted(port: WiredPort, direction: str, end: str) -> Iterator[str]:
+    for rule in port.rules:
+        if rule.direction == direction and not rule.nobody:
+            words = _words(rule, end)
+            if words is None:
+                log.warning("a rule of port %s cannot be carried out and lets nothing through", port.id)
+            else:
+                yield f"{words} return"
+
+
+def _words(rule: Firewall, end: str) -> str | None:
+    """The rule as nftables says it; None where it cannot."""
+    family = _IP[rule.ethertype]
+    said = [f"ether type {family}"]
+    if rule.remotes:
+        remotes = ", ".join(
+            str(one) for one in _merged(ipaddress.ip_network(one, strict=False) for one in rule.remotes)
+        )
+        said.append(f"{family} {end} {{ {remotes} }}")
+    if rule.protocol:
+        protocol = rule.protocol
+        if not protocol.isdigit() or int(protocol) > 255:
+            return None
+        # Not "ip6 nexthdr", which extension headers would hide the protocol from.
+        said.append(f"meta l4proto {protocol}")
+        if protocol in _ICMP and rule.port_min is not None:
+            said.append(f"{_ICMP[protocol]} type {rule.port_min}")
+            if rule.port_max is not None:
+                said.append(f"{_ICMP[protocol]} code {rule.port_max}")
+        elif protocol in _WITH_PORTS and rule.port_min is not None:
+            last = rule.port_min if rule.port_max is None else rule.port_max
+            ports = f"{rule.port_min}" if last == rule.port_min else f"{rule.port_min}-{last}"
+            said.append(f"{_WITH_PORTS[protocol]} dport {ports}")
+    return " ".join(said)
