@@ -6,10 +6,18 @@ from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.external_events import views
-from kilonova.compute.external_events.schemas import CREATE, POWER_UPDATE, VOLUME_EXTENDED, VOLUME_REIMAGED
+from kilonova.compute.external_events.schemas import (
+    CREATE,
+    POWER_UPDATE,
+    VIF_DELETED,
+    VOLUME_EXTENDED,
+    VOLUME_REIMAGED,
+)
+from kilonova.compute.operations import nics
+from kilonova.compute.operations.detach_interface import DetachInterface
 from kilonova.compute.operations.extend_volume import ExtendVolume
 from kilonova.http import Answer, Context
-from kilonova.operations import begin, post_event
+from kilonova.operations import Operation, begin, post_event
 from kilonova.store import Row, Transaction
 
 __all__ = ["views"]
@@ -48,7 +56,7 @@ async def create(ctx: Context) -> Answer:
 
 async def _servers(tx: Transaction, events: list[Event]) -> dict[str, Row]:
     asked = sorted({event["server_uuid"] for event in events})
-    rows = await tx.fetch("SELECT id, project_id, host FROM servers WHERE id = ANY($1) AND NOT deleted", asked)
+    rows = await tx.fetch("SELECT id, project_id, host, nics FROM servers WHERE id = ANY($1) AND NOT deleted", asked)
     return {row["id"]: row for row in rows}
 
 
@@ -60,10 +68,12 @@ async def _take(ctx: Context, tx: Transaction, server: Row | None, event: Event)
         return WRONG
     if server["host"] is None:
         return UNPROCESSABLE
-    if event["name"] != VOLUME_EXTENDED:
+    if event["name"] == VIF_DELETED and nics.find(server, event.get("tag", "")):
+        await _begin(ctx, tx, server, DetachInterface, {"port_id": event["tag"]})
+    elif event["name"] != VOLUME_EXTENDED:
         await post_event(tx, key(event["name"], server["id"], event.get("tag", "")), {"status": event["status"]})
     elif event["status"] == "completed":
-        await _extend(ctx, tx, server, event["tag"])
+        await _begin(ctx, tx, server, ExtendVolume, {"volume_id": event["tag"]})
     return OK
 
 
@@ -77,11 +87,13 @@ def _is_whole(event: Event) -> bool:
     return tag in POWER if event["name"] == POWER_UPDATE else bool(tag) or event["name"] not in TAGGED
 
 
-async def _extend(ctx: Context, tx: Transaction, server: Row, volume_id: str) -> None:
+async def _begin(
+    ctx: Context, tx: Transaction, server: Row, operation: type[Operation], params: dict[str, Any]
+) -> None:
     await begin(
         tx,
-        ExtendVolume,
-        params={"volume_id": volume_id},
+        operation,
+        params=params,
         server_id=server["id"],
         project_id=server["project_id"],
         user_id=ctx.token.user_id,

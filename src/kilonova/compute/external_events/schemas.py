@@ -5,10 +5,10 @@ from __future__ import annotations
 from kilonova.http.pieces import STRING, UUID, Schema, closed
 
 VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND = "volume-extended", "power-update", "accelerator-request-bound"
-VOLUME_REIMAGED = "volume-reimaged"
+VOLUME_REIMAGED, VIF_DELETED = "volume-reimaged", "network-vif-deleted"
 # In the order in which the versions brought them.
 NAMES = (
-    *("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted"),
+    *("network-changed", "network-vif-plugged", "network-vif-unplugged", VIF_DELETED),
     *(VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND, VOLUME_REIMAGED),
 )
 STATUSES = ("failed", "completed", "in-progress")

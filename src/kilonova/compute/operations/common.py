@@ -99,16 +99,22 @@ def guest_of(
         )
         if server["image_id"]
         else None,
-        nics=[
-            messages.Nic(
-                port_id=nic["port_id"], mac=nic["mac"], network_id=nic["network_id"], addresses=nic["addresses"]
-            )
-            for nic in nics
-        ],
+        nics=[nic_of(nic) for nic in nics],
         disks=disks or [],
         local_disks=local_disks,
         key=messages.Key(name=server["key_name"], public_key=server["public_key"]) if server["key_name"] else None,
         config_drive=server["config_drive"],
         metadata=orjson.loads(server["metadata"]),
         user_data=base64.b64decode(server["user_data"]) if server["user_data"] else None,
+    )
+
+
+def nic_of(nic: dict[str, Any]) -> messages.Nic:
+    """An interface for a guest, of what the server's row keeps of it."""
+    return messages.Nic(
+        port_id=nic["port_id"],
+        mac=nic["mac"],
+        network_id=nic["network_id"],
+        addresses=nic["addresses"],
+        tag=nic["tag"] or "",
     )

@@ -35,7 +35,7 @@ async def make(
         rows = []
         for entry in wanted:
             port = await _bind(op, entry["port"], owner, token) if entry["port"] else next(created)
-            rows.append(_nic(entry, port, security_groups))
+            rows.append(nic(entry, port, security_groups))
     except NetworkError as error:
         if error.status == 412:
             raise Passing(str(error)) from error
@@ -85,7 +85,7 @@ async def standby(op: Operation, host: str) -> None:
     token = await op.services.identity.token()
     hosts = {host}
     async with _explained(hosts):
-        for port in await _own(op, token):
+        for port in await own(op, token):
             hosts.add(port["binding:host_id"])
             if port["binding:host_id"] != host:
                 await _stand_by(op, port, host, token)
@@ -112,7 +112,7 @@ async def unstandby(op: Operation, host: str) -> None:
     token = await op.services.identity.token()
     hosts = {host}
     async with _explained(hosts):
-        for port in await _own(op, token):
+        for port in await own(op, token):
             hosts.add(port["binding:host_id"])
             if port["binding:host_id"] != host:
                 await op.services.network.delete_binding(port["id"], host, token)
@@ -123,7 +123,7 @@ async def move(op: Operation, host: str) -> None:
     token = await op.services.identity.token()
     hosts = {host}
     async with _explained(hosts):
-        for port in await _own(op, token):
+        for port in await own(op, token):
             bindings = await op.services.network.bindings(port["id"], token)
             active = next((one["host"] for one in bindings if one["status"] == "ACTIVE"), port["binding:host_id"])
             others = {one["host"] for one in bindings} - {active}
@@ -147,7 +147,7 @@ async def _move(op: Operation, port_id: str, active: str, others: set[str], host
         raise
 
 
-async def _own(op: Operation, token: str) -> list[dict[str, Any]]:
+async def own(op: Operation, token: str) -> list[dict[str, Any]]:
     """The server's interfaces that are still its own: ports can be deleted or given to others behind our back."""
     nics = [nic["port_id"] for nic in orjson.loads((await server_of(op))["nics"])]
     if not nics:
@@ -191,7 +191,8 @@ def _request(op: Operation, entry: dict[str, Any], owner: dict[str, str], groups
     return port
 
 
-def _nic(entry: dict[str, Any], port: dict[str, Any], security_groups: list[str]) -> dict[str, Any]:
+def nic(entry: dict[str, Any], port: dict[str, Any], security_groups: list[str]) -> dict[str, Any]:
+    """The interface as the server's row keeps it."""
     return {
         "port_id": port["id"],
         "network_id": port["network_id"],

@@ -20,11 +20,12 @@ async def requested(ctx: Context, asked: Any) -> list[dict[str, Any]]:
     if asked == "none":
         return []
     if asked == "auto" or asked is UNSAID or asked == []:
-        return await _default(ctx, allocate=asked == "auto")
-    return await _chosen(ctx, asked)
+        return await default(ctx, allocate=asked == "auto")
+    ctx.authorize(ATTACH)
+    return await chosen(ctx, asked)
 
 
-async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
+async def default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
     """The only network there is; several need a choice, and for `auto` the boot makes one where there is none."""
     known = await ctx.services.network.available(ctx.token.project_id or "", ctx.auth_token)
     found = [network for network in known if not network["router:external"]]
@@ -41,8 +42,8 @@ async def _default(ctx: Context, *, allocate: bool) -> list[dict[str, Any]]:
     return [{"network_id": None, "label": "", "port": None, "fixed_ip": None, "tag": None}]
 
 
-async def _chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    ctx.authorize(ATTACH)
+async def chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The networks and ports that were named."""
     wanted = {entry["uuid"] for entry in asked if entry.get("uuid") and not entry.get("port")}
     networks = {
         network["id"]: network
@@ -53,20 +54,20 @@ async def _chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, A
     for network in networks.values():
         if network["router:external"] and not network["shared"] and not ctx.may(EXTERNAL):
             raise Forbidden(f"It is not allowed to create an interface on external network {network['id']}")
-    chosen = []
+    found = []
     for place, entry in enumerate(asked):
         if entry.get("port"):
-            chosen.append(await _port(ctx, entry))
+            found.append(await _port(ctx, entry))
         elif entry.get("uuid"):
-            chosen.append(
+            found.append(
                 {**_entry(networks[entry["uuid"]]), "fixed_ip": entry.get("fixed_ip"), "tag": entry.get("tag")}
             )
         else:
             raise BadRequest(f"Invalid input for field/attribute server.networks[{place}]: give a uuid or a port.")
-    ports = [entry["port"] for entry in chosen if entry["port"]]
+    ports = [entry["port"] for entry in found if entry["port"]]
     if len(set(ports)) != len(ports):
         raise BadRequest("Invalid input for field/attribute server.networks: a port stands there twice.")
-    return chosen
+    return found
 
 
 async def _port(ctx: Context, entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The volumes of a server are shown with their tags."""
+"""The volumes and interfaces of a server are shown with their tags."""
 
 from kilonova.http.versions import Microversion, view
 
-version = Microversion("2.70", __doc__, [view("volume attachment", "new volume attachment").gains("tag")])
+version = Microversion("2.70", __doc__, [view("volume attachment", "new volume attachment", "interface").gains("tag")])

@@ -1,0 +1,1 @@
+"""Security groups of servers, which the network service keeps."""
