@@ -120,7 +120,8 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     and a shelved server leaves its host (0: at once, -1: never); for how many seconds per GiB of its memory a live
     migration may run, and how many may leave one host at a time (0: any number); how many seconds per GiB of an image
     the volume service has for replacing a volume's content by it, and as many again besides; for how many seconds a
-    guest's system may shut down by itself before its power is cut, unless its image says otherwise.
+    guest's system may shut down by itself before its power is cut, unless its image says otherwise; and for how many
+    seconds a deleted server can be restored (0: it is deleted at once).
     """
 
     resize_on_same_host: bool = False
@@ -130,6 +131,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     live_migrations_per_host: int = 4
     reimage_seconds: float = 20.0
     shutdown_seconds: float = 60.0
+    reclaim_seconds: float = 0.0
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):

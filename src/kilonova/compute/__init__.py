@@ -40,10 +40,17 @@ NOUNS = (
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (
     "migrations.controls",
+    "servers.backing_up",
+    "servers.deferring",
     "servers.evacuating",
+    "servers.halting",
     "servers.live_migrating",
+    "servers.locking",
+    "servers.passwords",
     "servers.rebuilding",
     "servers.imaging",
+    "servers.rescuing",
+    "servers.resetting",
     "servers.resizing",
     "servers.shelving",
     # Repeats some of the others.

@@ -43,6 +43,7 @@ GONE = {
     "/os-security-group-default-rules/{id}": ["GET", "DELETE"],
     "/os-tenant-networks": ["POST"],
     "/os-tenant-networks/{id}": ["DELETE"],
+    "/servers/{server_id}/action": ["POST resetNetwork"],
     "/servers/{server_id}/consoles": ["GET", "POST"],
     "/servers/{server_id}/consoles/{id}": ["GET", "DELETE"],
     "/servers/{server_id}/os-virtual-interfaces": ["GET"],

@@ -13,7 +13,7 @@ from msgspec import convert
 from kilonova import clock
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import choosing, landing, new_volumes, ports
-from kilonova.compute.operations.common import guest_of, server_of
+from kilonova.compute.operations.common import guest_of, server_of, zone_of
 from kilonova.compute.servers import model, placing, states
 from kilonova.compute.servers.placing import Destination
 from kilonova.hosts.messages import Spawn
@@ -104,7 +104,9 @@ async def spawn(op: Operation) -> None:
     found = await devices.of_server(op.db, str(op.server_id)) if op.params.get("devices") else []
     disks = [devices.disk_of(device) for device in found if device["volume_id"] is not None]
     local = devices.local_disks_of(found)
-    await landing.spawn(op, Spawn(guest=guest_of(await server_of(op), op.results["make ports"], disks, local)))
+    zone = await zone_of(op, choosing.claimed(op))
+    guest = guest_of(await server_of(op), op.results["make ports"], disks, local, zone)
+    await landing.spawn(op, Spawn(guest=guest))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from kilonova.compute.servers import model
+from kilonova.compute.zones import model as zones
 from kilonova.hosts import messages
 from kilonova.hosts.messages import Change, Command, Transfer
 from kilonova.hosts.transport import HostFailed
@@ -43,6 +44,12 @@ async def fence(op: Operation, tx: Transaction) -> None:
         raise LostLease(op.id)
 
 
+async def forget(op: Operation, tx: Transaction, *names: str) -> None:
+    """Keep none of these parameters, which are nobody's business any more, in the record of the operation."""
+    kept = {name: value for name, value in op.params.items() if name not in names}
+    await tx.execute("UPDATE operations SET params = $2 WHERE id = $1", op.id, orjson.dumps(kept).decode())
+
+
 async def command(op: Operation, host: str, step: str, verb: Change, *, timeout: float | None = None) -> Any:
     """Ask the host. What it cannot do, it says to users; which host it is, and its own words, to administrators."""
     try:
@@ -68,11 +75,17 @@ async def transfer_of(services: Services, image_id: str) -> Transfer:
     return Transfer(url=data_path(image_id), token=await services.identity.token())
 
 
+async def zone_of(op: Operation, host: str) -> str:
+    """The zone that a guest on the host is told of."""
+    return (await zones.zone_of_hosts(op.db, [host], op.services.config.scheduler.default_zone))[host]
+
+
 def guest_of(
     server: Row,
     nics: list[dict[str, Any]],
     disks: list[messages.Disk] | None = None,
     local_disks: list[messages.LocalDisk] | None = None,
+    zone: str = "",
 ) -> messages.Guest:
     flavor = orjson.loads(server["flavor"])
     properties = orjson.loads(server["image_properties"])
@@ -106,6 +119,10 @@ def guest_of(
         config_drive=server["config_drive"],
         metadata=orjson.loads(server["metadata"]),
         user_data=base64.b64decode(server["user_data"]) if server["user_data"] else None,
+        availability_zone=zone,
+        launch_index=server["launch_index"],
+        reservation_id=server["reservation_id"],
+        created_at=server["created_at"],
     )
 
 

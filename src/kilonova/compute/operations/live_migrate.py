@@ -16,7 +16,7 @@ from kilonova.compute.operations.choosing import claimed
 from kilonova.compute.operations.common import ask, command, fence, server_of
 from kilonova.compute.operations.moving import Move
 from kilonova.compute.operations.silence import PING, HostSilent
-from kilonova.compute.servers import model, states
+from kilonova.compute.servers import model
 from kilonova.hosts.messages import (
     Command,
     Expect,
@@ -135,7 +135,7 @@ async def unbind_ports(op: Operation) -> None:
 
 async def hand_over(op: Operation, tx: Transaction) -> None:
     server = await moving.hand_over(op, tx)
-    await model.settle(tx, server["id"], states.ACTIVE, states.RUNNING)
+    await model.settle(tx, server["id"], server["vm_state"], server["power_state"])
     if op.results.get(MIGRATE):
         await leftovers.leave_guest(op, tx, server["host"])
     await turns.leave(op, tx)

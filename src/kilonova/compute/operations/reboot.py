@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import silence
+from kilonova.compute.operations import silence, stopping
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import Reboot as RebootGuest
@@ -12,7 +12,7 @@ from kilonova.store import Transaction
 
 def _steps() -> tuple[Step, ...]:
     return (
-        Step("reboot guest", reboot, undo=None, why="a reboot leaves nothing to take back", deadline=300),
+        Step("reboot guest", reboot, undo=None, why="a reboot leaves nothing to take back", deadline=stopping.deadline),
         Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
     )
 
@@ -35,7 +35,9 @@ class HardReboot(Operation):
 
 async def reboot(op: Reboot | HardReboot) -> None:
     server = await server_of(op)
-    await silence.demand(op, server["host"], "reboot guest", RebootGuest(guest_id=server["id"], hard=op.hard))
+    takes = 0.0 if op.hard else stopping.grace(op)
+    verb = RebootGuest(guest_id=server["id"], hard=op.hard)
+    await silence.demand(op, server["host"], "reboot guest", verb, takes=takes)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

@@ -19,7 +19,8 @@ import orjson
 
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import silence
-from kilonova.compute.operations.common import fence, guest_of
+from kilonova.compute.operations.choosing import CLAIM
+from kilonova.compute.operations.common import fence, guest_of, zone_of
 from kilonova.compute.operations.silence import PING, HostSilent
 from kilonova.hosts.messages import Command, Disk, Guest, LookConnector
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable
@@ -236,7 +237,10 @@ _CONNECTOR = "SELECT connector FROM hypervisors WHERE host = $1"
 async def guest(op: Operation, server: Row, host: str | None = None) -> Guest:
     """The server's guest with all its disks, by the ways that its own host has, or this one."""
     found = await devices.of_server(op.db, server["id"])
-    return guest_of(server, orjson.loads(server["nics"]), _disks(found, host), devices.local_disks_of(found))
+    goes_to = op.results.get(CLAIM) or {"host": server["host"]}
+    zone = await zone_of(op, host or goes_to["host"])
+    nics = orjson.loads(server["nics"])
+    return guest_of(server, nics, _disks(found, host), devices.local_disks_of(found), zone)
 
 
 async def disks(op: Operation, host: str | None = None) -> list[Disk]:

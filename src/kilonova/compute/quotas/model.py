@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
 from kilonova.store import Reader, Transaction
 
@@ -35,9 +36,9 @@ UNION ALL SELECT {_USER} AS whose, resource, hard_limit FROM user_quotas WHERE p
 ORDER BY whose
 """
 _WHOSE = "project_id = $1 AND (CAST($2 AS TEXT) IS NULL OR user_id = $2)"
-_USAGE = """
+_USAGE = f"""
 SELECT COUNT(*) AS instances, COALESCE(SUM(vcpus), 0) AS cores, COALESCE(SUM(ram), 0) AS ram
-FROM servers WHERE project_id = $1 AND NOT deleted
+FROM servers WHERE project_id = $1 AND NOT deleted AND vm_state <> '{states.SOFT_DELETED}'
 """
 _GROUPS = f"SELECT COUNT(*) FROM server_groups WHERE {_WHOSE}"
 # The limit is one for each group, so the fullest group is what it is held against.
@@ -125,7 +126,7 @@ async def usage(reader: Reader, project_id: str, user_id: str | None = None) -> 
 
 
 async def server_usage(reader: Reader, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """A server counts from its creation until it is deleted."""
+    """A server counts from its creation until it is deleted, if only for a while."""
     if user_id is None:
         row = await reader.fetch_one(_USAGE, project_id)
     else:

@@ -10,7 +10,7 @@ from kilonova.compute.migrations.model import begin_move
 from kilonova.compute.servers import model, states
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, Conflict
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation, begin, requests
 from kilonova.operations import views as operations
 from kilonova.store import Reader, Row, Transaction
 
@@ -69,6 +69,20 @@ async def start(
     )
 
 
+async def note(ctx: Context, tx: Transaction, row: Row, action: str, words: str) -> None:
+    """Write down, in the server's history, what this very transaction does to it."""
+    await requests.note(
+        tx,
+        action=action,
+        words=words,
+        server_id=row["id"],
+        project_id=row["project_id"],
+        user_id=ctx.token.user_id,
+        request_id=ctx.request_id,
+        host=row["host"],
+    )
+
+
 async def start_move(
     ctx: Context, tx: Transaction, row: Row, operation: type[Operation], type: str, params: dict[str, Any]
 ) -> str:
@@ -103,3 +117,11 @@ async def check_state(tx: Transaction, row: Row, transition: states.Transition) 
     state = running.task_state if running else row["vm_state"]
     if running or state not in transition.allowed:
         raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in {word} {state}")
+
+
+# Whether the host of that name, and of that hypervisor, has the trait.
+HAS_TRAIT = """
+SELECT 1 FROM hypervisors h JOIN resource_providers p ON p.uuid = h.uuid
+JOIN provider_traits t ON t.provider_id = p.id AND t.trait = $3
+WHERE h.host = $1 AND h.hypervisor_hostname = $2
+"""

@@ -7,17 +7,14 @@ from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
-from kilonova.compute.block_devices import model as block_devices
-from kilonova.compute.operations import tell_guest
-from kilonova.compute.operations.delete import WITH_VOLUMES, Delete
+from kilonova.compute.operations import stopping, tell_guest
 from kilonova.compute.operations.reboot import HardReboot, Reboot
 from kilonova.compute.operations.start import Start
 from kilonova.compute.operations.stop import Stop
-from kilonova.compute.servers import acting, create, listing, model, pinning, schemas, views
+from kilonova.compute.servers import acting, create, deferring, listing, model, pinning, schemas, views
 from kilonova.http import Answer, Context
 from kilonova.http.pagination import next_link
 from kilonova.http.pieces import ANYTHING, address, is_true
-from kilonova.operations import request_cancel
 from kilonova.store import Row
 
 RULE = "os_compute_api:servers:"
@@ -118,16 +115,11 @@ _UPDATE_COLUMNS = {
 
 @api.route("DELETE", "/servers/{server_id}", checks=[RULE + "delete"], status=204)
 async def delete(ctx: Context, server_id: str) -> Answer:
-    """Delete a server, whatever else is happening to it."""
+    """Delete a server, whatever else is happening to it; if so configured, only for a while."""
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, server_id, rule=RULE + "delete", lock=True)
         acting.check_unlocked(ctx, row)
-        unfinished = await model.unfinished(tx, server_id)
-        if all(operation["kind"] != Delete.kind for operation in unfinished):
-            for operation in unfinished:
-                await request_cancel(tx, operation["id"])
-            without = frozenset() if await block_devices.has_volumes(tx, server_id) else WITH_VOLUMES
-            await acting.start(ctx, tx, row, Delete, without=without)
+        await deferring.delete(ctx, tx, row)
     return Answer()
 
 
@@ -143,7 +135,8 @@ async def start(ctx: Context, server_id: str) -> Answer:
 @api.action("os-stop", body=ANYTHING, checks=["os_compute_api:servers:stop"], status=202)
 async def stop(ctx: Context, server_id: str) -> Answer:
     """Stop a running server."""
-    return await acting.act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop")
+    params_of = stopping.params_of
+    return await acting.act(ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop", params_of=params_of)
 
 
 @api.action("reboot", body=schemas.REBOOT, checks=["os_compute_api:servers:reboot"], status=202)

@@ -10,9 +10,10 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import images
 from kilonova.compute.operations.create_image import CreateImage, CreateVolumeImage
-from kilonova.compute.servers import acting, create, model
+from kilonova.compute.servers import acting, create, model, states
 from kilonova.http import Answer, Context
 from kilonova.http.client import Refused, Unreachable
+from kilonova.http.errors import Conflict
 from kilonova.http.pieces import METADATA, NAME, Schema, closed
 from kilonova.operations.states import CANCELLED, FAILED, UNDOING
 from kilonova.store import Row
@@ -41,19 +42,21 @@ async def create_image(ctx: Context, server_id: str) -> Answer:
         volume_backed = devices.is_volume_backed(row)
         if volume_backed:
             ctx.authorize(OF_VOLUMES, model.target(row))
+            if row["vm_state"] == states.PAUSED:
+                raise Conflict(f"Cannot 'createImage' instance {server_id} while it is in vm_state {states.PAUSED}")
         if not dry_run.asked(ctx):
             operation = CreateVolumeImage if volume_backed else CreateImage
             operation_id = await acting.start(ctx, tx, row, operation, params)
     if dry_run.asked(ctx):
         return await dry_run.answer(ctx, model.target(row), [])
     image_id = images.snapshot_id(operation_id)
-    await _show_early(ctx, operation_id, row, params)
+    await show_early(ctx, operation_id, row, params)
     if ctx.behaves(SAYS_ID):
         return Answer({"image_id": image_id})
     return Answer(headers={"Location": ctx.bookmark(f"/images/{image_id}")})
 
 
-async def _show_early(ctx: Context, operation_id: str, row: Row, params: dict[str, Any]) -> None:
+async def show_early(ctx: Context, operation_id: str, row: Row, params: dict[str, Any]) -> None:
     """Have the image there when the caller looks for it. Should that fail, the operation sees to it anyway.
 
     One that has failed already is about to delete the image, or has done so just before.

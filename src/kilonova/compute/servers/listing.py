@@ -165,6 +165,8 @@ def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
         conditions.add("deleted" if is_true(asked["deleted"][-1]) else "NOT deleted")
     elif since is None and before is None and "DELETED" not in map(str.upper, asked.get("status", [])):
         conditions.add("NOT deleted")
+        if "vm_state" not in asked and "SOFT_DELETED" not in map(str.upper, asked.get("status", [])):
+            conditions.add("vm_state <> ?", states.SOFT_DELETED)
 
 
 def _pattern(key: str, value: str) -> str:

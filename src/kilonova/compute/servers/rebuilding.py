@@ -172,7 +172,7 @@ async def _check_replaceable(ctx: Context, row: Row, volume: dict[str, Any], ima
     needed = max(image["min_disk"] * 2**30, image["size"] or 0, image.get("virtual_size") or 0)
     if needed > volume["size"] * 2**30:
         raise BadRequest(f"Volume {volume['id']} is too small for the image: it has {volume['size']} GiB.")
-    if await ctx.db.fetch_value(_HAS_TRAIT, row["host"], row["hypervisor_hostname"], TRAIT) is None:
+    if await ctx.db.fetch_value(acting.HAS_TRAIT, row["host"], row["hypervisor_hostname"], TRAIT) is None:
         raise Conflict(
             "The server's host cannot rebuild servers that boot from volumes: its resource provider lacks the trait"
             f" {TRAIT}."
@@ -181,13 +181,6 @@ async def _check_replaceable(ctx: Context, row: Row, volume: dict[str, Any], ima
         await ctx.services.volume.demand(REIMAGE)
     except TooOld as error:
         raise Conflict(str(error)) from None
-
-
-_HAS_TRAIT = """
-SELECT 1 FROM hypervisors h JOIN resource_providers p ON p.uuid = h.uuid
-JOIN provider_traits t ON t.provider_id = p.id AND t.trait = $3
-WHERE h.host = $1 AND h.hypervisor_hostname = $2
-"""
 
 
 def _flavor(row: Row) -> dict[str, Any]:

@@ -10,7 +10,10 @@ _ROUTES = (
     *("GET /servers", "POST /servers", "GET /servers/detail", "GET /servers/{server_id}"),
     *("PUT /servers/{server_id}", "DELETE /servers/{server_id}"),
 )
-_ACTIONS = ("confirmResize", "revertResize", "reboot", "resize", "rebuild", "createImage", "os-start", "os-stop")
+_ACTIONS = (
+    *("confirmResize", "revertResize", "reboot", "resize", "rebuild", "createImage", "os-start", "os-stop"),
+    "trigger_crash_dump",
+)
 
 # Their keys there.
 ROUTES = [

@@ -1,4 +1,4 @@
-"""The metadata of images is asked of the image service; its limit leaves with it, also for `createImage`."""
+"""The metadata of images is asked of the image service; its limit leaves with it, also for images of servers."""
 
 from kilonova.compute.servers.imaging import UNLIMITED
 from kilonova.http.versions import Microversion, behaviour, route, view

@@ -1,4 +1,4 @@
-"""The answer to `createImage` says the new image's id, in place of a `Location`."""
+"""The answers to `createImage` and `createBackup` say the new image's id, in place of a `Location`."""
 
 from kilonova.compute.servers.imaging import SAYS_ID
 from kilonova.http.versions import Microversion, behaviour

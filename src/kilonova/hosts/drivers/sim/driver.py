@@ -59,6 +59,7 @@ TRAITS = [
     "COMPUTE_STORAGE_BUS_SCSI",
     "COMPUTE_STORAGE_BUS_VIRTIO",
     "COMPUTE_REBUILD_BFV",
+    "COMPUTE_RESCUE_BFV",
     "COMPUTE_VOLUME_ATTACH_WITH_TAG",
     "COMPUTE_DEVICE_TAGGING",
     "COMPUTE_VOLUME_EXTEND",
@@ -150,21 +151,32 @@ class SimDriver:
 
     async def rescue(self, guest_id: str, image: Image | None, data: Transfer | None, password: str = "") -> GuestState:
         await self._pass("rescue")
-        self._store.set_power(self._host, guest_id, "running", boots=1)
-        return self._guest(guest_id)
+        guest = self._spec(guest_id)
+        if self._store.rescue(self._host, guest_id) is None:
+            if image is None and guest.image is None:
+                raise DriverError(f"guest {guest_id} boots from a volume: it needs an image to be rescued with")
+            self._check_writers(guest)
+            self._store.set_rescue(self._host, guest_id, image.id if image else "")
+            self._store.set_power(self._host, guest_id, "running", boots=1)
+        return self._started(guest_id)
 
     async def unrescue(self, guest_id: str) -> GuestState:
         await self._pass("unrescue")
-        self._store.set_power(self._host, guest_id, "running", boots=1)
-        return self._guest(guest_id)
+        self._spec(guest_id)
+        if self._store.rescue(self._host, guest_id) is not None:
+            self._store.set_rescue(self._host, guest_id, None)
+            self._store.set_power(self._host, guest_id, "running", boots=1)
+        return self._started(guest_id)
 
     async def set_password(self, guest_id: str, user: str, password: str) -> None:
         await self._pass("set_password")
         self._running(guest_id)
 
     async def crash_dump(self, guest_id: str) -> None:
+        """The system writes its dump, and boots."""
         await self._pass("crash_dump")
         self._running(guest_id)
+        self._store.set_power(self._host, guest_id, "running", boots=1)
 
     async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState:
         await self._pass("attach_nic")
@@ -391,7 +403,8 @@ class SimDriver:
         if guest.power == "running":
             return guest
         self._check_writers(self._spec(guest_id))
-        self._store.set_power(self._host, guest_id, "running", boots=1)
+        goes_on = guest.power in ("paused", "suspended")
+        self._store.set_power(self._host, guest_id, "running", boots=0 if goes_on else 1)
         return self._guest(guest_id)
 
     def _running(self, guest_id: str) -> GuestState:
@@ -409,6 +422,7 @@ class SimDriver:
 
     def _going_on(self, guest_id: str, power: Power) -> GuestState:
         if self._guest(guest_id).power == power:
+            self._check_writers(self._spec(guest_id))
             self._store.set_power(self._host, guest_id, "running")
         return self._running(guest_id)
 

@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS guests (
     boots INTEGER NOT NULL,
     disk TEXT NOT NULL DEFAULT '',
     volumes TEXT NOT NULL DEFAULT '',
+    rescue TEXT,
     PRIMARY KEY (host, id)
 );
 CREATE TABLE IF NOT EXISTS kept (
@@ -77,6 +78,7 @@ _ADDED = (
     ("rules", "chance", "REAL", ""),
     ("guests", "volumes", "TEXT NOT NULL DEFAULT ''", ""),
     ("kept", "volumes", "TEXT NOT NULL DEFAULT ''", ""),
+    ("guests", "rescue", "TEXT", ""),
 )
 
 _STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, volumes"
@@ -158,6 +160,15 @@ class SimStore:
             (power, boots, host, guest_id),
         )
 
+    def rescue(self, host: str, guest_id: str) -> str | None:
+        """The image that the guest is being rescued with, if it is; nothing of it where it is its own."""
+        sql = "SELECT rescue FROM guests WHERE host = ? AND id = ?"
+        row = self.connection.execute(sql, (host, guest_id)).fetchone()
+        return None if row is None else row[0]
+
+    def set_rescue(self, host: str, guest_id: str, image_id: str | None) -> None:
+        self.connection.execute("UPDATE guests SET rescue = ? WHERE host = ? AND id = ?", (image_id, host, guest_id))
+
     def guest(self, host: str, guest_id: str) -> GuestState | None:
         sql = f"SELECT {_STATE} FROM guests WHERE host = ? AND id = ?"
         row = self.connection.execute(sql, (host, guest_id)).fetchone()
@@ -179,7 +190,8 @@ class SimStore:
     def writers(self, volume_id: str) -> list[tuple[str, Guest]]:
         """The guests that run with the volume, and the hosts they are on."""
         rows = self.connection.execute(
-            "SELECT host, spec FROM guests WHERE volumes LIKE '%' || ? || '%' AND power = 'running'", (volume_id,)
+            "SELECT host, spec FROM guests WHERE volumes LIKE '%' || ? || '%' AND power IN ('running', 'paused')",
+            (volume_id,),
         )
         return [(host, messages.decode_guest(spec)) for host, spec in rows]
 
