@@ -356,6 +356,8 @@ class Process:
         from kilonova.volume.operations.common import LANE
 
         services, settings = self.services, self.config.operations
+        if not self.config.volume.url:
+            await self._start_exports(stack)
         if self.roles.whole and (left := await free_all(services.db)):
             log.info("going on with operations that an earlier process left", extra={"operations": left})
         for lane in ("", LANE):
@@ -373,6 +375,15 @@ class Process:
         self._in_background(stack, attend(services))
         self._in_background(stack, Pusher(services.db, services.hosts).run())
         self._in_background(stack, self._warm())
+
+    async def _start_exports(self, stack: AsyncExitStack) -> None:
+        """Guests that reach their volumes do so through a daemon, which may have died while nobody looked."""
+        from kilonova.volume.exports.keeper import Keeper
+
+        keeper = Keeper(self.config, self.services.db)
+        await keeper.recover()
+        stack.push_async_callback(keeper.close)
+        self._in_background(stack, keeper.watch())
 
     async def _warm(self) -> None:
         """What is heavy and not needed for an answer loads after the first ones."""

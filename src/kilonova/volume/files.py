@@ -139,13 +139,21 @@ class Part:
 
     async def copy(self, source: Path, moved: Moved) -> None:
         """Write what another file has, as far as there is room; or share its blocks where the file system can."""
+        if await self.share(source):
+            return
         fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if await in_thread(self._clone, fd):
-                return
             for offset, length in _extents(fd, self.size):
                 await in_thread(self._transfer, fd, offset, length)
                 await moved(offset + length)
+        finally:
+            os.close(fd)
+
+    async def share(self, source: Path) -> bool:
+        """Share the blocks of another file as it is at one moment; False where the file system cannot."""
+        fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return await in_thread(self._clone, fd)
         finally:
             os.close(fd)
 

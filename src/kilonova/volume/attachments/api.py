@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.http import Answer, Context
-from kilonova.http.errors import BadRequest
+from kilonova.http.errors import BadRequest, Unavailable
 from kilonova.http.pagination import next_link
 from kilonova.http.pieces import ANYTHING
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import api
 from kilonova.volume.attachments import connecting, guarding, listing, model, schemas, views
+from kilonova.volume.exports import attaching as exports
 from kilonova.volume.volumes import model as volumes
 
 __all__ = ["views"]
@@ -53,6 +54,7 @@ async def create(ctx: Context) -> Answer:
     """Reserve a volume for a server; with a connector, connect it to the server's host."""
     asked = ctx.body["attachment"]
     connector, server_id = asked.get("connector") or {}, asked.get("instance_uuid")
+    address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
         volume = await volumes.find(ctx, tx, asked["volume_uuid"], rule=CREATE, lock=True)
         there = await model.of_volume(tx, volume["id"])
@@ -62,8 +64,9 @@ async def create(ctx: Context) -> Answer:
         mode = connecting.mode_of(volume, asked.get("mode") or connector.get("mode"))
         row = await model.create(tx, _new(ctx, volume, server_id, mode))
         if connector:
-            row = await _connect(ctx, tx, volume, row, connector)
+            row = await _connect(ctx, tx, volume, row, connector, address)
         await volumes.derive_status(tx, volume["id"])
+    await _export(ctx, row)
     return Answer({"attachment": ctx.render("attachment detail", row)})
 
 
@@ -85,12 +88,14 @@ async def show(ctx: Context, attachment_id: str) -> Answer:
 async def update(ctx: Context, attachment_id: str) -> Answer:
     """Connect a reserved volume to a host."""
     connector = ctx.body["attachment"]["connector"]
+    address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
         volume, row = await _locked(ctx, tx, attachment_id, UPDATE)
         if row["status"] == model.ATTACHED and row["connector"] is not None:
             raise BadRequest(f"Invalid volume attachment: attachment {attachment_id} is in use; make another one.")
-        row = await _connect(ctx, tx, volume, row, connector)
+        row = await _connect(ctx, tx, volume, row, connector, address)
         await volumes.derive_status(tx, volume["id"])
+    await _export(ctx, row)
     return Answer({"attachment": ctx.render("attachment detail", row)})
 
 
@@ -107,7 +112,9 @@ async def complete(ctx: Context, attachment_id: str) -> None:
 @api.route("DELETE", ATTACHMENT, checks=[DELETE], query={})
 async def delete(ctx: Context, attachment_id: str) -> Answer:
     """Give a volume back. The answer has the volume's other attachments."""
-    await guarding.check_unused(ctx, await model.find(ctx, ctx.db, attachment_id, rule=DELETE))
+    row = await model.find(ctx, ctx.db, attachment_id, rule=DELETE)
+    await guarding.check_unused(ctx, row)
+    await exports.cut(ctx, [row])
     async with ctx.db.transaction() as tx:
         volume, _ = await _locked(ctx, tx, attachment_id, DELETE)
         await model.delete(tx, attachment_id)
@@ -138,10 +145,26 @@ def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
     }
 
 
-async def _connect(ctx: Context, tx: Transaction, volume: Row, row: Row, connector: dict[str, Any]) -> Row:
+async def _connect(
+    ctx: Context, tx: Transaction, volume: Row, row: Row, connector: dict[str, Any], address: dict[str, Any] | None
+) -> Row:
     mode = connecting.mode_of(volume, connector.get("mode") or row["mode"])
-    connection = connecting.connection_of(volume, row["id"], mode, ctx.services.config)
+    way = exports.way(address, row["id"]) if address else None
+    connection = connecting.connection_of(volume, row["id"], mode, ctx.services.config, way)
     return await model.connect(tx, row, connector, mode, connection)
+
+
+async def _export(ctx: Context, row: Row) -> None:
+    """An attachment whose way leads nowhere is only reserved again."""
+    if not exports.is_export(row):
+        return
+    try:
+        await exports.bring(ctx, row["volume_id"])
+    except Unavailable:
+        async with ctx.db.transaction() as tx:
+            await model.disconnect(tx, row["id"])
+            await volumes.derive_status(tx, row["volume_id"])
+        raise
 
 
 async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Row, Row]:

@@ -47,13 +47,15 @@ def mode_of(volume: Row, asked: str | None) -> str:
     return asked or (READ_ONLY if volume["readonly"] else WRITABLE)
 
 
-def connection_of(volume: Row, attachment_id: str, mode: str, config: Config) -> dict[str, Any]:
-    """The way to the volume, all on one level as the API shows it."""
+def connection_of(
+    volume: Row, attachment_id: str, mode: str, config: Config, way: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The way to the volume, all on one level as the API shows it: by its file, or by another `way`."""
     if volume["data_id"] is None or volume["status"] in _UNSETTLED:
         raise BadRequest(f"Invalid volume: Volume {volume['id']} has no content, or is about to get other content.")
+    path = str(VolumeFiles.of(config).volume(volume["id"], volume["data_id"]))
     return {
-        "driver_volume_type": DRIVER,
-        "device_path": str(VolumeFiles.of(config).volume(volume["id"], volume["data_id"])),
+        **(way or {"driver_volume_type": DRIVER, "device_path": path}),
         "format": "raw",
         "access_mode": mode,
         "size": volume["size"],

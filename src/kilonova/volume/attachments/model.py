@@ -70,6 +70,18 @@ async def connect(tx: Transaction, row: Row, connector: dict[str, Any], mode: st
     return made
 
 
+async def disconnect(tx: Transaction, attachment_id: str) -> None:
+    """Take the way back that `connect` gave."""
+    await tx.execute(
+        "UPDATE volume_attachments SET status = $2, host = NULL, connector = NULL, connection = NULL, updated_at = $3"
+        " WHERE id = $1 AND status = $4",
+        attachment_id,
+        RESERVED,
+        clock.now(),
+        ATTACHING,
+    )
+
+
 async def complete(tx: Transaction, attachment_id: str) -> None:
     await tx.execute(
         "UPDATE volume_attachments SET status = $2, attached_at = $3, updated_at = $3 WHERE id = $1",

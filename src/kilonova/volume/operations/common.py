@@ -13,6 +13,8 @@ from kilonova.image.client import ImageError
 from kilonova.operations import Failed, Operation, Passing
 from kilonova.store import Row, Transaction
 from kilonova.volume.conversion import Unacceptable
+from kilonova.volume.exports.daemon import DaemonError
+from kilonova.volume.exports.keeper import Busy, Keeper
 from kilonova.volume.files import TooBig, VolumeFiles
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ async def clear(op: Operation, ident: str) -> None:
 
 async def clear_all(op: Operation, ident: str) -> None:
     """Remove all that the operation has written for the volume or snapshot. For undo: it goes forward no more."""
+    await keeper_of(op).stop_copy(op.id)
     await files_of(op).remove_all(f"{ident}.{op.id}")
 
 
@@ -74,6 +77,28 @@ async def _row_of(op: Operation, tx: Transaction | None, table: str, ident: str)
     if row is None:
         raise Failed(f"{ident} was deleted meanwhile.")
     return row
+
+
+def keeper_of(op: Operation) -> Keeper:
+    return Keeper(op.services.config, op.db)
+
+
+@asynccontextmanager
+async def apart(op: Operation, volume_id: str) -> AsyncIterator[None]:
+    """For changes of a file itself: hosts that reach the volume wait meanwhile, and see it changed afterwards."""
+    keeper = keeper_of(op)
+    if not keeper.was_used:
+        yield
+        return
+    try:
+        async with keeper.suspended(volume_id):
+            yield
+    except Busy as error:
+        raise Waiting(str(error)) from error
+
+
+class Waiting(Exception):
+    """For what takes as long as it takes."""
 
 
 class Progress:
@@ -102,13 +127,15 @@ async def explained(op: Operation) -> AsyncIterator[None]:
     """Failures of content and of the image service in words for users; what may pass is tried again, not for ever."""
     try:
         yield
+    except Waiting as error:
+        raise Passing(str(error)) from error
     except (TooBig, Unacceptable) as error:
         raise Failed(f"The content could not be written: {error}.") from error
     except ImageError as error:
         raise Failed(f"The image service refused: {error}") from error
     except FileNotFoundError as error:
         raise Failed("The content of the volume is missing.", fault=str(error)) from error
-    except (Unreachable, Passing, OSError) as error:
+    except (Unreachable, Passing, OSError, DaemonError) as error:
         if op.attempt >= TRIES:
             raise Failed(f"Given up after {TRIES} times: {_words(error)}", fault=str(error)) from error
         raise Passing(_words(error)) from error

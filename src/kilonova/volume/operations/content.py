@@ -14,7 +14,7 @@ from kilonova.operations import Failed, Operation
 from kilonova.store import Row
 from kilonova.volume import conversion
 from kilonova.volume.files import GIB, Part, TooBig, turn
-from kilonova.volume.operations.common import Progress, clear, explained, files_of, new_data
+from kilonova.volume.operations.common import Progress, clear, explained, files_of, keeper_of, new_data
 
 # For the image service to send more of an image.
 CHUNK_SECONDS = 60.0
@@ -82,9 +82,20 @@ async def _from_copy(op: Operation, part: Part, kind: str, ident: str, progress:
     if row is None or row["data_id"] is None:
         raise Failed(f"The {kind} {ident} to copy could not be found.")
     progress.total = part.size
-    await part.copy(_place(op, kind, ident, row["data_id"]), progress.moved)
+    source = _place(op, kind, ident, row["data_id"])
+    if kind != VOLUME or not await copy_in_use(op, ident, row["data_id"], source, part, progress):
+        await part.copy(source, progress.moved)
     known = row["image_metadata"]
     return {"bootable": row["bootable"], "image_metadata": orjson.loads(known) if known else None}
+
+
+async def copy_in_use(
+    op: Operation, volume_id: str, data_id: str, source: Path, part: Part, progress: Progress
+) -> bool:
+    """Copy a volume that hosts may write to as it is at one moment. False: no host reaches it."""
+    if await part.share(source):
+        return True
+    return await keeper_of(op).copy(op.id, volume_id, data_id, part.path, part.size, progress.moved)
 
 
 async def _from_image(op: Operation, part: Part, image_id: str, progress: Progress) -> About:

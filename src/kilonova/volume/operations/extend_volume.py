@@ -7,7 +7,7 @@ from pathlib import Path
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 from kilonova.volume.files import GIB, in_thread, resize
-from kilonova.volume.operations.common import LANE, explained, files_of, volume_of
+from kilonova.volume.operations.common import COPY_SECONDS, LANE, apart, explained, files_of, volume_of
 from kilonova.volume.operations.tell_compute import EXTENDED, begin_telling
 from kilonova.volume.volumes import model
 
@@ -24,7 +24,8 @@ class ExtendVolume(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("grow content", grow, undo=shrink, deadline=300),
+            # As long as a copy of it is being made.
+            Step("grow content", grow, undo=shrink, deadline=COPY_SECONDS),
             Step(
                 "settle",
                 settle,
@@ -43,14 +44,16 @@ class ExtendVolume(Operation):
 
 async def grow(op: Operation) -> None:
     volume = await volume_of(op)
-    async with explained(op):
+    async with explained(op), apart(op, volume["id"]):
         await in_thread(resize, _content(op, volume), op.params["size"] * GIB)
 
 
 async def shrink(op: Operation) -> None:
     """Nobody was told that it had grown, so that nobody has written there. One that is gone needs nothing."""
     try:
-        await in_thread(resize, _content(op, await volume_of(op)), op.params["before"] * GIB)
+        volume = await volume_of(op)
+        async with apart(op, volume["id"]):
+            await in_thread(resize, _content(op, volume), op.params["before"] * GIB)
     except (Failed, FileNotFoundError):
         pass
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kilonova.image.client import ImageClient, ImageError
 from kilonova.operations import Failed, Operation, Passing, Step
-from kilonova.store import Transaction
+from kilonova.store import Row, Transaction
 from kilonova.volume import conversion
 from kilonova.volume.files import BLOCK, in_thread, turn
+from kilonova.volume.operations import content
 from kilonova.volume.operations.common import (
     COPY_SECONDS,
     LANE,
@@ -20,6 +22,7 @@ from kilonova.volume.operations.common import (
     clear_all,
     explained,
     files_of,
+    keeper_of,
     new_data,
     volume_of,
 )
@@ -86,7 +89,6 @@ async def _unprotect(images: ImageClient, image_id: str, token: str) -> None:
 
 async def upload(op: Operation) -> None:
     volume, image = await volume_of(op), op.params["image"]
-    source = files_of(op).volume(volume["id"], volume["data_id"])
     token = await op.services.identity.token()
     async with explained(op), turn(op.services.config):
         found = await op.services.image.show(image["id"], token)
@@ -94,13 +96,14 @@ async def upload(op: Operation) -> None:
             raise Failed(f"Image {image['id']} was deleted while the volume was uploaded.")
         if found["status"] == "active":
             return  # by an earlier run of this step
-        if image["disk_format"] not in conversion.PLAIN:
-            source = await _converted(op, source, image["disk_format"])
         progress = Progress(op, "volumes", volume["id"])
-        progress.total = source.stat().st_size
-        await op.services.image.upload(image["id"], _read(source, progress), token)
-    if source.parent == files_of(op).parts:
-        await files_of(op).remove(source)
+        async with _still(op, volume, progress) as source:
+            if image["disk_format"] not in conversion.PLAIN:
+                source = await _converted(op, source, image["disk_format"])
+            progress.total = source.stat().st_size
+            await op.services.image.upload(image["id"], _read(source, progress), token)
+            if source.parent == files_of(op).parts:
+                await files_of(op).remove(source)
 
 
 async def remove_converted(op: Operation) -> None:
@@ -109,6 +112,21 @@ async def remove_converted(op: Operation) -> None:
 
 async def settle(op: Operation, tx: Transaction) -> None:
     await model.leave(tx, op.params["volume_id"], ACTION)
+
+
+@asynccontextmanager
+async def _still(op: Operation, volume: Row, progress: Progress) -> AsyncIterator[Path]:
+    """The content as it is at one moment: of a volume that hosts reach a copy, for the time of the block."""
+    files, volume_id = files_of(op), volume["id"]
+    source = files.volume(volume_id, volume["data_id"])
+    if not keeper_of(op).was_used:
+        yield source
+        return
+    await clear(op, volume_id)
+    async with files.aside(f"{volume_id}.{new_data(op)}", source.stat().st_size) as part:
+        progress.total = part.size
+        copied = await content.copy_in_use(op, volume_id, volume["data_id"], source, part, progress)
+        yield part.path if copied else source
 
 
 async def _converted(op: Operation, source: Path, disk_format: str) -> Path:

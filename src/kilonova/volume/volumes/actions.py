@@ -11,6 +11,7 @@ from kilonova.operations import Operation, begin
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
 from kilonova.volume.backend import BACKEND
+from kilonova.volume.exports import attaching as exports
 from kilonova.volume.operations.extend_volume import ExtendVolume
 from kilonova.volume.operations.reimage_volume import ReimageVolume
 from kilonova.volume.operations.revert_volume import RevertVolume
@@ -182,6 +183,7 @@ async def reset_status(ctx: Context, volume_id: str) -> None:
         elif asked.get("attach_status") and await model.settled(tx, volume_id) != states.IN_USE:
             raise BadRequest(f"Invalid volume: Volume {volume_id} has no attachment, so that no server has it.")
         await model.set_status(tx, volume_id, asked.get("status") or volume["status"])
+    await exports.settle(ctx, volume_id)
 
 
 async def _check_unconnected(reader: Reader, volume: Row) -> None:

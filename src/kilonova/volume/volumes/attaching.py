@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import orjson
+
 from kilonova.http import Answer, Context
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.pieces import ANYTHING
@@ -10,6 +14,7 @@ from kilonova.store import Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
 from kilonova.volume.attachments import connecting, guarding
 from kilonova.volume.attachments import model as attachments
+from kilonova.volume.exports import attaching as exports
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
 
@@ -57,15 +62,19 @@ async def attach(ctx: Context, volume_id: str) -> None:
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "attach", lock=True)
         states.check(volume, "os-attach")
-        connecting.check_alone(volume, await attachments.of_volume(tx, volume_id), server_id)
+        there = await attachments.of_volume(tx, volume_id)
+        early = next((row for row in there if _is_early(row)), None)
+        connecting.check_alone(volume, [row for row in there if row is not early], server_id)
+        if early is not None:
+            await attachments.delete(tx, early["id"])
         row = {
-            "id": new_id(),
+            **(early or {"id": new_id()}),
             "volume_id": volume_id,
             "project_id": volume["project_id"],
             "server_id": server_id,
             "status": attachments.ATTACHED,
             "mode": connecting.mode_of(volume, asked.get("mode")),
-            "host": host,
+            "host": host or (early["host"] if early else None),
             "mountpoint": asked["mountpoint"],
             "created_at": ctx.now,
             "updated_at": ctx.now,
@@ -84,6 +93,7 @@ async def detach(ctx: Context, volume_id: str) -> None:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "detach", lock=True)
         states.check(volume, "os-detach")
         await _detach(tx, volume, asked.get("attachment_id"), unused)
+    await exports.settle(ctx, volume_id)
 
 
 @api.action("os-force_detach", at=VOLUME_ACTION, checks=[FORCE], body=schemas.FORCE_DETACH, status=202)
@@ -96,6 +106,7 @@ async def force_detach(ctx: Context, volume_id: str) -> None:
         await _detach(tx, volume, asked.get("attachment_id"), unused)
         if volume["status"] not in states.BUSY:
             await model.set_status(tx, volume_id, await model.settled(tx, volume_id))
+    await exports.settle(ctx, volume_id)
 
 
 @api.action(
@@ -110,9 +121,54 @@ async def initialize_connection(ctx: Context, volume_id: str) -> Answer:
     connector = ctx.body["os-initialize_connection"]["connector"]
     volume = await model.find(ctx, ctx.db, volume_id, rule=RULE + "initialize_connection")
     mode = connecting.mode_of(volume, connector.get("mode"))
-    way = connecting.connection_of(volume, "", mode, ctx.services.config)
+    address = await exports.address_for(ctx, connector)
+    if address is not None:
+        way = await _export(ctx, volume_id, connector, mode, address)
+    else:
+        way = connecting.connection_of(volume, "", mode, ctx.services.config)
     kind = way.pop("driver_volume_type")
     return Answer({"connection_info": {"driver_volume_type": kind, "data": way}})
+
+
+async def _export(
+    ctx: Context, volume_id: str, connector: dict[str, Any], mode: str, address: dict[str, Any]
+) -> dict[str, Any]:
+    """An export is somebody's: the attachment of the same host, or one that os-attach will say more of."""
+    async with ctx.db.transaction() as tx:
+        volume = await model.find(ctx, tx, volume_id, rule=RULE + "initialize_connection", lock=True)
+        there = await attachments.of_volume(tx, volume_id)
+        row = next((one for one in there if exports.is_export(one) and _is_of(one, connector)), None)
+        if row is None:
+            ident = new_id()
+            way = connecting.connection_of(volume, ident, mode, ctx.services.config, exports.way(address, ident))
+            row = await attachments.create(
+                tx,
+                {
+                    "id": ident,
+                    "volume_id": volume_id,
+                    "project_id": volume["project_id"],
+                    "status": attachments.ATTACHING,
+                    "mode": mode,
+                    "host": attachments.host_of(connector),
+                    "connector": orjson.dumps(connector).decode(),
+                    "connection": orjson.dumps(way).decode(),
+                    "created_at": ctx.now,
+                    "updated_at": ctx.now,
+                },
+            )
+            await model.derive_status(tx, volume_id)
+    await exports.bring(ctx, volume_id)
+    found: dict[str, Any] = orjson.loads(row["connection"])
+    return found
+
+
+def _is_of(row: Row, connector: dict[str, Any] | None) -> bool:
+    return connector is None or row["host"] == attachments.host_of(connector)
+
+
+def _is_early(row: Row) -> bool:
+    """A connection that was made before anybody said for what."""
+    return row["server_id"] is None and row["status"] == attachments.ATTACHING and exports.is_export(row)
 
 
 @api.action(
@@ -124,7 +180,18 @@ async def initialize_connection(ctx: Context, volume_id: str) -> Answer:
 )
 async def terminate_connection(ctx: Context, volume_id: str) -> None:
     """Say that a host does not reach a volume any more; a file needs nothing for that."""
-    await check_unused(ctx, volume_id, RULE + "terminate_connection", None)
+    connector = ctx.body["os-terminate_connection"].get("connector")
+    unused = await check_unused(ctx, volume_id, RULE + "terminate_connection", None)
+    there = [row for row in await attachments.of_volume(ctx.db, volume_id) if row["id"] in unused]
+    found = [row for row in there if exports.is_export(row) and _is_of(row, connector)]
+    await exports.cut(ctx, found)
+    if any(_is_early(row) for row in found):
+        async with ctx.db.transaction() as tx:
+            await model.find(ctx, tx, volume_id, rule=RULE + "terminate_connection", lock=True)
+            for row in found:
+                if _is_early(row):
+                    await attachments.delete(tx, row["id"])
+            await model.derive_status(tx, volume_id)
 
 
 async def _move(ctx: Context, volume_id: str, action: str, rule: str) -> None:

@@ -1,0 +1,268 @@
+"""The process that exports volumes: qemu-storage-daemon, in a session of its own, so that it outlives whoever began it.
+
+Every process of the control plane on the machine may speak to it, one at a time: a lock in its directory says whose
+turn it is. What it exports is nowhere but in its memory; the database says what that should be (see `keeper`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qemu.qmp import QMPClient
+
+    from kilonova.config import Config
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "qemu-storage-daemon"
+# For the daemon to answer, and for others to have their turn with it.
+_SECONDS = 30.0
+_TURN_SECONDS = 60.0
+_LOOK_SECONDS = 0.01
+_LOCK, _SOCKET, _PID, _ADDRESS = "lock", "socket", "pid", "address"
+
+
+class DaemonError(Exception):
+    """It cannot be started, or does not do what it is told."""
+
+
+class Refusal(DaemonError):
+    """It said no, for its own reasons."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class Daemon:
+    """In a directory: the lock, the daemon's socket and process id, and the address where it listens."""
+
+    def __init__(self, directory: Path, host: str, port: int) -> None:
+        self.directory = directory
+        self._host = host
+        self._port = port
+
+    @classmethod
+    def of(cls, config: Config) -> Daemon:
+        return cls(config.data_dir / "exports", config.volume.nbd_address, config.volume.nbd_port)
+
+    @property
+    def was_used(self) -> bool:
+        return (self.directory / _LOCK).exists()
+
+    def address(self, *, unless_taken: bool = False) -> Address:
+        """Where volumes are exported. A free port is chosen once: guests come back to the one they know.
+
+        With `unless_taken` another one is chosen if a stranger has it by now.
+        """
+        if self._port:
+            return Address(self._host, self._port)
+        with self._alone():
+            known = self._remembered()
+            if known is not None and unless_taken and not self._is_free(known.port):
+                known = None
+            return known or self._choose()
+
+    def is_alive(self) -> bool:
+        with _short(self.directory) as directory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(f"{directory}/{_SOCKET}")
+            except BlockingIOError:
+                return True  # many wait for their turn
+            except OSError:
+                return False
+        return True
+
+    @asynccontextmanager
+    async def session(self, *, start: bool) -> AsyncIterator[Session | None]:
+        """One's turn with the daemon; None if it does not run and shall not be started. Raises DaemonError."""
+        async with self._turn():
+            if not self.is_alive():
+                if not start:
+                    yield None
+                    return
+                await self._start()
+            with _short(self.directory) as directory:
+                client = await self._connect(f"{directory}/{_SOCKET}")
+            try:
+                yield Session(client)
+            finally:
+                await _disconnect(client)
+
+    async def _connect(self, path: str) -> QMPClient:
+        from qemu.qmp import QMPClient, QMPError
+
+        # Its log names every command, and so the names of exports.
+        logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+        client = QMPClient("exports")
+        try:
+            await asyncio.wait_for(client.connect(path), _SECONDS)
+        except (QMPError, OSError, TimeoutError) as error:
+            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+        return client
+
+    async def _start(self) -> None:
+        if shutil.which(PROGRAM) is None:
+            raise DaemonError(f"{PROGRAM} is not installed")
+        address = self.address()
+        server = {"addr": {"type": "inet", "host": address.host, "port": str(address.port)}, "max-connections": 0}
+        # Paths of sockets are short by nature: it starts in the directory.
+        (self.directory / _SOCKET).unlink(missing_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *("--chardev", f"socket,id=control,path={_SOCKET},server=on,wait=off", "--monitor", "chardev=control"),
+            *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", _PID, "--daemonize"),
+            cwd=self.directory,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            _, errors = await asyncio.wait_for(process.communicate(), _SECONDS)
+        except TimeoutError:
+            process.kill()
+            raise DaemonError(f"{PROGRAM} does not start in time") from None
+        if process.returncode:
+            words = errors.decode(errors="replace").strip().splitlines()
+            raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else process.returncode}")
+        log.info("volumes are exported at %s port %d", address.host, address.port)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):
+                while not _taken(fd):
+                    await asyncio.sleep(_LOOK_SECONDS)
+            yield
+        except TimeoutError:
+            raise DaemonError(f"others keep {PROGRAM} busy") from None
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For a moment: the address is chosen by one process."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.directory / f"{_ADDRESS}.{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _remembered(self) -> Address | None:
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            port = int(orjson.loads((self.directory / _ADDRESS).read_bytes())["port"])
+            return Address(self._host, port)
+        return None
+
+    def _is_free(self, port: int) -> bool:
+        try:
+            return self._bind(port) == port
+        except OSError:
+            return False
+
+    def _bind(self, port: int) -> int:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((self._host, port))
+            return int(probe.getsockname()[1])
+
+    def _choose(self) -> Address:
+        try:
+            port = self._bind(0)
+        except OSError as error:
+            raise DaemonError(f"volumes cannot be exported at {self._host}: {error.strerror}") from None
+        path = self.directory / _ADDRESS
+        new = path.with_suffix(".new")
+        new.write_bytes(orjson.dumps({"port": port}))
+        new.rename(path)
+        return Address(self._host, port)
+
+
+class Session:
+    """A conversation with the daemon."""
+
+    def __init__(self, client: QMPClient) -> None:
+        self._client = client
+
+    async def do(self, command: str, **arguments: Any) -> Any:
+        """Underscores stand for dashes. Raises Refusal or DaemonError."""
+        from qemu.qmp import ExecuteError, QMPError
+
+        asked = {name.replace("_", "-"): value for name, value in arguments.items()}
+        try:
+            return await asyncio.wait_for(self._client.execute(command, asked), _SECONDS)
+        except ExecuteError as error:
+            raise Refusal(str(error)) from error
+        except (QMPError, OSError, TimeoutError) as error:
+            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+
+    async def exports(self) -> dict[str, str]:
+        """The node of each export."""
+        return {export["id"]: export["node-name"] for export in await self.do("query-block-exports")}
+
+    async def nodes(self) -> set[str]:
+        return {node["node-name"] for node in await self.do("query-named-block-nodes", flat=True)}
+
+    async def remove_exports(self, idents: set[str]) -> None:
+        """Clients are cut off; none of them writes any more when this returns."""
+        for ident in idents:
+            with suppress(Refusal):  # gone, or about to be
+                await self.do("block-export-del", id=ident, mode="hard")
+        async with asyncio.timeout(_SECONDS):
+            while idents & (await self.exports()).keys():
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def quit(self) -> None:
+        with suppress(DaemonError):
+            await self.do("quit")
+
+
+def _taken(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _disconnect(client: QMPClient) -> None:
+    from qemu.qmp import QMPError
+
+    with suppress(QMPError, OSError, EOFError):
+        await client.disconnect()
+
+
+@contextmanager
+def _short(directory: Path) -> Iterator[str]:
+    """Another path to the directory, for sockets in it: theirs must not be longer than a hundred bytes or so."""
+    try:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield str(directory)
+        return
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
