@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kilonova.process import CannotStart
+from kilonova.process import DRIVERS, CannotStart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,11 +39,13 @@ def check(config: Config) -> None:
         raise CannotStart(
             "agent.image_url is not set: it is where the image service is, such as http://cloud:8774/image"
         )
+    if config.driver not in DRIVERS:
+        raise CannotStart(f"there is no driver {config.driver!r}; those there are: {', '.join(DRIVERS)}")
     if config.driver == "libvirt":
         from kilonova.hosts.drivers.libvirt.preflight import missing
 
         if lacks := missing(config):
-            raise CannotStart("; ".join(lacks))
+            raise CannotStart("\n".join(lacks))
 
 
 class Made(NamedTuple):

@@ -35,12 +35,14 @@ def serve(config: Config) -> None:
 
     from kilonova import datadir
     from kilonova.agent_process import check
-    from kilonova.cli.serve import start_log
+    from kilonova.cli.serve import print_notes, start_log
     from kilonova.process import CannotStart
 
     directory = config.data_dir
     try:
         check(config)
+        if config.driver == "libvirt":
+            print_notes(config)
         os.umask(0o077)
         with ExitStack() as stack:
             datadir.prepare(directory)

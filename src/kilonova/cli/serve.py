@@ -37,7 +37,7 @@ def serve(config: Config, roles: Roles) -> None:
     try:
         check(config, roles)
         if config.driver == "libvirt" and roles.worker:
-            _note(config)
+            print_notes(config)
         os.umask(0o077)  # whatever is written is for the owner alone
         with ExitStack() as stack:
             datadir.prepare(directory)
@@ -55,7 +55,8 @@ def serve(config: Config, roles: Roles) -> None:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def _note(config: Config) -> None:
+def print_notes(config: Config) -> None:
+    """What real guests could have on this machine, and have not."""
     from kilonova.hosts.drivers.libvirt.preflight import notes
 
     for line in notes(config):

@@ -4,7 +4,7 @@
     <prefix>.report.<host>   what a host says by itself
 
 A host's credential needs no more than to subscribe to its commands, to publish its reports, and to answer what it was
-asked (`allow_responses`). See docs/decisions/0017-agents-over-nats.md.
+asked (`allow_responses`); it asks nothing itself, and has no inbox. See docs/decisions/0017-agents-over-nats.md.
 """
 
 from __future__ import annotations
@@ -143,6 +143,7 @@ class Link:
         self._joiner = Joiner()
         self._client: Client | None = None
         self._connected = asyncio.Event()
+        self._established = False
         self._trouble = ""
         self.on_connected: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
@@ -185,24 +186,30 @@ class Link:
         while True:
             url = self._servers[turn % len(self._servers)]
             turn += 1
-            lost = asyncio.Event()
             try:
-                client = await self._connect(url, lost)
+                await self._serve(url)
             except Exception as error:  # the library raises whatever its sockets and parsers do
                 self._complain(url, error)
-                await asyncio.sleep(PAUSE)
-                continue
-            try:
-                await self._serve(client, url, lost)
-            finally:
-                self._client = None
-                self._connected.clear()
-                self.on_lost()
-                await _close(client)
+            await asyncio.sleep(PAUSE)
 
-    async def _serve(self, client: Client, url: str, lost: asyncio.Event) -> None:
+    async def _serve(self, url: str) -> None:
+        """From connecting until the connection is lost."""
+        lost = asyncio.Event()
+        self._established = False
+        client = await self._connect(url, lost)
+        self._established = True
+        try:
+            await self._carry(client, url, lost)
+        finally:
+            self._client = None
+            self._connected.clear()
+            self.on_lost()
+            await _close(client)
+
+    async def _carry(self, client: Client, url: str, lost: asyncio.Event) -> None:
         for subject, handler in self._handlers.items():
             await client.subscribe(subject, cb=self._receiver(handler))
+        await client.flush(int(CONNECT_SECONDS))  # the server knows of them now
         self._client, self._trouble = client, ""
         self._connected.set()
         log.info("connected to the NATS server", extra={"server": _bare(url)})
@@ -217,8 +224,9 @@ class Link:
             lost.set()
 
         async def trouble(error: Exception) -> None:
-            # Permissions, above all: the server says which, and goes on.
-            log.warning("the NATS server: %s", error)
+            # Permissions, above all: the server says which, and goes on. What keeps it from connecting is raised.
+            if self._established:
+                log.warning("the NATS server: %s", error)
 
         messaging = self._messaging
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -232,7 +240,6 @@ class Link:
                 user=messaging.user or None,
                 password=messaging.password or None,
                 tls=self._tls,
-                inbox_prefix=f"_INBOX.{token(self._name)}",
                 closed_cb=closed,
                 disconnected_cb=closed,
                 error_cb=trouble,
@@ -315,7 +322,7 @@ class NatsTransport:
         self._waiting[identity] = _Waiting(host, answer)
         try:
             async with asyncio.timeout(seconds):
-                await self.link.ready(min(PATIENCE, seconds))
+                await self.link.ready(min(PATIENCE, seconds / 2))
                 subject = command_subject(self._messaging, host)
                 await self.link.publish(subject, messages.encode(command), f"{self._inbox}.{identity}")
                 data = await answer
