@@ -1,8 +1,8 @@
 """What guests may send and get: security groups, and nobody's address but one's own. By nftables, on the bridges.
 
-All of it is one script, which replaces what was there in one transaction. Packets between guests, and between guests and
-their network's namespace, are forwarded by a bridge, and go through what their sender may send and then through what
-their receiver may get. Chains for a port return where they let something through, and drop at their end.
+All of it is one script, which replaces what was there in one transaction. Packets between guests, and between guests
+and their network's namespace, are forwarded by a bridge, and go through what their sender may send and then through
+what their receiver may get. Chains for a port return where they let something through, and drop at their end.
 
 Connections are known to the bridge family where the kernel has nf_conntrack_bridge. Where it has not, the bridges hand
 packets to the host's own hooks (br_netfilter), which know them, and leave a mark on those that belong to one.
@@ -24,6 +24,8 @@ from kilonova.hosts.messages import Firewall, NetworkPlan, WiredNetwork, WiredPo
 log = logging.getLogger(__name__)
 
 _MARK = "0x6b6e0001"
+# Ahead of br_netfilter, which goes on behind itself: what has its very priority, 0, may be passed over.
+_FILTER = "priority -200"
 _IP = {"IPv4": "ip", "IPv6": "ip6"}
 _WITH_PORTS = {"6": "tcp", "17": "udp", "33": "dccp", "132": "sctp", "136": "udplite"}
 _ICMP = {"1": "icmp", "58": "icmpv6"}
@@ -34,7 +36,7 @@ _UNICAST = "ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00"
 _PROBE = """
 table bridge {table}_probe {{
     chain probe {{
-        type filter hook forward priority 0; policy accept;
+        type filter hook forward priority -200; policy accept;
         ct state established accept
     }}
 }}
@@ -104,10 +106,10 @@ def _bridge_table(plan: NetworkPlan, names: Names, native: bool) -> Iterator[str
         yield from _sending(network, port, names, known)
         yield from _getting(port, names, known)
     yield from _chain("between_hosts", _between_hosts(plan, names))
-    yield from _chain("forward", _forward(ports, names), "forward priority 0")
+    yield from _chain("forward", _forward(ports, names), f"forward {_FILTER}")
     # The host is no member of its guests' networks.
-    yield from _chain("input", [f'iifname "{names.prefix}*" drop'], "input priority 0")
-    yield from _chain("output", [f'oifname "{names.prefix}*" drop'], "output priority 0")
+    yield from _chain("input", [f'iifname "{names.prefix}*" drop'], f"input {_FILTER}")
+    yield from _chain("output", [f'oifname "{names.prefix}*" drop'], f"output {_FILTER}")
     yield "}"
 
 

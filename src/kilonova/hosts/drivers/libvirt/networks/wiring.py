@@ -96,11 +96,11 @@ class Wiring:
         while True:
             try:
                 if kept is not None:
-                    kept = await self.apply(kept)
+                    plan, kept = kept, None
+                    await self.apply(plan)
                 elif self._plan.networks and (self._troubled or self._is_overdue()):
                     await self.apply(self._plan)
             except DriverError as error:
-                kept = None
                 log.warning("networks are not as they shall be: %s", error.message)
             await asyncio.sleep(_SOON)
 

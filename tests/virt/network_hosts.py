@@ -1,0 +1,304 @@
+"""Hosts that have nothing but networks: namespaces of their own, and a process that makes what plans say.
+
+A guest is a namespace too, plugged in where a guest's interface would be.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kilonova.hosts.drivers.libvirt.networks.names import Names
+from kilonova.hosts.messages import Firewall, NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
+
+_TOOLS = {"dnsmasq": "dnsmasq-base", "nft": "nftables", "ip": "iproute2", "busybox": "busybox-static"}
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+_ENV = {**os.environ, "PATH": _PATH, "PYTHONPATH": str(Path(__file__).parents[2])}
+NAMES = Names("kn")
+ANYTHING = [
+    Firewall(direction=direction, ethertype=ethertype)
+    for direction in ("egress", "ingress")
+    for ethertype in ("IPv4", "IPv6")
+]
+OUTWARD = [rule for rule in ANYTHING if rule.direction == "egress"]
+_LEASE = """#!/bin/sh
+[ "$1" = bound ] || exit 0
+ip addr flush dev "$interface"
+ip addr add "$ip/$mask" dev "$interface"
+set -- $staticroutes
+while [ $# -gt 1 ]; do
+    if [ "$2" = 0.0.0.0 ]; then ip route add "$1" dev "$interface"; else ip route add "$1" via "$2" dev "$interface"; fi
+    shift 2
+done
+echo "$ip $mask mtu=$mtu dns=$dns router=$router" > "{out}"
+"""
+
+
+def require() -> None:
+    lacking = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
+    if os.geteuid() != 0:
+        lacking.append("root")
+    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
+    if lacking:
+        pytest.skip(f"networks of guests need {', '.join(lacking)}")
+
+
+class Space:
+    """A network namespace, which lives as long as a process in it."""
+
+    def __init__(self, enter: list[str], mounts: bool = False) -> None:
+        flags = ["-n", "-m"] if mounts else ["-n"]
+        self._process = subprocess.Popen(
+            [*enter, "unshare", *flags, "--", "sh", "-c", "echo; exec sleep 600"],
+            stdout=subprocess.PIPE,
+            env=_ENV,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        self.pid = self._process.pid
+        self.enter = ["nsenter", "-t", str(self.pid), "-n", *(["-m"] if mounts else []), "--"]
+        self.do("ip", "link", "set", "lo", "up")
+
+    def do(self, *command: str | Path, check: bool = True, seconds: float = 20.0) -> str:
+        done = subprocess.run(
+            [*self.enter, *map(str, command)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            env=_ENV,
+            stdin=subprocess.DEVNULL,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(map(str, command))}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def works(self, *command: str) -> bool:
+        done = subprocess.run([*self.enter, *command], capture_output=True, check=False, timeout=20, env=_ENV)
+        return done.returncode == 0
+
+    def ping(self, address: str, *options: str) -> bool:
+        return self.works("busybox", "ping", "-c", "1", "-W", "1", *options, address)
+
+    def start(self, *command: str, **kept: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen([*self.enter, *command], env=_ENV, text=True, **kept)
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+
+class Guest(Space):
+    def __init__(self, host: Host, network: WiredNetwork, port: WiredPort) -> None:
+        super().__init__(host.space.enter)
+        self.port = port
+        self._directory = host.directory
+        tap = NAMES.tap(port.id)
+        host.do("ip", "link", "add", tap, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        host.do("ip", "link", "set", tap, "master", NAMES.bridge(network.id), "up")
+        self.do("ip", "link", "set", "eth0", "address", port.mac)
+        self.do("ip", "link", "set", "eth0", "up")
+
+    def dhcp(self) -> str:
+        """What it was told."""
+        out, script = self._directory / f"{self.pid}.lease", self._directory / f"{self.pid}.sh"
+        script.write_text(_LEASE.replace("{out}", str(out)))
+        script.chmod(0o755)
+        options = ["-O", "staticroutes", "-O", "mtu"]
+        self.do("busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "8", "-T", "1", *options, "-s", script)
+        return out.read_text().strip()
+
+    def address(self, address: str, gateway: str = "") -> None:
+        self.do("ip", "addr", "add", address, "dev", "eth0")
+        if gateway:
+            self.do("ip", "route", "add", "default", "via", gateway)
+
+    def asks(self, path: str, *headers: str) -> str:
+        """The whole answer of the metadata service."""
+        said = "\r\n".join([f"GET {path} HTTP/1.0", *headers, "", ""])
+        done = subprocess.run(
+            [*self.enter, "busybox", "nc", "-w", "3", "169.254.169.254", "80"],
+            input=said.encode(),
+            capture_output=True,
+            check=False,
+            timeout=20,
+            env=_ENV,
+        )
+        return done.stdout.decode()
+
+
+class Host:
+    def __init__(self, fabric: Fabric, number: int, directory: Path) -> None:
+        self.address = f"10.99.0.{10 + number}"
+        self.directory = directory
+        directory.mkdir()
+        self.space = Space([], mounts=True)
+        self.do("sh", "-c", "mkdir -p /run/netns && mount -t tmpfs none /run/netns")
+        fabric.plug(self.space, f"h{number}", f"{self.address}/24")
+        self.do("ip", "route", "add", "default", "via", fabric.address)
+        self.guests: list[Guest] = []
+        self._worker: subprocess.Popen[str] | None = None
+        self.start()
+
+    def do(self, *command: str | Path, check: bool = True) -> str:
+        return self.space.do(*command, check=check)
+
+    def start(self) -> None:
+        self._log = (self.directory / "log").open("a")
+        self._worker = self.space.start(
+            sys.executable,
+            "-m",
+            "tests.virt.network_worker",
+            str(self.directory / "networks"),
+            self.address,
+            "",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        assert self._worker.stdout is not None
+        assert self._worker.stdout.readline().strip() == "ready", (self.directory / "log").read_text()
+
+    def kill(self) -> None:
+        assert self._worker is not None
+        self._worker.kill()
+        self._worker.wait(10)
+        self._log.close()
+
+    def ask(self, verb: str, given: str) -> Any:
+        worker = self._worker
+        assert worker is not None
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(f"{verb} {given}\n")
+        worker.stdin.flush()
+        return json.loads(worker.stdout.readline() or '{"error": "the process has ended"}')
+
+    def apply(self, *networks: WiredNetwork, read_at: float = 0.0) -> None:
+        plan = NetworkPlan(read_at=read_at or time.time(), networks=list(networks))
+        said = self.ask("apply", base64.b64encode(msgspec.msgpack.encode(plan)).decode())
+        assert said == "applied", said
+
+    def guest(self, network: WiredNetwork, port: WiredPort) -> Guest:
+        guest = Guest(self, network, port)
+        self.guests.append(guest)
+        return guest
+
+    def interfaces(self) -> set[str]:
+        return {link["ifname"] for link in json.loads(self.do("ip", "-j", "link", "show"))}
+
+    def namespaces(self) -> list[str]:
+        return self.do("ls", "/run/netns").split()
+
+    def servers(self) -> list[str]:
+        """The dnsmasq processes of this host."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                said = (entry / "cmdline").read_text().split("\0") if entry.name.isdigit() else []
+                if said and said[0].endswith("dnsmasq") and str(self.directory) in " ".join(said):
+                    found.append(entry.name)
+        return sorted(found)
+
+    def end(self) -> None:
+        for guest in self.guests:
+            guest.end()
+        if self._worker is not None and self._worker.poll() is None:
+            self.kill()
+        for pid in self.servers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        self.space.end()
+
+
+class Fabric:
+    """What hosts are plugged into, and what is outside of them."""
+
+    address = "10.99.0.1"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.space = Space([])
+        self.space.do("ip", "link", "add", "sw", "type", "bridge")
+        self.space.do("ip", "addr", "add", f"{self.address}/24", "dev", "sw")
+        self.space.do("ip", "link", "set", "sw", "up")
+        self.hosts: list[Host] = []
+
+    def plug(self, space: Space, name: str, address: str) -> None:
+        self.space.do("ip", "link", "add", name, "type", "veth", "peer", "name", "mgmt", "netns", str(space.pid))
+        self.space.do("ip", "link", "set", name, "master", "sw", "up")
+        space.do("ip", "addr", "add", address, "dev", "mgmt")
+        space.do("ip", "link", "set", "mgmt", "up")
+
+    def host(self) -> Host:
+        number = len(self.hosts) + 1
+        host = Host(self, number, self._directory / f"h{number}")
+        self.hosts.append(host)
+        return host
+
+    def end(self) -> None:
+        for host in self.hosts:
+            host.end()
+        self.space.end()
+
+
+@contextlib.contextmanager
+def fabric(directory: Path) -> Iterator[Fabric]:
+    require()
+    made = Fabric(directory)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+_numbers = itertools.count(1)
+
+
+def network(cidr: str = "10.1.0.0/24", **said: Any) -> WiredNetwork:
+    gateway = said.pop("gateway", cidr.rsplit(".", 1)[0] + ".1")
+    subnet = WiredSubnet(
+        id=str(uuid.uuid4()), cidr=cidr, gateway=gateway, held=[gateway] if gateway else [], **said.pop("subnet", {})
+    )
+    return WiredNetwork(id=str(uuid.uuid4()), vni=next(_numbers), subnets=[subnet], **said)
+
+
+def port(address: str, rules: list[Firewall] | None = None, **said: Any) -> WiredPort:
+    number = next(_numbers)
+    return WiredPort(
+        id=str(uuid.uuid4()),
+        guest_id=str(uuid.uuid4()),
+        mac=f"fa:16:3e:00:{number // 256:02x}:{number % 256:02x}",
+        addresses=[address],
+        rules=ANYTHING if rules is None else rules,
+        **said,
+    )
+
+
+def with_ports(network: WiredNetwork, *ports: WiredPort, **said: Any) -> WiredNetwork:
+    return msgspec.structs.replace(network, ports=list(ports), **said)
+
+
+def soon(look: Callable[[], Any], seconds: float = 5.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
