@@ -56,9 +56,9 @@ async def migrate_live(
         if await _afterwards(hv, guest_id) or isinstance(trouble, asyncio.CancelledError):
             raise
         return
-    await arrivals.depart(hv, guest_id)
     with contextlib.suppress(DriverError):
-        await peer.ask(f"/arrived/{guest_id}")
+        await peer.ask(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if not welcome.shared else ""))
+    await arrivals.depart(hv, guest_id)
 
 
 async def stop(hv: Hypervisor, guest_id: str) -> None:

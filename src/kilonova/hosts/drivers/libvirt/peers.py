@@ -8,7 +8,8 @@ as their pieces that hold data, so that holes stay holes, and one that broke off
     GET /slots/<guest>/<slot>                           which files there are
     GET /guests/<guest>/disk.config?from=<offset>       of a guest that is to come over while it runs
     GET /expected/<guest>/<slot>                        the domain that such a guest becomes here
-    GET /arrived/<guest>                                whether it has come
+    GET /guests/<guest>/console.log                     what it has written
+    GET /arrived/<guest>?from=<url>                     whether it has come, from an agent that has its console log
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ _CONNECT_SECONDS = 10.0
 # Between two pieces; a host whose disk is busy may take a while.
 _SILENCE_SECONDS = 60.0
 _LONGEST_HEAD = 16384
-_PIECE = 8 << 20
-_BLOCK = 1 << 20
+_PIECE = 4 << 20
 _TRIES = 3
 # Where a piece begins and how long it is; the last one is empty and says how long the file is.
 _FRAME = struct.Struct(">QQ")
@@ -134,11 +134,12 @@ class _Server:
         return target
 
     async def _serve(self, writer: asyncio.StreamWriter, target: str) -> None:
-        from kilonova.hosts.drivers.libvirt import arrivals
+        from kilonova.hosts.drivers.libvirt import arrivals, console
 
         hv = self._hv
         url = urlsplit(target)
-        offset = parse_qs(url.query).get("from", ["0"])[0]
+        asked = parse_qs(url.query)
+        offset = asked.get("from", ["0"])[0]
         match url.path.strip("/").split("/"):
             case ["base", name] if _is_name(name):
                 await self._send(writer, hv.layout.base / name, offset)
@@ -150,8 +151,15 @@ class _Server:
                 _begin(writer, 200, orjson.dumps(_files(hv.layout.slot(guest_id, slot))))
             case ["expected", guest_id, slot]:
                 _begin(writer, 200, msgspec.json.encode(await arrivals.expected(hv, guest_id, slot)))
+            case ["guests", guest_id, names.CONSOLE]:
+                _begin(
+                    writer, 200, await asyncio.to_thread(console.tail, hv.layout.file(guest_id, names.CONSOLE), None)
+                )
             case ["arrived", guest_id]:
-                _begin(writer, 200, orjson.dumps(await arrivals.has_arrived(hv, guest_id)))
+                arrived = await arrivals.has_arrived(hv, guest_id)
+                if arrived and asked.get("from"):
+                    await _carry_console(hv, guest_id, asked["from"][0])
+                _begin(writer, 200, orjson.dumps(arrived))
             case _:
                 raise _Refused(404, "there is no such thing")
 
@@ -164,12 +172,19 @@ class _Server:
             raise _Refused(404, f"{path.name} is not here") from None
         with file:
             _begin(writer, 200)
-            loop = asyncio.get_running_loop()
             for start, length in _pieces(file.fileno(), int(offset)):
-                writer.write(_FRAME.pack(start, length))
+                piece = await finished(in_thread(os.pread, file.fileno(), length, start))
+                writer.write(_FRAME.pack(start, len(piece)) + piece)
                 await writer.drain()
-                await loop.sendfile(writer.transport, file, start, length)
             writer.write(_FRAME.pack(os.fstat(file.fileno()).st_size, 0))
+
+
+async def _carry_console(hv: Hypervisor, guest_id: str, source: str) -> None:
+    """What the guest has written where it was, as if its log here had been cut there."""
+    path = hv.layout.file(guest_id, f"{names.CONSOLE}.0")
+    if not path.exists():
+        content = await Peer(hv, "the source", source).ask(f"/guests/{guest_id}/{names.CONSOLE}")
+        path.write_bytes(content)
 
 
 def _begin(writer: asyncio.StreamWriter, status: int, body: bytes | None = None) -> None:
@@ -280,7 +295,7 @@ class Peer:
             f"{_TIME}: {time}\r\n{_SIGNATURE}: {signature(self._secret, target, time)}\r\n\r\n"
         )
         async with asyncio.timeout(_CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(*self._place, limit=_BLOCK)
+            reader, writer = await asyncio.open_connection(*self._place, limit=_PIECE)
         try:
             writer.write(request.encode())
             async with asyncio.timeout(_SILENCE_SECONDS + _CONNECT_SECONDS):
