@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -44,7 +45,8 @@ _ISO_MARKS = tuple((0x8001 + 0x800 * number, b"CD001") for number in range(4))
 
 _QCOW2_DIRTY, _QCOW2_CORRUPT, _QCOW2_DATA_FILE, _QCOW2_COMPRESSION, _QCOW2_EXTENDED = 1, 2, 4, 8, 16
 _QCOW2_HARMLESS = _QCOW2_DIRTY | _QCOW2_COMPRESSION | _QCOW2_EXTENDED
-_QCOW2_END, _QCOW2_DATA_FILE_NAME, _QCOW2_ENCRYPTION = 0, 0x44415441, 0x0537BE77
+_QCOW2_END, _QCOW2_BACKING_FORMAT = 0, 0xE2792ACA
+_QCOW2_DATA_FILE_NAME, _QCOW2_ENCRYPTION = 0x44415441, 0x0537BE77
 
 _VMDK_WHOLE = ("monolithicSparse", "streamOptimized")
 _VMDK_MOST_DESCRIPTOR = 1 << 20
@@ -133,10 +135,11 @@ class _Content:
 
 @dataclass(frozen=True)
 class Qcow2:
-    """What the header of a qcow2 says."""
+    """What the header of a qcow2 says: its size, and which file of which format it is laid over."""
 
     size: int
     backing: str = ""
+    backing_format: str = ""
 
 
 def overlay(path: Path) -> Qcow2 | None:
@@ -146,8 +149,12 @@ def overlay(path: Path) -> Qcow2 | None:
             content = _Content(file)
             if content.read(0, 4) != b"QFI\xfb":
                 return None
-            at, length, _, size = content.unpack(">QIIQ", 8)
-            return Qcow2(size, content.read(at, length).decode() if at else "")
+            version, at, length, cluster_bits, size = content.unpack(">IQIIQ", 4)
+            if not at:
+                return Qcow2(size)
+            start = content.unpack(">I", 100)[0] if version > 2 else 72
+            kinds = dict(_extensions(content, start, min(at, 1 << min(cluster_bits, 21))))
+            return Qcow2(size, content.read(at, length).decode(), kinds.get(_QCOW2_BACKING_FORMAT, b"").decode())
     except (FileNotFoundError, Unsafe, UnicodeDecodeError):
         return None
 
@@ -180,17 +187,22 @@ def _qcow2(content: _Content) -> Qcow2:
 
 
 def _check_extensions(content: _Content, at: int, end: int) -> None:
-    while at + 8 <= end:
-        kind, length = content.unpack(">II", at)
-        if kind == _QCOW2_END:
-            return
+    for kind, _ in _extensions(content, at, end):
         if kind == _QCOW2_DATA_FILE_NAME:
             raise Unsafe("a qcow2 that names another file for its data cannot be used")
         if kind == _QCOW2_ENCRYPTION:
             raise Unsafe("an encrypted qcow2 cannot be used")
-        at += 8 + (length + 7) // 8 * 8
-        if at > end:
+
+
+def _extensions(content: _Content, at: int, end: int) -> Iterator[tuple[int, bytes]]:
+    while at + 8 <= end:
+        kind, length = content.unpack(">II", at)
+        if kind == _QCOW2_END:
+            return
+        if at + 8 + length > end:
             raise Unsafe("the header of the qcow2 is malformed: an extension leaves it")
+        yield kind, content.read(at + 8, length)
+        at += 8 + (length + 7) // 8 * 8
 
 
 def _check_vmdk(content: _Content) -> None:

@@ -21,6 +21,8 @@ _LOOK_MEMORY = 1 << 30
 _LOOK_SECONDS = 30
 # Conversions are long, but need no more memory than this.
 _WORK_MEMORY = 2 << 30
+# So much of what a program says when it fails.
+_WORDS = 400
 # Tools of the administrator are not in everybody's path.
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
@@ -30,7 +32,7 @@ def find(program: str) -> str | None:
 
 
 async def run(program: str, *args: str | Path, memory: int = 0, seconds: int = 0) -> bytes:
-    """What it writes. Limits: bytes of memory and seconds of processor; raises DriverError with its last words."""
+    """What it writes. Limits: bytes of memory and seconds of processor. Raises DriverError with its last words."""
     where = find(program)
     if where is None:
         raise DriverError(f"{program} is not installed on this host")
@@ -53,9 +55,8 @@ async def run(program: str, *args: str | Path, memory: int = 0, seconds: int = 0
             # Not before it is gone may somebody else touch what it worked on.
             await _gone(process)
     if process.returncode:
-        words = errors.decode(errors="replace").strip().splitlines()
-        said = words[-1] if words else f"it ended with {process.returncode}"
-        raise DriverError(f"{program} {_verb(program, args)}failed: {said}")
+        said = " ".join(errors.decode(errors="replace").split()) or f"it ended with {process.returncode}"
+        raise DriverError(f"{program} {_verb(program, args)}failed: {said[-_WORDS:]}")
     return output
 
 

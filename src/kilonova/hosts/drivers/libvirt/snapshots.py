@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import disks, formats, programs
+from kilonova.hosts.drivers.libvirt import formats, programs
 from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
 from kilonova.hosts.drivers.libvirt.layout import DISK
 from kilonova.hosts.messages import Guest, Transfer
@@ -82,14 +82,13 @@ async def _copied(hv: Hypervisor, guest: Guest, copy: Path) -> Path:
     found = formats.overlay(disk)
     if found is None:
         raise DriverError(f"{disk} is not a whole qcow2")
-    base = disks.base_of(disk)
-    if base is None:
-        await programs.create(copy, found.size)
+    if found.backing:
+        await programs.create_overlay(copy, found.size, Path(found.backing), found.backing_format)
     else:
-        await programs.create_overlay(copy, found.size, base, await _format_of(disk))
+        await programs.create(copy, found.size)
     domain = await hv.domain(guest.id)
     target = await hv.connection.run(_target, domain, str(disk))
-    await hv.connection.run(_begin_copy, domain, target, str(copy), base is not None)
+    await hv.connection.run(_begin_copy, domain, target, str(copy), bool(found.backing))
     while not await hv.connection.run(_caught_up, domain, target):
         await asyncio.sleep(_LOOK_EVERY)
     frozen = await _freeze(hv, guest, domain)
@@ -99,12 +98,6 @@ async def _copied(hv: Hypervisor, guest: Guest, copy: Path) -> Path:
         if frozen:
             await hv.connection.run(_thaw, domain)
     return copy
-
-
-async def _format_of(disk: Path) -> str:
-    """Of what the disk is laid over: written in it when it was made, by us."""
-    info = await programs.info(disk, "qcow2")
-    return "raw" if info.get("backing-filename-format") == "raw" else "qcow2"
 
 
 async def _freeze(hv: Hypervisor, guest: Guest, domain: libvirt.virDomain) -> bool:
