@@ -55,8 +55,7 @@ FROM servers WHERE id = ANY($1)
 _AGAIN = f"""
 SELECT id FROM servers WHERE id = $1 AND host = $2 AND updated_at = $3 AND NOT deleted AND {_IDLE} FOR UPDATE
 """
-# What is to be cleared or put back on a host, by an operation of its own, is known.
-_EXPECTED = """
+_ATTENDED_TO = """
 SELECT params FROM operations WHERE finished_at IS NULL AND run_at >= 0 AND host = $1 AND server_id IS NULL
 """
 
@@ -79,19 +78,26 @@ async def observe(services: Services, report: Report) -> bool:
     guests = {guest.id: guest for guest in report.guests if not guest.slot}
     rows = await _rows(services, guests)
     here = {row["id"]: row for row in rows if row["host"] == report.host and not row["deleted"]}
-    strangers = [guest for guest in guests.values() if guest.id not in here]
+    strangers = guests.keys() - here.keys()
+    differing = {one for one, row in here.items() if not agrees(row, guests[one].power)}
     busy = {row["id"] for row in rows if not row["idle"]}
-    await _note_unknown(services, report.host, [guest for guest in strangers if guest.id not in busy])
-    differing = {one: row for one, row in here.items() if not agrees(row, guests[one].power)}
-    wrong = {one: row for one, row in differing.items() if row["idle"]}
-    if wrong:
-        await _put_right(services, report.host, wrong)
+    if strangers or differing:
+        busy |= await _attended_to(services, report.host, strangers | differing)
+    _note_unknown(services, report.host, strangers - busy)
+    if wrong := differing - busy:
+        await _put_right(services, report.host, {one: here[one] for one in wrong})
     return not differing and not busy and not strangers
 
 
 async def _rows(services: Services, guests: Iterable[str]) -> list[Row]:
     asked = list(guests)
     return await services.db.fetch(_ROWS, asked) if asked else []
+
+
+async def _attended_to(services: Services, host: str, guests: Iterable[str]) -> set[str]:
+    """Those of the guests that operations which belong to no server are to clear or put back on the host."""
+    waiting = [row["params"] for row in await services.db.fetch(_ATTENDED_TO, host)]
+    return {guest_id for guest_id in guests if any(guest_id in params for params in waiting)}
 
 
 async def _put_right(services: Services, host: str, wrong: dict[str, Row]) -> None:
@@ -144,12 +150,8 @@ def unknown(services: Services) -> dict[str, int]:
     return {host: len(guests) for host, guests in _UNKNOWN.get(services, {}).items()}
 
 
-async def _note_unknown(services: Services, host: str, strangers: list[GuestState]) -> None:
+def _note_unknown(services: Services, host: str, found: set[str]) -> None:
     by_host = _UNKNOWN.setdefault(services, {})
-    found: frozenset[str] = frozenset()
-    if strangers:
-        expected = " ".join([row["params"] for row in await services.db.fetch(_EXPECTED, host)])
-        found = frozenset(guest.id for guest in strangers if guest.id not in expected)
     for guest_id in found - by_host.get(host, frozenset()):
         log.warning("a guest that belongs to no server", extra={"guest": guest_id, "host": host})
-    by_host[host] = found
+    by_host[host] = frozenset(found)
