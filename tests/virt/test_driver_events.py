@@ -129,14 +129,14 @@ def test_a_system_that_shuts_down_by_itself_and_one_that_obeys(bench: Bench) -> 
     async def live(driver: LibvirtDriver) -> None:
         powers = Powers(driver)
         await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "TICK", seconds=90)
+        await bench.says(guest, "BOOTED", seconds=90)
         began = asyncio.get_running_loop().time()
         assert (await driver.power_off(guest.id, 60.0)).power == "shutdown"
         assert asyncio.get_running_loop().time() - began < 30.0
         await powers.until(driver, "shutdown")
         start = len(bench.console(guest))
         await driver.power_on(guest.id)
-        await bench.says(guest, "TICK", start, seconds=90)
+        await bench.says(guest, "BOOTED", start, seconds=90)
         start = len(bench.console(guest))
         driver.hypervisor.config.compute.shutdown_seconds = 60.0
         began = asyncio.get_running_loop().time()
