@@ -68,7 +68,7 @@ async def _build(hv: Hypervisor, guest: Guest, data: Transfer | None, keep: bool
 
 async def complete(hv: Hypervisor, guest: Guest) -> None:
     """Of a guest that has its disks, what is made of what it is told, and its domain."""
-    networks = await hv.wire(guest.id)
+    networks = await hv.wire(guest)
     if guest.config_drive:
         vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)
         await config_drive.build(hv.layout, guest, networks, vendor)

@@ -145,9 +145,8 @@ class Hypervisor:
         guest = await self.volumes.prepare(guest)
         await self.connection.ask(_define, domain.document(self, guest, **variations))
 
-    async def wire(self, guest_id: str) -> list[WiredNetwork]:
+    async def wire(self, guest: Guest) -> list[WiredNetwork]:
         """The networks of the guest, once they are there. Raises DriverError."""
-        guest = self.spec(guest_id)
         ports = [nic.port_id for nic in guest.nics]
         if not ports:
             return []
@@ -158,7 +157,7 @@ class Hypervisor:
     async def boot(self, guest_id: str) -> None:
         """Build the domain of a guest that stands still from what is written down, and start it."""
         guest = self.spec(guest_id)
-        await self.wire(guest_id)
+        await self.wire(guest)
         await self.define(guest)
         await self.start(guest_id)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import domain as domains
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 from kilonova.hosts.drivers.libvirt.waiting import events_of
@@ -27,14 +27,14 @@ async def attach(hv: Hypervisor, guest_id: str, nic: Nic) -> GuestState:
     changed = guest
     if all(one.port_id != nic.port_id for one in guest.nics):
         changed = structs.replace(guest, nics=[*guest.nics, nic])
-    if await hv.power(guest_id) in ("running", "paused"):
-        if hv.wiring is None:
-            raise DriverError(f"{hv.host} has no networks for guests: bridges.enabled is off")
-        await hv.wiring.wired([nic.port_id], hv.wire_seconds)
-        await hv.connection.ask(_plug, guest_id, domains.nic(hv, guest, nic), nic.mac)
-    elif changed is not guest:
-        await hv.define(changed)
-    # Last: a guest that did not get it has it not, and a repeat finds it in the domain.
+    match await hv.power(guest_id):
+        case "running" | "paused":
+            await hv.wire(changed)
+            await hv.connection.ask(_plug, guest_id, domains.nic(hv, guest, nic), nic.mac)
+        case "suspended":
+            raise NotRunning(guest_id)
+    # Last: a guest that did not get it has it not, and a repeat finds it in the domain. One that stands still is built
+    # anew when it starts.
     hv.write_spec(changed)
     return await hv.state(guest_id)
 
@@ -46,11 +46,11 @@ async def detach(hv: Hypervisor, guest_id: str, port_id: str) -> GuestState | No
     nic = next((one for one in guest.nics if one.port_id == port_id), None)
     if nic is not None:
         left = structs.replace(guest, nics=[one for one in guest.nics if one.port_id != port_id])
-        power = await hv.power(guest_id)
-        if power in ("running", "paused"):
-            await _let_go(hv, guest, nic)
-        elif power is not None:
-            await hv.define(left)
+        match await hv.power(guest_id):
+            case "running" | "paused":
+                await _let_go(hv, guest, nic)
+            case "suspended":
+                raise NotRunning(guest_id)
         hv.write_spec(left)
     return await hv.state(guest_id)
 

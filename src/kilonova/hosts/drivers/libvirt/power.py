@@ -18,12 +18,12 @@ _PRESS_EVERY = 10.0
 
 
 async def on(hv: Hypervisor, guest_id: str) -> GuestState:
-    hv.spec(guest_id)
+    guest = hv.spec(guest_id)
     match await hv.power(guest_id):
         case "running":
             pass
         case "paused" | "suspended":
-            await hv.wire(guest_id)
+            await hv.wire(guest)
             await hv.start(guest_id)
         case _:
             await hv.boot(guest_id)
@@ -87,10 +87,10 @@ async def suspend(hv: Hypervisor, guest_id: str) -> GuestState:
 
 
 async def resume(hv: Hypervisor, guest_id: str) -> GuestState:
-    hv.spec(guest_id)
+    guest = hv.spec(guest_id)
     power = await hv.power(guest_id)
     if power == "suspended":
-        await hv.wire(guest_id)
+        await hv.wire(guest)
         await hv.start(guest_id)
     elif power != "running":
         raise NotRunning(guest_id)

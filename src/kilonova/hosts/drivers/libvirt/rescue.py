@@ -93,7 +93,7 @@ async def _prepare(hv: Hypervisor, guest: Guest, image: Image | None, data: Tran
     if not (guest.config_drive and password):
         return mode
     vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)
-    told = metadata.documents(guest, await hv.wire(guest.id), vendor=vendor, password=password)
+    told = metadata.documents(guest, await hv.wire(guest), vendor=vendor, password=password)
     await config_drive.build_at(directory / RESCUE_CONFIG_DRIVE, told)
     return msgspec.structs.replace(mode, config_drive=True)
 
