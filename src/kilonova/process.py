@@ -170,10 +170,20 @@ class Process:
         self.services.tokens = Validator(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:
+        from kilonova.console import MOUNT, WEBSOCKET
+        from kilonova.console.pages import pages as novnc
+        from kilonova.console.proxy import Proxy
         from kilonova.http import App
         from kilonova.telemetry.pages import pages
 
-        self.app = App(self.services, _apis(), pages(self.services, lambda: self.ready))
+        services = self.services
+        self.app = App(
+            services,
+            _apis(),
+            pages(services, lambda: self.ready),
+            pages={MOUNT: novnc(services.config.console)},
+            sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
+        )
 
     def _load_policy(self) -> None:
         from kilonova.policy import Policy, PolicyError

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Plain = Callable[[], Awaitable[Answer]]
+Pages = Callable[[Sequence[str]], Awaitable[Answer]]
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Wire = tuple[list[tuple[bytes, bytes]], bytes]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
@@ -52,12 +54,23 @@ _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the req
 
 
 class App:
-    """`plain` are unversioned pages for machines (health, metrics), by path."""
+    """`plain` are unversioned pages for machines (health, metrics), by path.
+
+    `pages` are for browsers, by the first part of their paths; `sockets` take up websockets, by path.
+    """
 
     root: Api | None = None
 
-    def __init__(self, services: Services, apis: Iterable[Api], plain: Mapping[str, Plain] | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        apis: Iterable[Api],
+        plain: Mapping[str, Plain] | None = None,
+        pages: Mapping[str, Pages] | None = None,
+        sockets: Mapping[str, Asgi] | None = None,
+    ) -> None:
         self.services = services
+        self.pages, self.sockets = dict(pages or {}), dict(sockets or {})
         self.apis = {api.prefix.strip("/"): api for api in apis}
         services.mounts = frozenset(self.apis)
         self.plain = dict(plain or {})
@@ -67,10 +80,12 @@ class App:
         """One of the process's APIs, at the root of an address of its own."""
         app = cls.__new__(cls)
         app.services, app.apis, app.plain, app.root = services, {}, {}, api
+        app.pages, app.sockets = {}, {}
         return app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
+            await self.sockets.get(scope["path"], _no_socket)(scope, receive, send)
             return
         started = time.perf_counter()
         request_id = f"req-{uuid.uuid4()}"
@@ -144,7 +159,7 @@ class _Request:
             return await plain()
         api = self.api = self.app.root or (self.app.apis.get(segments[0]) if segments else None)
         if api is None:
-            raise NotFound("The resource could not be found.")
+            return await self.page(segments)
         ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
         ctx.receive = self.receive
         if self.app.root is not None:
@@ -154,6 +169,15 @@ class _Request:
         if not _storable(segments):
             raise NotFound(api.words.not_found)
         return await self.dispatch(api, ctx, segments, query)
+
+    async def page(self, segments: list[str]) -> Answer:
+        found = self.app.pages.get(segments[0]) if segments else None
+        if found is None:
+            raise NotFound("The resource could not be found.")
+        self.path = f"/{segments[0]}"
+        if self.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"The method {self.method} is not allowed here.", headers={"Allow": "GET, HEAD"})
+        return await found(segments[1:])
 
     async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Answer:
         document = api.documents.match(segments)
@@ -319,6 +343,12 @@ class _Request:
     def project_id(self) -> str | None:
         token = getattr(self.ctx, "token", None)
         return token.project_id if token is not None else None
+
+
+async def _no_socket(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close"})
 
 
 def takes(accept: str | None, kind: str) -> bool:

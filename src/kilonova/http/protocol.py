@@ -1,7 +1,7 @@
 """One connection: uvicorn's HTTP protocol, with bounds on a request's head and errors in our own format.
 
 Offers to speak another protocol (`Upgrade`, which some clients make with every first request) are not taken up, and
-the request is served as if they had not been made.
+the request is served as if they had not been made; but for websockets, where they belong.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from kilonova.http.errors import BadRequest, HttpError, RequestTimeout
 
 log = logging.getLogger(__name__)
 
+# What stands below is for browsers, and may be a websocket. Nothing of that is loaded before one comes.
+SOCKETS = b"/console/"
 HEAD_BYTES = 65536
 HEAD_SECONDS = 30.0
 
@@ -64,6 +66,9 @@ class Protocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
+                if self._is_websocket():
+                    self._hand_over(data[upgrade.args[0] :])
+                    return
                 data = self._without_upgrade() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -72,14 +77,38 @@ class Protocol(HttpToolsProtocol):
 
     def _without_upgrade(self) -> bytes:
         """The head just read, as a client without wishes would have sent it."""
-        version = self.parser.get_http_version().encode()
-        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        headers = []
         for name, value in self.headers:
             if name == b"connection":
                 value = b", ".join(word for word in value.split(b",") if word.strip().lower() != b"upgrade")
             if name not in (b"upgrade", b"http2-settings"):
-                lines.append(b"%s: %s" % (name, value))
+                headers.append((name, value))
+        return self._head(headers)
+
+    def _head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % header for header in headers]
         return b"\r\n".join([*lines, b"", b""])
+
+    # Websockets
+
+    def _is_websocket(self) -> bool:
+        """Whether one is offered where there may be one, and no earlier request waits for its answer."""
+        if not self.url.startswith(SOCKETS) or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
+
+    def _hand_over(self, rest: bytes) -> None:
+        """The connection goes on as a websocket, from the very head of this request."""
+        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+        self._disarm()
+        self.connections.discard(self)
+        socket = WebSocketsSansIOProtocol(self.config, self.server_state, self.app_state)
+        socket.connection_made(self.transport)
+        self.transport.set_protocol(socket)
+        socket.data_received(self._head(self.headers) + rest)
 
     # The head of a request
 

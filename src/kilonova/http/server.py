@@ -66,7 +66,9 @@ class Server:
         config = uvicorn.Config(
             self._app,
             http=Protocol,
+            # The protocol itself knows where websockets may be; of pictures nothing is left to compress.
             ws="none",
+            ws_per_message_deflate=False,
             lifespan="off",
             interface="asgi3",
             access_log=False,

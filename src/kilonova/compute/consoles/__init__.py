@@ -1,0 +1,1 @@
+"""Consoles of servers: what they have written, and links to their screens."""

@@ -1,0 +1,26 @@
+"""How consoles are shown."""
+
+from __future__ import annotations
+
+from kilonova.compute.api import api
+from kilonova.compute.servers.views import NULLABLE, TEXT
+from kilonova.http import View, col
+
+NUMBER = {"type": ["integer", "null"]}
+
+api.view(View("console", {"type": col("type", TEXT), "url": col("url", TEXT)}))
+api.view(
+    View("remote console", {"protocol": col("protocol", TEXT), "type": col("type", TEXT), "url": col("url", TEXT)})
+)
+api.view(
+    View(
+        "console access",
+        {
+            "instance_uuid": col("server_id", TEXT),
+            "host": col("host", TEXT),
+            "port": col("port", NUMBER),
+            "tls_port": col("tls_port", NUMBER),
+            "internal_access_path": col("path", NULLABLE),
+        },
+    )
+)

@@ -1,0 +1,1 @@
+"""What hypervisors see of servers."""

@@ -1,0 +1,52 @@
+"""Route of the diagnostics of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.compute.api import api
+from kilonova.compute.servers import looking, model
+from kilonova.hosts.messages import LookDiagnostics
+from kilonova.hosts.transport import HostFailed
+from kilonova.http import Answer, Context
+from kilonova.http.errors import NotSupported
+
+RULE = "os_compute_api:os-server-diagnostics"
+ONE_FORM = "diagnostics have one form whatever the hypervisor"
+FIELDS = (
+    *("state", "driver", "hypervisor", "hypervisor_os", "uptime", "config_drive", "num_cpus", "num_nics"),
+    *("num_disks", "memory_details", "cpu_details", "nic_details", "disk_details"),
+)
+# What the parts of each list are called in the old form, and their numbers there.
+_DISK = {"read_bytes": "read", "read_requests": "read_req", "write_bytes": "write", "write_requests": "write_req"}
+_NIC = {
+    **{f"{way}_octets": way for way in ("rx", "tx")},
+    **{f"{way}_{what}": f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors", "drop")},
+}
+Item = dict[str, Any]
+
+
+@api.route("GET", "/servers/{server_id}/diagnostics", checks=[RULE], query={})
+async def show(ctx: Context, server_id: str) -> Answer:
+    """Show what the hypervisor sees of a running server."""
+    row = await model.find(ctx, ctx.db, server_id, rule=RULE)
+    try:
+        found: Item = await looking.look(ctx, row, LookDiagnostics(guest_id=server_id))
+    except HostFailed as error:
+        raise NotSupported(f"The diagnostics could not be had: {error.public}") from None
+    return Answer({name: found.get(name) for name in FIELDS} if ctx.behaves(ONE_FORM) else old_form(found))
+
+
+def old_form(found: Item) -> Item:
+    """Numbers by name, as hypervisors once gave them: sizes of memory in KiB."""
+    shown: Item = {f"cpu{place}_time": each.get("time") for place, each in enumerate(found.get("cpu_details") or ())}
+    memory = (found.get("memory_details") or {}).get("maximum")
+    if memory is not None:
+        shown["memory"] = memory * 1024
+    for place, each in enumerate(found.get("disk_details") or ()):
+        name = f"vd{chr(ord('a') + place % 26)}"
+        shown |= {f"{name}_{word}": each.get(key) for key, word in _DISK.items()}
+        shown[f"{name}_errors"] = -1 if each.get("errors_count") is None else each["errors_count"]
+    for place, each in enumerate(found.get("nic_details") or ()):
+        shown |= {f"vnet{place}_{word}": each.get(key) for key, word in _NIC.items()}
+    return shown

@@ -1,0 +1,1 @@
+"""Passwords that guests make for their users."""

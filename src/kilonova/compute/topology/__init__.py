@@ -1,0 +1,1 @@
+"""How a server's processors and memory are laid out."""

@@ -1,0 +1,6 @@
+"""Links to consoles of every type can be looked up, not only those of RDP."""
+
+from kilonova.compute.consoles.api import EVERY_TYPE
+from kilonova.http.versions import Microversion, behaviour
+
+version = Microversion("2.31", __doc__, [behaviour(EVERY_TYPE)])

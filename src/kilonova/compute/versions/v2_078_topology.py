@@ -1,0 +1,6 @@
+"""The NUMA topology of a server is shown."""
+
+from kilonova.compute.topology.api import TOPOLOGY
+from kilonova.http.versions import Microversion, route
+
+version = Microversion("2.78", __doc__, [route("GET", TOPOLOGY).begins()])

@@ -1,0 +1,15 @@
+"""Consoles can be asked for as SPICE without HTML5; where a link leads to is shown with the port for TLS."""
+
+from kilonova.compute.consoles.api import CONSOLES, TOKEN
+from kilonova.compute.consoles.schemas import types
+from kilonova.http.versions import Microversion, query, request, view
+
+version = Microversion(
+    "2.99",
+    __doc__,
+    [
+        request(f"POST {CONSOLES}").changes("remote_console.type", before=types("spice-direct"), required_before=True),
+        view("console access").gains("tls_port"),
+        query(f"GET {TOKEN}").closes(),
+    ],
+)
