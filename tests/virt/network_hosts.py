@@ -133,16 +133,18 @@ class Guest(Space):
 
     def asks(self, path: str, *headers: str) -> str:
         """The whole answer of the metadata service."""
-        said = "\r\n".join([f"GET {path} HTTP/1.0", *headers, "", ""])
+        return self.says("\r\n".join([f"GET {path} HTTP/1.0", *headers, "", ""]).encode())
+
+    def says(self, words: bytes) -> str:
         done = subprocess.run(
-            [*self.enter, "busybox", "nc", "-w", "3", "169.254.169.254", "80"],
-            input=said.encode(),
+            [*self.enter, "busybox", "nc", "-w", "2", "169.254.169.254", "80"],
+            input=words,
             capture_output=True,
             check=False,
             timeout=20,
             env=_ENV,
         )
-        return done.stdout.decode()
+        return done.stdout.decode(errors="replace")
 
 
 class Host:
@@ -192,9 +194,12 @@ class Host:
         worker.stdin.flush()
         return json.loads(worker.stdout.readline() or '{"error": "the process has ended"}')
 
-    def apply(self, *networks: WiredNetwork, read_at: float = 0.0) -> None:
+    def tell(self, *networks: WiredNetwork, read_at: float = 0.0) -> Any:
         plan = NetworkPlan(read_at=read_at or time.time(), networks=list(networks))
-        said = self.ask("apply", base64.b64encode(msgspec.msgpack.encode(plan)).decode())
+        return self.ask("apply", base64.b64encode(msgspec.msgpack.encode(plan)).decode())
+
+    def apply(self, *networks: WiredNetwork, read_at: float = 0.0) -> None:
+        said = self.tell(*networks, read_at=read_at)
         assert said == "applied", said
 
     def guest(self, network: WiredNetwork, port: WiredPort) -> Guest:

@@ -1,11 +1,15 @@
-"""Guests on one host and on two: addresses, each other, and nobody else."""
+"""Guests on one host and on two: the addresses of their ports, each other, and nobody else."""
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
-from kilonova.hosts.messages import Firewall
-from tests.virt.network_hosts import NAMES, OUTWARD, fabric, network, port, soon, with_ports
+import msgspec
+
+from kilonova.hosts.messages import WiredSubnet
+from kilonova.network.addresses import from_mac
+from tests.virt.network_hosts import fabric, network, port, soon, with_ports
 
 
 def test_a_guest_gets_the_address_of_its_port_and_reaches_its_network_only(tmp_path: Path) -> None:
@@ -23,56 +27,133 @@ def test_a_guest_gets_the_address_of_its_port_and_reaches_its_network_only(tmp_p
         assert first.ping("10.1.0.1")
         assert not first.ping("10.2.0.5")
         assert host.ask("wired", f"{a.id} {c.id}") == [1400, 1450]
+        assert "was not told" in host.ask("wired", "7d2f0c3e-7d4f-4f0c-8d29-0b7f3f3f9a10")["error"]
 
 
 def test_guests_of_two_hosts_are_on_one_network(tmp_path: Path) -> None:
     with fabric(tmp_path) as made:
         here, there = made.host(), made.host()
         a, b = port("10.1.0.5"), port("10.1.0.6")
-        base = network()
+        base = network(mtu=1500)
         one = with_ports(base, a, peers=[there.address])
         two = with_ports(base, b, peers=[here.address])
         here.apply(one)
         there.apply(two)
         first, second = here.guest(one, a), there.guest(two, b)
-        assert first.dhcp().startswith("10.1.0.5 ")
+        # What VXLAN needs of a packet's room is not the guest's.
+        assert first.dhcp() == "10.1.0.5 24 mtu=1450 dns= router=10.1.0.1"
         assert second.dhcp().startswith("10.1.0.6 ")
         assert first.ping("10.1.0.6")
-        assert second.ping("10.1.0.5")
+        assert second.ping("10.1.0.5", "-s", "1422")
+        # Each has the gateway on its own host.
         assert first.ping("10.1.0.1")
         assert second.ping("10.1.0.1")
+        here.apply(with_ports(one, a, peers=[]))
+        assert not first.ping("10.1.0.6")
 
 
-def test_a_security_group_blocks_and_then_permits(tmp_path: Path) -> None:
+def test_a_guest_that_moves_is_reached_at_its_new_host(tmp_path: Path) -> None:
     with fabric(tmp_path) as made:
-        host = made.host()
-        a, b = port("10.1.0.5"), port("10.1.0.6", OUTWARD)
-        one = with_ports(network(), a, b)
-        host.apply(one)
-        first, second = host.guest(one, a), host.guest(one, b)
+        here, there = made.host(), made.host()
+        a, b = port("10.1.0.5"), port("10.1.0.6")
+        base = network()
+        # While it moves both have its port.
+        one, two = with_ports(base, a, b, peers=[there.address]), with_ports(base, b, peers=[here.address])
+        here.apply(one)
+        there.apply(two)
+        first, second = here.guest(one, a), here.guest(one, b)
         first.dhcp()
         second.dhcp()
-        assert not first.ping("10.1.0.6")
-        assert second.ping("10.1.0.5")
-        permitted = [*OUTWARD, Firewall(direction="ingress", ethertype="IPv4", protocol="1", remotes=["10.1.0.5/32"])]
-        import msgspec
-
-        b = msgspec.structs.replace(b, rules=permitted)
-        host.apply(with_ports(one, a, b))
         assert first.ping("10.1.0.6")
+        second.end()
+        moved = there.guest(two, b)
+        moved.address("10.1.0.6/24", "10.1.0.1")
+        assert moved.ping("10.1.0.5")
+        assert moved.ping("10.1.0.1")
+        here.apply(with_ports(one, a, peers=[there.address]))
+        assert first.ping("10.1.0.6")
+
+
+def test_a_router_joins_networks_across_hosts(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        here, there = made.host(), made.host()
+        a, b, c = port("10.1.0.5"), port("10.2.0.5"), port("10.2.0.6")
+        one, two = network("10.1.0.0/24"), network("10.2.0.0/24")
+        one = msgspec.structs.replace(one, routed=[("10.2.0.0/24", two.id)])
+        two = msgspec.structs.replace(two, routed=[("10.1.0.0/24", one.id)])
+        elsewhere = {"peers": [there.address]}
+        ones = with_ports(one, a, **elsewhere)
+        here.apply(ones, with_ports(two, c, neighbours=[(b.mac, "10.2.0.5")], **elsewhere))
+        elsewhere = {"peers": [here.address]}
+        twos = with_ports(two, b, neighbours=[(c.mac, "10.2.0.6")], **elsewhere)
+        there.apply(with_ports(one, neighbours=[(a.mac, "10.1.0.5")], **elsewhere), twos)
+        first, second, third = here.guest(ones, a), there.guest(twos, b), here.guest(twos, c)
+        for guest in (first, second, third):
+            guest.dhcp()
+        assert first.ping("10.2.0.6")
+        assert soon(lambda: first.ping("10.2.0.5"))
+        assert second.ping("10.1.0.5")
+        assert first.ping("10.2.0.1")
+        # And no longer when the router is gone.
+        here.apply(with_ports(one, a, routed=[]), with_ports(two, c, routed=[]))
+        assert not first.ping("10.2.0.6")
+
+
+def test_addresses_of_ipv6_are_told_too(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        subnet = WiredSubnet(
+            id="s", cidr="2001:db8:1::/64", gateway="2001:db8:1::1", held=["2001:db8:1::1"], mode="slaac"
+        )
+        a, b = port("10.1.0.5"), port("10.1.0.6")
+        a = msgspec.structs.replace(a, addresses=["10.1.0.5", _from_mac(a.mac)])
+        b = msgspec.structs.replace(b, addresses=["10.1.0.6", _from_mac(b.mac)])
+        base = network()
+        one = with_ports(msgspec.structs.replace(base, subnets=[*base.subnets, subnet]), a, b)
+        host.apply(one)
+        first, second = host.guest(one, a), host.guest(one, b)
+        for guest, held in ((first, a), (second, b)):
+            address = held.addresses[1]
+            assert soon(lambda guest=guest, address=address: address in guest.do("ip", "-6", "addr"), 15)
+        assert soon(lambda: first.ping(b.addresses[1], "-6"))
+        assert soon(lambda: first.ping("2001:db8:1::1", "-6"))
+
+
+def test_a_subnet_without_a_gateway_has_dhcp_and_metadata(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        a = port("10.1.0.5", dhcp_options={"mtu": "1300", "nonsense": "x", "router": "10.1.0.9\ndhcp-option=6,1.1.1.1"})
+        one = with_ports(network(gateway=""), a)
+        host.apply(one)
+        guest = host.guest(one, a)
+        assert guest.dhcp() == "10.1.0.5 24 mtu=1300 dns= router="
+        assert f'"uuid":"{a.guest_id}"' in guest.asks("/openstack/latest/meta_data.json")
 
 
 def test_metadata_tells_each_guest_who_it_is(tmp_path: Path) -> None:
     with fabric(tmp_path) as made:
         host = made.host()
         a, b = port("10.1.0.5"), port("10.1.0.6")
-        one = with_ports(network(), a, b)
-        host.apply(one)
-        first, second = host.guest(one, a), host.guest(one, b)
-        first.dhcp()
-        second.dhcp()
+        c = port("10.1.0.5")
+        one, two = with_ports(network(), a, b), with_ports(network(), c)
+        host.apply(one, two)
+        first, second, third = host.guest(one, a), host.guest(one, b), host.guest(two, c)
+        for guest in (first, second, third):
+            guest.dhcp()
         path = "/openstack/latest/meta_data.json"
         assert f'"uuid":"{a.guest_id}"' in first.asks(path)
         assert f'"uuid":"{b.guest_id}"' in second.asks(path, "X-Forwarded-For: 10.1.0.5")
+        # The same address on another network is another guest.
+        assert f'"uuid":"{c.guest_id}"' in third.asks(path)
+        assert first.asks("/latest/meta-data/local-ipv4").endswith("\r\n\r\n10.1.0.5")
         assert "404 Not Found" in first.asks("/nothing")
-        assert soon(lambda: NAMES.bridge(one.id) in host.interfaces())
+        assert "405 Method Not Allowed" in first.says(b"DELETE / HTTP/1.1\r\n\r\n")
+        assert "400 Bad Request" in first.says(b"\x00\xff nonsense\r\n\r\n")
+        assert "400 Bad Request" in first.says(b"GET / HTTP/1.1\r\nx: " + b"y" * 20000)
+        assert (
+            first.says(b"GET / HTTP/1.1\r\n\r\nHEAD /latest HTTP/1.1\r\nConnection: close\r\n\r\n").count("200 OK") == 2
+        )
+
+
+def _from_mac(mac: str) -> str:
+    return str(from_mac(ipaddress.IPv6Network("2001:db8:1::/64"), mac))

@@ -8,7 +8,7 @@ import re
 _LONGEST = 15
 METADATA = "169.254.169.254"
 # The ends of a network's links, in its own namespace.
-GATE, UPLINK = "gate", "up"
+GATE, UPLINK = "gate", "uplink"
 
 
 class Names:

@@ -142,25 +142,27 @@ class Outside:
 
     async def answer(self, plan: NetworkPlan, interface: str) -> None:
         """Answer for the floating addresses of guests on the outside interface, and for no others any more."""
-        wanted = {address for network in plan.networks for address, _ in network.floating} if interface else set()
+        floating = {address for network in plan.networks for address, _ in network.floating}
+        wanted = {(address, interface) for address in floating} if interface else set()
         known = self._read()
         if interface and any(map(self.is_wanted, plan.networks)):
             namespaces.write_setting(f"ipv4/conf/{interface}/forwarding", "1")
         if wanted == known:
             return
-        for address in sorted(known - wanted):
-            await run("ip", "neigh", "del", "proxy", address, "dev", interface, check=False)
-        await batch("ip", [f"neigh replace proxy {address} dev {interface}" for address in sorted(wanted - known)])
-        for address in sorted(wanted - known):
-            _announce(address, interface)
+        for address, where in sorted(known - wanted):
+            await run("ip", "neigh", "del", "proxy", address, "dev", where, check=False)
+        await batch("ip", [f"neigh replace proxy {address} dev {where}" for address, where in sorted(wanted - known)])
+        for address, where in sorted(wanted - known):
+            _announce(address, where)
         if wanted:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file.write_bytes(msgspec.msgpack.encode(sorted(wanted)))
         else:
             self._file.unlink(missing_ok=True)
 
-    def _read(self) -> set[str]:
+    def _read(self) -> set[tuple[str, str]]:
         try:
-            return set(msgspec.msgpack.decode(self._file.read_bytes(), type=list[str]))
+            return set(msgspec.msgpack.decode(self._file.read_bytes(), type=list[tuple[str, str]]))
         except (FileNotFoundError, msgspec.DecodeError):
             return set()
 
@@ -177,7 +179,7 @@ def _inside(network: WiredNetwork, *, masquerade: bool) -> str:
             [
                 'iifname "lo" accept',
                 "ct state established,related accept",
-                f'iifname "{GATE}" meta l4proto {{ icmp, icmpv6 }} accept',
+                f'iifname != "{UPLINK}" meta l4proto {{ icmp, icmpv6 }} accept',
                 f'iifname "{GATE}" udp dport {{ 67, 547 }} accept',
                 f'iifname "{GATE}" ip daddr {METADATA} tcp dport 80 accept',
             ],
