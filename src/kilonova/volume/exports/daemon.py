@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,8 @@ PROGRAM = "qemu-storage-daemon"
 _SECONDS = 30.0
 _TURN_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
+# struct flock, to ask who holds a lock.
+_FLOCK = struct.Struct("hhqqi4x")
 _LOCK, _SOCKET, _PID, _ADDRESS = "lock", "socket", "pid", "address"
 
 
@@ -79,15 +82,16 @@ class Daemon:
             return known or self._choose()
 
     def is_alive(self) -> bool:
-        with _short(self.directory) as directory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(f"{directory}/{_SOCKET}")
-            except BlockingIOError:
-                return True  # many wait for their turn
-            except OSError:
-                return False
-        return True
+        """It holds a lock on the file with its process id as long as it lives."""
+        try:
+            fd = os.open(self.directory / _PID, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        finally:
+            os.close(fd)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     @asynccontextmanager
     async def session(self, *, start: bool) -> AsyncIterator[Session | None]:
@@ -98,22 +102,28 @@ class Daemon:
                     yield None
                     return
                 await self._start()
-            with _short(self.directory) as directory:
-                client = await self._connect(f"{directory}/{_SOCKET}")
+            client = await self._connect()
             try:
                 yield Session(client)
             finally:
                 await _disconnect(client)
 
-    async def _connect(self, path: str) -> QMPClient:
+    async def _connect(self) -> QMPClient:
         from qemu.qmp import QMPClient, QMPError
 
         # Its log names every command, and so the names of exports.
         logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
         client = QMPClient("exports")
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        control.setblocking(False)
         try:
-            await asyncio.wait_for(client.connect(path), _SECONDS)
+            async with asyncio.timeout(_SECONDS):
+                with _short(self.directory) as directory:
+                    while not _reached(control, f"{directory}/{_SOCKET}"):
+                        await asyncio.sleep(_LOOK_SECONDS)
+                await client.connect(control)
         except (QMPError, OSError, TimeoutError) as error:
+            control.close()
             raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
         return client
 
@@ -242,6 +252,15 @@ class Session:
 def _taken(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _reached(control: socket.socket, path: str) -> bool:
+    """False while the one before us has not quite gone: the daemon listens to few at a time."""
+    try:
+        control.connect(path)
     except BlockingIOError:
         return False
     return True

@@ -36,6 +36,8 @@ _WATCH_SECONDS = 1.0
 _LOOKS = 15
 _COPY_LOOK_SECONDS = 0.2
 _CLOSE_SECONDS = 5.0
+# Of copies, in bytes a second; as fast as it goes.
+_SPEED = 0
 
 _WANTED = """
 SELECT a.mode, a.connection, v.id, v.data_id FROM volume_attachments a JOIN volumes v ON v.id = a.volume_id
@@ -250,7 +252,9 @@ class Keeper:
     async def copy(
         self, job: str, volume_id: str, data_id: str, target: Path, size: int, moved: Callable[[int], Awaitable[None]]
     ) -> bool:
-        """Write to the file, which has `size` bytes, what the volume has now. False: nobody writes to it just now.
+        """Write to the file, which has `size` bytes, what the volume has at one moment: the one when all is written.
+
+        False: no host reaches the volume. A file that cannot be written is no trouble for those who do.
 
         `job` names the copy, and one that an earlier run has left under the same name is stopped first.
         """
@@ -282,11 +286,14 @@ class Keeper:
             lower = {"driver": "file", "filename": str(target), "discard": "unmap"}
             await session.do("blockdev-add", driver="raw", node_name=_target(ident), size=length, file=lower)
             await session.do(
-                "blockdev-backup",
+                "blockdev-mirror",
                 job_id=ident,
                 device=node,
                 target=_target(ident),
                 sync="full",
+                # However much is written meanwhile, it comes to an end.
+                copy_mode="write-blocking",
+                speed=_SPEED,
                 # Exports sit on it meanwhile, and are to be known as the volume's.
                 filter_node_name=f"{prefix}{_digest(ident, 3)}f",
                 auto_dismiss=False,
@@ -297,6 +304,9 @@ class Keeper:
         """How many bytes; None when all are. Raises DaemonError where it broke off."""
         async with self._daemon.session(start=False) as session:
             found = await _find_job(session, ident) if session is not None else None
+            if session is not None and found is not None and found["status"] == "ready":
+                # Both are the same, and part here.
+                await session.do("block-job-cancel", device=ident)
         if found is None:
             raise DaemonError("the copy of the volume was broken off")
         if found.get("error"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
-from kilonova.volume.operations.common import LANE, explained, files_of, keeper_of
+from kilonova.volume.operations.common import LANE, explained, files_of
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
 
@@ -40,7 +40,6 @@ async def remove(op: Operation) -> None:
         rows = await op.db.fetch(sql.format("volume_snapshots", "volume_id"), volume_id)
         gone += [files.snapshot(row["id"], row["data_id"]) for row in rows]
     async with explained(op):
-        await keeper_of(op).sync(volume_id)  # nobody has it any more, whoever had it
         await files.remove(*gone)
 
 
