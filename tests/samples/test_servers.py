@@ -19,7 +19,7 @@ from tests.support.whole import Whole, whole
 # Servers of a cell that is down: there are no cells here.
 LEFT_OUT = {"v2.69/server-get-resp.json", "v2.69/servers-details-resp.json", "v2.69/servers-list-resp.json"}
 # Keys of requests that are not offered yet.
-NOT_YET = {"personality", "tags", "trusted_image_certificates", "pinned_availability_zone"}
+NOT_YET = {"personality", "trusted_image_certificates", "pinned_availability_zone"}
 DEVICES = {"source_type": "image", "destination_type": "local", "boot_index": 0}
 
 pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
