@@ -198,7 +198,8 @@ def power_of(domain: libvirt.virDomain) -> Power:
         return "running"
     if state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
         return "paused"
-    if state == libvirt.VIR_DOMAIN_CRASHED or reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED:
+    died = state == libvirt.VIR_DOMAIN_SHUTOFF and reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED
+    if state == libvirt.VIR_DOMAIN_CRASHED or died:
         return "crashed"
     return "suspended" if domain.hasManagedSaveImage() else "shutdown"
 
@@ -214,17 +215,25 @@ def _define(connection: libvirt.virConnect, document: str) -> None:
 
 def _start(connection: libvirt.virConnect, guest_id: str) -> bool:
     """Whether it had to be."""
-    import libvirt
-
     domain = look_up(connection, guest_id)
     if domain is None:
         raise MissingGuest(guest_id)
     if not domain.isActive():
         domain.create()
         return True
-    if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
-        domain.resume()
+    go_on(domain)
     return False
+
+
+def go_on(domain: libvirt.virDomain) -> None:
+    """Have a guest that is halted run, whoever halted it; one that runs is left alone."""
+    import libvirt
+
+    match domain.state()[0]:
+        case libvirt.VIR_DOMAIN_PAUSED:
+            domain.resume()
+        case libvirt.VIR_DOMAIN_PMSUSPENDED:
+            domain.pMWakeup(0)
 
 
 def _cut(connection: libvirt.virConnect, guest_id: str) -> None:

@@ -152,15 +152,19 @@ def _guests(hv: Hypervisor, domains: dict[str, _Domain]) -> list[GuestState]:
         domains.pop(guest_id, None)
     for guest_id in arrivals.expected_guests(hv):
         domains.pop(guest_id, None)  # one that only comes is not here
+    slots = [(guest_id, slot) for guest_id, slot in hv.layout.slots() if hv.owns(guest_id, slot)]
+    expected = {guest_id for guest_id, _ in slots}
     for domain in domains.values():
+        if domain.id in expected and domain.power == "paused":
+            continue  # it is just coming from another host, where it still is
         found.append(
             GuestState(
                 id=domain.id, name=domain.name, power=domain.power, vcpus=domain.vcpus, ram_mb=domain.ram_mb, disk_gb=0
             )
         )
-    for guest_id, slot in hv.layout.slots():
+    for guest_id, slot in slots:
         guest = _spec(hv, guest_id, slot)
-        if guest is not None and hv.owns(guest_id, slot):
+        if guest is not None:
             found.append(hv.state_of(guest, "shutdown", slot))
     return found
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import NotRunning
-from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, go_on
 from kilonova.hosts.drivers.libvirt.waiting import events_of
 from kilonova.hosts.messages import GuestState
 
@@ -69,7 +69,7 @@ async def unpause(hv: Hypervisor, guest_id: str) -> GuestState:
     power = await hv.power(guest_id)
     if power == "paused":
         domain = await hv.domain(guest_id)
-        await hv.connection.run(domain.resume)
+        await hv.connection.run(go_on, domain)
     elif power != "running":
         raise NotRunning(guest_id)
     return await hv.state(guest_id)
