@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -165,10 +166,10 @@ def test_other_formats_become_raw(tmp_path: Path, kind: str, driver: str) -> Non
 
 def test_a_small_upload_of_a_huge_disk_is_not_expanded(tmp_path: Path) -> None:
     huge = tmp_path / "huge"
-    do("qemu-img", "create", "-q", "-f", "vdi", huge, "100T")
+    do("qemu-img", "create", "-q", "-f", "vdi", huge, str(shutil.disk_usage(tmp_path).free * 2))
     shelf = Shelf()
-    shelf.put("i", huge.read_bytes()[:MIB])
-    with pytest.raises(DriverError, match=r"free on this host|failed"):
+    shelf.put("i", huge.read_bytes())
+    with pytest.raises(DriverError, match="free on this host"):
         asyncio.run(cache_of(tmp_path, shelf).ensure(Image(id="i", disk_format="vdi"), transfer("i")))
     assert left(tmp_path) == []
 
@@ -194,7 +195,9 @@ def test_an_image_that_nobody_uses_goes_after_a_while(tmp_path: Path) -> None:
         old, used, new = [await cache.ensure(Image(id=name), transfer(name)) for name in ("old", "used", "new")]
         rest = tmp_path / "_base" / ("0" * 32 + ".part")
         rest.write_bytes(b"half")
-        for path in (old.path, used.path, rest):
+        lock = rest.with_suffix(".lock")
+        lock.touch()
+        for path in (old.path, used.path, rest, lock):
             os.utime(path, (1000, 1000))
         assert set(await cache.tidy({used.path}, 3600)) == {old.path, rest}
         assert left(tmp_path) == sorted([used.path.name, new.path.name])

@@ -94,6 +94,12 @@ def cdrom_bus(guest: Guest, machine: str = "pc") -> str:
     return bus if bus in _BUSES else natural
 
 
+def usual_filesystem(guest: Guest) -> str:
+    """Of an ephemeral disk. Windows formats its own."""
+    os_type = guest.image.properties.get("os_type", "") if guest.image else ""
+    return "" if os_type.lower() == "windows" else _DEFAULT_FILESYSTEM
+
+
 async def build(layout: Layout, guest: Guest, base: Base | None) -> None:
     """The disks of a new guest. What is there already is left as it is, what is there in part is made anew."""
     directory = layout.guest(guest.id)
@@ -107,7 +113,9 @@ async def build(layout: Layout, guest: Guest, base: Base | None) -> None:
         if name == SWAP:
             await _made(directory / name, partial(_make_swap, size=disk.size_mb * MIB))
         else:
-            await _made(directory / name, partial(_make_ephemeral, disk=disk, label=f"ephemeral{next(numbers)}"))
+            kind = disk.format or usual_filesystem(guest)
+            made = partial(_make_ephemeral, disk=disk, kind=kind, label=f"ephemeral{next(numbers)}")
+            await _made(directory / name, made)
 
 
 async def build_root(path: Path, flavor: Flavor, base: Base, cdrom: bool = False) -> None:
@@ -236,10 +244,11 @@ async def _make_swap(path: Path, size: int) -> None:
     await programs.run("mkswap", path)
 
 
-async def _make_ephemeral(path: Path, disk: LocalDisk, label: str) -> None:
+async def _make_ephemeral(path: Path, disk: LocalDisk, kind: str, label: str) -> None:
     """Empty where the host cannot make the usual file system; one that was asked for has to be made."""
     _make_empty(path, disk.size_mb * MIB)
-    kind = disk.format or _DEFAULT_FILESYSTEM
+    if not kind:
+        return
     if kind not in _FILESYSTEMS:
         raise DriverError(f"this host makes no {kind} on disks, only {', '.join(_FILESYSTEMS)}")
     program, *options = _FILESYSTEMS[kind]

@@ -79,16 +79,17 @@ class ImageCache:
         for path in self._files():
             if path in in_use or not _older(path, older_than):
                 continue
+            # A lock that nobody holds goes by being taken.
             async with self._lock(_stem(path), wait=False) as mine:
                 # Somebody may have begun to use it before it was ours.
-                if mine and _older(path, older_than):
+                if mine and path.suffix != _LOCK and _older(path, older_than):
                     path.unlink(missing_ok=True)
                     removed.append(path)
         return removed
 
     def _files(self) -> list[Path]:
         try:
-            return sorted(path for path in self.directory.iterdir() if path.suffix != _LOCK)
+            return sorted(self.directory.iterdir())
         except FileNotFoundError:
             return []
 

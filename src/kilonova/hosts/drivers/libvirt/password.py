@@ -57,4 +57,6 @@ def _lacks_agent(error: DriverError) -> bool:
         libvirt.VIR_ERR_AGENT_UNSYNCED,
         libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED,
         libvirt.VIR_ERR_NO_SUPPORT,
+        # Only newer ones know it.
+        getattr(libvirt, "VIR_ERR_AGENT_COMMAND_TIMEOUT", None),
     )
