@@ -122,8 +122,6 @@ def _state(host: Host) -> tuple[object, ...]:
         host.do("ip", "-4", "-o", "addr"),
         host.do("ip", "route"),
         host.do("sh", "-c", "for n in $(ls /run/netns); do ip -n $n -4 -o addr; ip -n $n route; done"),
-            "stale", ""
-        ),
         host.servers(),
         host.do("nft", "list", "ruleset"),
     )
