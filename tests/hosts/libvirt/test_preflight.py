@@ -1,0 +1,94 @@
+"""What a machine lacks for real guests is said in one line each, with how to get it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kilonova.config import Config
+from kilonova.hosts.drivers.libvirt import machine, preflight, programs
+from tests.support.process import KILONOVA
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    made = Config(data=str(tmp_path / "data"))
+    made.libvirt.uri = f"qemu+unix:///system?socket={tmp_path}/none"
+    return made
+
+
+@pytest.fixture
+def with_libvirt() -> None:
+    pytest.importorskip("libvirt")
+
+
+@pytest.mark.usefixtures("with_libvirt")
+def test_libvirt_that_does_not_answer(config: Config) -> None:
+    (line,) = [line for line in preflight.missing(config) if "does not answer" in line]
+    assert "apt install libvirt-daemon-system" in line
+    assert "\n" not in line
+
+
+def test_no_binding_to_libvirt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    (line,) = [line for line in preflight.missing(config) if "libvirt-python" in line]
+    assert "pip install 'kilonova[libvirt]'" in line
+
+
+def test_each_program_is_named_with_its_package(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", lambda _: None)
+    lines = preflight.missing(config)
+    for program, package in {"qemu-img": "qemu-utils", "nft": "nftables", "dnsmasq": "dnsmasq-base"}.items():
+        assert any(line.startswith(f"{program} is missing: apt install {package}") for line in lines), program
+    assert any("genisoimage" in line for line in preflight.notes(config))
+    config.bridges.enabled = False
+    assert not any("nft" in line for line in preflight.missing(config))
+    assert any("no networks" in line for line in preflight.notes(config))
+
+
+def test_no_help_of_the_hardware(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "why_no_kvm", lambda: "there is no /dev/kvm")
+    assert any("emulated" in line for line in preflight.notes(config))
+    assert not any("kvm" in line for line in preflight.missing(config))
+    config.libvirt.virt_type = "kvm"
+    assert any("libvirt.virt_type is kvm" in line for line in preflight.missing(config))
+
+
+def test_a_device_without_a_processor_behind_it_is_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.why_no_kvm.cache_clear()
+    monkeypatch.setattr(machine, "processor_flags", lambda: frozenset({"fpu"}))
+    assert machine.why_no_kvm()
+    machine.why_no_kvm.cache_clear()
+
+
+def test_networks_need_root(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert any("made by root" in line for line in preflight.missing(config))
+
+
+def test_a_place_that_qemu_cannot_enter(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pwd
+
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr(preflight, "_qemu_user", lambda: nobody)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    config.agent.instances = str(closed / "instances")
+    (line,) = [line for line in preflight.missing(config) if "cannot enter" in line]
+    assert "QEMU runs as nobody" in line
+    # pytest's own directories are as closed, and above it.
+    assert "agent.instances" in line
+
+
+def test_the_command_says_each_on_its_line(tmp_path: Path) -> None:
+    environ = {**os.environ, "KILONOVA_LIBVIRT__URI": f"qemu+unix:///system?socket={tmp_path}/none", "PATH": "/nowhere"}
+    command = [KILONOVA, "up", "--driver", "libvirt", "--data", str(tmp_path / "data"), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=30)
+    assert done.returncode == 1
+    assert "libvirt" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data").exists()
