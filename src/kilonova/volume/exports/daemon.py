@@ -13,12 +13,15 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+
+from kilonova.volume.files import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,24 +137,18 @@ class Daemon:
         server = {"addr": {"type": "inet", "host": address.host, "port": str(address.port)}, "max-connections": 0}
         # Paths of sockets are short by nature: it starts in the directory.
         (self.directory / _SOCKET).unlink(missing_ok=True)
-        process = await asyncio.create_subprocess_exec(
+        command = [
             PROGRAM,
             *("--chardev", f"socket,id=control,path={_SOCKET},server=on,wait=off", "--monitor", "chardev=control"),
             *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", _PID, "--daemonize"),
-            cwd=self.directory,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            _, errors = await asyncio.wait_for(process.communicate(), _SECONDS)
-        except TimeoutError:
-            process.kill()
-            raise DaemonError(f"{PROGRAM} does not start in time") from None
-        if process.returncode:
-            words = errors.decode(errors="replace").strip().splitlines()
-            raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else process.returncode}")
+        ]
+        # In a thread: a daemon must not inherit what loops have open for their own children.
+        done = await in_thread(_run, command, self.directory)
+        if done is None:
+            raise DaemonError(f"{PROGRAM} does not start in time")
+        if done.returncode:
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else done.returncode}")
         log.info("volumes are exported at %s port %d", address.host, address.port)
 
     @asynccontextmanager
@@ -247,6 +244,24 @@ class Session:
     async def quit(self) -> None:
         with suppress(DaemonError):
             await self.do("quit")
+
+
+def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[bytes] | None:
+    """It ends when the daemon is at work. None: not in time."""
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        return subprocess.run(
+            command,
+            cwd=directory,
+            stdin=null,
+            stdout=null,
+            stderr=pipe,
+            timeout=_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _taken(fd: int) -> bool:
