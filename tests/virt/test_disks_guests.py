@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,21 @@ def test_what_a_killed_snapshot_left_goes_with_the_next(host: Host, tmp_path: Pa
             await place.driver.snapshot(guest_id, transfer("snap"))
             assert "snap" in place.shelf.data
             assert (await place.document(guest_id)).find("devices/disk/mirror") is None
+            assert "snapshot" not in place.files(guest_id)
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_that_would_fill_the_host_is_not_tried(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with bench(host, tmp_path) as place:
+            guest_id = await place.boot()
+            usage = shutil.disk_usage(tmp_path)
+            monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+            with pytest.raises(DriverError, match="only 1000 are free"):
+                await place.driver.snapshot(guest_id, transfer("snap"))
             assert "snapshot" not in place.files(guest_id)
 
     asyncio.run(scenario())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import formats, programs
 from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
+from kilonova.hosts.drivers.libvirt.formats import SECTOR
 from kilonova.hosts.drivers.libvirt.layout import DISK
 from kilonova.hosts.messages import Guest, Transfer
 
@@ -49,10 +50,12 @@ async def take(hv: Hypervisor, guest_id: str, data: Transfer) -> None:
     if wanted not in _FORMATS:
         raise DriverError(f"a snapshot cannot be of disk format {wanted} on this host, only qcow2 or raw")
     async with _workplace(hv, guest_id) as directory:
-        disk, image = hv.layout.file(guest_id, DISK), directory / _IMAGE
+        disk, copy, image = hv.layout.file(guest_id, DISK), directory / _COPY, directory / _IMAGE
+        await _check_room(disk, directory)
         if await hv.power(guest_id) in ("running", "paused"):
-            disk = await _copied(hv, guest, directory / _COPY)
+            disk = await _copied(hv, guest, copy)
         await programs.convert(disk, "qcow2", image, _FORMATS[wanted])
+        copy.unlink(missing_ok=True)
         await hv.images.images.write(data, _content(image))
 
 
@@ -74,6 +77,14 @@ async def _workplace(hv: Hypervisor, guest_id: str) -> AsyncIterator[Path]:
         yield directory
     finally:
         await finished(asyncio.ensure_future(clear(hv, guest_id)))
+
+
+async def _check_room(disk: Path, directory: Path) -> None:
+    """A file system that is full stops all guests that write to it, so it is not tried."""
+    needed = disk.stat().st_blocks * SECTOR + await programs.measure(disk)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise DriverError(f"a snapshot needs about {needed} bytes, but only {free} are free on this host")
 
 
 async def _copied(hv: Hypervisor, guest: Guest, copy: Path) -> Path:
