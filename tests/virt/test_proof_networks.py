@@ -39,12 +39,12 @@ def test_guests_know_who_they_are_and_reach_whom_they_may(cloud: RealCloud) -> N
     near = _boot(cloud, "near", _port(cloud, left, [open_group])["id"], user_data=_script(address))
     far = _boot(cloud, "far", _port(cloud, right, [open_group])["id"], user_data=_script(address))
 
-    told = json.loads(cloud.says(asked, r"CONFIGDRIVE (\{.*)").group(1))
+    told = json.loads(cloud.says(asked, r"CONFIGDRIVE (\{.*\})\r?\n").group(1))
     assert (told["uuid"], told["name"], told["meta"]) == (asked, "asked", {"colour": "green"})
     assert cloud.says(asked, rf"DHCP eth0 {address}")
-    told = json.loads(cloud.says(asked, r"METADATA (\{.*)").group(1))
+    told = json.loads(cloud.says(asked, r"METADATA (\{.*\})\r?\n").group(1))
     assert (told["uuid"], told["meta"]) == (asked, {"colour": "green"})
-    assert json.loads(cloud.says(near, r"METADATA (\{.*)").group(1))["uuid"] == near
+    assert json.loads(cloud.says(near, r"METADATA (\{.*\})\r?\n").group(1))["uuid"] == near
 
     cloud.says(near, f"MISSES {address}")
     cloud.says(far, f"MISSES {address}")
