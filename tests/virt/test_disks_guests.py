@@ -121,7 +121,8 @@ def test_a_snapshot_that_is_stopped_leaves_nothing(host: Host, tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_what_a_killed_snapshot_left_goes_with_the_next(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["the next snapshot", "the next start of the agent"])
+def test_what_a_killed_snapshot_left_goes(host: Host, tmp_path: Path, by: str) -> None:
     async def scenario() -> None:
         async with bench(host, tmp_path) as place:
             guest_id = await place.boot()
@@ -131,8 +132,11 @@ def test_what_a_killed_snapshot_left_goes_with_the_next(host: Host, tmp_path: Pa
             domain = await place.hv.domain(guest_id)
             await place.hv.connection.run(snapshots._begin_copy, domain, "vda", str(directory / "copy"), False)
             assert (await place.document(guest_id)).find("devices/disk/mirror") is not None
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            assert "snap" in place.shelf.data
+            if by == "the next snapshot":
+                await place.driver.snapshot(guest_id, transfer("snap"))
+                assert "snap" in place.shelf.data
+            else:
+                await snapshots.recover(place.hv)
             assert (await place.document(guest_id)).find("devices/disk/mirror") is None
             assert "snapshot" not in place.files(guest_id)
 
@@ -150,6 +154,20 @@ def test_a_snapshot_that_would_fill_the_host_is_not_tried(
             with pytest.raises(DriverError, match="only 1000 are free"):
                 await place.driver.snapshot(guest_id, transfer("snap"))
             assert "snapshot" not in place.files(guest_id)
+
+    asyncio.run(scenario())
+
+
+def test_what_an_agent_finds_at_its_start_is_not_what_it_does(host: Host, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with bench(host, tmp_path) as place:
+            guest_id = await place.boot()
+            task = asyncio.create_task(place.driver.snapshot(guest_id, transfer("snap")))
+            while not task.done():
+                await snapshots.recover(place.hv)
+                await asyncio.sleep(0.01)
+            await task
+            assert "snap" in place.shelf.data
 
     asyncio.run(scenario())
 

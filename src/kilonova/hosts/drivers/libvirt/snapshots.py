@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import formats, programs
@@ -33,9 +34,17 @@ _DIRECTORY = "snapshot"
 _COPY, _IMAGE = "copy", "image"
 _READ_AT_ONCE = 1 << 20
 _LOOK_EVERY = 0.1
+_RECOVER_EVERY = 5.0
+# How long the agent in a guest may take for what it has to write.
+_AGENT_SECONDS = 60
+_REQUIRED = "os_require_quiesce"
 _YES = ("yes", "true", "1", "on")
 # Formats that an image may be asked in, as qemu-img calls them.
 _FORMATS = {"qcow2": "qcow2", "raw": "raw", "iso": "raw"}
+
+
+# By the directory: who works in it.
+_locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
 
 async def take(hv: Hypervisor, guest_id: str, data: Transfer) -> None:
@@ -59,24 +68,59 @@ async def take(hv: Hypervisor, guest_id: str, data: Transfer) -> None:
         await hv.images.images.write(data, _content(image))
 
 
-async def clear(hv: Hypervisor, guest_id: str) -> None:
-    """Removes what a snapshot left whose process was killed: files, and a copy that goes on for nobody."""
-    directory = hv.layout.guest(guest_id) / _DIRECTORY
-    domain = await hv.find_domain(guest_id)
-    if domain is not None:
-        await hv.connection.run(_end_copy, domain, str(directory / _COPY))
-    await finished(in_thread(shutil.rmtree, directory, True))
+async def recover(hv: Hypervisor) -> None:
+    """Ends what snapshots left that were under way when the agent was killed: copies that go on for nobody, file
+    systems that were made quiet, files. For when an agent starts; commands may come meanwhile."""
+    left = [guest_id for guest_id in hv.layout.guests() if _directory(hv, guest_id).exists()]
+    while left:
+        for guest_id in list(left):
+            lock = _lock(hv, guest_id)
+            if not lock.locked():
+                async with lock:
+                    try:
+                        await _recovered(hv, guest_id)
+                    except DriverError as error:
+                        log.warning("what a snapshot of guest %s left is still there: %s", guest_id, error.message)
+                        continue
+            left.remove(guest_id)
+        if left:
+            await asyncio.sleep(_RECOVER_EVERY)
 
 
 @asynccontextmanager
 async def _workplace(hv: Hypervisor, guest_id: str) -> AsyncIterator[Path]:
-    await clear(hv, guest_id)
-    directory = hv.layout.guest(guest_id) / _DIRECTORY
-    directory.mkdir(mode=0o711)
-    try:
-        yield directory
-    finally:
-        await finished(asyncio.ensure_future(clear(hv, guest_id)))
+    directory = _directory(hv, guest_id)
+    async with _lock(hv, guest_id):
+        await _recovered(hv, guest_id)
+        directory.mkdir(mode=0o711)
+        try:
+            yield directory
+        finally:
+            await finished(asyncio.ensure_future(_clear(hv, guest_id)))
+
+
+def _directory(hv: Hypervisor, guest_id: str) -> Path:
+    return hv.layout.guest(guest_id) / _DIRECTORY
+
+
+def _lock(hv: Hypervisor, guest_id: str) -> asyncio.Lock:
+    return _locks.setdefault(_directory(hv, guest_id), asyncio.Lock())
+
+
+async def _recovered(hv: Hypervisor, guest_id: str) -> None:
+    guest, domain = hv.find_spec(guest_id), await hv.find_domain(guest_id)
+    if guest is None or not _directory(hv, guest_id).exists():
+        return
+    if domain is not None and _wants_quiet(guest) and await hv.power(guest_id) == "running":
+        await hv.connection.run(_thaw, domain)
+    await _clear(hv, guest_id)
+
+
+async def _clear(hv: Hypervisor, guest_id: str) -> None:
+    directory, domain = _directory(hv, guest_id), await hv.find_domain(guest_id)
+    if domain is not None:
+        await hv.connection.run(_end_copy, domain, str(directory / _COPY))
+    await finished(in_thread(shutil.rmtree, directory, True))
 
 
 async def _check_room(disk: Path, directory: Path) -> None:
@@ -113,20 +157,31 @@ async def _copied(hv: Hypervisor, guest: Guest, copy: Path) -> Path:
 
 async def _freeze(hv: Hypervisor, guest: Guest, domain: libvirt.virDomain) -> bool:
     """Have the guest's file systems be whole on the disk, by its agent, where the image asks for that."""
-    properties = guest.image.properties if guest.image else {}
-    required = _is(properties, "os_require_quiesce")
-    if await hv.power(guest.id) != "running" or not (required or _is(properties, "hw_qemu_guest_agent")):
+    if not _wants_quiet(guest) or await hv.power(guest.id) != "running":
         return False
     try:
-        await hv.connection.run(domain.fsFreeze, None, 0)
+        await hv.connection.run(_quiet, domain)
+    except asyncio.CancelledError:
+        # By now it is done, or was never.
+        await hv.connection.run(_thaw, domain)
+        raise
     except DriverError as error:
-        if required:
+        if _is(_properties(guest), _REQUIRED):
             raise DriverError(
                 f"the agent in guest {guest.id} could not make its disks quiet: {error.message}", kind="no guest agent"
             ) from None
         log.warning("guest %s is snapshotted while it writes: %s", guest.id, error.message)
         return False
     return True
+
+
+def _wants_quiet(guest: Guest) -> bool:
+    properties = _properties(guest)
+    return _is(properties, _REQUIRED) or _is(properties, "hw_qemu_guest_agent")
+
+
+def _properties(guest: Guest) -> dict[str, str]:
+    return guest.image.properties if guest.image else {}
 
 
 def _is(properties: dict[str, str], name: str) -> bool:
@@ -199,6 +254,16 @@ def _end_copy(domain: libvirt.virDomain, path: str) -> None:
         # The guest, or the copy, ended by itself in between.
         if error.get_error_code() not in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
             raise
+
+
+def _quiet(domain: libvirt.virDomain) -> None:
+    import libvirt
+
+    try:
+        domain.agentSetResponseTimeout(_AGENT_SECONDS)
+    except libvirt.libvirtError:
+        pass  # without an agent the next call says so
+    domain.fsFreeze(None, 0)
 
 
 def _thaw(domain: libvirt.virDomain) -> None:
