@@ -65,6 +65,10 @@ class RealCloud:
     def kill_agent(self, name: str) -> None:
         self.agents.pop(name).kill()
 
+    def kill_control(self) -> None:
+        self.control.kill()
+        self._clients.clear()  # their connections are dead
+
     def stop(self) -> None:
         for agent in self.agents.values():
             agent.kill()

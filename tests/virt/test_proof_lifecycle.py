@@ -139,7 +139,7 @@ def test_guests_outlive_agent_and_control_plane(cloud: RealCloud) -> None:
     name = cloud.host_of(server)
 
     cloud.kill_agent(name)
-    cloud.control.kill()
+    cloud.kill_control()
     cloud.control.start()
     cloud.start_agent(name)
     cloud.wait_host(name, "up")

@@ -94,7 +94,7 @@ def test_the_agent_of_the_source_dies_and_comes_back(slow: RealCloud) -> None:
 
 def test_the_control_plane_dies_and_comes_back(slow: RealCloud) -> None:
     server, _ = _under_way(slow)
-    slow.control.kill()
+    slow.kill_control()
     time.sleep(1)
     slow.control.start()
 
@@ -133,6 +133,7 @@ def _under_way(cloud: RealCloud) -> tuple[str, str]:
         return any(migration["memory_processed_bytes"] for migration in shown)
 
     until(moves, "the migration is under way")
+    assert "Unbounded" in cloud.hosts[first].do("virsh", "domjobinfo", f"kn-{server}")
     return server, first
 
 
