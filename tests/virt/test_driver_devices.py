@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import xml.etree.ElementTree as ET
@@ -12,9 +13,9 @@ import pytest
 from kilonova.hosts.drivers.base import DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import nics
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from kilonova.hosts.messages import Flavor, Image, NetworkPlan, Nic
+from kilonova.hosts.messages import Flavor, Image, LocalDisk, NetworkPlan, Nic
 from kilonova.ids import new_id
-from tests.support.virt_driver import DATA, Bench, Bridge, Files, until
+from tests.support.virt_driver import DATA, Bench, Bridge, Files
 from tests.support.virt_hosts import linux_image
 
 LINUX = Flavor(vcpus=1, ram_mb=256, disk_gb=1)
@@ -138,6 +139,27 @@ def test_screen_and_diagnostics(bench: Bench) -> None:
     bench.run(live, vnc_listen=bench.host.address, vnc_address=bench.host.address)
 
 
+def test_where_devices_with_a_tag_are_is_told(bench: Bench) -> None:
+    port = Nic(port_id=new_id(), mac="fa:16:3e:00:00:08", network_id=new_id(), tag="front")
+    disk = LocalDisk(size_mb=16, tag="scratch")
+    guest = bench.guest(nics=[port], local_disks=[disk], config_drive=True)
+
+    async def live(driver: LibvirtDriver) -> None:
+        driver.hypervisor.wiring = Bridge(bench.host)  # type: ignore[assignment]
+        await driver.spawn(guest, data=DATA)
+        monitor = bench.host.do("virsh", "qemu-monitor-command", f"kn-{guest.id}", "--hmp", "info pci")
+        drive = bench.instances / guest.id / "disk.config"
+        told = bench.host.do("isoinfo", "-R", "-x", "/openstack/latest/meta_data.json", "-i", drive)
+        found = {one["tags"][0]: one for one in json.loads(told)["devices"]}
+        assert found["front"]["mac"] == port.mac
+        for one in found.values():
+            _, bus, rest = one["address"].split(":")
+            slot, function = rest.split(".")
+            assert f"Bus  {int(bus, 16)}, device {int(slot, 16):3}, function {function}" in monitor
+
+    bench.run(live)
+
+
 def test_what_the_host_tells_of_itself(bench: Bench) -> None:
     lines = Path("/proc/meminfo").read_text().splitlines()
     memory = int(next(line for line in lines if line.startswith("MemTotal")).split()[1]) // 1024
@@ -186,7 +208,7 @@ def test_the_hardware_that_an_image_asks_for_is_really_made(bench: Bench) -> Non
             assert document.find("devices/disk[@device='cdrom']") is not None
             assert document.findtext("devices/disk/iotune/read_bytes_sec") == "1000000"
             await driver.destroy(guest.id)
-            await until(lambda one=guest: not bench.left_of(one), "nothing is left")
+            assert not bench.left_of(guest)
 
     bench.run(live)
 

@@ -25,7 +25,7 @@ class Machine:
 
     def up(self) -> None:
         (self.data / "endpoints.json").unlink(missing_ok=True)
-        options = ["--driver", "libvirt", "--data", self.data, "--host", self.host.address, "--port", "8774"]
+        options = ["--driver", "libvirt", "--data", str(self.data), "--host", self.host.address, "--port", "8774"]
         self.process = self.host.run([KILONOVA, "up", *options], log="up")
         until((self.data / "endpoints.json").exists, self.output())
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import config_drive, disks, layout, metadata
+from kilonova.hosts.drivers.libvirt import config_drive, devices, disks, layout, metadata
 from kilonova.hosts.messages import Guest, GuestState, Transfer
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ async def _build(hv: Hypervisor, guest: Guest, data: Transfer | None, keep: bool
 async def complete(hv: Hypervisor, guest: Guest) -> None:
     """Of a guest that has its disks, what is made of what it is told, and its domain."""
     networks = await hv.wire(guest)
+    # Before the config drive, which tells where the devices are.
+    await hv.define(guest)
     if guest.config_drive:
         vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)
-        await config_drive.build(hv.layout, guest, networks, vendor)
-    await hv.define(guest)
+        told = metadata.documents(guest, networks, vendor=vendor, addresses=devices.addresses(hv, guest.id))
+        await config_drive.build_at(hv.layout.file(guest.id, layout.CONFIG_DRIVE), told)

@@ -92,7 +92,7 @@ def nic(hv: Hypervisor, guest: Guest, one: Nic) -> ET.Element:
     ET.SubElement(interface, "target", dev=hv.wiring.tap_of(one.port_id))
     ET.SubElement(interface, "model", type=machine.nic_model)
     if machine.queues > 1:
-        ET.SubElement(interface, "driver", name="vhost", queues=str(machine.queues))
+        ET.SubElement(interface, "driver", queues=str(machine.queues))
     ET.SubElement(interface, "mtu", size=str(hv.wiring.mtu_of(one.network_id)))
     limits.apply_to_nic(interface, guest)
     ET.SubElement(interface, "alias", name=nic_alias(one.port_id))

@@ -38,6 +38,7 @@ class LibvirtDriver:
     """`images`: how the data of images are read and written."""
 
     def __init__(self, host: str, config: Config, images: Images) -> None:
+        from kilonova.hosts.drivers.libvirt import devices
         from kilonova.hosts.drivers.libvirt.images import ImageCache
         from kilonova.hosts.drivers.libvirt.volumes import Volumes
 
@@ -50,13 +51,14 @@ class LibvirtDriver:
             from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
 
             hv.wiring = Wiring(config, host, config.data_dir / "networks", hv.find_spec)
+            hv.wiring.addresses = lambda guest_id: devices.addresses(hv, guest_id)
 
     async def run(self) -> None:
         """Everything that goes on beside commands, until cancelled."""
-        from kilonova.hosts.drivers.libvirt import arrivals, peers
+        from kilonova.hosts.drivers.libvirt import arrivals, peers, snapshots
 
         hv = self.hypervisor
-        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), self._tidy()]
+        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), snapshots.recover(hv), self._tidy()]
         if hv.wiring is not None:
             work.append(hv.wiring.run())
         async with asyncio.TaskGroup() as tasks:

@@ -140,10 +140,11 @@ class Hypervisor:
 
         Variations are those of `domain.document`.
         """
-        from kilonova.hosts.drivers.libvirt import domain
+        from kilonova.hosts.drivers.libvirt import devices, domain
 
         guest = await self.volumes.prepare(guest)
         await self.connection.ask(_define, domain.document(self, guest, **variations))
+        await devices.note(self, guest)
 
     async def wire(self, guest: Guest) -> list[WiredNetwork]:
         """The networks of the guest, once they are there. Raises DriverError."""

@@ -20,6 +20,8 @@ RESCUE_CONFIG_DRIVE = "disk.config.rescue"
 # That the guest is in rescue, and how.
 RESCUE_MODE = "rescue"
 CONSOLE = "console.log"
+# Where its devices are on its buses.
+DEVICES = "devices"
 
 _BASE = "_base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")

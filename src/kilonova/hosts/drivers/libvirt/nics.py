@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kilonova.hosts.drivers.base import DriverError, NotRunning
+from kilonova.hosts.drivers.libvirt import devices
 from kilonova.hosts.drivers.libvirt import domain as domains
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 from kilonova.hosts.drivers.libvirt.waiting import events_of
@@ -31,6 +32,7 @@ async def attach(hv: Hypervisor, guest_id: str, nic: Nic) -> GuestState:
         case "running" | "paused":
             await hv.wire(changed)
             await hv.connection.ask(_plug, guest_id, domains.nic(hv, guest, nic), nic.mac)
+            await devices.note(hv, changed)
         case "suspended":
             raise NotRunning(guest_id)
     # Last: a guest that did not get it has it not, and a repeat finds it in the domain. One that stands still is built

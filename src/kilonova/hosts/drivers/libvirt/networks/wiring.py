@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt.networks import bridges, firewall, namespaces
+from kilonova.hosts.drivers.libvirt.networks import bridges, connections, firewall, namespaces
 from kilonova.hosts.drivers.libvirt.networks.bridges import Bridges, Links
 from kilonova.hosts.drivers.libvirt.networks.commands import run
 from kilonova.hosts.drivers.libvirt.networks.dhcp import Dhcp
@@ -45,6 +45,8 @@ class Wiring:
         self._host = host
         self._directory = directory
         self._guests = guests
+        # Where the devices of a guest are on its buses.
+        self.addresses: Callable[[str], dict[str, str]] = lambda _: {}
         self._names = Names(settings.prefix)
         self._bridges = Bridges(self._names, config.agent.address, settings.vxlan_port)
         self._dhcp = Dhcp(self._names, directory)
@@ -53,7 +55,8 @@ class Wiring:
         self._native: bool | None = None
         self._rules = ""
         self._made: dict[str, tuple[WiredNetwork, str]] = {}
-        self._troubled = False
+        # Why not all is as it shall be.
+        self._trouble = ""
         self._looked_at = -_LOOK_EVERY
         self._underlay = 0
         self._plan = NetworkPlan(read_at=0.0)
@@ -82,10 +85,10 @@ class Wiring:
             async with asyncio.timeout(seconds), self._applied:
                 await self._applied.wait_for(lambda: all(port_id in self._ports for port_id in port_ids))
         except TimeoutError:
-            missing = [port_id for port_id in port_ids if port_id not in self._ports]
+            missing = ", ".join(port_id for port_id in port_ids if port_id not in self._ports)
+            why = f": {self._trouble}" if self._trouble else ""
             raise DriverError(
-                f"{self._host} was not told of the networks of port {', '.join(missing)} within {seconds:g} s",
-                passing=True,
+                f"{self._host} has no network for port {missing} within {seconds:g} s{why}", passing=True
             ) from None
         found = {self._ports[port_id][0].id: self._ports[port_id][0] for port_id in port_ids}
         return [msgspec.structs.replace(network, mtu=self._mtu(network)) for network in found.values()]
@@ -98,7 +101,7 @@ class Wiring:
                 if kept is not None:
                     plan, kept = kept, None
                     await self.apply(plan)
-                elif self._plan.networks and (self._troubled or self._is_overdue()):
+                elif self._plan.networks and (self._trouble or self._is_overdue()):
                     await self.apply(self._plan)
             except DriverError as error:
                 log.warning("networks are not as they shall be: %s", error.message)
@@ -115,9 +118,13 @@ class Wiring:
         async with self._turn:
             if plan.read_at < self._plan.read_at:
                 return
-            self._troubled = True
-            troubles = await self._make(plan)
-            self._troubled = bool(troubles)
+            try:
+                troubles = await self._make(plan)
+            except DriverError as error:
+                self._trouble = error.message
+                raise
+            self._trouble = troubles[0][1].message if troubles else ""
+            self._forget_connections(plan)
             failed = {network_id for network_id, _ in troubles}
             self._plan = plan
             self._ports = {
@@ -233,6 +240,17 @@ class Wiring:
             # The ends of links went with their namespaces.
             await run("ip", "link", "del", name, check=False)
 
+    def _forget_connections(self, plan: NetworkPlan) -> None:
+        """Who may not any more may not go on either."""
+        lost: dict[int, set[str]] = {}
+        for network in plan.networks:
+            for port in network.ports:
+                before = self._ports[port.id][1] if port.id in self._ports else port
+                if [rule for rule in before.rules if rule not in port.rules]:
+                    lost.setdefault(firewall.zone(network.id), set()).update(port.addresses)
+        if lost:
+            connections.forget(lost)
+
     # The plan on disk
 
     def _keep(self, plan: NetworkPlan) -> None:
@@ -280,6 +298,6 @@ class Wiring:
                 if any(port.id in ours for port in network.ports)
             ]
             vendor = metadata.vendor_data(self._config.libvirt.vendor_data)
-            found = metadata.documents(guest, networks, vendor=vendor)
+            found = metadata.documents(guest, networks, vendor=vendor, addresses=self.addresses(guest_id))
             self._documents[guest_id] = (time.monotonic(), found)
         return found
