@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from kilonova import clock
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.disk import checkpoint
 from kilonova.hosts.drivers.base import Images
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DESCRIBE_TIMEOUT = 15.0
+# So many missing reports in a row mean that libvirt is gone.
+_MISSING = 3
 
 
 class LibvirtHost:
@@ -36,7 +39,11 @@ class LibvirtHost:
         self._driver = LibvirtDriver(host, config, images)
         agent = Agent(host, self._driver, self._journal)
         self._transport = InProcess(lambda name: agent if name == host else None)
-        self._reporter = Reporter(host, self._driver, _told(heard), every(config.hosts.report_seconds))
+        self._heard = heard
+        seconds = every(config.hosts.report_seconds)
+        self._reporter = Reporter(host, self._driver, self._report, seconds)
+        self._patience = _MISSING * seconds
+        self._reported_at = clock.now()
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         return await self._transport.call(host, command, timeout=timeout)
@@ -51,8 +58,9 @@ class LibvirtHost:
         return found
 
     def silent(self, hosts: Iterable[str]) -> list[str]:
-        """It is up as long as this process is; whether libvirt answers, commands find out."""
-        return []
+        """A host whose libvirt has not answered for a while counts as cut off."""
+        quiet = clock.now() - self._reported_at > self._patience
+        return [host for host in hosts if quiet and host in self.names]
 
     def outdated(self, hosts: Iterable[str]) -> list[str]:
         return []
@@ -67,6 +75,10 @@ class LibvirtHost:
         await self._driver.close()
         self._journal.close()
 
+    async def _report(self, report: Report) -> None:
+        self._reported_at = clock.now()
+        self._heard(report)
+
     async def _tidy(self) -> None:
         until_prune = 0.0
         while True:
@@ -79,10 +91,3 @@ class LibvirtHost:
                 await asyncio.to_thread(checkpoint, self._journal.path)
             except apsw.Error as trouble:
                 log.warning("the journal is not tidied this time: %s", trouble)
-
-
-def _told(heard: Callable[[Report], None]) -> Callable[[Report], Awaitable[None]]:
-    async def send(report: Report) -> None:
-        heard(report)
-
-    return send

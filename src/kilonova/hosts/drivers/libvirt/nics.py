@@ -63,11 +63,10 @@ async def _let_go(hv: Hypervisor, guest: Guest, nic: Nic) -> None:
     asked = float("-inf")
     async with events_of(hv.connection, guest.id) as events:
         while await hv.connection.ask(_live, guest.id, nic.mac) is not None:
-            now = time.monotonic()
-            if now - asked >= _ASK_EVERY:
+            if time.monotonic() - asked >= _ASK_EVERY:
                 await hv.connection.ask(_unplug, guest.id, nic.mac)
-                asked = now
-            if not await events.next(end - now):
+                asked = time.monotonic()
+            if not await events.next(end - time.monotonic()):
                 raise DriverError(f"the system in guest {guest.id} does not let the interface {nic.mac} go")
     await hv.connection.ask(_forget, guest.id, nic.mac)
 
