@@ -42,8 +42,6 @@ def serve(config: Config) -> None:
     try:
         check(config)
         if config.driver == "libvirt":
-            note(config)
-        if config.driver == "libvirt":
             print_notes(config)
         os.umask(0o077)
         with ExitStack() as stack:
