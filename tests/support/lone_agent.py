@@ -213,9 +213,13 @@ async def serve(config: Config, path: str) -> None:
 
 
 def main() -> None:
+    import faulthandler
     import logging
+    import signal
 
     import uvloop
+
+    faulthandler.register(signal.SIGUSR1)
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     os.umask(0o077)

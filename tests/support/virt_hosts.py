@@ -160,6 +160,7 @@ class Host:
         self.space = f"{site.bridge}-{name}"
         self.instances = self.directory / "instances"
         self._link = f"{site.bridge}-{number}"
+        self._number = number
         self._uuid = str(uuid.uuid4())
         self._outer: subprocess.Popen[bytes] | None = None
         self.init = 0
@@ -261,7 +262,10 @@ class Host:
         _run("ip", "netns", "add", self.space)
         inside = ["ip", "-n", self.space]
         _run(*inside, "link", "set", "lo", "up")
-        _run("ip", "link", "add", "mgmt", "netns", self.space, "type", "veth", "peer", "name", self._link)
+        # Always the same, so that others find the host at once when it is back.
+        card = f"02:00:00:00:{self.site.number:02x}:{self._number:02x}"
+        inside_end = ["mgmt", "address", card, "netns", self.space]
+        _run("ip", "link", "add", *inside_end, "type", "veth", "peer", "name", self._link)
         _run("ip", "link", "set", self._link, "master", self.site.bridge, "up")
         _run(*inside, "addr", "add", f"{self.address}/24", "dev", "mgmt")
         _run(*inside, "link", "set", "mgmt", "up")

@@ -16,6 +16,7 @@ from kilonova.hosts.drivers.libvirt import arrivals, offers
 from kilonova.hosts.drivers.libvirt.arrivals import Leaving, Welcome
 from kilonova.hosts.drivers.libvirt.hypervisor import look_up
 from kilonova.hosts.drivers.libvirt.peers import Peer
+from kilonova.hosts.drivers.libvirt.reconnecting import command
 from kilonova.hosts.messages import MigrationState
 
 if TYPE_CHECKING:
@@ -51,11 +52,15 @@ async def migrate_live(
     arrivals.note(hv.layout.guest(guest_id) / arrivals.LEAVING, gone)
     try:
         await _carry(hv, guest_id, welcome, gone)
-    except BaseException as trouble:
+    except DriverError as error:
         # It may have come there nevertheless, in the last moment.
-        if await _afterwards(hv, guest_id) or isinstance(trouble, asyncio.CancelledError):
-            raise
+        if await _afterwards(hv, guest_id):
+            message = f"guest {guest_id} could not be moved to {destination}: {error.message}"
+            raise DriverError(message, passing=error.passing) from error
         return
+    except asyncio.CancelledError:
+        await _afterwards(hv, guest_id)
+        raise
     with contextlib.suppress(DriverError):
         await peer.ask(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if not welcome.shared else ""))
     await arrivals.depart(hv, guest_id)
@@ -72,8 +77,11 @@ async def stop(hv: Hypervisor, guest_id: str) -> None:
 
 
 async def hurry(hv: Hypervisor, guest_id: str) -> None:
-    if await look(hv, guest_id) is not None:
-        await hv.connection.ask(_hurry, guest_id, hv.config.libvirt.force_complete)
+    """Until it has ended: disks come first and then memory, each as slow as configured."""
+    how = hv.config.libvirt.force_complete
+    while await look(hv, guest_id) is not None:
+        await hv.connection.ask(_hurry, guest_id, how)
+        await asyncio.sleep(_LOOK_EVERY)
 
 
 async def look(hv: Hypervisor, guest_id: str) -> MigrationState | None:
@@ -94,8 +102,9 @@ async def _carry(hv: Hypervisor, guest_id: str, welcome: Welcome, gone: Leaving)
     ended = threading.Event()
     settings = hv.config.libvirt
     try:
-        await hv.connection.ask(
+        await hv.connection.run(
             _migrate,
+            hv.connection.uri,
             guest_id,
             settings,
             welcome,
@@ -203,16 +212,17 @@ def _moved_targets(document: str, welcome: Welcome) -> list[str]:
 
 
 def _migrate(
-    connection: libvirt.virConnect,
+    uri: str,
     guest_id: str,
     settings: Libvirt,
     welcome: Welcome,
     reach: dict[str, str],
     ended: threading.Event,
 ) -> None:
+    """By a connection of its own: while one waits for this, it lets other calls wait for seconds."""
     import libvirt
 
-    domain = connection.lookupByUUIDString(guest_id)
+    domain = libvirt.open(uri).lookupByUUIDString(guest_id)
     document = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE)
     new = destination_document(document, welcome)
     flags = (
@@ -268,6 +278,8 @@ def _abort(connection: libvirt.virConnect, guest_id: str) -> None:
         return
     with contextlib.suppress(libvirt.libvirtError):
         domain.abortJob()
+    # A disk that is copied slowly would hear of it late.
+    _unthrottle(domain)
 
 
 def _hurry(connection: libvirt.virConnect, guest_id: str, how: str) -> None:
@@ -276,14 +288,21 @@ def _hurry(connection: libvirt.virConnect, guest_id: str, how: str) -> None:
     domain = look_up(connection, guest_id)
     if domain is None:
         return
-    if how == "postcopy":
-        domain.migrateStartPostCopy(0)
-        return
-    if domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
-        domain.suspend()
-    with contextlib.suppress(libvirt.libvirtError):
+    with contextlib.suppress(libvirt.libvirtError):  # it may have ended in this moment
+        if how == "postcopy":
+            # Not before the first round of memory; it is tried again.
+            domain.migrateStartPostCopy(0)
+            return
+        if domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
+            domain.suspend()
         domain.migrateSetMaxSpeed(_UNTHROTTLED_MB)
-    for disk in ET.fromstring(domain.XMLDesc(0)).findall("devices/disk"):
-        if disk.find("mirror") is not None:
-            with contextlib.suppress(libvirt.libvirtError):
-                domain.blockJobSetSpeed(_device(disk), 0)
+    _unthrottle(domain)
+
+
+def _unthrottle(domain: libvirt.virDomain) -> None:
+    """Have disks be copied as fast as can be. libvirt does not let anybody near them meanwhile, but QEMU does."""
+    import libvirt
+
+    with contextlib.suppress(libvirt.libvirtError, DriverError):
+        for job in command(domain, "query-block-jobs"):
+            command(domain, "block-job-set-speed", {"device": job["device"], "speed": 0})
