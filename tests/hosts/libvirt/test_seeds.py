@@ -1,0 +1,62 @@
+"""What a cloud with real guests has to boot from at first: a tiny Linux, where the machine can build it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kilonova import seeds, tiny
+from kilonova.config import Config
+from kilonova.identity.bootstrap import bootstrap, users
+from kilonova.image import seed as image_seed
+from kilonova.services import Services
+from kilonova.store import Row
+from tests.support.databases import opened
+
+QCOW2 = b"QFI\xfb" + bytes(508)
+
+
+def seeded(url: str, directory: Path, *, times: int = 1) -> list[Row]:
+    """The images of a new cloud."""
+
+    async def go() -> list[Row]:
+        async with opened(url) as db:
+            services = Services()
+            services.db = db
+            services.config = Config(data=str(directory), driver="libvirt")
+            await bootstrap(db, dict.fromkeys(users(), "secret"))
+            for _ in range(times):
+                await seeds.seed(services)
+                await seeds.seed_tiny(services)
+            return await db.fetch("SELECT name, status, disk_format, visibility, size FROM images")
+
+    return asyncio.run(go())
+
+
+def test_the_tiny_image_is_built_once(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+
+    def build(target: Path) -> None:
+        built.append(target)
+        target.write_bytes(QCOW2)
+
+    monkeypatch.setattr(tiny, "build", build)
+    (image,) = seeded(sqlite_url, tmp_path, times=2)
+    assert (image["name"], image["status"], image["disk_format"]) == ("tiny", "active", "qcow2")
+    assert (image["visibility"], image["size"]) == ("public", len(QCOW2))
+    assert image["name"] != image_seed.NAME
+    assert len(built) == 1
+    assert not built[0].parent.exists()
+
+
+def test_a_machine_that_cannot_build_it_goes_without(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(target: Path) -> None:
+        raise tiny.CannotBuild("syslinux is missing: apt install syslinux")
+
+    monkeypatch.setattr(tiny, "build", build)
+    assert seeded(sqlite_url, tmp_path) == []
+    assert "apt install syslinux" in caplog.text
