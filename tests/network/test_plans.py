@@ -259,7 +259,7 @@ def test_hosts_are_told_when_something_changes_for_them(database_url: str) -> No
             ((host, plan),) = await hosts.hears(1)
             assert (host, _port(plan, a).id) == ("one", a["id"])
             # What concerns nobody is told to nobody, and every change of what does is.
-            await cloud.make("port", network_id=network["id"])
+            await cloud.make("port", network_id=network["id"], security_groups=[])
             rule = {"security_group_id": a["security_groups"][0], "direction": "ingress", "protocol": "tcp"}
             await cloud.make("security_group_rule", **rule)
             ((host, changed),) = await hosts.hears(1)

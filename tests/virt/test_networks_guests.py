@@ -27,7 +27,7 @@ def test_a_guest_gets_the_address_of_its_port_and_reaches_its_network_only(tmp_p
         assert first.ping("10.1.0.1")
         assert not first.ping("10.2.0.5")
         assert host.ask("wired", f"{a.id} {c.id}") == [1400, 1450]
-        assert "was not told" in host.ask("wired", "7d2f0c3e-7d4f-4f0c-8d29-0b7f3f3f9a10")["error"]
+        assert "has no network" in host.ask("wired", "7d2f0c3e-7d4f-4f0c-8d29-0b7f3f3f9a10")["error"]
 
 
 def test_guests_of_two_hosts_are_on_one_network(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 from pathlib import Path
 
@@ -49,6 +50,43 @@ def test_a_security_group_blocks_and_then_permits(tmp_path: Path) -> None:
             host.apply(with_ports(one, a, msgspec.structs.replace(b, rules=[nobody]), c))
             assert not third.ping("10.1.0.6")
             assert not second.ping("10.1.0.7")
+
+
+def test_what_is_no_longer_permitted_does_not_go_on(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        many = [f"10.1.0.{number}/32" for number in range(3, 60, 2)]
+        ssh = msgspec.structs.replace(_SSH, remotes=many)
+        a, b = port("10.1.0.5"), port("10.1.0.6", [*OUTWARD, ssh])
+        one = with_ports(network(), a, b)
+        host.apply(one)
+        first, second = host.guest(one, a), host.guest(one, b)
+        first.dhcp()
+        second.dhcp()
+        with _listening(second, 22, "cat"):
+            talk = first.start("busybox", "nc", "10.1.0.6", "22", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            try:
+                assert _echo(talk, "one") == "one"
+                host.apply(with_ports(one, a, msgspec.structs.replace(b, rules=OUTWARD)))
+                assert _echo(talk, "two") == ""
+                host.apply(one)
+                assert soon(lambda: _heard(talk, 0.5), 10) == "two"
+            finally:
+                talk.kill()
+                talk.wait()
+
+
+def _echo(talk: subprocess.Popen[str], word: str) -> str:
+    assert talk.stdin is not None
+    talk.stdin.write(f"{word}\n")
+    talk.stdin.flush()
+    return _heard(talk, 1.5)
+
+
+def _heard(talk: subprocess.Popen[str], seconds: float) -> str:
+    assert talk.stdout is not None
+    ready, _, _ = select.select([talk.stdout], [], [], seconds)
+    return talk.stdout.readline().strip() if ready else ""
 
 
 def test_nobody_sends_from_the_address_of_another(tmp_path: Path) -> None:
@@ -150,10 +188,9 @@ def test_what_is_for_one_guest_is_not_flooded_to_others(tmp_path: Path) -> None:
 
 
 class _listening:
-    def __init__(self, guest: Guest, number: int) -> None:
-        self._process = guest.start(
-            "busybox", "nc", "-ll", "-p", str(number), "-e", "echo", "hello", stdin=subprocess.DEVNULL
-        )
+    def __init__(self, guest: Guest, number: int, *program: str) -> None:
+        answer = program or ("echo", "hello")
+        self._process = guest.start("busybox", "nc", "-ll", "-p", str(number), "-e", *answer, stdin=subprocess.DEVNULL)
         assert soon(lambda: f":{number:04X} " in guest.do("cat", "/proc/net/tcp", "/proc/net/tcp6"))
 
     def __enter__(self) -> None:

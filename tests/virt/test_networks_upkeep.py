@@ -92,7 +92,7 @@ def test_a_network_that_cannot_be_made_hinders_no_other(tmp_path: Path) -> None:
         said = host.tell(one, two)
         assert isinstance(said, dict)
         assert host.ask("wired", b.id) == [1450]
-        assert "was not told" in host.ask("wired", a.id)["error"]
+        assert "has no network" in host.ask("wired", a.id)["error"]
         # It is tried again without being told.
         host.do("ip", "link", "del", NAMES.gate(one.id))
         host.do("ip", "link", "del", NAMES.bridge(one.id))

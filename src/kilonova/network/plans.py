@@ -47,7 +47,7 @@ async def compute(reader: Reader, hosts: Sequence[Host]) -> dict[str, NetworkPla
         host: NetworkPlan(
             read_at=read_at,
             networks=[
-                world.network(network_id, host, [addresses[other] for other in where[network_id] if other != host])
+                world.network(network_id, host, {addresses[other] for other in where[network_id]} - {addresses[host]})
                 for network_id in sorted(networks)
             ],
         )
@@ -83,7 +83,7 @@ class World:
         joined = {network_id for router in routers for network_id in self.joined[router]}
         return {network_id for network_id in direct | joined if network_id in self.networks}
 
-    def network(self, network_id: str, host: str, peers: list[str]) -> WiredNetwork:
+    def network(self, network_id: str, host: str, peers: set[str]) -> WiredNetwork:
         row = self.networks[network_id]
         here = [self.ports[port_id] for port_id in self.ports_of[network_id] if host in self.hosts_of[port_id]]
         routed = self._routed(network_id)
@@ -93,7 +93,7 @@ class World:
             mtu=row["mtu"],
             subnets=[self._subnet(subnet) for subnet in self.subnets[network_id]],
             ports=[self._port(port, row["admin_state_up"]) for port in here],
-            peers=sorted(set(peers)) if _vni(row) is not None else [],
+            peers=sorted(peers) if _vni(row) is not None else [],
             nat=bool(self.routers[network_id] & self.outward),
             floating=sorted(pair for port in here if port["host_id"] == host for pair in self.floating[port["id"]]),
             routed=routed,

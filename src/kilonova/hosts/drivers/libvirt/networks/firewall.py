@@ -15,6 +15,7 @@ import ipaddress
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.networks.commands import run
@@ -31,8 +32,11 @@ _WITH_PORTS = {"6": "tcp", "17": "udp", "33": "dccp", "132": "sctp", "136": "udp
 _ICMP = {"1": "icmp", "58": "icmpv6"}
 # Neighbour discovery without redirects, and what tells of multicast groups.
 _ND = "{ 130, 131, 132, 133, 135, 136, 143 }"
+# So many remotes stand in the rule itself.
+_CROWD = 4
 _UNICAST = "ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00"
 
+_HANDING = Path("/proc/sys/net/bridge")
 _PROBE = """
 table bridge {table}_probe {{
     chain probe {{
@@ -45,10 +49,14 @@ delete table bridge {table}_probe
 
 
 async def knows_connections(names: Names) -> bool:
-    """Whether bridges know the connections of packets by themselves."""
+    """Whether bridges know the connections of packets by themselves. Raises DriverError if nobody does."""
     with suppress(DriverError):
         await run("nft", "-f", "-", given=_PROBE.format(table=names.table))
         return True
+    if not _HANDING.exists():
+        await run("modprobe", "br_netfilter", check=False)
+    if not _HANDING.exists():
+        raise DriverError("the kernel has neither nf_conntrack_bridge nor br_netfilter: guests cannot be guarded")
     return False
 
 
@@ -75,7 +83,7 @@ def _chain(name: str, lines: Iterable[str], hook: str = "") -> list[str]:
 # Connections
 
 
-def _zone(network_id: str) -> int:
+def zone(network_id: str) -> int:
     """Networks may have the same addresses: their connections are told apart by this number."""
     return 1 + int.from_bytes(hashlib.sha256(network_id.encode()).digest()[:4]) % 65535
 
@@ -83,7 +91,7 @@ def _zone(network_id: str) -> int:
 def _marking_table(plan: NetworkPlan, names: Names) -> Iterator[str]:
     bridges = names.all_of("b")
     yield from _replaced("inet", names.table)
-    zones = [f'iifname "{names.bridge(network.id)}" ct zone set {_zone(network.id)}' for network in plan.networks]
+    zones = [f'iifname "{names.bridge(network.id)}" ct zone set {zone(network.id)}' for network in plan.networks]
     yield from _chain("zones", zones, "prerouting priority -350")
     marks = [
         f'iifname "{bridges}" meta mark set 0',
@@ -97,14 +105,19 @@ def _marking_table(plan: NetworkPlan, names: Names) -> Iterator[str]:
 
 
 def _bridge_table(plan: NetworkPlan, names: Names, native: bool) -> Iterator[str]:
+    crowds = _Crowds()
     known = "ct state established,related" if native else f"meta mark {_MARK}"
     yield from _replaced("bridge", names.table)
     if native:
         yield from _chain("zones", _bridge_zones(plan, names), "prerouting priority -350")
     ports = [(network, port) for network in plan.networks for port in network.ports]
-    for network, port in ports:
-        yield from _sending(network, port, names, known)
-        yield from _getting(port, names, known)
+    lines = [
+        line
+        for _, port in ports
+        for line in (*_sending(port, names, known, crowds), *_getting(port, names, known, crowds))
+    ]
+    yield from crowds.sets()
+    yield from lines
     yield from _chain("between_hosts", _between_hosts(plan, names))
     yield from _chain("forward", _forward(ports, names), f"forward {_FILTER}")
     # The host is no member of its guests' networks.
@@ -117,7 +130,7 @@ def _bridge_zones(plan: NetworkPlan, names: Names) -> Iterator[str]:
     for network in plan.networks:
         taps = [names.tap(port.id) for port in network.ports]
         members = ", ".join(f'"{name}"' for name in [names.gate(network.id), names.vxlan(network.id), *taps])
-        yield f"iifname {{ {members} }} ct zone set {_zone(network.id)}"
+        yield f"iifname {{ {members} }} ct zone set {zone(network.id)}"
 
 
 def _forward(ports: list[tuple[WiredNetwork, WiredPort]], names: Names) -> Iterator[str]:
@@ -160,12 +173,12 @@ def _between_hosts(plan: NetworkPlan, names: Names) -> Iterator[str]:
 # What a guest sends
 
 
-def _sending(network: WiredNetwork, port: WiredPort, names: Names, known: str) -> Iterator[str]:
+def _sending(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iterator[str]:
     tap = names.tap(port.id)
     if not port.is_up or not port.secured:
         yield from _chain(f"from_{tap}", ["drop" if not port.is_up else "return"])
         return
-    yield from _chain(f"out_{tap}", [f"{known} return", *_permitted(port, "egress", "daddr"), "drop"])
+    yield from _chain(f"out_{tap}", [f"{known} return", *_permitted(port, "egress", "daddr", crowds), "drop"])
     yield from _chain(f"from_{tap}", _honest(port, f"out_{tap}"))
 
 
@@ -233,7 +246,7 @@ def _ranges(prefixes: Iterable[str]) -> Iterator[str]:
 # What a guest gets
 
 
-def _getting(port: WiredPort, names: Names, known: str) -> Iterator[str]:
+def _getting(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iterator[str]:
     tap = names.tap(port.id)
     if not port.is_up or not port.secured:
         yield from _chain(f"to_{tap}", ["drop" if not port.is_up else "return"])
@@ -250,31 +263,47 @@ def _getting(port: WiredPort, names: Names, known: str) -> Iterator[str]:
         "icmpv6 type { 134, 137 } drop",
         f"icmpv6 type {_ND} return",
         f"{known} return",
-        *_permitted(port, "ingress", "saddr"),
+        *_permitted(port, "ingress", "saddr", crowds),
         "drop",
     ]
     yield from _chain(f"to_{tap}", lines)
 
 
-def _permitted(port: WiredPort, direction: str, end: str) -> Iterator[str]:
+class _Crowds:
+    """Many remotes are a set of their own, which all ports whose rules name them share."""
+
+    def __init__(self) -> None:
+        self._sets: dict[tuple[str, ...], str] = {}
+
+    def named(self, remotes: list[Prefix]) -> str:
+        said = tuple(map(str, remotes))
+        if len(said) <= _CROWD:
+            return f"{{ {', '.join(said)} }}"
+        return "@" + self._sets.setdefault(said, f"crowd{len(self._sets)}")
+
+    def sets(self) -> Iterator[str]:
+        for members, name in self._sets.items():
+            kind = "ipv6_addr" if ":" in members[0] else "ipv4_addr"
+            yield f"    set {name} {{ type {kind}; flags interval; elements = {{ {', '.join(members)} }}; }}"
+
+
+def _permitted(port: WiredPort, direction: str, end: str, crowds: _Crowds) -> Iterator[str]:
     for rule in port.rules:
         if rule.direction == direction and not rule.nobody:
-            words = _words(rule, end)
+            words = _words(rule, end, crowds)
             if words is None:
                 log.warning("a rule of port %s cannot be carried out and lets nothing through", port.id)
             else:
                 yield f"{words} return"
 
 
-def _words(rule: Firewall, end: str) -> str | None:
+def _words(rule: Firewall, end: str, crowds: _Crowds) -> str | None:
     """The rule as nftables says it; None where it cannot."""
     family = _IP[rule.ethertype]
     said = [f"ether type {family}"]
     if rule.remotes:
-        remotes = ", ".join(
-            str(one) for one in _merged(ipaddress.ip_network(one, strict=False) for one in rule.remotes)
-        )
-        said.append(f"{family} {end} {{ {remotes} }}")
+        remotes = _merged(ipaddress.ip_network(one, strict=False) for one in rule.remotes)
+        said.append(f"{family} {end} {crowds.named(remotes)}")
     if rule.protocol:
         protocol = rule.protocol
         if not protocol.isdigit() or int(protocol) > 255:
