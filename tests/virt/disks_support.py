@@ -32,12 +32,11 @@ class Bench:
         self.shelf = shelf
         self.made: list[str] = []
 
-    async def boot(self, image: Image | None = None, **more: Any) -> str:
-        image = image or Image(id="plain")
+    async def boot(self, image: Image | None = Image(id="plain"), **more: Any) -> str:
         flavor = Flavor(name="micro", vcpus=1, ram_mb=32, disk_gb=0)
         guest = support.guest(ids.new_id(), **{"image": image, "flavor": flavor, "nics": [], **more})
         self.made.append(guest.id)
-        await self.driver.spawn(guest, data=transfer(image.id))
+        await self.driver.spawn(guest, data=transfer(image.id) if image else None)
         return guest.id
 
     async def said(self, guest_id: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from kilonova.hosts.drivers.libvirt import snapshots
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
 from tests.hosts.libvirt.support import Shelf, do, transfer
+from tests.hosts.support import disk
 from tests.support.virt_hosts import Host, site
 from tests.virt.disks_support import bench, config_of
 
@@ -26,6 +29,11 @@ from tests.virt.disks_support import bench, config_of
 def host() -> Iterator[Host]:
     with site() as place:
         yield place.host("disks")
+
+
+def free_port(address: str) -> int:
+    with socket.create_server((address, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def ticks(text: str) -> list[int]:
@@ -258,10 +266,17 @@ def test_a_stable_rescue_leaves_everything_in_its_place(host: Host, tmp_path: Pa
     async def scenario() -> None:
         async with bench(host, tmp_path) as place:
             guest_id = await place.boot(flavor=Flavor(vcpus=1, ram_mb=32, disk_gb=0, swap_mb=1))
-            for properties, target in (({"hw_rescue_bus": "virtio"}, "vdc"), ({"hw_rescue_device": "cdrom"}, "hda")):
+            for bus, device, target in (
+                ("virtio", "", "vdc"),
+                ("scsi", "disk", "sda"),
+                ("", "cdrom", "hda"),
+                ("", "floppy", "fda"),
+            ):
                 at = await place.length(guest_id)
-                await place.driver.rescue(guest_id, Image(id="helper", properties=properties), transfer("helper"))
-                if target == "vdc":
+                said = {"hw_rescue_bus": bus, "hw_rescue_device": device}
+                image = Image(id="helper", properties={name: value for name, value in said.items() if value})
+                await place.driver.rescue(guest_id, image, transfer("helper"))
+                if device != "cdrom":
                     await place.says(guest_id, "HELLO helper", after=at)
                 disks = await place.disks(guest_id)
                 assert (target, "disk.rescue", "1") in disks
@@ -291,6 +306,35 @@ def test_a_rescue_that_cannot_be_leaves_the_guest_running(host: Host, tmp_path: 
             assert (await place.hv.state(guest_id)).power == "running"
 
     asyncio.run(scenario())
+
+
+def test_a_guest_of_a_volume_is_rescued_beside_it(host: Host, tmp_path: Path) -> None:
+    path = tmp_path / "volume"
+    path.write_bytes(host.site.micro_image("plain").read_bytes())
+    port = free_port(host.site.address)
+    command = ["qemu-nbd", "-f", "raw", "-x", "vol", "-b", host.site.address, "-p", str(port), "-t", "-e", "0"]
+    server = subprocess.Popen([*command, str(path)])
+    data = {"host": host.site.address, "port": port, "export": "vol", "access_mode": "rw"}
+    volume = disk(connection={"driver_volume_type": "nbd", "data": data}, device="/dev/vda", boot_index=0)
+
+    async def scenario() -> None:
+        async with bench(host, tmp_path) as place:
+            guest_id = await place.boot(image=None, disks=[volume])
+            await place.says(guest_id, "HELLO plain")
+            image = Image(id="helper", properties={"hw_rescue_bus": "virtio"})
+            at = await place.length(guest_id)
+            await place.driver.rescue(guest_id, image, transfer("helper"))
+            await place.says(guest_id, "HELLO helper", after=at)
+            assert await place.disks(guest_id) == [("vda", "", "2"), ("vdb", "disk.rescue", "1")]
+            at = await place.length(guest_id)
+            await place.driver.unrescue(guest_id)
+            await place.says(guest_id, "HELLO plain", after=at)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_guest_of_a_volume_needs_a_stable_rescue(host: Host, tmp_path: Path) -> None:

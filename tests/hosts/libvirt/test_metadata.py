@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kilonova.hosts.drivers.libvirt import config_drive, metadata
-from kilonova.hosts.drivers.libvirt.layout import Layout
 from kilonova.hosts.messages import (
     Flavor,
     Guest,
@@ -283,32 +282,29 @@ def test_what_is_not_there_is_not_there(path: str) -> None:
 
 def test_a_config_drive_has_the_same(tmp_path: Path) -> None:
     need("genisoimage", "isoinfo")
-    layout = Layout(tmp_path)
-    guest = a_guest()
-    layout.guest(ID).mkdir()
+    drive = tmp_path / "guest" / "disk.config"
+    drive.parent.mkdir()
 
     def read(path: str) -> str:
-        return do("isoinfo", "-J", "-x", path, "-i", layout.guest(ID) / "disk.config")
+        return do("isoinfo", "-J", "-x", path, "-i", drive)
 
     for _ in range(2):
-        built = asyncio.run(config_drive.build(layout, guest, NETWORKS, {"mirror": "m"}))
-        assert built == layout.guest(ID) / "disk.config"
-    assert "Volume id: config-2" in do("isoinfo", "-d", "-i", built)
+        asyncio.run(config_drive.build_at(drive, told(vendor={"mirror": "m"})))
+    assert "Volume id: config-2" in do("isoinfo", "-d", "-i", drive)
     assert json.loads(read("/openstack/latest/meta_data.json"))["uuid"] == ID
     assert json.loads(read("/openstack/2012-08-10/meta_data.json"))["hostname"] == "web-1"
     assert json.loads(read("/openstack/latest/network_data.json"))["links"][0]["mtu"] == 1450
     assert json.loads(read("/openstack/latest/vendor_data2.json")) == {"static": {"mirror": "m"}}
     assert json.loads(read("/ec2/2009-04-04/meta-data.json"))["instance-id"] == "i-0123abcd"
-    names = do("isoinfo", "-J", "-f", "-i", built).split()
+    names = do("isoinfo", "-J", "-f", "-i", drive).split()
     assert "/openstack/latest/user_data" in names
     assert not [name for name in names if name.startswith(("/latest", "/1.0"))]
-    assert [path.name for path in layout.guest(ID).iterdir()] == ["disk.config"]
-    assert built.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in drive.parent.iterdir()] == ["disk.config"]
+    assert drive.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_large_user_data_is_on_the_drive_once(tmp_path: Path) -> None:
     need("genisoimage")
-    layout = Layout(tmp_path)
-    layout.guest(ID).mkdir()
-    path = asyncio.run(config_drive.build(layout, a_guest(user_data=bytes(range(256)) * 256), NETWORKS))
-    assert path.stat().st_size < 600_000
+    drive = tmp_path / "disk.config"
+    asyncio.run(config_drive.build_at(drive, told(a_guest(user_data=bytes(range(256)) * 256))))
+    assert drive.stat().st_size < 600_000

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import metadata, programs
-from kilonova.hosts.drivers.libvirt.layout import CONFIG_DRIVE, Layout
-from kilonova.hosts.messages import Guest, WiredNetwork
 
 # By this label guests find it.
 LABEL = "config-2"
@@ -22,16 +18,8 @@ _OPTIONS = ("-quiet", "-J", "-r", "-l", "-ldots", "-allow-lowercase", "-allow-mu
 _TREE, _PART = ".tree", ".part"
 
 
-async def build(
-    layout: Layout, guest: Guest, networks: Sequence[WiredNetwork], vendor: Mapping[str, Any] | None = None
-) -> Path:
-    """Made anew where it is there already: what the guest is told may have changed."""
-    path = layout.guest(guest.id) / CONFIG_DRIVE
-    await build_at(path, metadata.documents(guest, networks, vendor=vendor))
-    return path
-
-
 async def build_at(path: Path, documents: metadata.Documents) -> None:
+    """Made anew where it is there already: what the guest is told may have changed."""
     program = next((name for name in _PROGRAMS if programs.find(name)), None)
     if program is None:
         raise DriverError(f"config drives are made by one of {', '.join(_PROGRAMS)}, and this host has none of them")

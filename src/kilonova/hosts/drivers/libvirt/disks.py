@@ -94,7 +94,7 @@ def cdrom_bus(guest: Guest, machine: str = "pc") -> str:
     return bus if bus in _BUSES else natural
 
 
-def usual_filesystem(guest: Guest) -> str:
+def _usual_filesystem(guest: Guest) -> str:
     """Of an ephemeral disk. Windows formats its own."""
     os_type = guest.image.properties.get("os_type", "") if guest.image else ""
     return "" if os_type.lower() == "windows" else _DEFAULT_FILESYSTEM
@@ -113,7 +113,7 @@ async def build(layout: Layout, guest: Guest, base: Base | None) -> None:
         if name == SWAP:
             await _made(directory / name, partial(_make_swap, size=disk.size_mb * MIB))
         else:
-            kind = disk.format or usual_filesystem(guest)
+            kind = disk.format or _usual_filesystem(guest)
             made = partial(_make_ephemeral, disk=disk, kind=kind, label=f"ephemeral{next(numbers)}")
             await _made(directory / name, made)
 

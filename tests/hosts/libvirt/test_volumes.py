@@ -1,0 +1,114 @@
+"""How volumes are told to libvirt: every way that a volume service may name, and nothing that a name could break."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import volumes
+from kilonova.hosts.drivers.libvirt.live_disks import place
+from kilonova.hosts.messages import Disk
+
+NBD = {"host": "10.0.0.1", "port": 10809, "export": "a-secret"}
+
+
+def disk(kind: str, data: dict[str, Any], **keys: Any) -> Disk:
+    return Disk(volume_id="v-1", connection={"driver_volume_type": kind, "data": data}, **keys)
+
+
+def text(element: ET.Element) -> str:
+    return ET.tostring(element, encoding="unicode")
+
+
+def test_an_export_is_a_network_disk_that_waits_for_its_service() -> None:
+    assert text(volumes.element(disk("nbd", NBD), "vdb")) == (
+        '<disk type="network" device="disk"><driver name="qemu" type="raw" cache="none" discard="unmap" />'
+        '<source protocol="nbd" name="a-secret"><host name="10.0.0.1" port="10809" /><reconnect delay="300" /></source>'
+        '<target dev="vdb" bus="virtio" /><serial>v-1</serial></disk>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "source"),
+    [
+        ("kilonova_file", {"device_path": "/v/1"}, '<source file="/v/1" />'),
+        ("local", {"device_path": "/v/1"}, '<source file="/v/1" />'),
+        (
+            "rbd",
+            {
+                "name": "pool/v",
+                "hosts": ["10.0.0.1", "[fd00::1]"],
+                "ports": ["6789", 6790],
+                "auth_enabled": True,
+                "auth_username": "cinder",
+                "secret_uuid": "11111111-1111-4111-8111-111111111111",
+            },
+            '<source protocol="rbd" name="pool/v"><host name="10.0.0.1" port="6789" /><host name="fd00::1" port="6790" />'
+            '<auth username="cinder"><secret type="ceph" uuid="11111111-1111-4111-8111-111111111111" /></auth></source>',
+        ),
+        (
+            "iscsi",
+            {
+                "target_portal": "[fd00::1]:3260",
+                "target_iqn": "iqn.2026-01.org:v",
+                "target_lun": 1,
+                "auth_method": "CHAP",
+                "auth_username": "u",
+                "auth_password": "geheim",
+            },
+            '<source protocol="iscsi" name="iqn.2026-01.org:v/1"><host name="fd00::1" port="3260" />'
+            '<auth username="u"><secret type="iscsi" usage="kilonova-v-1" /></auth></source>',
+        ),
+        ("fibre_channel", {"device_path": "/dev/sdq"}, '<source dev="/dev/sdq" />'),
+    ],
+)
+def test_other_ways(kind: str, data: dict[str, Any], source: str) -> None:
+    made = text(volumes.element(disk(kind, data), "vdb"))
+    assert source in made
+    assert "geheim" not in made
+
+
+def test_what_is_asked_of_the_disk() -> None:
+    made = volumes.element(disk("nbd", NBD, read_only=True, shared=True, bus="scsi", type="lun"), "sdb")
+    assert made.get("device") == "lun"
+    assert made.find("readonly") is not None
+    assert made.find("shareable") is not None
+    target = made.find("target")
+    assert target is not None
+    assert target.attrib == {"dev": "sdb", "bus": "scsi"}
+    assert volumes.element(disk("nbd", NBD, type="cdrom"), "hda").find("readonly") is not None
+    assert volumes.element(disk("nbd", NBD, type="?"), "vda").get("device") == "disk"
+
+
+def test_names_stay_names() -> None:
+    wild = "'/><source file='/etc/shadow'/>"
+    made = ET.fromstring(text(volumes.element(disk("nbd", {**NBD, "export": wild, "host": wild}), "vda")))
+    assert len(made.findall("source")) == 1
+    source = made.find("source")
+    assert source is not None
+    assert source.get("name") == wild
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        ("nbd", {"host": "h"}, "not how"),
+        ("nbd", {**NBD, "port": "no number"}, "not how"),
+        ("rbd", {"name": "p/v", "hosts": ["h"], "ports": []}, "not how"),
+        ("iscsi", {"target_portal": "nowhere", "target_iqn": "i"}, "not how"),
+        ("fibre_channel", {"target_wwn": "5"}, "os-brick"),
+        ("", {}, "os-brick"),
+    ],
+)
+def test_what_cannot_be_reached_is_refused_with_the_reason(kind: str, data: dict[str, Any], words: str) -> None:
+    with pytest.raises(DriverError, match=words):
+        volumes.element(disk(kind, data), "vda")
+
+
+def test_a_disk_is_known_by_where_its_content_is() -> None:
+    one, other = disk("nbd", NBD), disk("nbd", {**NBD, "export": "another"})
+    assert volumes.place_of(one) == place(volumes.element(one, "vdc").find("source"))
+    assert volumes.place_of(one) != volumes.place_of(other)
