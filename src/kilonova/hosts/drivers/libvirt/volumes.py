@@ -201,6 +201,7 @@ class Volumes:
             return
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
+        disk = await self._connected(disk)
         await self._let_go(guest_id, volume_id, place_of(disk))
         await self._hv.connection.ask(live_disks.forget, guest_id, place_of(disk))
         await self._hv.connection.ask(live_disks.tidy, guest_id)
@@ -232,7 +233,7 @@ class Volumes:
             if _find(guest, disk.volume_id) is None:
                 raise MissingDisk(guest_id, volume_id)
             return
-        disk = await self._connected(disk)
+        old, disk = await self._connected(old), await self._connected(disk)
         where, there = place_of(old), place_of(disk)
         made = element(disk, (disk.device or old.device or "vda").removeprefix("/dev/"), old.bus)
         if not await ask(partial(live_disks.has, later=True), guest_id, there):
@@ -259,6 +260,7 @@ class Volumes:
         disk = _find(self._hv.spec(guest_id), volume_id)
         if disk is None:
             raise MissingDisk(guest_id, volume_id)
+        disk = await self._connected(disk)
         await self._extended(disk)
         await self._hv.connection.ask(live_disks.grow, guest_id, place_of(disk), size_gb * GIB)
 
