@@ -213,4 +213,24 @@ def test_the_hardware_that_an_image_asks_for_is_really_made(bench: Bench) -> Non
     bench.run(live)
 
 
+@pytest.mark.skipif(not Path("/usr/share/OVMF").exists(), reason="needs ovmf")
+def test_firmware_that_remembers(bench: Bench) -> None:
+    """What it remembers goes with the guest and stays through a hard reboot."""
+    guest = bench.guest(image=Image(id="micro", properties={"hw_firmware_type": "uefi", "hw_machine_type": "q35"}))
+
+    async def live(driver: LibvirtDriver) -> None:
+        assert (await driver.spawn(guest, data=DATA)).power == "running"
+        memory = bench.instances / guest.id / "nvram"
+        assert memory.exists()
+        await driver.power_off(guest.id)
+        content = memory.read_bytes()[:-1] + b"!"
+        memory.write_bytes(content)
+        await driver.reboot(guest.id, hard=True)
+        assert memory.read_bytes()[-1:] == b"!"
+        await driver.destroy(guest.id)
+        assert not bench.left_of(guest)
+
+    bench.run(live)
+
+
 _QUOTA = {"quota:disk_read_bytes_sec": "1000000"}

@@ -50,7 +50,7 @@ def element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = 
     _text(domain, "memory", guest.flavor.ram_mb, unit="MiB")
     _text(domain, "vcpu", guest.flavor.vcpus, placement="static")
     limits.apply(domain, guest)
-    domain.append(_os(machine))
+    domain.append(_os(hv, guest, machine))
     domain.append(_sysinfo(guest))
     domain.append(_features())
     domain.append(machine.cpu())
@@ -118,12 +118,13 @@ def _metadata(guest: Guest) -> ET.Element:
     return metadata
 
 
-def _os(machine: Machine) -> ET.Element:
+def _os(hv: Hypervisor, guest: Guest, machine: Machine) -> ET.Element:
     os = ET.Element("os", firmware="efi") if machine.uefi else ET.Element("os")
     _text(os, "type", "hvm", arch="x86_64", machine=machine.type)
     if machine.uefi:
         firmware = ET.SubElement(os, "firmware")
         ET.SubElement(firmware, "feature", enabled="no", name="secure-boot")
+        _text(os, "nvram", str(hv.layout.file(guest.id, names.NVRAM)))
     if machine.boot_menu:
         ET.SubElement(os, "bootmenu", enable="yes")
     ET.SubElement(os, "smbios", mode="sysinfo")
