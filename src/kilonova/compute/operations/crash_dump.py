@@ -13,6 +13,7 @@ STEP = "interrupt guest"
 class TriggerCrashDump(Harmless):
     kind = "trigger crash dump"
     action = "trigger_crash_dump"
+    beside = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:

@@ -12,6 +12,7 @@ class ResetState(Operation):
 
     kind = "reset state"
     action = "resetState"
+    beside = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
