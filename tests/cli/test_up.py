@@ -248,7 +248,7 @@ def test_a_file_the_environment_and_options_in_this_order(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "options, environ, code, words",
     [
-        (["--driver", "libvirt"], {}, 1, "'libvirt' is not available in this release"),
+        ([], {"KILONOVA_DRIVER": "xen"}, 1, "there is no driver 'xen'"),
         (["--driver", "xen"], {}, 2, "'--driver'"),
         (["--port", "65536"], {}, 2, "'--port'"),
         (["--port", "web"], {}, 2, "'--port'"),
