@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.virt_driver import Bench
 from tests.support.virt_hosts import Host, Site, site
+from tests.virt.moving_guests import Pair, pair
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,17 @@ def bench(host: Host, request: pytest.FixtureRequest) -> Iterator[Bench]:
     finally:
         with contextlib.suppress(Exception):
             made.clear()
+
+
+@pytest.fixture(scope="session")
+def apart() -> Iterator[Pair]:
+    """Two hosts, each with disks of its own."""
+    with pair() as hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="session")
+def together() -> Iterator[Pair]:
+    """Two hosts that share the storage of disks."""
+    with pair(shared=True) as hosts:
+        yield hosts

@@ -71,6 +71,15 @@ def make_guest(**more: Any) -> Guest:
     return Guest(id=new_id(), name="web", project_id="p", user_id="u", **values)
 
 
+def is_filled(agent: Agent, guest: Guest) -> bool:
+    """Whether what was written to its disk is still there."""
+    disk = agent.instances / guest.id / "disk"
+    asked = ["qemu-io", "-r", "-U", "-f", "qcow2", "-c", "read -P 7 2M 4M", str(disk)]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True)
+    assert "read 4194304/4194304" in done.stdout or "verification failed" in done.stdout, done.stderr
+    return done.returncode == 0
+
+
 def is_contiguous(ticks: list[int]) -> bool:
     return bool(ticks) and ticks == list(range(1, ticks[-1] + 1))
 

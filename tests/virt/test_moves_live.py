@@ -29,18 +29,6 @@ SLOW = {"migration_mb_per_second": 4}
 
 
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Pair]:
-    with pair() as hosts:
-        yield hosts
-
-
-@pytest.fixture(scope="module")
-def together() -> Iterator[Pair]:
-    with pair(shared=True) as hosts:
-        yield hosts
-
-
-@pytest.fixture(scope="module")
 def slow() -> Iterator[Pair]:
     with pair(libvirt=SLOW) as hosts:
         yield hosts
