@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -222,3 +224,42 @@ def test_a_vhd_over_another_one_is_refused(make: Callable[..., Path]) -> None:
 def test_formats_that_cannot_be_used_are_named(names: tuple[str, str]) -> None:
     with pytest.raises(Unsafe, match="cannot be used on this host"):
         formats.check_names(*names)
+
+
+DRIVERS = {"qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx"}
+
+
+def test_whatever_passes_names_no_other_file(tmp_path: Path, make: Callable[..., Path]) -> None:
+    """Headers of harmless and of evil disks, changed at random: QEMU is asked what it would open."""
+    chance = random.Random(20261115)
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(MIB))
+    seeds = [(kind, make(kind).read_bytes()) for kind in DRIVERS]
+    seeds.append(("qcow2", make("qcow2", "-b", str(secret), "-F", "raw").read_bytes()))
+    seeds.append(("qcow2", make("qcow2", "-o", f"data_file={tmp_path / 'data'}").read_bytes()))
+    passed = 0
+    for _ in range(250):
+        kind, content = chance.choice(seeds)
+        changed = bytearray(content)
+        for _ in range(chance.randint(1, 4)):
+            at, length = chance.randrange(min(1024, len(content))), chance.choice([1, 4, 8])
+            changed[at : at + length] = chance.choice([bytes(length), b"\xff" * length, chance.randbytes(length)])
+        path = tmp_path / "changed"
+        path.write_bytes(changed)
+        try:
+            formats.check(path, kind)
+        except Unsafe:
+            continue
+        passed += 1
+        if passed % 3 == 0:  # QEMU takes its time
+            assert secret.name not in named(path, DRIVERS[kind])
+    assert passed > 30
+
+
+def named(path: Path, driver: str) -> str:
+    """Everything that QEMU says of it, if it opens it at all."""
+    command = ["prlimit", "--as=1073741824", "--cpu=30", "--", "qemu-img", "info", "-f", driver, path]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    assert "backing file" not in done.stdout
+    assert "data file:" not in done.stdout
+    return done.stdout

@@ -40,14 +40,14 @@ def test_an_export_is_a_network_disk_that_waits_for_its_service() -> None:
             "rbd",
             {
                 "name": "pool/v",
-                "hosts": ["10.0.0.1", "[fd00::1]"],
+                "hosts": ["10.0.0.1", "[fd::1]"],
                 "ports": ["6789", 6790],
                 "auth_enabled": True,
                 "auth_username": "cinder",
-                "secret_uuid": "11111111-1111-4111-8111-111111111111",
+                "secret_uuid": "1111-22",
             },
-            '<source protocol="rbd" name="pool/v"><host name="10.0.0.1" port="6789" /><host name="fd00::1" port="6790" />'
-            '<auth username="cinder"><secret type="ceph" uuid="11111111-1111-4111-8111-111111111111" /></auth></source>',
+            '<source protocol="rbd" name="pool/v"><host name="10.0.0.1" port="6789" /><host name="fd::1" port="6790" />'
+            '<auth username="cinder"><secret type="ceph" uuid="1111-22" /></auth></source>',
         ),
         (
             "iscsi",

@@ -31,6 +31,8 @@ _WRITE_AT_ONCE = 1 << 20
 _HOLE = 1 << 16
 _ZEROS = bytes(_HOLE)
 _LOCK_LOOKS_EVERY = 0.05
+# What nobody has written to for so long will not become whole.
+_PART_SECONDS = 3600.0
 _PART, _LOCK = ".part", ".lock"
 _NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\.(raw|qcow2)")
 
@@ -77,12 +79,13 @@ class ImageCache:
         """Removes what is not in use and was last used so many seconds ago; what a killed process left goes too."""
         removed = []
         for path in self._files():
-            if path in in_use or not _older(path, older_than):
+            age = min(older_than, _PART_SECONDS) if path.suffix == _PART else older_than
+            if path in in_use or not _older(path, age):
                 continue
             # A lock that nobody holds goes by being taken.
             async with self._lock(_stem(path), wait=False) as mine:
                 # Somebody may have begun to use it before it was ours.
-                if mine and path.suffix != _LOCK and _older(path, older_than):
+                if mine and path.suffix != _LOCK and _older(path, age):
                     path.unlink(missing_ok=True)
                     removed.append(path)
         return removed
