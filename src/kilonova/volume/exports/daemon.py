@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import resource
 import shutil
 import socket
 import struct
@@ -140,7 +141,7 @@ class Daemon:
         command = [
             PROGRAM,
             *("--chardev", f"socket,id=control,path={_SOCKET},server=on,wait=off", "--monitor", "chardev=control"),
-            *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", _PID, "--daemonize"),
+            *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", str(self.directory / _PID), "--daemonize"),
         ]
         # In a thread: a daemon must not inherit what loops have open for their own children.
         done = await in_thread(_run, command, self.directory)
@@ -149,7 +150,15 @@ class Daemon:
         if done.returncode:
             words = done.stderr.decode(errors="replace").strip().splitlines()
             raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else done.returncode}")
+        self._lift_limit()
         log.info("volumes are exported at %s port %d", address.host, address.port)
+
+    def _lift_limit(self) -> None:
+        """It has a file open for each volume, and one for each client."""
+        with suppress(OSError, ValueError):
+            pid = int((self.directory / _PID).read_text())
+            _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

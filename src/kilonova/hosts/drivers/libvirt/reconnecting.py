@@ -24,8 +24,11 @@ _OURS = re.compile(r"kn-(\d+)-(\d+)")
 
 
 def steady(domain: libvirt.virDomain) -> None:
-    """Every NBD disk of the running domain that would not wait, does afterwards."""
-    if not domain.isActive():
+    """Every NBD disk of the running domain that would not wait, does afterwards.
+
+    Not of one that is on its way between hosts: its disks are the other host's.
+    """
+    if not domain.isActive() or _is_moving(domain):
         return
     disks = [disk for disk in _disks(domain) if disk.find("source/reconnect") is None]
     if not disks:
@@ -86,6 +89,17 @@ def _renew(domain: libvirt.virDomain, disk: ET.Element, known: dict[str, Any]) -
         raise
     for one in before:
         _drop(domain, one)
+
+
+def _is_moving(domain: libvirt.virDomain) -> bool:
+    import libvirt
+
+    state, reason = domain.state()
+    return state == libvirt.VIR_DOMAIN_PAUSED and reason in (
+        libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
+        libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
+        libvirt.VIR_DOMAIN_PAUSED_STARTING_UP,
+    )
 
 
 def _disks(domain: libvirt.virDomain) -> list[ET.Element]:

@@ -234,8 +234,9 @@ class Volumes:
                 raise MissingDisk(guest_id, volume_id)
             return
         old, disk = await self._connected(old), await self._connected(disk)
+        disk = msgspec.structs.replace(disk, device=old.device or disk.device)
         where, there = place_of(old), place_of(disk)
-        made = element(disk, (disk.device or old.device or "vda").removeprefix("/dev/"), old.bus)
+        made = element(disk, (disk.device or "vda").removeprefix("/dev/"), old.bus)
         if not await ask(partial(live_disks.has, later=True), guest_id, there):
             if await self._hv.power(guest_id) not in ("running", "paused"):
                 raise NotRunning(guest_id)
