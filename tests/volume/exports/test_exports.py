@@ -312,6 +312,41 @@ def test_a_copy_goes_on_when_the_daemon_dies_in_the_middle(database_url: str, mo
     run(scenario())
 
 
+def test_a_copy_that_was_abandoned_is_taken_over_and_keeps_others_waiting(database_url: str) -> None:
+    """As by a process that was killed."""
+
+    async def scenario() -> None:
+        async with exporting(database_url) as (c, keeper):
+            volume_id = await make(c)
+            await attach(c, volume_id)
+            data_id = await c.db.fetch_value("SELECT data_id FROM volumes WHERE id = $1", volume_id)
+            target = data_of(c) / "target"
+            target.touch()
+            os.truncate(target, GIB)
+
+            async def moved(done: int) -> None:
+                pass
+
+            ident = f"{keeping._jobs_of(volume_id)}{keeping._digest('one', 8)}"
+            assert await keeper._begin_copy(ident, volume_id, data_id, target, GIB)
+            with pytest.raises(keeping.Busy):
+                async with keeper.suspended(volume_id):
+                    pass
+            other = asyncio.create_task(keeper.copy("two", volume_id, data_id, target, GIB, moved))
+            await asyncio.sleep(0.5)
+            assert not other.done()
+            assert await keeper.copy("one", volume_id, data_id, target, GIB, moved)
+            assert await asyncio.wait_for(other, 10)
+            assert await keeper._begin_copy(ident, volume_id, data_id, target, GIB)
+            await keeper.stop_copy("one")
+            async with keeper.suspended(volume_id):
+                pass
+            exports, nodes = await exports_of(keeper)
+            assert len(exports) == len(nodes) == 1
+
+    run(scenario())
+
+
 def test_a_volume_in_use_becomes_an_image(database_url: str) -> None:
     async def scenario() -> None:
         async with exporting(database_url) as (c, keeper):

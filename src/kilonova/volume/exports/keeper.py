@@ -41,7 +41,7 @@ _SPEED = 0
 
 _WANTED = """
 SELECT a.mode, a.connection, v.id, v.data_id FROM volume_attachments a JOIN volumes v ON v.id = a.volume_id
-WHERE a.connection IS NOT NULL AND v.data_id IS NOT NULL AND v.status <> 'deleting'
+WHERE a.connection LIKE '%"driver_volume_type":"nbd"%' AND v.data_id IS NOT NULL AND v.status <> 'deleting'
 """
 
 
