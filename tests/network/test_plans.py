@@ -129,19 +129,19 @@ def test_rules_name_the_addresses_of_groups(database_url: str) -> None:
             await cloud.make("security_group_rule", **rule, protocol="icmp", remote_ip_prefix="10.0.0.0/8")
             a = await _bound(cloud, network, "one", security_groups=[web["id"]])
 
-            async def ingress() -> list[tuple[str, Any, list[str], bool]]:
-                rules = _port((await _plans(cloud))["one"], a).rules
-                return [(r.protocol, r.port_min, r.remotes, r.nobody) for r in rules if r.direction == "ingress"]
-
-            icmp = ("1", None, ["10.0.0.0/8"], False)
-            assert sorted(await ingress()) == [icmp, ("6", 80, [], True)]
+            plan = (await _plans(cloud))["one"]
+            rules = _port(plan, a).rules
+            ingress = [(r.protocol, r.port_min, r.remotes, r.group) for r in rules if r.direction == "ingress"]
+            assert sorted(ingress) == [("1", None, ["10.0.0.0/8"], ""), ("6", 80, [], people["id"])]
+            assert plan.groups == {people["id"]: []}
             pairs = [{"ip_address": "10.5.0.0/24"}]
             member = await cloud.make(
                 "port", network_id=network["id"], security_groups=[people["id"]], allowed_address_pairs=pairs
             )
             address = f"{member['fixed_ips'][0]['ip_address']}/32"
-            assert sorted(await ingress()) == [icmp, ("6", 80, [address, "10.5.0.0/24"], False)]
-            rules = _port((await _plans(cloud))["one"], a).rules
+            plans = await _plans(cloud)
+            assert plans["one"].groups == {people["id"]: [address, "10.5.0.0/24"]}
+            assert plans["two"].groups == {}
             assert sorted(r.ethertype for r in rules if r.direction == "egress") == ["IPv4", "IPv6"]
 
     run(scenario())

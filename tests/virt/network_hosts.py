@@ -194,12 +194,12 @@ class Host:
         worker.stdin.flush()
         return json.loads(worker.stdout.readline() or '{"error": "the process has ended"}')
 
-    def tell(self, *networks: WiredNetwork, read_at: float = 0.0) -> Any:
-        plan = NetworkPlan(read_at=read_at or time.time(), networks=list(networks))
+    def tell(self, *networks: WiredNetwork, read_at: float = 0.0, groups: dict[str, list[str]] | None = None) -> Any:
+        plan = NetworkPlan(read_at=read_at or time.time(), networks=list(networks), groups=groups or {})
         return self.ask("apply", base64.b64encode(msgspec.msgpack.encode(plan)).decode())
 
-    def apply(self, *networks: WiredNetwork, read_at: float = 0.0) -> None:
-        said = self.tell(*networks, read_at=read_at)
+    def apply(self, *networks: WiredNetwork, **said_of_it: Any) -> None:
+        said = self.tell(*networks, **said_of_it)
         assert said == "applied", said
 
     def guest(self, network: WiredNetwork, port: WiredPort) -> Guest:

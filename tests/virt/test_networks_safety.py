@@ -46,7 +46,7 @@ def test_a_security_group_blocks_and_then_permits(tmp_path: Path) -> None:
             assert _reaches(third, "10.1.0.6", 22)
             assert not _reaches(third, "10.1.0.6", 24)
             # Nobody of an empty group, and nothing out where nothing is permitted.
-            nobody = msgspec.structs.replace(_ICMP, remotes=[], nobody=True)
+            nobody = msgspec.structs.replace(_ICMP, remotes=[], group="nobody")
             host.apply(with_ports(one, a, msgspec.structs.replace(b, rules=[nobody]), c))
             assert not third.ping("10.1.0.6")
             assert not second.ping("10.1.0.7")
@@ -56,10 +56,11 @@ def test_what_is_no_longer_permitted_does_not_go_on(tmp_path: Path) -> None:
     with fabric(tmp_path) as made:
         host = made.host()
         many = [f"10.1.0.{number}/32" for number in range(3, 60, 2)]
-        ssh = msgspec.structs.replace(_SSH, remotes=many)
+        groups = {"people": many, "nobody": []}
+        ssh = msgspec.structs.replace(_SSH, group="people")
         a, b = port("10.1.0.5"), port("10.1.0.6", [*OUTWARD, ssh])
         one = with_ports(network(), a, b)
-        host.apply(one)
+        host.apply(one, groups=groups)
         first, second = host.guest(one, a), host.guest(one, b)
         first.dhcp()
         second.dhcp()
@@ -69,7 +70,9 @@ def test_what_is_no_longer_permitted_does_not_go_on(tmp_path: Path) -> None:
                 assert _echo(talk, "one") == "one"
                 host.apply(with_ports(one, a, msgspec.structs.replace(b, rules=OUTWARD)))
                 assert _echo(talk, "two") == ""
-                host.apply(one)
+                host.apply(one, groups={"people": many[5:]})
+                assert _heard(talk, 1.0) == ""
+                host.apply(one, groups=groups)
                 assert soon(lambda: _heard(talk, 0.5), 10) == "two"
             finally:
                 talk.kill()

@@ -239,8 +239,8 @@ class Firewall(Message, frozen=True, kw_only=True):
     port_min: int | None = None
     port_max: int | None = None
     remotes: list[str] = []
-    # A group without members lets nobody in, which no remotes would not say.
-    nobody: bool = False
+    # In place of remotes: one of the plan's groups. One without members lets nobody through.
+    group: str = ""
 
 
 class WiredPort(Message, frozen=True, kw_only=True):
@@ -297,6 +297,8 @@ class NetworkPlan(Message, frozen=True, kw_only=True):
 
     read_at: float
     networks: list[WiredNetwork] = []
+    # The addresses, each with a prefix, of the members of groups that rules name: once, for they may be many.
+    groups: dict[str, list[str]] = {}
 
 
 class Report(Message, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -39,18 +40,12 @@ async def compute(reader: Reader, hosts: Sequence[Host]) -> dict[str, NetworkPla
     world = await _read(reader, [host.name for host in hosts])
     present = {host.name: world.networks_on(host.name) for host in hosts}
     addresses = {host.name: host.address for host in hosts}
-    where: dict[str, list[str]] = defaultdict(list)
+    where: dict[str, set[str]] = defaultdict(set)
     for host, networks in present.items():
         for network_id in networks:
-            where[network_id].append(host)
+            where[network_id].add(addresses[host])
     return {
-        host: NetworkPlan(
-            read_at=read_at,
-            networks=[
-                world.network(network_id, host, {addresses[other] for other in where[network_id]} - {addresses[host]})
-                for network_id in sorted(networks)
-            ],
-        )
+        host: world.plan(host, {one: where[one] - {addresses[host]} for one in networks}, read_at)
         for host, networks in present.items()
     }
 
@@ -76,6 +71,14 @@ class World:
         self.rules: dict[str, list[Row]] = defaultdict(list)
         self.members: dict[str, set[str]] = defaultdict(set)
         self.floating: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        self._firewalls: dict[tuple[str, ...], list[Firewall]] = {}
+
+    def plan(self, host: str, peers: dict[str, set[str]], read_at: float) -> NetworkPlan:
+        """`peers`: of each network on the host."""
+        networks = [self.network(one, host, peers[one]) for one in sorted(peers)]
+        named = {rule.group for network in networks for port in network.ports for rule in port.rules} - {""}
+        groups = {one: sorted(self.members[one]) for one in sorted(named)}
+        return NetworkPlan(read_at=read_at, networks=networks, groups=groups)
 
     def networks_on(self, host: str) -> set[str]:
         direct = {self.ports[port_id]["network_id"] for port_id in self.ports_on[host]}
@@ -148,28 +151,18 @@ class World:
         )
 
     def _firewall(self, port_id: str) -> list[Firewall]:
-        """In an order of its own, so that equal rules make equal plans."""
-        rules = {orjson.dumps(self._said(rule), option=orjson.OPT_SORT_KEYS) for rule in self._rules_of(port_id)}
-        return [Firewall(**orjson.loads(rule)) for rule in sorted(rules)]
+        """In an order of its own, so that equal rules make equal plans. Most ports share their groups with others."""
+        groups = tuple(sorted(self.groups[port_id]))
+        if groups not in self._firewalls:
+            said = {self._said(rule) for group_id in groups for rule in self.rules[group_id]}
+            self._firewalls[groups] = [_firewall(*rule) for rule in sorted(said, key=repr)]
+        return self._firewalls[groups]
 
-    def _rules_of(self, port_id: str) -> Iterable[Row]:
-        return (rule for group_id in self.groups[port_id] for rule in self.rules[group_id])
-
-    def _said(self, rule: Row) -> dict[str, Any]:
-        remotes = [rule["remote_ip_prefix"]] if rule["remote_ip_prefix"] else []
-        if rule["remote_group_id"]:
-            version = 6 if rule["ethertype"] == "IPv6" else 4
-            members = self.members[rule["remote_group_id"]]
-            remotes = sorted(member for member in members if ipaddress.ip_network(member).version == version)
-        return {
-            "direction": rule["direction"],
-            "ethertype": rule["ethertype"],
-            "protocol": _protocol(rule["protocol"], rule["ethertype"]),
-            "port_min": rule["port_range_min"],
-            "port_max": rule["port_range_max"],
-            "remotes": remotes,
-            "nobody": bool(rule["remote_group_id"]) and not remotes,
-        }
+    def _said(self, rule: Row) -> tuple[Any, ...]:
+        protocol = _protocol(rule["protocol"], rule["ethertype"])
+        ports = rule["port_range_min"], rule["port_range_max"]
+        remote = rule["remote_ip_prefix"] or "", rule["remote_group_id"] or ""
+        return rule["direction"], rule["ethertype"], protocol, *ports, *remote
 
 
 async def _read(reader: Reader, hosts: list[str]) -> World:
@@ -278,6 +271,18 @@ async def _read_groups(reader: Reader, world: World) -> None:
         found.update(_prefix(pair["ip_address"]) for pair in orjson.loads(row["allowed_address_pairs"]))
 
 
+def _firewall(direction: Any, ethertype: Any, protocol: str, low: Any, high: Any, prefix: str, group: str) -> Firewall:
+    return Firewall(
+        direction=direction,
+        ethertype=ethertype,
+        protocol=protocol,
+        port_min=low,
+        port_max=high,
+        remotes=[prefix] if prefix else [],
+        group=group,
+    )
+
+
 def _vni(row: Row) -> int | None:
     """Flat and local networks stay on their host; so do VLANs, whose wires nobody told us of."""
     number = row["segmentation_id"]
@@ -291,6 +296,7 @@ def _pairs(row: Row) -> list[tuple[str, str]]:
     )
 
 
+@lru_cache(maxsize=65536)
 def _prefix(address: str) -> str:
     return str(ipaddress.ip_network(address, strict=False))
 

@@ -7,6 +7,7 @@ does no harm that several tell it. Where no host makes networks, this is asleep.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 
@@ -113,4 +114,4 @@ class Pusher:
 
 
 def _content(plan: NetworkPlan) -> bytes:
-    return msgspec.msgpack.encode(plan.networks)
+    return hashlib.sha256(msgspec.msgpack.encode((plan.networks, plan.groups))).digest()

@@ -15,6 +15,7 @@ import ipaddress
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
@@ -28,12 +29,11 @@ _MARK = "0x6b6e0001"
 # Ahead of br_netfilter, which goes on behind itself: what has its very priority, 0, may be passed over.
 _FILTER = "priority -200"
 _IP = {"IPv4": "ip", "IPv6": "ip6"}
+_ETHERTYPES = {4: "IPv4", 6: "IPv6"}
 _WITH_PORTS = {"6": "tcp", "17": "udp", "33": "dccp", "132": "sctp", "136": "udplite"}
 _ICMP = {"1": "icmp", "58": "icmpv6"}
 # Neighbour discovery without redirects, and what tells of multicast groups.
 _ND = "{ 130, 131, 132, 133, 135, 136, 143 }"
-# So many remotes stand in the rule itself.
-_CROWD = 4
 _UNICAST = "ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00"
 
 _HANDING = Path("/proc/sys/net/bridge")
@@ -105,7 +105,7 @@ def _marking_table(plan: NetworkPlan, names: Names) -> Iterator[str]:
 
 
 def _bridge_table(plan: NetworkPlan, names: Names, native: bool) -> Iterator[str]:
-    crowds = _Crowds()
+    crowds = _Crowds(plan.groups)
     known = "ct state established,related" if native else f"meta mark {_MARK}"
     yield from _replaced("bridge", names.table)
     if native:
@@ -214,10 +214,15 @@ Prefix = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def _own(port: WiredPort) -> dict[str, list[Prefix]]:
     """The MACs it may use, each with the addresses."""
-    own: dict[str, list[Prefix]] = {port.mac: [ipaddress.ip_network(address) for address in port.addresses]}
+    own: dict[str, list[Prefix]] = {port.mac: list(map(_prefix, port.addresses))}
     for mac, prefix in port.pairs:
-        own.setdefault(mac, []).append(ipaddress.ip_network(prefix, strict=False))
+        own.setdefault(mac, []).append(_prefix(prefix))
     return {mac: _merged(prefixes) for mac, prefixes in own.items()}
+
+
+@lru_cache(maxsize=65536)
+def _prefix(text: str) -> Prefix:
+    return ipaddress.ip_network(text, strict=False)
 
 
 def _merged(prefixes: Iterable[Prefix]) -> list[Prefix]:
@@ -270,44 +275,54 @@ def _getting(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iter
 
 
 class _Crowds:
-    """Many remotes are a set of their own, which all ports whose rules name them share."""
+    """The members of groups: sets, which all ports whose rules name a group share."""
 
-    def __init__(self) -> None:
-        self._sets: dict[tuple[str, ...], str] = {}
+    def __init__(self, groups: dict[str, list[str]]) -> None:
+        self._names: dict[tuple[str, str], str] = {}
+        self._members = {
+            (group_id, ethertype): [
+                one for one in _merged(map(_prefix, members)) if _ETHERTYPES[one.version] == ethertype
+            ]
+            for group_id, members in groups.items()
+            for ethertype in _IP
+        }
 
-    def named(self, remotes: list[Prefix]) -> str:
-        said = tuple(map(str, remotes))
-        if len(said) <= _CROWD:
-            return f"{{ {', '.join(said)} }}"
-        return "@" + self._sets.setdefault(said, f"crowd{len(self._sets)}")
+    def named(self, group_id: str, ethertype: str) -> str:
+        """Nothing if the group has no members."""
+        if not self._members.get((group_id, ethertype)):
+            return ""
+        return "@" + self._names.setdefault((group_id, ethertype), f"group{len(self._names)}")
 
     def sets(self) -> Iterator[str]:
-        for members, name in self._sets.items():
-            kind = "ipv6_addr" if ":" in members[0] else "ipv4_addr"
-            yield f"    set {name} {{ type {kind}; flags interval; elements = {{ {', '.join(members)} }}; }}"
+        for key, name in self._names.items():
+            kind = "ipv4_addr" if key[1] == "IPv4" else "ipv6_addr"
+            members = ", ".join(map(str, self._members[key]))
+            yield f"    set {name} {{ type {kind}; flags interval; elements = {{ {members} }}; }}"
 
 
 def _permitted(port: WiredPort, direction: str, end: str, crowds: _Crowds) -> Iterator[str]:
     for rule in port.rules:
-        if rule.direction == direction and not rule.nobody:
-            words = _words(rule, end, crowds)
-            if words is None:
-                log.warning("a rule of port %s cannot be carried out and lets nothing through", port.id)
-            else:
-                yield f"{words} return"
+        if rule.direction == direction and (words := _words(rule, end, crowds)):
+            yield f"{words} return"
 
 
-def _words(rule: Firewall, end: str, crowds: _Crowds) -> str | None:
-    """The rule as nftables says it; None where it cannot."""
+def _words(rule: Firewall, end: str, crowds: _Crowds) -> str:
+    """The rule as nftables says it; nothing where it lets nothing through."""
     family = _IP[rule.ethertype]
     said = [f"ether type {family}"]
-    if rule.remotes:
-        remotes = _merged(ipaddress.ip_network(one, strict=False) for one in rule.remotes)
-        said.append(f"{family} {end} {crowds.named(remotes)}")
+    if rule.group:
+        crowd = crowds.named(rule.group, rule.ethertype)
+        if not crowd:
+            return ""
+        said.append(f"{family} {end} {crowd}")
+    elif rule.remotes:
+        remotes = _merged(map(_prefix, rule.remotes))
+        said.append(f"{family} {end} {{ {', '.join(map(str, remotes))} }}")
     if rule.protocol:
         protocol = rule.protocol
         if not protocol.isdigit() or int(protocol) > 255:
-            return None
+            log.warning("a rule for protocol %r cannot be carried out and lets nothing through", protocol)
+            return ""
         # Not "ip6 nexthdr", which extension headers would hide the protocol from.
         said.append(f"meta l4proto {protocol}")
         if protocol in _ICMP and rule.port_min is not None:

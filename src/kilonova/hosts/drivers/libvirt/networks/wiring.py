@@ -243,10 +243,13 @@ class Wiring:
     def _forget_connections(self, plan: NetworkPlan) -> None:
         """Who may not any more may not go on either."""
         lost: dict[int, set[str]] = {}
+        fewer = {
+            group for group, members in self._plan.groups.items() if set(members) - set(plan.groups.get(group, ()))
+        }
         for network in plan.networks:
             for port in network.ports:
-                before = self._ports[port.id][1] if port.id in self._ports else port
-                if [rule for rule in before.rules if rule not in port.rules]:
+                before = self._ports[port.id][1].rules if port.id in self._ports else ()
+                if any(rule not in port.rules or rule.group in fewer for rule in before):
                     lost.setdefault(firewall.zone(network.id), set()).update(port.addresses)
         if lost:
             connections.forget(lost)
