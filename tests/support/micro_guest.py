@@ -5,6 +5,8 @@ It is up in well under a second also without hardware's help, and its counter te
     HELLO word
     TICK 00001
     TICK 00002
+
+One that is `full` fills so many MiB of its memory first, with numbers that are all different: what moves it has to carry.
 """
 
 from __future__ import annotations
@@ -34,7 +36,24 @@ _start:
     movb %ah, %al
     outb %al, %dx
     jmp 1b
-2:  movw $hello, %si
+2:  cli                             # memory beyond the first MiB, by a segment without a limit
+    lgdt table
+    movl %cr0, %eax
+    orb $1, %al
+    movl %eax, %cr0
+    movw $8, %bx
+    movw %bx, %es
+    andb $0xfe, %al
+    movl %eax, %cr0
+    sti
+    movl $0x100000, %edi
+    movl ${full} * 0x40000, %ecx
+    jecxz 3f
+1:  movl %ecx, %es:(%edi)
+    addl $4, %edi
+    decl %ecx
+    jnz 1b
+3:  movw $hello, %si
     call say
 count:
     movw $digits + 4, %di
@@ -69,6 +88,10 @@ say:
     jmp say
 2:  ret
 before: .word 0
+    .balign 8
+flat:   .quad 0, 0x00cf92000000ffff
+table:  .word 15
+    .long flat
 line:   .byte 0xf9, 0, 0xfb, 0x80, 0xf8, 1, 0xf9, 0, 0xfb, 3, 0, 0
 tick:   .ascii "TICK "
 digits: .asciz "00000\\r\\n"
@@ -79,18 +102,18 @@ hello:  .asciz "HELLO {word}\\r\\n"
 
 
 @cache
-def sector(word: str = "micro") -> bytes:
+def sector(word: str = "micro", full: int = 0) -> bytes:
     if not word.isalnum() or len(word) > 64:
         raise ValueError(f"not a word: {word!r}")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
-        (path / "boot.s").write_text(_SOURCE.replace("{word}", word))
+        (path / "boot.s").write_text(_SOURCE.replace("{word}", word).replace("{full}", str(full)))
         subprocess.run(["as", "--32", "-o", path / "boot.o", path / "boot.s"], check=True)
         flags = ["-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary"]
         subprocess.run(["ld", *flags, "-o", path / "boot", path / "boot.o"], check=True)
         return (path / "boot").read_bytes()
 
 
-def image(word: str = "micro") -> bytes:
+def image(word: str = "micro", full: int = 0) -> bytes:
     """A raw disk."""
-    return sector(word).ljust(SIZE, b"\0")
+    return sector(word, full).ljust(SIZE, b"\0")

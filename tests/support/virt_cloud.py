@@ -106,8 +106,8 @@ class RealCloud:
             self._images[name] = made
         return self._images[name]
 
-    def micro(self, word: str = "micro") -> str:
-        return self.image(word, self.site.micro_image(word).read_bytes())
+    def micro(self, word: str = "micro", full: int = 0) -> str:
+        return self.image(f"{word}-{full}", self.site.micro_image(word, full).read_bytes())
 
     def flavor(self, name: str, ram: int = 64, disk: int = 1, vcpus: int = 1, **more: Any) -> str:
         client = self.client()
@@ -176,7 +176,9 @@ class RealCloud:
         return found
 
     def ticks(self, server: str) -> list[int]:
-        return [int(number) for number in re.findall(r"TICK (\d+)", self.console(server))]
+        """All that it has counted; waited for, as its host may not answer just now."""
+        said: str = until(lambda: self.console(server), f"{server} has said something")
+        return [int(number) for number in re.findall(r"TICK (\d+)", said)]
 
     def runs(self, server: str) -> list[str]:
         """The hosts on which a QEMU of the server's guest runs, whoever knows of it."""

@@ -130,10 +130,10 @@ class Site:
         host.power_on()
         return host
 
-    def micro_image(self, word: str = "micro") -> Path:
-        path = self.directory / f"{word}.raw"
+    def micro_image(self, word: str = "micro", full: int = 0) -> Path:
+        path = self.directory / f"{word}-{full}.raw"
         if not path.exists():
-            path.write_bytes(micro_guest.image(word))
+            path.write_bytes(micro_guest.image(word, full))
         return path
 
     def open(self) -> None:

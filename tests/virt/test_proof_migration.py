@@ -15,7 +15,7 @@ from tests.support.virt_hosts import until
 
 # So slow that there is time to do something while it lasts.
 SLOW = {"libvirt": {"migration_mb_per_second": 1}}
-RAM = 128
+FULL_MB = 12
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +122,7 @@ def test_the_source_dies(slow: RealCloud) -> None:
 
 def _under_way(cloud: RealCloud) -> tuple[str, str]:
     """A server in the middle of a live migration, and where it comes from."""
-    flavor = cloud.flavor("wide", ram=RAM)
-    server = cloud.boot("web", cloud.micro(), flavorRef=flavor)
+    server = cloud.boot("web", cloud.micro("laden", FULL_MB))
     cloud.says(server, "TICK 00002")
     first = cloud.host_of(server)
     cloud.act(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
