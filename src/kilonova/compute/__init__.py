@@ -21,6 +21,7 @@ NOUNS = (
     "hypervisors",
     "quotas",
     "limits",
+    "tenant_usage",
     "server_groups",
     "gone",
     "servers",

@@ -78,8 +78,8 @@ def test_what_a_rescued_server_cannot_do(database_url: str) -> None:
             for action in ("migrate", "evacuate"):
                 body = None if action == "migrate" else {}
                 assert (await refusal(c, server_id, action, body, as_="admin", version="2.96")).endswith("rescued")
-            body = {"volumeAttachment": {"volumeId": await make_volume(c)}}
-            answer = await c.post(f"/servers/{server_id}/os-volume_attachments", body)
+            attachment = {"volumeAttachment": {"volumeId": await make_volume(c)}}
+            answer = await c.post(f"/servers/{server_id}/os-volume_attachments", attachment)
             assert fault(answer)[0] == 409
 
     run(scenario())

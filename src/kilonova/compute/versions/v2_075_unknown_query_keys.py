@@ -28,6 +28,8 @@ CLOSED = (
     "DELETE /os-quota-sets/{project_id}",
     "GET /os-server-groups",
     "GET /os-services",
+    "GET /os-simple-tenant-usage",
+    "GET /os-simple-tenant-usage/{project_id}",
     "GET /servers",
     "GET /servers/detail",
     "GET /servers/{server_id}/os-volume_attachments",

@@ -1,0 +1,1 @@
+"""What projects have used, by the time that their servers were there."""

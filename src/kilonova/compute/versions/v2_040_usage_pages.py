@@ -1,0 +1,16 @@
+"""What projects have used comes in pages."""
+
+from kilonova.compute.tenant_usage.api import PAGED
+from kilonova.http.versions import Microversion, behaviour, query
+
+USAGE = "GET /os-simple-tenant-usage"
+
+version = Microversion(
+    "2.40",
+    __doc__,
+    [
+        query(USAGE).gains("limit", "marker"),
+        query(USAGE + "/{project_id}").gains("limit", "marker"),
+        behaviour(PAGED),
+    ],
+)
