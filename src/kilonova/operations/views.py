@@ -128,10 +128,10 @@ async def actions_of(
     """The actions of a server, newest first, after the one whose request id is `marker`."""
     last: int | None = None
     if marker is not None:
-        sql = "SELECT MIN(seq) AS seq FROM operations WHERE server_id = $1 AND request_id = $2"
+        sql = "SELECT MIN(seq) AS seq FROM operations WHERE server_id = $1 AND request_id = $2 AND action <> ''"
         if (last := await reader.fetch_value(sql, server_id, marker)) is None:
             raise UnknownMarker(marker)
-    conditions, arguments = ["server_id = $1"], list[Any]([server_id])
+    conditions, arguments = ["server_id = $1", "action <> ''"], list[Any]([server_id])
     for condition, value in (("seq <", last), ("updated_at >=", changes_since), ("updated_at <=", changes_before)):
         if value is not None:
             arguments.append(value)
@@ -146,7 +146,9 @@ async def actions_of(
 async def action_of(reader: Reader, server_id: str, request_id: str) -> Action | None:
     """One action with its events in the order they ended; the step under way comes last and has no result."""
     row = await reader.fetch_one(
-        "SELECT * FROM operations WHERE server_id = $1 AND request_id = $2 ORDER BY seq LIMIT 1", server_id, request_id
+        "SELECT * FROM operations WHERE server_id = $1 AND request_id = $2 AND action <> '' ORDER BY seq LIMIT 1",
+        server_id,
+        request_id,
     )
     if row is None:
         return None

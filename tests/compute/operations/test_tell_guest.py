@@ -1,15 +1,18 @@
-"""Telling a guest of itself: twice, failed, and killed."""
+"""Telling a guest of itself, at once or later: twice, failed, and killed."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, ClassVar
 
-from kilonova.compute.operations.tell_guest import TellGuest
+from kilonova.compute.operations.tell_guest import TellGuest, TellGuestLater
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
-from tests.compute.operations.worlds import ServerOperation, World
+from tests.compute.operations.worlds import OnceMore, ServerOperation, World
 from tests.compute.servers.support import guest_on
+from tests.support.cloud import DEMO
+
+CHANGE = """UPDATE servers SET name = 'new', metadata = '{"a":"1"}'"""
 
 
 class TestTellGuest(ServerOperation):
@@ -20,8 +23,8 @@ class TestTellGuest(ServerOperation):
     hosts: ClassVar[int] = 1
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        await tx.execute("""UPDATE servers SET name = 'new', metadata = '{"a":"1"}'""")
-        return await begin(tx, TellGuest, params={"guest_id": world.server_id})
+        await tx.execute(CHANGE)
+        return await begin(tx, TellGuest, server_id=world.server_id, project_id=DEMO)
 
     async def outcome(self, db: Database, world: World) -> Any:
         guest = guest_on(world.cloud, "sim-001", world.server_id)
@@ -29,3 +32,12 @@ class TestTellGuest(ServerOperation):
 
     def test_its_end(self) -> None:
         assert asyncio.run(self._undisturbed()).outcome == ("new", {"a": "1"})
+
+
+class TestTellGuestLater(OnceMore, TestTellGuest):
+    _expected: ClassVar[Any] = None
+    operation: ClassVar[type[Operation]] = TellGuestLater
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        await tx.execute(CHANGE)
+        return await begin(tx, TellGuestLater, params={"guest_id": world.server_id})
