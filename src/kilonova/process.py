@@ -236,6 +236,7 @@ class Process:
         from kilonova.seeds import spread
 
         db = self.services.db
+        stack.push_async_callback(self._end_comparing)
         own = self._own_hosts(stack)
         self._in_background(stack, own.run())
         elsewhere = self._hosts_elsewhere(stack, own) if self.config.messaging.url else None
@@ -248,6 +249,11 @@ class Process:
         if self.config.zones:
             await spread(db, self.config.zones, own.names)
         self._in_background(stack, heartbeat.run())
+
+    async def _end_comparing(self) -> None:
+        from kilonova.hosts import reports
+
+        await reports.close(self.services)
 
     def _own_hosts(self, stack: AsyncExitStack) -> OwnHosts:
         """The hosts that this process serves itself."""
@@ -304,8 +310,8 @@ class Process:
                 reports.heard(self.services, report)
 
         transport = self._transport(stack, heard)
-        seconds = reports.SILENT_AFTER * reports.every(self.config.hosts.report_seconds)
-        hosts = AllHosts(own, RemoteHosts(transport, silent_after=seconds))
+        remote = RemoteHosts(transport, seconds=reports.every(self.config.hosts.report_seconds))
+        hosts = AllHosts(own, remote)
         return hosts
 
     def _transport(self, stack: AsyncExitStack, heard: Callable[[Report], None] | None = None) -> NatsTransport:

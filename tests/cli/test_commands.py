@@ -29,9 +29,9 @@ def test_each_command_explains_itself(name: str) -> None:
 
 
 def test_an_unknown_command_is_refused() -> None:
-    refused = kilonova("agent")
+    refused = kilonova("hypervisor")
     assert refused.returncode == 2
-    assert "No such command 'agent'" in refused.stderr
+    assert "No such command 'hypervisor'" in refused.stderr
 
 
 def test_version() -> None:

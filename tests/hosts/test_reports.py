@@ -139,7 +139,7 @@ class Clock:
 
 def test_a_host_is_known_from_its_first_report_and_silent_without_more(monkeypatch: pytest.MonkeyPatch) -> None:
     time, woken = Clock(monkeypatch), list[int]()
-    hosts = RemoteHosts(Broker("a"), silent_after=15)
+    hosts = RemoteHosts(Broker("a"), seconds=5)
     hosts.changed = lambda: woken.append(1)
     assert (list(hosts.names), hosts.silent(["a"])) == ([], ["a"])
     hosts.heard(Report(host="a", boot="1"))
@@ -153,12 +153,36 @@ def test_a_host_is_known_from_its_first_report_and_silent_without_more(monkeypat
     assert (hosts.silent(["a"]), len(woken)) == ([], 2), "it is back"
 
 
+def test_a_host_that_reports_more_seldom_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Clock(monkeypatch)
+    hosts = RemoteHosts(Broker("a"), seconds=5)
+    hosts.heard(Report(host="a", boot="1", seconds=60))
+    time.time += 100
+    assert hosts.silent(["a"]) == []
+    time.time += 100
+    assert hosts.silent(["a"]) == ["a"]
+
+
+def test_two_agents_of_one_name_are_found_out(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    time = Clock(monkeypatch)
+    hosts = RemoteHosts(Broker("a"), seconds=5)
+    for boot in ("1", "2", "1", "2", "1"):
+        hosts.heard(Report(host="a", boot=boot))
+        time.time += 1
+    assert hosts.silent(["a"]) == ["a"]
+    assert [record.levelname for record in caplog.records if "two agents" in record.message] == ["ERROR"]
+    for _ in range(40):
+        hosts.heard(Report(host="a", boot="1"))
+        time.time += 1
+    assert hosts.silent(["a"]) == [], "the other one was stopped"
+
+
 def test_a_host_is_described_again_after_a_start_of_its_agent_and_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
         time, broker = Clock(monkeypatch), Broker("a")
-        hosts = RemoteHosts(broker, silent_after=15)
+        hosts = RemoteHosts(broker, seconds=5)
         hosts.heard(Report(host="a", boot="1"))
         assert hosts.outdated(["a"]) == ["a"]
         await hosts.facts(["a"])
@@ -181,7 +205,7 @@ def test_hosts_of_the_process_are_not_to_be_had_elsewhere(sqlite_url: str) -> No
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=1) as c:
             broker = Broker("far", A)
-            hosts = AllHosts(c.hosts, RemoteHosts(broker, silent_after=15))
+            hosts = AllHosts(c.hosts, RemoteHosts(broker, seconds=5))
             assert hosts.heard(Report(host="far", boot="1"))
             assert not hosts.heard(Report(host=A, boot="1"))
             assert list(hosts.names) == [A, "far"]
@@ -198,7 +222,7 @@ def test_a_heartbeat_registers_who_reports_and_what_has_changed(database_url: st
     async def scenario() -> None:
         async with opened(database_url) as db:
             broker = Broker("a", "b")
-            hosts = RemoteHosts(broker, silent_after=15)
+            hosts = RemoteHosts(broker, seconds=5)
             heartbeat = Heartbeat(db, hosts, interval=60)
             hosts.changed = heartbeat.wake
             running = asyncio.create_task(heartbeat.run())
@@ -220,6 +244,7 @@ def test_a_heartbeat_registers_who_reports_and_what_has_changed(database_url: st
             await until(lambda: _is(memory("a"), 7777))
             await until(lambda: _is(memory("b"), Body().size.memory_mb))
             running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     run(scenario())
 

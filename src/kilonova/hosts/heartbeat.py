@@ -105,9 +105,14 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Reports until cancelled."""
-        while True:
-            await asyncio.sleep(self._pause)
-            await self._try()
+        try:
+            while True:
+                await asyncio.sleep(self._pause)
+                await self._try()
+        finally:
+            if self._early is not None:
+                self._early.cancel()
+                await asyncio.gather(self._early, return_exceptions=True)
 
     def wake(self) -> None:
         """A host has come, or come back: do not wait for the next beat."""

@@ -302,10 +302,14 @@ class NetworkPlan(Message, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """What a host says by itself: regularly, and at once when a guest's power changes."""
+    """What a host says by itself: regularly, and at once when a guest's power changes.
+
+    `boot` is another one at each start of the agent; the next report comes after `seconds` at the latest.
+    """
 
     host: str
     boot: str = ""
+    seconds: float = 0.0
     guests: list[GuestState] = []
 
 

@@ -14,6 +14,9 @@ from kilonova.hosts.transport import HostTrouble, Transport, describe_all
 log = logging.getLogger(__name__)
 
 _DESCRIBE_TIMEOUT = 5.0
+# So many missing reports in a row mean that a host is cut off.
+_MISSING = 3
+_TOO_OFTEN = 2
 # What a host is made of may change while it runs.
 DESCRIBE_EVERY = 60.0
 
@@ -26,18 +29,23 @@ class Broker(Transport, Protocol):
 class _Heard(NamedTuple):
     at: float
     boot: str
+    # For how long it may say nothing before it is cut off.
+    patience: float = 0.0
 
 
 class RemoteHosts:
-    """`silent_after`: who has not reported for so many seconds is cut off. `changed` is called when the heartbeat has
-    something to do for a host: it is new, is back, or was started anew.
+    """`seconds`: how often hosts are expected to report at least; they may say otherwise. `changed` is called when the
+    heartbeat has something to do for a host: it is new, is back, or was started anew.
     """
 
-    def __init__(self, broker: Broker, *, silent_after: float) -> None:
+    def __init__(self, broker: Broker, *, seconds: float) -> None:
         self._broker = broker
-        self._silent_after = silent_after
+        self._seconds = seconds
         self._heard: dict[str, _Heard] = {}
         self._described: dict[str, _Heard] = {}
+        # Agents that were there before, by host, and how often they were heard of since; and when the last one was.
+        self._former: dict[str, dict[str, int]] = {}
+        self._rivals: dict[str, float] = {}
         self.changed: Callable[[], None] = lambda: None
 
     @property
@@ -47,15 +55,29 @@ class RemoteHosts:
     def heard(self, report: Report) -> None:
         host, now = report.host, clock.now()
         before = self._heard.get(host)
-        self._heard[host] = _Heard(now, report.boot)
+        self._heard[host] = _Heard(now, report.boot, _MISSING * max(self._seconds, report.seconds))
         if before is None:
             log.info("host %s reports for the first time", host)
         elif before.boot != report.boot:
-            log.info("the agent of host %s was started anew", host)
-            self._broker.restarted(host)
-        elif now - before.at <= self._silent_after:
+            self._started_anew(host, before, report)
+        elif now - before.at <= before.patience:
             return
         self.changed()
+
+    def _started_anew(self, host: str, before: _Heard, report: Report) -> None:
+        """An agent that was there before the last one is a second one of the same name."""
+        former = self._former.setdefault(host, {})
+        former.setdefault(before.boot, 0)
+        if report.boot not in former:
+            log.info("the agent of host %s was started anew", host)
+            self._broker.restarted(host)
+            return
+        former[report.boot] += 1
+        if former[report.boot] < _TOO_OFTEN:
+            return  # its last words may have been under way
+        if host not in self._rivals:
+            log.error("two agents say that they are host %s: it counts as cut off until one is stopped", host)
+        self._rivals[host] = clock.now()
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         return await self._broker.call(host, command, timeout=timeout)
@@ -76,8 +98,16 @@ class RemoteHosts:
         return found
 
     def silent(self, hosts: Iterable[str]) -> list[str]:
-        before = clock.now() - self._silent_after
-        return [host for host in hosts if host not in self._heard or self._heard[host].at < before]
+        now = clock.now()
+        return [host for host in hosts if self._is_silent(host, now)]
+
+    def _is_silent(self, host: str, now: float) -> bool:
+        heard = self._heard.get(host)
+        if heard is None or now - heard.at > heard.patience:
+            return True
+        if host in self._rivals and now - self._rivals[host] > 2 * heard.patience:
+            del self._rivals[host]
+        return host in self._rivals
 
     def outdated(self, hosts: Iterable[str]) -> list[str]:
         before = clock.now() - DESCRIBE_EVERY

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_SECONDS = 5.0
-# So many missing reports in a row mean that a host is cut off.
-SILENT_AFTER = 3
 # Several guests often change together: one report tells of all.
 _TOGETHER = 0.05
 # What agreed with the records, and has not changed, is compared again only so often.
@@ -86,7 +84,7 @@ class Reporter:
         except DriverError as error:
             log.warning("no report this time: %s", error.message)
             return
-        await self._send(Report(host=self._host, boot=self._boot, guests=guests))
+        await self._send(Report(host=self._host, boot=self._boot, seconds=self._seconds, guests=guests))
 
 
 class _Comparer:
@@ -120,6 +118,12 @@ class _Comparer:
             except Exception:
                 log.exception("what host %s reports could not be compared", host)
 
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 _COMPARERS: WeakKeyDictionary[Services, _Comparer] = WeakKeyDictionary()
 
@@ -130,3 +134,10 @@ def heard(services: Services, report: Report) -> None:
     if comparer is None:
         comparer = _COMPARERS[services] = _Comparer()
     comparer.take(services, report)
+
+
+async def close(services: Services) -> None:
+    """Compare no more: the process ends."""
+    comparer = _COMPARERS.pop(services, None)
+    if comparer is not None:
+        await comparer.close()
