@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,18 @@ _TRAITS = frozenset(
 )
 _CONVERTED = {"vmdk": "COMPUTE_IMAGE_TYPE_VMDK", "vdi": "COMPUTE_IMAGE_TYPE_VDI", "vhd": "COMPUTE_IMAGE_TYPE_VHD"}
 _CONVERTED |= {"vhdx": "COMPUTE_IMAGE_TYPE_VHDX"}
-# Where the kernel calls a feature otherwise than the trait does.
-_FLAG_NAMES = {"sse4_1": "SSE41", "sse4_2": "SSE42", "sha_ni": "SHA", "pni": "SSE3", "3dnow": "3DNOW", "amd_svm": "SVM"}
+# Where the kernel calls a feature of the processor otherwise than the trait does, beside underscores.
+_FEATURES = {
+    "abm": ("ABM",),
+    "aes": ("AESNI",),
+    "bmi1": ("BMI",),
+    "fma": ("FMA3",),
+    "pclmulqdq": ("CLMUL",),
+    "pni": ("SSE3",),
+    "sha_ni": ("SHA",),
+    "svm": ("SVM", "AMD_SVM"),
+    "vmx": ("VMX", "INTEL_VMX"),
+}
 
 
 async def describe(hv: Hypervisor) -> HostFacts:
@@ -156,14 +167,17 @@ def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> se
         found.add("COMPUTE_MIGRATE_AUTO_CONVERGE")
     if config.force_complete == "postcopy":
         found.add("COMPUTE_MIGRATE_POST_COPY")
-    return found | (_cpu_traits(config) & _known_traits())
+    return found | _cpu_traits(config)
 
 
 def _cpu_traits(config: Libvirt) -> set[str]:
     """Guests see the processor's features only where it runs them itself."""
-    if virt_type_of(config) != "kvm":
-        return set()
-    return {f"HW_CPU_X86_{_FLAG_NAMES.get(flag, flag).upper()}" for flag in processor_flags()}
+    return cpu_traits(processor_flags()) if virt_type_of(config) == "kvm" else set()
+
+
+def cpu_traits(flags: Iterable[str]) -> set[str]:
+    found = {f"HW_CPU_X86_{name}" for flag in flags for name in _FEATURES.get(flag, (flag.replace("_", "").upper(),))}
+    return found & _known_traits()
 
 
 @cache
