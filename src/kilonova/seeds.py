@@ -50,7 +50,7 @@ async def seed_tiny(services: Services) -> None:
     """A tiny Linux for real guests, in a cloud that has no image yet. A machine that cannot build it goes without."""
     from tempfile import TemporaryDirectory
 
-    from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
+    from kilonova.hosts.drivers.libvirt.connection import in_thread
     from kilonova.image.files import ImageFiles
     from kilonova.image.seed import add_first
     from kilonova.tiny import CannotBuild, build
@@ -59,9 +59,10 @@ async def seed_tiny(services: Services) -> None:
     if await db.fetch_value("SELECT COUNT(*) FROM images"):
         return
     try:
-        with TemporaryDirectory(dir=services.config.data_dir) as directory:
+        # A process that stops does not wait for it.
+        with TemporaryDirectory(dir=services.config.data_dir, ignore_cleanup_errors=True) as directory:
             built = Path(directory) / "tiny.qcow2"
-            await finished(in_thread(build, built))
+            await in_thread(build, built)
             image = {"name": "tiny", "visibility": "public", "disk_format": "qcow2", "container_format": "bare"}
             files = ImageFiles(services.config.data_dir / "images")
             await add_first(db, files, await _project_id(db), image, built.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,28 @@ def test_a_machine_that_cannot_build_it_goes_without(
     monkeypatch.setattr(tiny, "build", build)
     assert seeded(sqlite_url, tmp_path) == []
     assert "apt install syslinux" in caplog.text
+
+
+def test_a_process_that_stops_does_not_wait_for_it(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def build(target: Path) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    async def go() -> None:
+        async with opened(sqlite_url) as db:
+            services = Services()
+            services.db = db
+            services.config = Config(data=str(tmp_path), driver="libvirt")
+            task = asyncio.create_task(seeds.seed_tiny(services))
+            await asyncio.to_thread(begun.wait)
+            task.cancel()
+            async with asyncio.timeout(2):
+                await asyncio.gather(task, return_exceptions=True)
+
+    monkeypatch.setattr(tiny, "build", build)
+    asyncio.run(go())
+    go_on.set()
