@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,25 @@ import msgspec
 from kilonova.hosts.messages import WiredSubnet
 from kilonova.network.addresses import from_mac
 from tests.virt.network_hosts import fabric, network, port, soon, with_ports
+
+# Asks for an address by DHCPv6 and writes the one that is offered.
+_SOLICIT = """
+import socket, struct, sys
+identity = struct.pack("!HHHH", 1, 10, 3, 1) + bytes.fromhex(sys.argv[1].replace(":", ""))
+solicit = bytes([1, 7, 7, 7]) + identity + struct.pack("!HHIII", 3, 12, 1, 0, 0)
+asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+asking.bind(("::", 546))
+for _ in range(8):
+    asking.sendto(solicit, ("ff02::1:2", 547, 0, socket.if_nametoindex("eth0")))
+    asking.settimeout(1)
+    try:
+        said = asking.recv(1500)
+        break
+    except TimeoutError:
+        pass
+at = said.index(struct.pack("!HH", 5, 24)) + 4
+print(socket.inet_ntop(socket.AF_INET6, said[at:at + 16]))
+"""
 
 
 def test_a_guest_gets_the_address_of_its_port_and_reaches_its_network_only(tmp_path: Path) -> None:
@@ -117,6 +137,20 @@ def test_addresses_of_ipv6_are_told_too(tmp_path: Path) -> None:
             assert soon(lambda guest=guest, address=address: address in guest.do("ip", "-6", "addr"), 15)
         assert soon(lambda: first.ping(b.addresses[1], "-6"))
         assert soon(lambda: first.ping("2001:db8:1::1", "-6"))
+
+
+def test_addresses_of_ipv6_are_leased(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        a = port("2001:db8:1::77")
+        subnet = WiredSubnet(
+            id="s", cidr="2001:db8:1::/64", gateway="2001:db8:1::1", held=["2001:db8:1::1"], mode="dhcpv6-stateful"
+        )
+        one = with_ports(msgspec.structs.replace(network(), subnets=[subnet]), a)
+        host.apply(one)
+        guest = host.guest(one, a)
+        assert soon(lambda: "tentative" not in guest.do("ip", "-6", "addr", "show", "dev", "eth0"))
+        assert guest.do(sys.executable, "-c", _SOLICIT, a.mac).strip() == "2001:db8:1::77"
 
 
 def test_a_subnet_without_a_gateway_has_dhcp_and_metadata(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from kilonova.hosts.messages import ApplyNetwork, Command, NetworkPlan
 from kilonova.hosts.registry import NETWORKED
-from kilonova.hosts.transport import HostTrouble, Transport
+from kilonova.hosts.transport import HostFailed, HostTrouble, Transport
 from kilonova.network.access import CHANGED
 from kilonova.network.plans import Host, compute, networked_hosts
 from kilonova.store import Database, StoreError
@@ -23,6 +23,8 @@ from kilonova.store import Database, StoreError
 log = logging.getLogger(__name__)
 
 AGAIN_EVERY = 30.0
+# For a host that answered that it could not. One that does not answer comes by itself.
+SOON_AGAIN = 5.0
 # Changes that come together are told together.
 GATHER = 0.02
 SECONDS = 60.0
@@ -98,7 +100,9 @@ class Pusher:
             await self._transport.call(host, Command(host=host, verb=ApplyNetwork(plan=plan)), timeout=SECONDS)
         except HostTrouble as trouble:
             self._accepted.pop(host, None)
-            log.info("host %s was not told of its networks: %s", host, trouble.message)
+            log.info("host %s has not its networks: %s", host, trouble.message)
+            if isinstance(trouble, HostFailed):
+                asyncio.get_running_loop().call_later(SOON_AGAIN, self._stirred.set)
         else:
             self._accepted[host] = _content(plan)
 

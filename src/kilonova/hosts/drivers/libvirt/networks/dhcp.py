@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.commands import run
 from kilonova.hosts.drivers.libvirt.networks.names import GATE, METADATA, Names
 from kilonova.hosts.messages import WiredNetwork, WiredPort, WiredSubnet
@@ -48,7 +49,7 @@ class Dhcp:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         conf.write_text(wanted)
         # It leaves the agent's session and goes on without it.
-        await run("ip", "netns", "exec", self._names.space(network.id), "dnsmasq", f"--conf-file={conf}")
+        await run(*namespaces.entering(self._names.space(network.id)), "dnsmasq", f"--conf-file={conf}")
 
     def is_served(self, network: WiredNetwork) -> bool:
         """Whether what shall run runs."""

@@ -66,6 +66,13 @@ async def remove(name: str) -> None:
         (DIRECTORY / name).unlink(missing_ok=True)
 
 
+def entering(name: str) -> list[str]:
+    """Before a command that is to run there. Unlike `ip netns exec` it keeps the mounts as they are: copies of them
+    would hold on to other namespaces for as long as the command runs.
+    """
+    return ["nsenter", f"--net={DIRECTORY / name}", "--"]
+
+
 async def inside(name: str, work: Callable[[], T]) -> T:
     """Do something in the namespace. A thread of its own, for a namespace is a thread's, and it never comes back."""
     return await asyncio.to_thread(_enter_and, name, work)

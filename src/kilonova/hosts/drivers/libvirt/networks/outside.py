@@ -100,7 +100,7 @@ class Outside:
     async def _translate(self, network: WiredNetwork, space: str) -> None:
         rules = _inside(network, masquerade=network.nat and self._nat)
         if self._inside.get(network.id) != rules:
-            await run("ip", "netns", "exec", space, "nft", "-f", "-", given=rules)
+            await run(*namespaces.entering(space), "nft", "-f", "-", given=rules)
             self._inside[network.id] = rules
 
     def forget(self, network_id: str) -> None:

@@ -115,6 +115,12 @@ class Wiring:
 
     async def apply(self, plan: NetworkPlan) -> None:
         """Raises DriverError where something could not be done; all the rest is done nevertheless."""
+        # Whoever told of it may give up waiting: half of it done helps nobody.
+        work = asyncio.create_task(self._apply(plan))
+        work.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        await asyncio.shield(work)
+
+    async def _apply(self, plan: NetworkPlan) -> None:
         async with self._turn:
             if plan.read_at < self._plan.read_at:
                 return
