@@ -1,0 +1,109 @@
+"""The screen of a real machine, through the proxy: as far as a browser needs to show a picture."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from kilonova.hosts.messages import Display
+from tests.console.support import GREETING, link, screens, served, socket_of
+from tests.support import run
+from tests.support.whole import PATIENCE
+
+QEMU = "qemu-system-x86_64"
+FIRST_PORT = 5900
+# Of the machine that starts with a picture of its own firmware.
+NO_AUTHENTICATION, RAW = 1, 0
+
+
+@pytest.fixture
+def qemu() -> str:
+    found = shutil.which(QEMU)
+    if found is None:
+        if os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+            pytest.fail(f"{QEMU} is not installed, and KILONOVA_REQUIRE_ALL=1")
+        pytest.skip(f"{QEMU} is not installed")
+    return found
+
+
+@asynccontextmanager
+async def machine(qemu: str) -> AsyncIterator[Display]:
+    """One without disks, standing still: its screen is there all the same."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["-nodefaults", "-machine", "pc,accel=tcg", "-m", "16", "-vga", "std", "-S"]
+    shown = ["-display", "none", "-vnc", f"127.0.0.1:{port - FIRST_PORT}"]
+    process = await asyncio.create_subprocess_exec(qemu, *arguments, *shown)
+    try:
+        yield Display(host="127.0.0.1", port=port)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def read(socket: ClientConnection, size: int, kept: bytearray) -> bytes:
+    """So many bytes, however they were packed."""
+    while len(kept) < size:
+        data = await socket.recv()
+        assert isinstance(data, bytes)
+        kept += data
+    found = bytes(kept[:size])
+    del kept[:size]
+    return found
+
+
+def test_a_picture(sqlite_url: str, qemu: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base), machine(qemu) as display:
+            with screens(vnc=display):
+                url = socket_of(await link(c, (await c.active())["id"], base))
+                async with asyncio.timeout(PATIENCE):
+                    socket = await reached(url)
+                    width, height, size = await greeted(socket)
+                    assert (width, height) >= (640, 400)
+                    assert size >= width * height
+                await socket.close()
+
+    run(scenario())
+
+
+async def reached(url: str) -> ClientConnection:
+    """Once the machine listens."""
+    while True:
+        try:
+            return await connect(url, subprotocols=["binary"], compression=None, proxy=None)  # type: ignore[list-item]
+        except Exception:
+            await asyncio.sleep(0.05)
+
+
+async def greeted(socket: ClientConnection) -> tuple[int, int, int]:
+    """Width, height, and the bytes of the first picture."""
+    kept = bytearray()
+    assert await read(socket, len(GREETING), kept) == GREETING
+    await socket.send(GREETING)
+    (count,) = await read(socket, 1, kept)
+    assert NO_AUTHENTICATION in await read(socket, count, kept)
+    await socket.send(bytes([NO_AUTHENTICATION]))
+    assert await read(socket, 4, kept) == bytes(4)
+    await socket.send(b"\x01")  # others may look too
+    head = await read(socket, 24, kept)
+    width, height = struct.unpack(">HH", head[:4])
+    depth = head[4] // 8
+    (length,) = struct.unpack(">I", head[20:])
+    assert b"QEMU" in await read(socket, length, kept)
+    await socket.send(struct.pack(">BxHi", 2, 1, RAW))
+    await socket.send(struct.pack(">BBHHHH", 3, 0, 0, 0, width, height))
+    kind, rectangles = struct.unpack(">BxH", await read(socket, 4, kept))
+    assert (kind, rectangles > 0) == (0, True)
+    *_, wide, high, encoding = struct.unpack(">HHHHi", await read(socket, 12, kept))
+    assert encoding == RAW
+    return width, height, len(await read(socket, wide * high * depth, kept))
