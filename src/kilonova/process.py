@@ -446,7 +446,9 @@ def check(config: Config, roles: Roles) -> None:
     """What this release cannot do. Raises CannotStart."""
     if config.driver not in DRIVERS:
         raise CannotStart(f"there is no driver {config.driver!r}; those there are: {', '.join(DRIVERS)}")
-    if config.driver == "libvirt" and roles.worker:
+    if config.driver == "libvirt" and roles.worker and not roles.whole:
+        raise CannotStart("a worker has no real guests of its own: run `kilonova agent --driver libvirt` on each host")
+    if config.driver == "libvirt" and roles.whole:
         from kilonova.hosts.drivers.libvirt.preflight import missing
 
         if lacks := missing(config):

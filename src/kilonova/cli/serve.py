@@ -36,7 +36,7 @@ def serve(config: Config, roles: Roles) -> None:
     directory = config.data_dir
     try:
         check(config, roles)
-        if config.driver == "libvirt" and roles.worker:
+        if config.driver == "libvirt" and roles.whole:
             print_notes(config)
         os.umask(0o077)  # whatever is written is for the owner alone
         with ExitStack() as stack:
