@@ -105,3 +105,25 @@ def test_a_daemon_that_dies_is_replaced_at_the_same_address(cloud: Cloud) -> Non
 def test_nothing_of_it_is_made_where_nobody_wants_it(cloud: Cloud) -> None:
     volume(cloud.client())
     assert not (cloud.data / "exports").exists()
+
+
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_an_api_exports_and_a_worker_watches(tmp_path: Path, empty_url: str) -> None:
+    support.require()
+    data, database = tmp_path / "data", ("--database", empty_url)
+    with (
+        Cloud(data, *database, command=("worker",)),
+        Cloud(data, *database, command=("api",)) as api,
+    ):
+        made = attach(api, volume(api.client()))
+
+        async def scenario() -> None:
+            with client(made["connection_info"]) as guest:
+                assert "wrote" in await guest.do("write -P 1 0 512", "wrote")
+                support.kill(data)
+                assert "wrote" in await guest.do("write -P 2 512 512", "wrote")
+
+        run(scenario())
+        give_back(api, made)
+        assert "failed" in run(io(made["connection_info"], "read 0 512"))
+    until(lambda: not alive(api), "the daemon ends with the worker", seconds=5)
