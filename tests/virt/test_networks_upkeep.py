@@ -58,6 +58,25 @@ def test_the_agent_goes_on_where_it_was(tmp_path: Path) -> None:
         assert not first.ping("10.1.0.6")
 
 
+def test_after_a_power_cut_the_host_waits_to_be_told(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        a = port("10.1.0.5")
+        one = with_ports(network(nat=True, floating=[("10.99.0.201", "10.1.0.5")]), a)
+        host.apply(one)
+        host.kill()
+        for server in host.servers():
+            os.kill(int(server), signal.SIGKILL)
+        host.do("ip", "netns", "del", NAMES.space(one.id))
+        host.do("ip", "link", "del", NAMES.bridge(one.id))
+        host.do("nft", "flush", "ruleset")
+        host.start()
+        assert "has no network" in host.ask("wired", a.id)["error"]
+        assert host.namespaces() == []
+        host.apply(one)
+        assert host.guest(one, a).dhcp().startswith("10.1.0.5 ")
+
+
 def test_nothing_is_left_when_the_last_guest_goes(tmp_path: Path) -> None:
     with fabric(tmp_path) as made:
         host = made.host()

@@ -270,13 +270,16 @@ class Wiring:
         new.replace(file)
 
     def _read_kept(self) -> NetworkPlan | None:
+        """None also if nothing of it is there: the host was off meanwhile, and its guests may be elsewhere by now."""
         try:
-            return msgspec.msgpack.decode((self._directory / _PLAN).read_bytes(), type=NetworkPlan)
+            kept = msgspec.msgpack.decode((self._directory / _PLAN).read_bytes(), type=NetworkPlan)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
             log.warning("the plan of networks cannot be read, and is awaited: %s", error)
             return None
+        present = namespaces.present()
+        return kept if any(self._names.space(network.id) in present for network in kept.networks) else None
 
     # Metadata
 
