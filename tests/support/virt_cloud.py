@@ -8,8 +8,10 @@ with real_cloud(tmp_path, hosts=("one", "two")) as cloud:
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -246,8 +248,9 @@ class RealCloud:
         return f"nats://{self.site.address}:{self.nats_port}"
 
     def _stop_exports(self) -> None:
-        """The daemon that exports volumes outlives the control plane; its command line names the data directory."""
-        subprocess.run(["pkill", "-9", "-f", f"qemu-storage-daemon.*{self.data}"], check=False)
+        """The daemon that exports volumes outlives the control plane."""
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            os.kill(int((self.data / "exports/pid").read_text()), signal.SIGKILL)
 
 
 @contextlib.contextmanager
