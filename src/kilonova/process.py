@@ -326,10 +326,9 @@ class Process:
         return transport
 
     def _reach_hosts(self, stack: AsyncExitStack) -> None:
-        """For a process that serves no hosts and only reads from those of others."""
-        from kilonova.hosts.transport import Nowhere
-
-        self.services.hosts = self._transport(stack) if self.config.messaging.url else Nowhere()
+        """For a process that serves no hosts and only reads from those of others, if it has a broker."""
+        if self.config.messaging.url:
+            self.services.hosts = self._transport(stack)
 
     async def _listen(self, bound: socket.socket) -> None:
         from kilonova.http.cors import with_cors

@@ -16,7 +16,7 @@ from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 from tests.hosts.support import guest
 from tests.support.nats_server import AgentProcess, NatsServer
 from tests.support.nats_server import nats as nats
-from tests.support.process import Client, Cloud, NotStarted, kilonova
+from tests.support.process import Client, Cloud, NotStarted, Response, kilonova
 
 
 @contextmanager
@@ -45,6 +45,10 @@ def until(reached: Callable[[], Any], seconds: float = 30.0) -> Any:
 def state_of(client: Client, host: str) -> str | None:
     services = client.get("compute", "/os-services?binary=nova-compute").json()["services"]
     return next((service["state"] for service in services if service["host"] == host), None)
+
+
+def console(client: Client, server_id: str) -> Response:
+    return client.post("compute", f"/servers/{server_id}/action", {"os-getConsoleOutput": {}})
 
 
 def up(cloud: Cloud, *hosts: str) -> Client:
@@ -246,8 +250,38 @@ def test_several_workers_hear_of_the_same_hosts(nats: NatsServer, tmp_path: Path
             time.sleep(1.0)
             actions = client.get("compute", f"/servers/{identity}/os-instance-actions").json()["instanceActions"]
             assert [action["action"] for action in actions] == ["stop", "create"], "told by both, written once"
+            assert console(client, identity).json()["output"] == f"boot 1 of {identity}\n", (
+                "the API asks the host itself"
+            )
             first.kill()
             client.wait(client.boot(), status="ACTIVE")
+
+
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_an_api_that_reaches_no_hosts_says_so(tmp_path: Path, empty_url: str) -> None:
+    data, options = tmp_path / "data", ("--database", empty_url)
+    with (
+        Cloud(data, *options, "--hosts", "1", command=("worker",)),
+        Cloud(data, *options, command=("api",)) as api,
+    ):
+        client = api.client("kilonova")
+        identity = client.boot()
+        client.wait(identity, status="ACTIVE")
+        refused = console(client, identity)
+        assert refused.status == 503, refused.body
+        assert b"messaging" in refused.body
+
+
+def test_reads_of_a_host_whose_agent_is_dead_fail_at_once(nats: NatsServer, tmp_path: Path) -> None:
+    with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
+        client = up(cloud, "one")
+        identity = client.boot()
+        client.wait(identity, status="ACTIVE")
+        assert console(client, identity).status == 200
+        one.kill()
+        refused = console(client, identity)
+        assert refused.status == 409, refused.body
+        assert b"its host does not answer" in refused.body
 
 
 def test_one_agent_at_a_time_serves_a_directory(nats: NatsServer, tmp_path: Path) -> None:

@@ -99,13 +99,6 @@ class InProcess:
         return read_reply(host, command, data)
 
 
-class Nowhere:
-    """For a process that serves no hosts and has no broker to reach those of others by."""
-
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        raise HostUnreachable(host, "this process reaches no hosts: set messaging.url, or ask one that serves them")
-
-
 def read_reply(host: str, command: Command, data: bytes) -> Any:
     """What any transport makes of the bytes that came back."""
     try:
