@@ -161,11 +161,13 @@ def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
     if before is not None:
         # Views show whole seconds, and what they show as this second lies before its end.
         conditions.add("updated_at < ?", before // 1 + 1)
-    if "deleted" in asked:
-        conditions.add("deleted" if is_true(asked["deleted"][-1]) else "NOT deleted")
-    elif since is None and before is None and "DELETED" not in map(str.upper, asked.get("status", [])):
+    statuses = {word.upper() for word in asked.get("status", [])}
+    if "deleted" in asked and is_true(asked["deleted"][-1]):
+        conditions.add("(deleted OR vm_state = ?)", states.SOFT_DELETED)
+    elif "deleted" in asked or (since is None and before is None and "DELETED" not in statuses):
         conditions.add("NOT deleted")
-        if "vm_state" not in asked and "SOFT_DELETED" not in map(str.upper, asked.get("status", [])):
+        # Out of sight, but for those who look for it.
+        if "vm_state" not in asked and "SOFT_DELETED" not in statuses:
             conditions.add("vm_state <> ?", states.SOFT_DELETED)
 
 
