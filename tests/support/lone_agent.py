@@ -27,7 +27,7 @@ import msgspec
 from kilonova.config import Config
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.messages import Command, GuestState, ListGuests, LookConsole, Transfer, Verb
+from kilonova.hosts.messages import Change, Command, GuestState, ListGuests, LookConsole, Read, Transfer
 from kilonova.hosts.transport import read_reply
 from kilonova.ids import new_id
 from tests.support.virt_hosts import Host, Process, until
@@ -64,7 +64,7 @@ class Agent:
         if self.process is not None:
             self.process.kill()
 
-    def ask(self, verb: Verb, operation: str = "", seconds: float = 60.0) -> Any:
+    def ask(self, verb: Change | Read, operation: str = "", seconds: float = 60.0) -> Any:
         """Every question is a step of its own, unless it names its operation."""
         named = Command(
             host=self.name, operation=operation or new_id(), step=f"step {next(self._numbers)}", epoch=1, verb=verb
@@ -77,7 +77,7 @@ class Agent:
             length = _LENGTH.unpack(_received(way, _LENGTH.size))[0]
             return read_reply(self.name, named, _received(way, length))
 
-    def begin(self, verb: Verb, seconds: float = 60.0) -> Asked:
+    def begin(self, verb: Change | Read, seconds: float = 60.0) -> Asked:
         return Asked(lambda: self.ask(verb, seconds=seconds))
 
     def reach(self) -> dict[str, str]:

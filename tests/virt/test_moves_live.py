@@ -236,7 +236,7 @@ def test_the_agent_of_the_source_is_killed_in_the_middle(slow: Pair) -> None:
     slow.begin(guest, slow.one, slow.two, slot).result()
     assert slow.runs(guest) == ["two"]
     assert slow.files(slow.one) == []
-    until(lambda: slow.two.ticks(guest.id), "it counts")
+    goes_on(slow.two, guest)
     slow.two.ask(Destroy(guest_id=guest.id))
 
 

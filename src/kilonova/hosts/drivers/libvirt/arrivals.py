@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import libvirt
 
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+    from kilonova.hosts.drivers.libvirt.peers import Peer
 
 log = logging.getLogger(__name__)
 
@@ -184,10 +185,16 @@ async def is_at_destination(hv: Hypervisor, guest_id: str, gone: Leaving) -> boo
     from kilonova.hosts.drivers.libvirt.peers import Peer
 
     with contextlib.suppress(DriverError):
-        return bool(await Peer(hv, gone.destination, gone.reach.get("disks", "")).find(f"/arrived/{guest_id}"))
+        return await tell_arrival(hv, guest_id, gone, Peer(hv, gone.destination, gone.reach.get("disks", "")))
     with contextlib.suppress(DriverError):
         return await hv.connection.run(_runs_at, gone.reach.get("migration", ""), guest_id)
     return False
+
+
+async def tell_arrival(hv: Hypervisor, guest_id: str, gone: Leaving, peer: Peer) -> bool:
+    """Ask the destination whether it has the guest, which then gets what the guest has written to its console here."""
+    has_log = not gone.shared and hv.disks_url and hv.layout.file(guest_id, names.CONSOLE).exists()
+    return bool(await peer.find(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if has_log else "")))
 
 
 def _arrive(hv: Hypervisor, guest_id: str, slot: str) -> None:
@@ -291,11 +298,16 @@ def look(connection: libvirt.virConnect, guest_id: str) -> MigrationState | None
         libvirt.VIR_DOMAIN_JOB_FAILED,
     ):
         return None
+
+    def done(what: str) -> int:
+        # What is processed counts only what was sent, and that again and again; what remains tells how far it is.
+        return max(0, found.get(f"{what}_total", 0) - found.get(f"{what}_remaining", 0))
+
     return MigrationState(
         memory_total=found.get("memory_total", 0),
-        memory_processed=found.get("memory_processed", 0),
+        memory_processed=done("memory"),
         disk_total=found.get("disk_total", 0),
-        disk_processed=found.get("disk_processed", 0),
+        disk_processed=done("disk"),
     )
 
 

@@ -62,7 +62,7 @@ async def migrate_live(
         await _afterwards(hv, guest_id)
         raise
     with contextlib.suppress(DriverError):
-        await peer.ask(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if not welcome.shared else ""))
+        await arrivals.tell_arrival(hv, guest_id, gone, peer)
     await arrivals.depart(hv, guest_id)
 
 
@@ -148,6 +148,9 @@ def destination_document(source: str, welcome: Welcome) -> str:
             nic.set("type", other.get("type", "bridge"))
             _take_over(nic, other, ("source", "target"))
     _replace_all(domain, there, "graphics")
+    remembered, other_place = domain.find("os/nvram"), there.findtext("os/nvram")
+    if remembered is not None and other_place:
+        remembered.text = other_place
     for kind in ("serial", "console"):
         for number, one in enumerate(domain.findall(f"devices/{kind}")):
             others = there.findall(f"devices/{kind}")

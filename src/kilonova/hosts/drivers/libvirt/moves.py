@@ -215,7 +215,7 @@ async def _fetch(hv: Hypervisor, guest: Guest, peer: Peer, slot: str) -> None:
 
 
 def _wanted(guest: Guest) -> list[str]:
-    return [file.name for file in disks.files(guest) if file.name != names.CONFIG_DRIVE]
+    return [*(file.name for file in disks.files(guest) if file.name != names.CONFIG_DRIVE), names.NVRAM]
 
 
 async def _fit(directory: Path, guest: Guest) -> None:

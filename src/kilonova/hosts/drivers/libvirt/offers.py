@@ -227,6 +227,7 @@ def _moved(hv: Hypervisor, offered: Offered, source: str, shared: bool, block: b
     if shared:
         return []
     root = hv.layout.root
+    make_directory(root)
     bases = {
         disk.base: disk.base_size for disk in offered.disks if disk.base and not (hv.layout.base / disk.base).exists()
     }

@@ -50,7 +50,7 @@ _PIECE = 4 << 20
 _TRIES = 3
 # Where a piece begins and how long it is; the last one is empty and says how long the file is.
 _FRAME = struct.Struct(">QQ")
-_DISK = re.compile(r"disk[A-Za-z0-9.]*")
+_DISK = re.compile(r"disk[A-Za-z0-9.]*|nvram")
 _TIME, _SIGNATURE = "x-kilonova-time", "x-kilonova-signature"
 
 
