@@ -106,8 +106,8 @@ def test_guests_outlive_libvirt_and_are_found_again(bench: Bench) -> None:
             for _ in range(100):
                 await driver.pause(guest.id)
         assert lost.value.passing
-        await asyncio.to_thread(bench.host.start_libvirt)
         before = powers.changes
+        await asyncio.to_thread(bench.host.start_libvirt)
         await until(lambda: powers.changes > before, "the connection is back by itself")
         await powers.until(driver, "running")
         await bench.says(guest, f"TICK 0000{bench.ticks(guest)[-1] + 1}")
