@@ -86,7 +86,8 @@ def test_hours_count_within_the_time(database_url: str) -> None:
             }
             assert (alive["hours"], alive["ended_at"], alive["state"]) == (2.0, None, "active")
             assert await usage(c, f"/{OTHER}?start=2020-01-01&end=2020-01-02") == {"tenant_usage": {}}
-            assert (await usage(c))["tenant_usages"] is not None
+            (later,) = (await usage(c, "?start=2026-01-02&end=2999-01-01"))["tenant_usages"]
+            assert later["total_hours"] == pytest.approx((clock.now() - START) / HOUR * 2 - 24 - 25, abs=0.1)
 
     run(scenario())
 

@@ -12,7 +12,7 @@ from kilonova.compute.tenant_usage.model import Period
 from kilonova.http import Answer, Context, multi
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, MARKER, limit_of, marker_missing, next_link
-from kilonova.http.pieces import STRING
+from kilonova.http.pieces import STRING, is_true
 from kilonova.store import Row
 
 RULE = "os_compute_api:os-simple-tenant-usage:"
@@ -30,7 +30,7 @@ QUERY = {
 @api.route("GET", PATH, policy=RULE + "list", query=QUERY)
 async def index(ctx: Context) -> Answer:
     """Show what all projects have used."""
-    period, detailed = _period(ctx), ctx.query_one("detailed", "0") == "1"
+    period, detailed = _period(ctx), is_true(ctx.query_one("detailed") or "0")
     rows, full = await _rows(ctx, period, None)
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row["project_id"])]
     body: dict[str, Any] = {

@@ -27,9 +27,9 @@ class Period:
     start: float
     stop: float
 
-    def hours(self, row: Row) -> float:
-        """For how long the server was there in it."""
-        ended = min(row["terminated_at"] or self.stop, self.stop)
+    def hours(self, row: Row, now: float) -> float:
+        """For how long the server was there in it. What is yet to come does not count."""
+        ended = min(row["terminated_at"] or now, self.stop)
         return float(max(0.0, ended - max(row["launched_at"], self.start)) / HOUR)
 
 
@@ -67,7 +67,7 @@ def _server(row: Row, period: Period, now: float) -> dict[str, Any]:
         "name": row["name"],
         "tenant_id": row["project_id"],
         "flavor": flavor["name"],
-        "hours": period.hours(row),
+        "hours": period.hours(row, now),
         "vcpus": flavor["vcpus"],
         "memory_mb": flavor["ram"],
         "local_gb": flavor["disk"] + flavor["ephemeral"],
