@@ -121,8 +121,8 @@ def _bridge_table(plan: NetworkPlan, names: Names, native: bool) -> Iterator[str
     yield from _chain("between_hosts", _between_hosts(plan, names))
     yield from _chain("forward", _forward(ports, names), f"forward {_FILTER}")
     # The host is no member of its guests' networks.
-    yield from _chain("input", [f'iifname "{names.prefix}*" drop'], f"input {_FILTER}")
-    yield from _chain("output", [f'oifname "{names.prefix}*" drop'], f"output {_FILTER}")
+    for hook, side in (("input", "iifname"), ("output", "oifname")):
+        yield from _chain(hook, [f'{side} "{names.all_of(letter)}" drop' for letter in "tgv"], f"{hook} {_FILTER}")
     yield "}"
 
 
