@@ -119,10 +119,13 @@ class Broker:
         self.bodies: dict[str, HostFacts] = {host: facts(host, Body()) for host in hosts}
         self.asked: list[str] = []
         self.given_up: list[str] = []
+        self.hanging = ""
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         assert isinstance(command.verb, Describe)
         self.asked.append(host)
+        if host == self.hanging:
+            await asyncio.sleep(3600)
         if host not in self.bodies:
             raise HostUnreachable(host, "no agent is connected for it")
         return self.bodies[host]
@@ -247,6 +250,35 @@ def test_a_heartbeat_registers_who_reports_and_what_has_changed(database_url: st
             await asyncio.gather(running, return_exceptions=True)
 
     run(scenario())
+
+
+def test_a_host_that_hangs_keeps_no_other_from_being_alive(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(sqlite_url) as db:
+            broker = Broker("a", "b")
+            hosts = RemoteHosts(broker, seconds=60)
+            heartbeat = Heartbeat(db, hosts, interval=0.02)
+            hosts.changed = heartbeat.wake
+            running = asyncio.create_task(heartbeat.run())
+
+            async def beats(host: str) -> int:
+                return await db.fetch_value("SELECT report_count FROM services WHERE host = $1", host) or 0
+
+            hosts.heard(Report(host="a", boot="1"))
+            await until(lambda: _at_least(beats("a"), 2))
+            broker.hanging = "b"
+            hosts.heard(Report(host="b", boot="1"))
+            await until(lambda: _at_least(beats("a"), 10))
+            assert await beats("b") == 0
+            assert "b" in broker.asked
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(scenario())
+
+
+async def _at_least(asked: Any, number: int) -> bool:
+    return bool(await asked >= number)
 
 
 async def _is(asked: Any, expected: object) -> bool:

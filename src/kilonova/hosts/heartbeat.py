@@ -78,6 +78,7 @@ class Heartbeat:
         self._clearing: set[str] = set()
         self._beating = asyncio.Lock()
         self._early: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._woken = False
 
     async def beat(self) -> int:
@@ -110,9 +111,10 @@ class Heartbeat:
                 await asyncio.sleep(self._pause)
                 await self._try()
         finally:
-            if self._early is not None:
-                self._early.cancel()
-                await asyncio.gather(self._early, return_exceptions=True)
+            beside = [task for task in (self._early, self._refreshing) if task is not None]
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     def wake(self) -> None:
         """A host has come, or come back: do not wait for the next beat."""
@@ -164,13 +166,29 @@ class Heartbeat:
         if self._hosts is not None:
             present = [host for host in self._hosts.names if host not in held]
             outdated = set(self._hosts.outdated(present))
-            awaited = [host for host in present if (host, COMPUTE) not in self._services or host in outdated]
+            awaited = [host for host in present if (host, COMPUTE) not in self._services and host not in outdated]
             newcomers = await self._hosts.facts(awaited) if awaited else []
+            if outdated and (self._refreshing is None or self._refreshing.done()):
+                self._refreshing = asyncio.create_task(self._refresh(self._hosts, sorted(outdated)))
         known = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
         process_host = None if known else self._process_host
         if newcomers or process_host is not None:
             services = await register(self._db, newcomers, process_host=process_host)
             self._services |= {(service.host, service.program): service for service in services}
+
+    async def _refresh(self, hosts: ServedHosts, outdated: list[str]) -> None:
+        """Ask hosts what they consist of, beside the beats: one that hangs keeps no other from being reported."""
+        try:
+            found = await hosts.facts(outdated)
+            services = await register(self._db, found) if found else []
+        except StoreError as trouble:
+            log.warning("hosts are not registered this time: %s", trouble)
+            return
+        known = {(service.host, service.program): service for service in services}
+        newcomers = known.keys() - self._services.keys()
+        self._services |= known
+        if newcomers:
+            self.wake()
 
     async def _forget_deleted(self) -> None:
         """An operator deleted services that are alive: the next beat registers them again."""
