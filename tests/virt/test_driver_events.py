@@ -154,5 +154,5 @@ def _kill(bench: Bench, guest_id: str) -> None:
 
 
 def _processes(bench: Bench) -> list[str]:
-    lines = bench.host.do("ps", "-eo", "pid,args").splitlines()
+    lines = bench.host.do("ps", "-ww", "-eo", "pid,args").splitlines()
     return [line for line in lines if "/usr/bin/qemu-system" in line]
