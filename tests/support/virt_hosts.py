@@ -253,7 +253,9 @@ class Host:
 
     def guest_processes(self) -> list[str]:
         """The QEMU processes of the host, whatever libvirt knows of them."""
-        return [line for line in self.do("ps", "-ww", "-eo", "args").splitlines() if line.startswith("/usr/bin/qemu-system")]
+        return [
+            line for line in self.do("ps", "-ww", "-eo", "args").splitlines() if line.startswith("/usr/bin/qemu-system")
+        ]
 
     def _enter(self) -> list[str]:
         return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--"]
