@@ -246,3 +246,16 @@ def test_a_system_gets_the_time_that_its_image_says(database_url: str) -> None:
                 assert len(asked) == 5
 
     run(scenario())
+
+
+def test_a_host_that_waits_for_a_system_is_waited_for(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1, compute__shutdown_seconds=10, **QUICK) as c:
+            server_id = (await c.active(networks="none"))["id"]
+            with rules(c) as sim:
+                sim.set_latency("*", "power_off", 1.5)
+            assert (await done(c, server_id, "os-stop"))["status"] == "SHUTOFF"
+            row = await c.db.fetch_one("SELECT attempt, trouble, state FROM operations WHERE kind = 'stop'")
+            assert row == {"attempt": 0, "trouble": None, "state": "done"}
+
+    run(scenario())
