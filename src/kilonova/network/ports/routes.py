@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kilonova import store
 from kilonova.http import Answer, Context
+from kilonova.http.client import Refused, Unreachable
 from kilonova.network import rows
 from kilonova.network.access import (
     CHANGED,
@@ -30,6 +32,7 @@ from kilonova.network.schema import SHOW_KEYS
 from kilonova.network.subnets.model import of_network
 from kilonova.store import Reader, Row, Transaction
 
+log = logging.getLogger(__name__)
 LISTING = Listing("ports", "ports r", ATTRIBUTES, SPECIAL)
 
 
@@ -136,4 +139,17 @@ async def delete(ctx: Context, port_id: str) -> Answer:
                 f"Port {port_id} cannot be deleted directly via the port API: has device owner {row['device_owner']}.",
             )
         await model.remove(tx, port_id)
+    await _tell(ctx, row)
     return Answer()
+
+
+async def _tell(ctx: Context, row: Row) -> None:
+    """The server that loses its port by it, but for what compute deletes itself. Who is not heard has a record less."""
+    compute = getattr(ctx.services, "compute", None)
+    if compute is None or not row["device_owner"].startswith("compute:") or "service" in ctx.token.roles:
+        return
+    try:
+        token = await ctx.services.identity.token()
+        await compute.tell("network-vif-deleted", row["device_id"], row["id"], token)
+    except (Refused, Unreachable) as error:
+        log.warning("compute was not told of a deleted port: %s", error)
