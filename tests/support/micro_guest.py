@@ -6,7 +6,7 @@ It is up in well under a second also without hardware's help, and its counter te
     TICK 00001
     TICK 00002
 
-One that is `full` fills so many MiB of its memory first, with numbers that are all different: what moves it has to carry.
+One that is `full` first fills so many MiB of its memory with numbers that all differ: what moves it carries them.
 """
 
 from __future__ import annotations
