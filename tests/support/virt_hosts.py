@@ -93,6 +93,8 @@ while :; do wait || :; sleep 0.2; done
 def missing() -> list[str]:
     """What lacks for hosts with real guests."""
     lacking = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
+    if not Path("/usr/share/OVMF").exists():
+        lacking.append("ovmf")
     if os.geteuid() != 0:
         lacking.append("root")
     try:

@@ -213,7 +213,6 @@ def test_the_hardware_that_an_image_asks_for_is_really_made(bench: Bench) -> Non
     bench.run(live)
 
 
-@pytest.mark.skipif(not Path("/usr/share/OVMF").exists(), reason="needs ovmf")
 def test_firmware_that_remembers(bench: Bench) -> None:
     """What it remembers goes with the guest and stays through a hard reboot."""
     guest = bench.guest(image=Image(id="micro", properties={"hw_firmware_type": "uefi", "hw_machine_type": "q35"}))
