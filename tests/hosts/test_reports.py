@@ -79,7 +79,7 @@ def test_a_change_is_reported_at_once_and_everything_from_time_to_time() -> None
     run(scenario())
 
 
-@pytest.mark.parametrize("trouble", [NoAnswer("down"), DriverError("libvirt is away")])
+@pytest.mark.parametrize("trouble", [NoAnswer("down"), DriverError("libvirt is away"), RuntimeError("a bug")])
 def test_a_host_that_cannot_say_what_it_has_says_nothing_and_goes_on(trouble: Exception) -> None:
     async def scenario() -> None:
         driver, sent = Telling(), list[Report]()

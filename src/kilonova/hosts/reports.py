@@ -84,6 +84,10 @@ class Reporter:
         except DriverError as error:
             log.warning("no report this time: %s", error.message)
             return
+        except Exception:
+            # Whatever it is: commands may still be carried out, and the next report may succeed.
+            log.exception("no report this time")
+            return
         await self._send(Report(host=self._host, boot=self._boot, seconds=self._seconds, guests=guests))
 
 
