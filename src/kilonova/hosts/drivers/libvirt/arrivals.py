@@ -301,7 +301,7 @@ def look(connection: libvirt.virConnect, guest_id: str) -> MigrationState | None
 
     def done(what: str) -> int:
         # What is processed counts only what was sent, and that again and again; what remains tells how far it is.
-        return max(0, found.get(f"{what}_total", 0) - found.get(f"{what}_remaining", 0))
+        return max(0, int(found.get(f"{what}_total", 0)) - int(found.get(f"{what}_remaining", 0)))
 
     return MigrationState(
         memory_total=found.get("memory_total", 0),

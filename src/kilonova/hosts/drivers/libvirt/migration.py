@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, MissingGuest, NotRunning
-from kilonova.hosts.drivers.libvirt import arrivals, offers
+from kilonova.hosts.drivers.libvirt import arrivals
 from kilonova.hosts.drivers.libvirt.arrivals import Leaving, Welcome
 from kilonova.hosts.drivers.libvirt.hypervisor import look_up
 from kilonova.hosts.drivers.libvirt.peers import Peer
@@ -47,7 +47,6 @@ async def migrate_live(
     peer = Peer(hv, destination, reach.get("disks", ""))
     asked = await peer.ask(f"/expected/{guest_id}/{slot}", seconds=_WELCOME_SECONDS)
     welcome = msgspec.json.decode(asked, type=Welcome)
-    offers.remove_probe(hv, slot)
     gone = Leaving(slot=slot, destination=destination, shared=welcome.shared, running=power == "running", reach=reach)
     arrivals.note(hv.layout.guest(guest_id) / arrivals.LEAVING, gone)
     try:

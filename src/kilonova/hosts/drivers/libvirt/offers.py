@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kilonova import clock
 from kilonova.hosts.drivers.base import DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import arrivals, disks, formats, programs
 from kilonova.hosts.drivers.libvirt import layout as names
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 
 _PORTS = {"tcp": 16509, "tls": 16514, "ssh": 22, "": 16514}
 _CONNECT_SECONDS = 5.0
-# The source leaves a file of such a name; a destination that finds its content sees the same storage.
-_PROBE = ".probe-"
-_PROBES_LAST = 24 * 3600.0
+# The source leaves this with the guest's disks; a destination that finds its content sees the same storage.
+_PROBE = "probe"
 _GIB = 1 << 30
 
 
@@ -50,7 +48,6 @@ class OfferedDisk(msgspec.Struct, frozen=True):
 class Offered(msgspec.Struct, frozen=True):
     """What the source says of the guest and of itself."""
 
-    probe: str = ""
     nonce: str = ""
     cpu: str = ""
     arch: str = ""
@@ -74,17 +71,10 @@ async def offer(
     await _check_reachable(hv, destination, reach)
     found = _hardware(await hv.connection.ask(_migratable, guest_id))
     nonce = secrets.token_hex(16)
-    write(hv.layout.root / f"{_PROBE}{slot}", nonce.encode())
-    _tidy_probes(hv.layout.root)
-    offered = msgspec.structs.replace(
-        found, probe=f"{_PROBE}{slot}", nonce=nonce, disks=await asyncio.to_thread(_disks_of, hv, guest)
-    )
+    write(hv.layout.guest(guest_id) / _PROBE, nonce.encode())
+    offered = msgspec.structs.replace(found, nonce=nonce, disks=await asyncio.to_thread(_disks_of, hv, guest))
     answer: dict[str, Any] = msgspec.to_builtins(offered)
     return answer
-
-
-def remove_probe(hv: Hypervisor, slot: str) -> None:
-    (hv.layout.root / f"{_PROBE}{slot}").unlink(missing_ok=True)
 
 
 async def _check_reachable(hv: Hypervisor, destination: str, reach: dict[str, str]) -> None:
@@ -164,13 +154,6 @@ def _disks_of(hv: Hypervisor, guest: Guest) -> list[OfferedDisk]:
     return found
 
 
-def _tidy_probes(root: Path) -> None:
-    for path in root.glob(f"{_PROBE}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < clock.now() - _PROBES_LAST:
-                path.unlink()
-
-
 # At the destination
 
 
@@ -192,7 +175,7 @@ async def expect(
         offered = msgspec.convert(offer, Offered)
     except msgspec.ValidationError as error:
         raise DriverError(f"{source} offers guest {guest.id} in a way that is not understood: {error}") from None
-    shared = _is_shared(hv.layout.root, offered)
+    shared = _is_shared(hv, guest.id, offered)
     moved = _moved(hv, offered, source, shared, block)
     await hv.connection.run(_check_hardware, hv.connection.opened, offered, hv.host, source)
     if not hv.config.agent.disk_secret or not hv.disks_url:
@@ -207,11 +190,9 @@ async def expect(
         await _make_ready(hv, guest, coming, offered, Peer(hv, source, reach.get("disks", "")))
 
 
-def _is_shared(root: Path, offered: Offered) -> bool:
-    if not offered.probe.startswith(_PROBE) or "/" in offered.probe:
-        return False
+def _is_shared(hv: Hypervisor, guest_id: str, offered: Offered) -> bool:
     try:
-        return (root / offered.probe).read_text() == offered.nonce
+        return bool(offered.nonce) and hv.layout.file(guest_id, _PROBE).read_text() == offered.nonce
     except FileNotFoundError:
         return False
 
