@@ -20,7 +20,7 @@ from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.hosts.messages import Command, Describe, GuestState, HostFacts, Power, Report
 from kilonova.hosts.remote import AllHosts, RemoteHosts
 from kilonova.hosts.reports import Reporter, every
-from kilonova.hosts.transport import HostUnreachable, reach
+from kilonova.hosts.transport import HostUnreachable, describe
 from kilonova.operations import begin
 from tests.hosts.support import HeldDriver, guest, until
 from tests.support import run
@@ -215,8 +215,8 @@ def test_hosts_of_the_process_are_not_to_be_had_elsewhere(sqlite_url: str) -> No
             assert [found.host for found in await hosts.facts([A, "far"])] == [A, "far"]
             assert broker.asked == ["far"]
             assert hosts.silent([A, "far", "never heard of"]) == ["never heard of"]
-            assert await reach(hosts, "far") == {}
-            assert await reach(hosts, "never heard of") == {}
+            with pytest.raises(HostUnreachable):
+                await describe(hosts, "never heard of")
 
     run(scenario())
 

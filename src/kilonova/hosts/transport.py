@@ -20,7 +20,6 @@ from kilonova.hosts.messages import Command, Describe, GuestState, HostFacts, Li
 # Giving up early costs nothing: the repeat joins the work under way.
 DEFAULT_TIMEOUT = 60.0
 _AT_ONCE = 64
-_REACH_TIMEOUT = 5.0
 
 T = TypeVar("T")
 
@@ -118,14 +117,6 @@ def read_reply(host: str, command: Command, data: bytes) -> Any:
 async def describe(transport: Transport, host: str, *, timeout: float | None = None) -> HostFacts:
     facts: HostFacts = await transport.call(host, Command(host=host, verb=Describe()), timeout=timeout)
     return facts
-
-
-async def reach(transport: Transport, host: str) -> dict[str, str]:
-    """Where other hosts reach this one, by what for, as it says itself; nothing if it does not answer."""
-    try:
-        return (await describe(transport, host, timeout=_REACH_TIMEOUT)).addresses
-    except HostTrouble:
-        return {}
 
 
 async def list_guests(transport: Transport, host: str, *, timeout: float | None = None) -> list[GuestState]:
