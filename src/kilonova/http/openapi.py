@@ -196,8 +196,10 @@ def _version_parameter(api: Api, version: str) -> dict[str, Any]:
 
 def _responses(api: Api, routes: list[Route], forms: list[Form]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
+    # Of actions with one status, some show nothing or something else: then what is shown cannot be told by the status.
+    open_ended = {form.status for route, form in zip(routes, forms, strict=True) if route.shows is None}
     for route, form in zip(routes, forms, strict=True):
-        shown = _shown(route)
+        shown = _shown(route) if form.status not in open_ended else None
         answered = responses.setdefault(str(form.status), {"description": "Success."})
         if shown:
             schemas = answered.setdefault("content", {"application/json": {"schema": {"anyOf": []}}})
