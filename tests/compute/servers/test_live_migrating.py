@@ -336,13 +336,13 @@ async def make_unfit(c: Whole, server: dict[str, Any], trouble: str) -> tuple[st
     return target, "The named host cannot have the server: did not answer for 0.3 s"
 
 
-@pytest.mark.parametrize("step", ["expect", "migrate_live"])
+@pytest.mark.parametrize("step", ["offer", "expect", "migrate_live"])
 def test_another_host_is_tried_where_none_was_named(database_url: str, step: str) -> None:
     async def scenario() -> None:
         async with whole(database_url) as c:
             server = await c.active()
             with rules(c) as sim:
-                failing = server[HOST] if step == "migrate_live" else "*"
+                failing = "*" if step == "expect" else server[HOST]
                 sim.add_failure(failing, step, "error", 1, "something burns")
             after = await moved(c, server["id"], ACTION, ANYWHERE)
             assert after[HOST] != server[HOST]
@@ -351,6 +351,25 @@ def test_another_host_is_tried_where_none_was_named(database_url: str, step: str
             action = await newest_action(c, server["id"])
             assert action["message"] is None
             assert [event["event"] for event in action["events"]].count("prepare destination") == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("step", ["offer", "expect"])
+def test_why_a_host_refuses_is_told_to_administrators(database_url: str, step: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2) as c:
+            server = await c.active()
+            target = next(name for name in c.hosts.names if name != server[HOST])
+            asked = server[HOST] if step == "offer" else target
+            with rules(c) as sim:
+                sim.add_failure(asked, step, "error", 1, "the processor lacks avx512f")
+            after = await moved(c, server["id"], ACTION, to(target))
+            assert (after["status"], after[HOST]) == ("ACTIVE", server[HOST])
+            told = f"{asked}: the processor lacks avx512f"
+            assert told in str(await newest_action(c, server["id"]))
+            assert told not in str(await newest_action(c, server["id"], as_="member"))
+            await at_home(c, server["id"], server[HOST])
 
     run(scenario())
 

@@ -81,7 +81,8 @@ def read(path: Path, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise DriverError(f"{path} cannot be read: {error}") from None
+        log.error("%s cannot be read: %s", path, error)
+        return None
 
 
 def note(path: Path, content: Arriving | Leaving) -> None:
@@ -128,7 +129,11 @@ async def settle(hv: Hypervisor) -> None:
     moving = expected_guests(hv)
     moving.update(guest_id for guest_id in hv.layout.guests() if leaving(hv, guest_id) is not None)
     for guest_id in sorted(moving):
-        await settle_guest(hv, guest_id)
+        try:
+            await settle_guest(hv, guest_id)
+        except (DriverError, OSError) as error:
+            # It must not hide the others.
+            log.warning("where guest %s is cannot be told now: %s", guest_id, error)
 
 
 async def settle_guest(hv: Hypervisor, guest_id: str) -> None:
