@@ -41,13 +41,15 @@ def test_what_a_server_wrote(database_url: str) -> None:
             server_id = (await c.active())["id"]
             await act(c, server_id, "reboot", {"type": "HARD"})
             await c.settled(server_id)
-            lines = [f"boot {number} of {server_id}\n" for number in (1, 2)]
+            lines = []
+            for number in (1, 2):
+                lines += [f"boot {number} of {server_id}\n", "processors: 1\n", "memory: 512 MiB\n", "\n"]
             for body, expected in [
                 ({}, "".join(lines)),
                 ({"length": None}, "".join(lines)),
                 ({"length": -1}, "".join(lines)),
-                ({"length": "1"}, lines[1]),
-                ({"length": 1}, lines[1]),
+                ({"length": "3"}, "processors: 1\nmemory: 512 MiB\n"),
+                ({"length": 3}, "processors: 1\nmemory: 512 MiB\n"),
                 ({"length": 0}, ""),
             ]:
                 answer = await act(c, server_id, OUTPUT, body)

@@ -35,7 +35,9 @@ async def output(ctx: Context, server_id: str) -> Answer:
         found: bytes = await looking.look(ctx, row, LookConsole(guest_id=server_id, lines=lines))
     except HostFailed:
         raise NotFound("Guest does not have a console available.") from None
-    return Answer({"output": _CONTROLS.sub("", found.decode("utf-8", "replace"))})
+    text = _CONTROLS.sub("", found.decode("utf-8", "replace"))
+    # So many lines have one line break less between them.
+    return Answer({"output": text if lines is None else text.removesuffix("\n")})
 
 
 @api.route(

@@ -346,7 +346,10 @@ class SimDriver:
 
     async def look_console(self, guest_id: str, lines: int | None) -> bytes:
         await self._pass("look_console")
-        written = [f"boot {boot} of {guest_id}" for boot in range(1, self._guest(guest_id).boots + 1)]
+        guest = self._guest(guest_id)
+        written = []
+        for boot in range(1, guest.boots + 1):
+            written += [f"boot {boot} of {guest_id}", f"processors: {guest.vcpus}", f"memory: {guest.ram_mb} MiB", ""]
         return "".join(
             f"{line}\n" for line in (written if lines is None else written[-lines:] if lines else [])
         ).encode()
