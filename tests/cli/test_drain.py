@@ -154,7 +154,8 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(cloud: Cloud, operator: Op
 
 def test_everything_leaves_in_its_way(cloud: Cloud, operator: Operator) -> None:
     host = "sim-002"
-    runs, stands, shelved = (operator.boot(name, host) for name in ("runs", "stands", "shelved"))
+    runs, stands, shelved, halts = (operator.boot(name, host) for name in ("runs", "stands", "shelved", "halts"))
+    operator.act(halts, "pause", status="PAUSED")
     here, there = operator.boot("resized-here", TAKERS[0]), operator.boot("resized-there", host)
     operator.act(stands, "os-stop", status="SHUTOFF")
     operator.act(shelved, "shelve", status="SHELVED")
@@ -163,11 +164,12 @@ def test_everything_leaves_in_its_way(cloud: Cloud, operator: Operator) -> None:
     done = drain(cloud, host, *TO)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{host} is now disabled, and up" in done.stdout
-    assert f"{host} is empty: 5 servers moved away." in done.stdout
+    assert f"{host} is empty: 6 servers moved away." in done.stdout
     assert kept(cloud, host) == []
     service = operator.service(host)
     assert (service["status"], service["disabled_reason"]) == ("disabled", "draining")
     wanted = {runs: "ACTIVE", stands: "SHUTOFF", shelved: "SHELVED_OFFLOADED", here: "ACTIVE", there: "ACTIVE"}
+    wanted |= {halts: "PAUSED"}
     for server_id, status in wanted.items():
         shown = operator.show(server_id)
         assert shown["status"] == status

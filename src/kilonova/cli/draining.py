@@ -56,7 +56,7 @@ OFFLOAD = Way("offloading", "shelveOffload")
 # From 2.95 on evacuated servers would be left stopped, also those that ran.
 EVACUATE = Way("evacuation", "evacuate", named=True, version="2.94")
 
-UP = {"active": LIVE, "stopped": COLD, "resized": CONFIRM, "shelved": OFFLOAD}
+UP = {"active": LIVE, "paused": LIVE, "stopped": COLD, "resized": CONFIRM, "shelved": OFFLOAD}
 DOWN = {"active": EVACUATE, "stopped": EVACUATE, "error": EVACUATE, "resized": CONFIRM, "shelved": OFFLOAD}
 
 # Of a migration that may still bring a server to its destination, or back to its source.
