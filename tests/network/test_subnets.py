@@ -51,6 +51,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
         "OverlappingAllocationPools",
     ),
     ({"ipv6_ra_mode": "slaac"}, 400, "InvalidInput"),
+    ({"dns_nameservers": ["fe80::1%x\ndhcp-script=/bin/sh"]}, 400, "HTTPBadRequest"),
     ({"ip_version": 5}, 400, "HTTPBadRequest"),
     ({"host_routes": [{"destination": "10.9.0.0/16"}]}, 400, "HTTPBadRequest"),
     ({"subnetpool_id": "6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"}, 400, "HTTPBadRequest"),
