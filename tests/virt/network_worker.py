@@ -37,7 +37,9 @@ async def main(directory: Path, address: str, outside: str) -> None:
 async def answer(wiring: Wiring, guests: dict[str, Guest], verb: str, given: str) -> object:
     if verb == "apply":
         plan = msgspec.msgpack.decode(base64.b64decode(given), type=NetworkPlan)
-        guests.update({port.guest_id: guest(plan, port.guest_id) for one in plan.networks for port in one.ports})
+        # A guest stays what it was built as, whatever ports say later.
+        for guest_id in {port.guest_id for one in plan.networks for port in one.ports} - guests.keys():
+            guests[guest_id] = guest(plan, guest_id)
         await wiring.apply(plan)
         return "applied"
     found = await wiring.wired(given.split(), 0.5)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import subprocess
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from kilonova.hosts.messages import Firewall
+from kilonova.config import Config
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+from kilonova.hosts.messages import Firewall, NetworkPlan
 from tests.virt.network_hosts import NAMES, OUTWARD, Guest, fabric, network, port, soon, with_ports
 
 _ICMP = Firewall(direction="ingress", ethertype="IPv4", protocol="1", remotes=["10.1.0.5/32"])
@@ -188,6 +193,29 @@ def test_what_is_for_one_guest_is_not_flooded_to_others(tmp_path: Path) -> None:
         counted = second.do("nft", "list", "ruleset")
         assert f"ether daddr {_OTHER} counter packets 0 " in counted
         assert f"ether daddr {b.mac} counter packets 0 " not in counted
+
+
+def test_a_port_that_names_anothers_guest_is_not_told_of_it(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        host = made.host()
+        a, b = port("10.1.0.5"), port("10.1.0.5")
+        one, two = with_ports(network(), a), with_ports(network(), b)
+        host.apply(one, two)
+        guest = host.guest(two, b)
+        guest.dhcp()
+        path = "/openstack/latest/meta_data.json"
+        assert f'"uuid":"{b.guest_id}"' in guest.asks(path)
+        host.apply(one, with_ports(two, msgspec.structs.replace(b, guest_id=a.guest_id)))
+        assert "404 Not Found" in guest.asks(path)
+
+
+@pytest.mark.parametrize("dns", ["fe80::1%x\ndhcp-script=/bin/sh", "9.9.9.9 ", "dns.example"])
+def test_nothing_but_addresses_gets_into_scripts(tmp_path: Path, dns: str) -> None:
+    one = with_ports(network(subnet={"dns": [dns]}), port("10.1.0.5"))
+    wiring = Wiring(Config(), "h", tmp_path, lambda _: None)
+    with pytest.raises(DriverError, match="where an address or an id has to be"):
+        asyncio.run(wiring.apply(NetworkPlan(read_at=1.0, networks=[one])))
+    assert list(tmp_path.iterdir()) == []
 
 
 class _listening:

@@ -131,7 +131,7 @@ class World:
             gateway=gateway,
             dhcp=row["enable_dhcp"],
             dns=orjson.loads(row["dns_nameservers"]),
-            routes=[(route["destination"], route["nexthop"]) for route in orjson.loads(row["host_routes"])],
+            routes=[(_prefix(route["destination"]), route["nexthop"]) for route in orjson.loads(row["host_routes"])],
             held=sorted(held),
             mode=(row["ipv6_ra_mode"] or row["ipv6_address_mode"] or "") if row["ip_version"] == 6 else "",
         )

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import urllib.parse
 from collections.abc import Callable
+from contextlib import suppress
 
 from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.names import METADATA
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 PORT = 80
 _HEAD_BYTES = 8192
+_MOST_UNREAD = 16
 _SECONDS = 15.0
 _AT_ONCE = 64
 _REQUESTS = 100
@@ -76,6 +78,7 @@ class MetadataService:
                     return
         except asyncio.LimitOverrunError:
             writer.write(_response(400, b"", False))
+            await _hear_out(reader)
         except (asyncio.IncompleteReadError, TimeoutError, ConnectionError):
             pass
 
@@ -106,6 +109,15 @@ class MetadataService:
         if method == "HEAD":
             return -1, _response(200 if found is not None else 404, found or b"", keep, with_body=False), keep
         return (404, b"", keep) if found is None else (200, found, keep)
+
+
+async def _hear_out(reader: asyncio.StreamReader) -> None:
+    """For a moment: a connection that is closed with words unread takes the answer with it."""
+    with suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(1.0):
+            for _ in range(_MOST_UNREAD):
+                if not await reader.read(_HEAD_BYTES):
+                    return
 
 
 def _response(status: int, body: bytes, keep: bool, *, with_body: bool = True) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt.networks import bridges, connections, firewall, namespaces
+from kilonova.hosts.drivers.libvirt.networks import bridges, checks, connections, firewall, namespaces
 from kilonova.hosts.drivers.libvirt.networks.bridges import Bridges, Links
 from kilonova.hosts.drivers.libvirt.networks.commands import run
 from kilonova.hosts.drivers.libvirt.networks.dhcp import Dhcp
@@ -115,6 +115,7 @@ class Wiring:
 
     async def apply(self, plan: NetworkPlan) -> None:
         """Raises DriverError where something could not be done; all the rest is done nevertheless."""
+        checks.check(plan)
         # Whoever told of it may give up waiting: half of it done helps nobody.
         work = asyncio.create_task(self._apply(plan))
         work.add_done_callback(lambda done: None if done.cancelled() else done.exception())
@@ -130,7 +131,7 @@ class Wiring:
                 self._trouble = error.message
                 raise
             self._trouble = troubles[0][1].message if troubles else ""
-            self._forget_connections(plan)
+            await self._forget_connections(plan)
             failed = {network_id for network_id, _ in troubles}
             self._plan = plan
             self._ports = {
@@ -246,7 +247,7 @@ class Wiring:
             # The ends of links went with their namespaces.
             await run("ip", "link", "del", name, check=False)
 
-    def _forget_connections(self, plan: NetworkPlan) -> None:
+    async def _forget_connections(self, plan: NetworkPlan) -> None:
         """Who may not any more may not go on either."""
         lost: dict[int, set[str]] = {}
         fewer = {
@@ -258,7 +259,8 @@ class Wiring:
                 if any(rule not in port.rules or rule.group in fewer for rule in before):
                     lost.setdefault(firewall.zone(network.id), set()).update(port.addresses)
         if lost:
-            connections.forget(lost)
+            # The kernel may know of very many.
+            await asyncio.to_thread(connections.forget, lost)
 
     # The plan on disk
 
@@ -286,22 +288,23 @@ class Wiring:
     def _document(self, network_id: str, source: str, path: str) -> bytes | None:
         from kilonova.hosts.drivers.libvirt import metadata
 
-        guest_id = self._asker(network_id, source)
-        return None if guest_id is None else metadata.look(self._documents_of(guest_id), path)
+        port = self._asker(network_id, source)
+        return None if port is None else metadata.look(self._documents_of(port), path)
 
-    def _asker(self, network_id: str, source: str) -> str | None:
+    def _asker(self, network_id: str, source: str) -> WiredPort | None:
         for network in self._plan.networks:
             if network.id == network_id:
-                return next((port.guest_id for port in network.ports if source in port.addresses), None)
+                return next((port for port in network.ports if source in port.addresses), None)
         return None
 
-    def _documents_of(self, guest_id: str) -> dict[str, bytes]:
+    def _documents_of(self, port: WiredPort) -> dict[str, bytes]:
         from kilonova.hosts.drivers.libvirt import metadata
 
-        read_at, found = self._documents.get(guest_id, (0.0, {}))
+        read_at, found = self._documents.get(port.id, (0.0, {}))
         if not read_at or time.monotonic() - read_at > _SOON:
-            guest = self._guests(guest_id)
-            if guest is None:
+            guest = self._guests(port.guest_id)
+            # Whose port it is people may write themselves: only a guest that was built with it is told anything.
+            if guest is None or all(nic.port_id != port.id for nic in guest.nics):
                 return {}
             ours = {nic.port_id for nic in guest.nics}
             networks = [
@@ -310,6 +313,6 @@ class Wiring:
                 if any(port.id in ours for port in network.ports)
             ]
             vendor = metadata.vendor_data(self._config.libvirt.vendor_data)
-            found = metadata.documents(guest, networks, vendor=vendor, addresses=self.addresses(guest_id))
-            self._documents[guest_id] = (time.monotonic(), found)
+            found = metadata.documents(guest, networks, vendor=vendor, addresses=self.addresses(guest.id))
+            self._documents[port.id] = (time.monotonic(), found)
         return found

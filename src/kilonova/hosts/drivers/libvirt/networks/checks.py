@@ -1,0 +1,73 @@
+"""What may stand in a plan. It becomes scripts of programs that have the whole host in their hands, so that nothing is
+to get into them that is not what it is said to be, whoever has let it pass before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.messages import NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
+
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_MAC = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(/[0-9]{1,3})?")
+
+Said = tuple[re.Pattern[str], str]
+
+
+def check(plan: NetworkPlan) -> None:
+    """Raises DriverError. Options for DHCP and protocols of rules are looked at where they are used."""
+    for pattern, text in _plan(plan):
+        if not pattern.fullmatch(text):
+            raise DriverError(f"the plan of networks says {text[:80]!r} where an address or an id has to be")
+
+
+def _plan(plan: NetworkPlan) -> Iterator[Said]:
+    for members in plan.groups.values():
+        yield from _addresses(members)
+    for network in plan.networks:
+        yield _ID, network.id
+        yield from _network(network)
+        for subnet in network.subnets:
+            yield from _subnet(subnet)
+        for port in network.ports:
+            yield from _port(port)
+
+
+def _network(network: WiredNetwork) -> Iterator[Said]:
+    yield from _addresses(network.peers)
+    for pair in network.floating:
+        yield from _addresses(pair)
+    for cidr, other in network.routed:
+        yield _ADDRESS, cidr
+        yield _ID, other
+    for mac, address in network.neighbours:
+        yield _MAC, mac
+        yield _ADDRESS, address
+
+
+def _subnet(subnet: WiredSubnet) -> Iterator[Said]:
+    yield _ADDRESS, subnet.cidr
+    if subnet.gateway:
+        yield _ADDRESS, subnet.gateway
+    yield from _addresses(subnet.dns)
+    yield from _addresses(subnet.held)
+    for route in subnet.routes:
+        yield from _addresses(route)
+
+
+def _port(port: WiredPort) -> Iterator[Said]:
+    yield _ID, port.id
+    yield _MAC, port.mac
+    yield from _addresses(port.addresses)
+    for mac, prefix in port.pairs:
+        yield _MAC, mac
+        yield _ADDRESS, prefix
+    for rule in port.rules:
+        yield from _addresses(rule.remotes)
+
+
+def _addresses(texts: list[str] | tuple[str, str]) -> Iterator[Said]:
+    return ((_ADDRESS, text) for text in texts)
