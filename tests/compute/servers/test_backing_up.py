@@ -87,6 +87,7 @@ def test_bad_requests(database_url: str) -> None:
                 {"name": ""},
                 {"rotation": -1},
                 {"rotation": "x"},
+                {"rotation": "9" * 5000},
                 {"rotation": "-1"},
                 {"rotation": None},
                 {"backup_type": 1},

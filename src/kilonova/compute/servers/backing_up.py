@@ -20,7 +20,7 @@ CREATE_BACKUP: Schema = closed(
     {
         "name": NAME,
         "backup_type": STRING,
-        "rotation": {"type": ["integer", "string"], "pattern": "^[0-9]+$", "minimum": 0},
+        "rotation": {"type": ["integer", "string"], "pattern": "^[0-9]{1,9}$", "minimum": 0},
         "metadata": METADATA,
     },
     ["name", "backup_type", "rotation"],
