@@ -42,8 +42,6 @@ class Hypervisor:
         self.connection = connection
         self.layout = layout
         self.wiring: Wiring | None = None
-        # Where other hosts fetch disks from this one, while it gives any.
-        self.disks_url = ""
         # How long a guest waits for its networks before whoever starts it is told that they do not come.
         self.wire_seconds = 60.0
         # Where other hosts fetch disks from this one; nothing while nobody serves them.
