@@ -50,7 +50,7 @@ async def detach(op: Operation) -> None:
         return
     try:
         verb = DetachNic(guest_id=server["id"], port_id=nic["port_id"])
-        await silence.demand(op, server["host"], DETACH, verb)
+        await silence.demand(op, server["host"], DETACH, verb, takes=silence.LETTING_GO)
     except Failed as error:
         if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
             raise

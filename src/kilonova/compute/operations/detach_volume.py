@@ -62,7 +62,7 @@ async def detach(op: Operation) -> None:
         return
     try:
         verb = DetachDisk(guest_id=server["id"], volume_id=device["volume_id"])
-        await silence.demand(op, server["host"], DETACH, verb)
+        await silence.demand(op, server["host"], DETACH, verb, takes=silence.LETTING_GO)
     except Failed as error:
         if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
             raise
