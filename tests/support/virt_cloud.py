@@ -57,6 +57,11 @@ class RealCloud:
             stdin=subprocess.DEVNULL,
         )
 
+    def kill_nats(self) -> None:
+        if self._nats is not None:
+            self._nats.kill()
+            self._nats.wait()
+
     def start_agent(self, name: str) -> Process:
         host = self.hosts[name]
         file = host.directory / "agent.toml"
@@ -75,10 +80,8 @@ class RealCloud:
         for agent in self.agents.values():
             agent.kill()
         self.control.kill()
-        if self._nats is not None:
-            self._nats.kill()
-            self._nats.wait()
-        self._stop_exports()
+        self.kill_nats()
+        self.kill_exports()
 
     def cut_power(self, name: str) -> None:
         """Of the whole host, its agent and its guests."""
@@ -187,14 +190,16 @@ class RealCloud:
         return [name for name, host in self.hosts.items() if host.is_on and _has(host.guest_processes(), server)]
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What guests have left on the hosts: domains, files, network devices, processes."""
+        """What guests have left on the hosts: domains, files, network devices and spaces, processes."""
         found: dict[str, list[str]] = {}
         for name, host in self.hosts.items():
             left = [f"domain {domain}" for domain in host.domains()]
             left += [f"file {path.name}" for path in self.instances(name).iterdir() if _is_guest(path.name)]
             devices = re.findall(r"^(tap\S+|kn\S+|kv\S+)", host.do("ip", "-br", "link"), re.MULTILINE)
             left += [f"device {device}" for device in devices]
+            left += [f"space {space}" for space in host.do("ip", "netns", "list").splitlines()]
             left += ["qemu" for _ in host.guest_processes()]
+            left += ["dnsmasq" for line in host.do("ps", "-eo", "comm").splitlines() if line == "dnsmasq"]
             if left:
                 found[name] = left
         return found
@@ -247,7 +252,7 @@ class RealCloud:
     def _nats_url(self) -> str:
         return f"nats://{self.site.address}:{self.nats_port}"
 
-    def _stop_exports(self) -> None:
+    def kill_exports(self) -> None:
         """The daemon that exports volumes outlives the control plane."""
         with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
             os.kill(int((self.data / "exports/pid").read_text()), signal.SIGKILL)
@@ -287,7 +292,7 @@ def _has(processes: Sequence[str], server: str) -> bool:
 
 
 def _is_guest(name: str) -> bool:
-    return re.match(r"[0-9a-f]{8}-", name) is not None
+    return re.match(r"[0-9a-f]{8}-|\.gone-", name) is not None
 
 
 def _free_port(address: str) -> int:

@@ -1,0 +1,166 @@
+"""Real guests at random, on hosts whose parts are killed: all settles, agrees, runs once at most, and can go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.guest_users import VERSION, Breaker, GuestUsers
+from tests.support.process import kilonova
+from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_hosts import until
+
+from kilonova.store import open_database
+from kilonova.volume.exports.daemon import Daemon
+
+FAULTS = ["agent", "libvirt", "control", "nats", "power"]
+SETTLE_SECONDS = 180.0
+# Whether a QEMU of the guest runs.
+RUNS = {
+    "ACTIVE": True,
+    "PAUSED": True,
+    "RESCUE": True,
+    "VERIFY_RESIZE": None,  # as it was before
+    "SHUTOFF": False,
+    "SUSPENDED": False,
+    "SHELVED": False,
+    "SHELVED_OFFLOADED": False,
+    "ERROR": None,
+}
+
+
+@pytest.mark.timeout(900)
+def test_random_guests(tmp_path: Path) -> None:
+    seed = int(os.environ.get("GUESTS_SEED", "1"))
+    faults = int(os.environ.get("GUESTS_FAULTS", "4"))
+    servers = int(os.environ.get("GUESTS_SERVERS", "4"))
+    kinds = os.environ.get("GUESTS_KINDS", ",".join(FAULTS)).split(",")
+    shared = os.environ.get("GUESTS_SHARED", "") == "1"
+    print(f"GUESTS_SEED={seed}")
+    chance = random.Random(seed)
+    with real_cloud(tmp_path / "data", shared=shared, more={"compute": {"shutdown_seconds": 1.0}}) as cloud:
+        users = GuestUsers(cloud, chance, servers, volumes=2, networks=[_network(cloud)])
+        users.boot_all()
+        _disturb(cloud, users, random.Random(seed + 1), [chance.choice(kinds) for _ in range(faults)])
+        found = _settled(cloud)
+        print(Counter(server["status"] for server in found.values()))
+        assert users.alive <= found.keys(), "acknowledged creates are there"
+        assert {found[one]["status"] for one in users.deleted & found.keys()} <= {"ERROR"}
+        _check_guests(cloud, found)
+        _examine(cloud)
+        _remove_all(cloud, users, found)
+
+
+def _disturb(cloud: RealCloud, users: GuestUsers, chance: random.Random, faults: list[str]) -> None:
+    breaker = Breaker(cloud, users, chance, faults, pause=4.0)
+    breaker.start()
+    try:
+        while breaker.is_alive():
+            if breaker.lost is not None:
+                users.evacuate(breaker.lost)
+            users.act()
+            time.sleep(0.15)
+    finally:
+        breaker.stopped.set()
+        breaker.join()
+        print(sorted(users.answers.items()))
+    assert breaker.trouble is None
+    for name in cloud.hosts:
+        cloud.wait_host(name, "up", 90)
+
+
+def _settled(cloud: RealCloud) -> dict[str, dict[str, Any]]:
+    """All servers, once nothing is happening to any of them, and nothing is left to be done."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while left := _ask(cloud, _UNFINISHED):
+        assert time.monotonic() < end, "\n".join(map(str, left))
+        time.sleep(0.5)
+    servers = cloud.client(version=VERSION).get("compute", "/servers/detail").json()["servers"]
+    return {server["id"]: server for server in servers}
+
+
+_UNFINISHED = """
+SELECT id, kind, server_id, host, state, step, attempt, trouble, error, params FROM operations
+WHERE finished_at IS NULL ORDER BY seq
+"""
+
+
+def _ask(cloud: RealCloud, sql: str) -> list[dict[str, Any]]:
+    async def fetch() -> list[dict[str, Any]]:
+        db = await open_database(f"sqlite:///{cloud.data / 'kilonova.db'}")
+        try:
+            return await db.fetch(sql)
+        finally:
+            await db.close()
+
+    return asyncio.run(fetch())
+
+
+def _check_guests(cloud: RealCloud, found: dict[str, dict[str, Any]]) -> None:
+    """Also the power of guests that a fault has ended is told, once their hosts have reported."""
+
+    def differs() -> list[str]:
+        wrong = []
+        for server in cloud.client(version=VERSION).get("compute", "/servers/detail").json()["servers"]:
+            status, hosts = server["status"], cloud.runs(server["id"])
+            told = f"{server['id']} is {status} on {server['OS-EXT-SRV-ATTR:host']}, and runs on {hosts}"
+            elsewhere = hosts not in ([], [server["OS-EXT-SRV-ATTR:host"]])
+            otherwise = RUNS[status] is not None and bool(hosts) != RUNS[status]
+            unsaid = status == "ERROR" and not server["fault"]["message"]
+            if server["OS-EXT-STS:task_state"] is not None or elsewhere or otherwise or unsaid:
+                wrong.append(told)
+        return wrong
+
+    end = time.monotonic() + 20
+    while wrong := differs():
+        assert time.monotonic() < end, "\n".join(wrong)
+        time.sleep(0.5)
+
+
+def _examine(cloud: RealCloud) -> None:
+    file = cloud.site.directory / "control.toml"
+    examined = kilonova("doctor", "--config", str(file), "--data", str(cloud.data))
+    assert examined.returncode == 0, examined.stdout + examined.stderr
+
+
+def _remove_all(cloud: RealCloud, users: GuestUsers, found: dict[str, dict[str, Any]]) -> None:
+    """Whatever a server is, its deletion leaves nothing of it."""
+    client = cloud.client(version=VERSION)
+    for server_id in found:
+        assert client.delete("compute", f"/servers/{server_id}").status == 204
+    assert _settled(cloud) == {}
+    usages = client.get("placement", f"/usages?project_id={client.project_id}", version="1.9").json()["usages"]
+    assert usages == {}
+    assert client.get("network", "/ports?device_owner=compute:nova").json()["ports"] == []
+    snapshots = client.get("volume", "/snapshots", version="3.60").json()["snapshots"]
+    kept = {*users.volumes, *(snapshot["volume_id"] for snapshot in snapshots)}
+    for volume in client.get("volume", "/volumes/detail", version="3.60").json()["volumes"]:
+        assert (volume["status"], volume["id"] in kept) == ("available", True), volume
+    assert _exports(cloud) == []
+    try:
+        until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
+    except AssertionError:
+        raise AssertionError(cloud.leftovers()) from None
+    _examine(cloud)
+
+
+def _exports(cloud: RealCloud) -> list[str]:
+    async def ask() -> list[str]:
+        async with Daemon(cloud.data / "exports", cloud.site.address, 0).session(start=False) as session:
+            return list(map(str, await session.exports())) if session is not None else []
+
+    return asyncio.run(ask())
+
+
+def _network(cloud: RealCloud) -> str:
+    client = cloud.client()
+    made: str = client.post("network", "/networks", {"network": {"name": "left"}}).json()["network"]["id"]
+    subnet = {"network_id": made, "ip_version": 4, "cidr": "10.50.0.0/24"}
+    assert client.post("network", "/subnets", {"subnet": subnet}).status == 201
+    return made
