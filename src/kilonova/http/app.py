@@ -106,7 +106,7 @@ class App:
             "request",
             extra={
                 "method": scope["method"],
-                "path": scope["path"][:_LONGEST],
+                "path": request.shown(scope["path"]),
                 "status": status,
                 "seconds": round(time.perf_counter() - started, 6),
                 "project_id": request.project_id(),
@@ -126,6 +126,7 @@ class _Request:
         self.api: Api | None = None
         self.ctx: Context | None = None
         self.path = "unrouted"
+        self.secret = ""
         self.versioned = True
         self.slashed = False
 
@@ -196,6 +197,8 @@ class _Request:
         if found is None and api.project_in_path and segments and _PROJECT_ID.fullmatch(segments[0]):
             project_id = segments[0]
             found = api.router.match(segments[1:])
+        if found is not None:
+            self.secret = found[1].get("token", "")
         if self.slashed and not api.trailing_slash:
             found = None
         await self.authenticate(ctx, found[0].get(self.method) if found else None)
@@ -339,6 +342,10 @@ class _Request:
 
     def name(self) -> str:
         return f"{self.api.prefix}{self.path}" if self.api is not None else self.path
+
+    def shown(self, path: str) -> str:
+        """For the log, where tokens do not belong."""
+        return (path.replace(self.secret, "***") if self.secret else path)[:_LONGEST]
 
     def project_id(self) -> str | None:
         token = getattr(self.ctx, "token", None)

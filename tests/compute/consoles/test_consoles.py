@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import pytest
 
 from kilonova.hosts.drivers.sim.driver import SimDriver
 from kilonova.hosts.messages import Display
@@ -101,7 +104,9 @@ def test_servers_that_have_nothing_to_show(sqlite_url: str) -> None:
 
 
 @proves(f"POST {CONSOLES}", f"GET {TOKEN}")
-def test_a_link_and_where_it_leads(database_url: str) -> None:
+def test_a_link_and_where_it_leads(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
     async def scenario() -> None:
         async with whole(database_url, hosts=1, console__url="https://screens.example/x/") as c:
             server_id = (await c.active())["id"]
@@ -129,6 +134,9 @@ def test_a_link_and_where_it_leads(database_url: str) -> None:
                 where = {**where, "port": 7000, "internal_access_path": "/y"}
                 found = await c.get(f"/os-console-auth-tokens/{token}", as_="admin", version="2.31")
                 assert found.json() == {"console": where}
+                told = [str(vars(record)) for record in caplog.records]
+                assert any("/os-console-auth-tokens/***" in each for each in told)
+                assert not any(token in each for each in told)
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE console_tokens SET expires_at = 1")
             assert (await c.get(path, as_="admin", version="2.31")).status == 404
