@@ -34,6 +34,12 @@ def test_what_is_there_is_left_alone_and_what_is_gone_is_made_again(tmp_path: Pa
         assert soon(lambda: not host.servers())
         host.apply(one)
         assert first.dhcp().startswith("10.1.0.5 ")
+        # What was in the namespace goes on without its name, and must not be taken for what there shall be.
+        host.do("ip", "netns", "del", NAMES.space(one.id))
+        host.apply(one)
+        assert len(host.servers()) == 1
+        assert first.dhcp().startswith("10.1.0.5 ")
+        assert "200 OK" in first.asks("/openstack")
 
 
 def test_the_agent_goes_on_where_it_was(tmp_path: Path) -> None:

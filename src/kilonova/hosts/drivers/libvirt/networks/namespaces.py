@@ -36,13 +36,15 @@ def _is_alive(name: str) -> bool:
         return False
 
 
-async def ensure(name: str) -> None:
-    """A namespace that routes, and believes nobody's advertisements."""
-    if not _is_alive(name):
+async def ensure(name: str) -> bool:
+    """A namespace that routes, and believes nobody's advertisements. Whether it had to be made."""
+    made = not _is_alive(name)
+    if made:
         (DIRECTORY / name).unlink(missing_ok=True)
         await run("ip", "netns", "add", name)
     await inside(name, _settle)
     await run("ip", "-n", name, "link", "set", "lo", "up")
+    return made
 
 
 def _settle() -> None:

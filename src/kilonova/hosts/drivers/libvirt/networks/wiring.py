@@ -215,7 +215,8 @@ class Wiring:
 
     async def _network(self, network: WiredNetwork, there: Links, interface: str) -> None:
         space, mtu = self._names.space(network.id), self._mtu(network)
-        await namespaces.ensure(space)
+        if await namespaces.ensure(space):
+            await self._leave(network.id, there)
         await self._bridges.ensure(network, mtu, there, handed=not self._native)
         await self._bridges.address(network)
         await self._outside.ensure(network, there, interface)
@@ -224,6 +225,15 @@ class Wiring:
             await self._metadata.ensure(network.id, space)
         except OSError as error:
             raise DriverError(f"metadata of network {network.id}: {error.strerror}", passing=True) from None
+
+    async def _leave(self, network_id: str, there: Links) -> None:
+        """What is still in a namespace whose name is gone: it goes on there, and is of no use to anybody."""
+        await self._metadata.remove(network_id)
+        await self._dhcp.stop(network_id)
+        self._outside.forget(network_id)
+        for name in (self._names.gate(network_id), self._names.uplink(network_id)):
+            if there.pop(name, None) is not None:
+                await run("ip", "link", "del", name, check=False)
 
     async def _join(self, plan: NetworkPlan, changed: list[WiredNetwork]) -> None:
         present = {network.id for network in plan.networks}
