@@ -26,8 +26,8 @@ PING = 5.0
 """Seconds in which a host that is there answers the simplest question."""
 BRIEFLY = 0.2
 LETTING_GO = 90.0
-"""Seconds in which a host knows whether a guest lets a device go. Its answer must be waited for: that the guest does not
-is said once, and whoever asks again later has the guest asked again."""
+"""Seconds in which a host knows whether a guest lets a device go. Its answer must be waited for: that the guest does
+not is said once, and whoever asks again later has the guest asked again."""
 # By process: the hosts that somebody asks at the moment.
 _QUESTIONS: WeakKeyDictionary[Services, dict[str, asyncio.Task[bool]]] = WeakKeyDictionary()
 
