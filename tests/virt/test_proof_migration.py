@@ -15,12 +15,13 @@ from tests.support.virt_hosts import until
 
 # So slow that there is time to do something while it lasts.
 SLOW = {"libvirt": {"migration_mb_per_second": 1}}
+POST_COPY = {"libvirt": {"migration_mb_per_second": 1, "force_complete": "postcopy"}}
 FULL_MB = 12
 
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("migration") / "data") as running:
+    with real_cloud(tmp_path_factory.mktemp("migration") / "data", more=POST_COPY) as running:
         yield running
 
 
@@ -45,6 +46,19 @@ def test_the_counter_goes_on_without_a_gap(cloud: RealCloud) -> None:
     _delete(cloud, server)
 
 
+def test_a_forced_migration_goes_on_at_the_destination(cloud: RealCloud) -> None:
+    server, first = _under_way(cloud)
+    told = cloud.hosts[first].run(["stdbuf", "-oL", "virsh", "event", "--event", "lifecycle", "--loop"], log="events")
+    _force(cloud, server)
+
+    _ends(cloud, server)
+    told.kill()
+    assert cloud.host_of(server) != first
+    assert f"'kn-{server}': Suspended Post-copy" in told.out.read_text()
+    _ticks_on(cloud, server, cloud.ticks(server)[-1])
+    _delete(cloud, server)
+
+
 def test_an_aborted_migration_leaves_the_guest_where_it_is(slow: RealCloud) -> None:
     server, first = _under_way(slow)
     (migration,) = slow.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
@@ -58,9 +72,7 @@ def test_an_aborted_migration_leaves_the_guest_where_it_is(slow: RealCloud) -> N
 
 def test_a_forced_migration_ends_at_once(slow: RealCloud) -> None:
     server, first = _under_way(slow)
-    (migration,) = slow.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
-    path = f"/servers/{server}/migrations/{migration['id']}/action"
-    assert slow.client().post("compute", path, {"force_complete": None}).status == 202
+    _force(slow, server)
 
     _ends(slow, server)
     assert slow.host_of(server) != first
@@ -134,6 +146,12 @@ def _under_way(cloud: RealCloud) -> tuple[str, str]:
     until(moves, "the migration is under way")
     assert "Unbounded" in cloud.hosts[first].do("virsh", "domjobinfo", f"kn-{server}")
     return server, first
+
+
+def _force(cloud: RealCloud, server: str) -> None:
+    (migration,) = cloud.client().get("compute", f"/servers/{server}/migrations").json()["migrations"]
+    path = f"/servers/{server}/migrations/{migration['id']}/action"
+    assert cloud.client().post("compute", path, {"force_complete": None}).status == 202
 
 
 def _ends(cloud: RealCloud, server: str) -> None:
