@@ -44,6 +44,7 @@ NOUNS = (
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (
+    "interfaces.addresses",
     "migrations.controls",
     "servers.backing_up",
     "servers.deferring",
