@@ -49,6 +49,10 @@ def test_what_is_said_of_a_server(tmp_path: Path) -> None:
             console(story)
             (complaint,) = session.end().splitlines()
             assert "Unavailable console type novnc." in complaint
+        (tmp_path / "old").mkdir()
+        with Session(cloud, tmp_path / "old", OS_COMPUTE_API_VERSION="2.43") as story.session:
+            old_addresses(story)
+            assert story.session.end() == ""
 
 
 def words(story: Story) -> None:
@@ -79,6 +83,16 @@ def interfaces(story: Story) -> None:
     assert story.ask("port show own")["device_id"] == ""
     story.do("server remove network {} second")
     story.until(lambda: story.addresses() == before)
+
+
+def old_addresses(story: Story) -> None:
+    """By actions that newer versions do not have."""
+    (first,) = story.addresses()
+    (network,) = story.show()["addresses"]
+    story.do(f"server add fixed ip {{}} {network}")
+    story.until(lambda: len(story.addresses()) == 2)
+    story.do(f"server remove fixed ip {{}} {first}")
+    story.until(lambda: first not in story.addresses())
 
 
 def groups(story: Story) -> None:
