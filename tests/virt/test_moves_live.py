@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -254,6 +255,23 @@ def test_the_agent_of_the_source_is_killed_and_the_migration_stopped(slow: Pair)
     slow.two.ask(Discard(guest_id=guest.id, slot=slot))
     goes_on(slow.one, guest)
     slow.one.ask(Destroy(guest_id=guest.id))
+
+
+def test_the_agent_of_the_destination_is_killed_in_the_middle(slow: Pair) -> None:
+    """The guest comes all the same, and so does what it has said, once somebody is there to take it."""
+    guest = slow.boot(slow.one, filled_mb=24)
+    slot = slow.prepare(guest, slow.one, slow.two)
+    moving = slow.begin(guest, slow.one, slow.two, slot)
+    under_way(slow, guest)
+    slow.two.kill()
+    until(lambda: slow.runs(guest) == ["two"], "it has come", 90)
+    time.sleep(1)
+    slow.two.start()
+
+    moving.result()
+    goes_on(slow.two, guest)
+    assert slow.files(slow.one) == []
+    slow.two.ask(Destroy(guest_id=guest.id))
 
 
 def test_the_destination_dies_in_the_middle(slow: Pair) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import libvirt
 
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
-    from kilonova.hosts.drivers.libvirt.peers import Peer
 
 log = logging.getLogger(__name__)
 
@@ -187,17 +186,25 @@ async def stay(hv: Hypervisor, guest_id: str) -> None:
 
 async def is_at_destination(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
     """Whether the destination, or its libvirt, says that it has the guest. False also if nobody can be asked."""
-    from kilonova.hosts.drivers.libvirt.peers import Peer
-
     with contextlib.suppress(DriverError):
-        return await tell_arrival(hv, guest_id, gone, Peer(hv, gone.destination, gone.reach.get("disks", "")))
+        return await _tell_arrival(hv, guest_id, gone)
     with contextlib.suppress(DriverError):
         return await hv.connection.run(_runs_at, gone.reach.get("migration", ""), guest_id)
     return False
 
 
-async def tell_arrival(hv: Hypervisor, guest_id: str, gone: Leaving, peer: Peer) -> bool:
+async def is_told(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
+    """Whether the destination says that it has the guest, and so what the guest has written to its console here."""
+    with contextlib.suppress(DriverError):
+        return await _tell_arrival(hv, guest_id, gone)
+    return False
+
+
+async def _tell_arrival(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
     """Ask the destination whether it has the guest, which then gets what the guest has written to its console here."""
+    from kilonova.hosts.drivers.libvirt.peers import Peer
+
+    peer = Peer(hv, gone.destination, gone.reach.get("disks", ""))
     has_log = not gone.shared and hv.disks_url and hv.layout.file(guest_id, names.CONSOLE).exists()
     return bool(await peer.find(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if has_log else "")))
 

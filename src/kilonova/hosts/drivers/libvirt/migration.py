@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import threading
+import time
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ _LOOK_EVERY = 0.5
 _ABORT_EVERY = 0.2
 _UNTHROTTLED_MB = 1 << 20
 _WELCOME_SECONDS = 60.0
+_LEAVE_SECONDS = 15.0
 
 
 async def migrate_live(
@@ -60,9 +62,7 @@ async def migrate_live(
     except asyncio.CancelledError:
         await _afterwards(hv, guest_id)
         raise
-    with contextlib.suppress(DriverError):
-        await arrivals.tell_arrival(hv, guest_id, gone, peer)
-    await arrivals.depart(hv, guest_id)
+    await _take_leave(hv, guest_id, gone)
 
 
 async def stop(hv: Hypervisor, guest_id: str) -> None:
@@ -119,10 +119,19 @@ async def _afterwards(hv: Hypervisor, guest_id: str) -> bool:
     """After a migration that has not succeeded, or of which nobody knows: whether the guest is here, as it was."""
     if await hv.find_domain(guest_id) is None:
         # libvirt removes a domain only when the destination has it.
-        await arrivals.depart(hv, guest_id)
+        if (gone := arrivals.leaving(hv, guest_id)) is not None:
+            await _take_leave(hv, guest_id, gone)
         return False
     await arrivals.stay(hv, guest_id)
     return True
+
+
+async def _take_leave(hv: Hypervisor, guest_id: str, gone: Leaving) -> None:
+    """What the guest has said here goes along: a destination that cannot be told just now is given a while."""
+    end = time.monotonic() + (0.0 if gone.shared else _LEAVE_SECONDS)
+    while not await arrivals.is_told(hv, guest_id, gone) and time.monotonic() < end:
+        await asyncio.sleep(_LOOK_EVERY)
+    await arrivals.depart(hv, guest_id)
 
 
 # What the destination has otherwise

@@ -51,6 +51,7 @@ _TRIES = 3
 # Where a piece begins and how long it is; the last one is empty and says how long the file is.
 _FRAME = struct.Struct(">QQ")
 _DISK = re.compile(r"disk[A-Za-z0-9.]*|nvram")
+_PORT = "disks.port"
 _TIME, _SIGNATURE = "x-kilonova-time", "x-kilonova-signature"
 
 
@@ -66,7 +67,7 @@ async def serve(hv: Hypervisor) -> None:
     agent = hv.config.agent
     if not agent.disk_secret:
         return
-    server = await asyncio.start_server(_Server(hv).answer, agent.address, agent.disk_port, limit=_LONGEST_HEAD)
+    server = await _listen(hv, _Server(hv))
     host, port = server.sockets[0].getsockname()[:2]
     hv.disks_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     async with server:
@@ -74,6 +75,19 @@ async def serve(hv: Hypervisor) -> None:
             await server.serve_forever()
         finally:
             hv.disks_url = ""
+
+
+async def _listen(hv: Hypervisor, served: _Server) -> asyncio.Server:
+    """Where no port is configured one that is free is taken, and the next time again: others remember it."""
+    agent, remembered = hv.config.agent, hv.config.data_dir / _PORT
+    if agent.disk_port:
+        return await asyncio.start_server(served.answer, agent.address, agent.disk_port, limit=_LONGEST_HEAD)
+    with suppress(OSError, ValueError):
+        port = int(remembered.read_text())
+        return await asyncio.start_server(served.answer, agent.address, port, limit=_LONGEST_HEAD)
+    server = await asyncio.start_server(served.answer, agent.address, 0, limit=_LONGEST_HEAD)
+    remembered.write_text(str(server.sockets[0].getsockname()[1]))
+    return server
 
 
 class _Refused(Exception):
