@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -186,7 +186,7 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     migration_mb_per_second: int = 0
     migration_downtime_ms: int = 500
     auto_converge: bool = True
-    force_complete: str = "pause"
+    force_complete: Literal["pause", "postcopy"] = "pause"
     vnc_listen: str = "127.0.0.1"
     vnc_address: str = "127.0.0.1"
     cpu_ratio: float = 4.0
