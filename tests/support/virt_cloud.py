@@ -128,7 +128,9 @@ class RealCloud:
         server: dict[str, Any] = {"name": name, "flavorRef": self.flavor("micro"), "networks": "none", **more}
         if image is not None:
             server["imageRef"] = image
-        made: str = self.client().post("compute", "/servers", {"server": server}).json()["server"]["id"]
+        answer = self.client().post("compute", "/servers", {"server": server})
+        assert answer.status == 202, answer.body
+        made: str = answer.json()["server"]["id"]
         if wait:
             self.wait(made, "ACTIVE")
         return made
