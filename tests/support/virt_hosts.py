@@ -263,6 +263,8 @@ class Host:
         return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--"]
 
     def _lay_cable(self) -> None:
+        # One of a run that was killed may still be there, with processes in a namespace that has no name any more.
+        subprocess.run(["ip", "link", "del", self._link], capture_output=True, check=False)
         _run("ip", "netns", "add", self.space)
         inside = ["ip", "-n", self.space]
         _run(*inside, "link", "set", "lo", "up")
