@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-JOURNAL = "agents.db"
 # How long commands under way may go on after the process was asked to stop.
 GRACE = 2.0
-_TIDY_EVERY = 10.0
-_PRUNE_EVERY = 360
 
 
 def host_of(config: Config) -> str:
@@ -49,11 +46,12 @@ def check(config: Config) -> None:
 
 
 class Made(NamedTuple):
-    """A driver, what goes on beside its commands, how it ends, and whether the host plays dead."""
+    """A driver, how it ends, what goes on beside its commands, its files, and whether the host plays dead."""
 
     driver: Driver
-    run: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Coroutine[Any, Any, None]]
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    files: tuple[Path, ...] = ()
     quiet: Callable[[], bool] = lambda: False
 
 
@@ -75,14 +73,14 @@ class AgentProcess:
     async def start(self, stack: AsyncExitStack) -> None:
         from kilonova.hosts.agent import Agent
         from kilonova.hosts.images import ImageService
-        from kilonova.hosts.journal import Journal
+        from kilonova.hosts.journal import NAME, Journal, tend
         from kilonova.hosts.nats import NatsAgent, Setting
         from kilonova.hosts.reports import Reporter, every
         from kilonova.http.client import Remote
 
         config = self.config
         check(config)
-        journal = Journal(config.data_dir / JOURNAL)
+        journal = Journal(config.data_dir / NAME)
         stack.callback(journal.close)
         caller = Remote(config.agent.image_url.rstrip("/"))
         stack.push_async_callback(caller.close)
@@ -97,8 +95,9 @@ class AgentProcess:
             self.host, made.driver, service.report, every(config.hosts.report_seconds), quiet=made.quiet
         )
         service.link.on_connected = reporter.wake
-        self._in_background(stack, made.run())
-        self._in_background(stack, _tidy(journal.path, journal.prune))
+        if made.run is not None:
+            self._in_background(stack, made.run())
+        self._in_background(stack, tend(journal, *made.files))
         stack.push_async_callback(_let_end, agent, service)
         self._in_background(stack, service.run())
         self._in_background(stack, reporter.run())
@@ -142,24 +141,6 @@ async def _let_end(agent: Any, service: Any) -> None:
     await service.close()
 
 
-async def _tidy(path: Path, prune: Callable[[], int]) -> None:
-    """Keeps the journal small until cancelled."""
-    import apsw
-
-    from kilonova.hosts.disk import checkpoint
-
-    turn = 0
-    while True:
-        await asyncio.sleep(_TIDY_EVERY)
-        try:
-            if turn % _PRUNE_EVERY == 0:
-                await asyncio.to_thread(prune)
-            await asyncio.to_thread(checkpoint, path)
-        except apsw.Error as trouble:
-            log.warning("the journal is not tidied this time: %s", trouble)
-        turn += 1
-
-
 # Drivers
 
 
@@ -169,7 +150,6 @@ def _make(config: Config, host: str, images: Images) -> Made:
 
 def _simulated(config: Config, host: str, images: Images) -> Made:
     """One simulated host. Its guests are in its own `sim.db`, so that `kilonova sim` works there too."""
-    from kilonova.hosts.disk import checkpoint
     from kilonova.hosts.drivers.sim.driver import Body, SimDriver
     from kilonova.hosts.drivers.sim.rules import Rules
     from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
@@ -180,20 +160,15 @@ def _simulated(config: Config, host: str, images: Images) -> Made:
     store.set_hosts({host: body.size})
     rules = Rules(store)
 
-    async def run() -> None:
-        while True:
-            await asyncio.sleep(_TIDY_EVERY)
-            await asyncio.to_thread(checkpoint, store.path)
-
     async def close() -> None:
         store.close()
 
     driver = SimDriver(host, {host: body}, store, rules, sim.latency, images)
-    return Made(driver, run, close, lambda: bool(rules.silent([host])))
+    return Made(driver, close, files=(store.path,), quiet=lambda: bool(rules.silent([host])))
 
 
 def _libvirt(config: Config, host: str, images: Images) -> Made:
     from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 
     driver = LibvirtDriver(host, config, images)
-    return Made(driver, driver.run, driver.close)
+    return Made(driver, driver.close, driver.run)

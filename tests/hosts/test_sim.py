@@ -14,7 +14,7 @@ import os_traits
 import pytest
 
 from kilonova import clock
-from kilonova.hosts import embedded
+from kilonova.hosts import journal as journals
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
 from kilonova.hosts.drivers.sim.driver import TRAITS, X86_TRAITS, Body, SimDriver
 from kilonova.hosts.drivers.sim.rules import Rules
@@ -152,7 +152,7 @@ def test_a_thousand_hosts_are_there_at_once(tmp_path: Path) -> None:
 
 
 def test_files_are_kept_tidy_while_the_hosts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "CHECKPOINT_EVERY", 0.01)
+    monkeypatch.setattr(journals, "TEND_EVERY", 0.01)
     old = Key(HOST, "op-old", "start guest", 0, "spawn", "guest-1")
     journal = Journal(tmp_path / "agents.db")
     with monkeypatch.context() as past:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Iterable
@@ -10,25 +9,20 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 
 from kilonova.hosts.agent import Agent
-from kilonova.hosts.disk import checkpoint
 from kilonova.hosts.drivers.base import Images
 from kilonova.hosts.drivers.sim.driver import Body, SimDriver
 from kilonova.hosts.drivers.sim.rules import STEPS, Rules
 from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
-from kilonova.hosts.journal import Journal
+from kilonova.hosts.journal import NAME, Journal, tend
 from kilonova.hosts.messages import Command, HostFacts
 from kilonova.hosts.transport import DEFAULT_TIMEOUT, HostTrouble, InProcess, describe_all
 
 log = logging.getLogger(__name__)
 
-JOURNAL_NAME = "agents.db"
-CHECKPOINT_EVERY = 10.0
-PRUNE_EVERY = 3600.0
 _DESCRIBE_TIMEOUT = 5.0
 
 
@@ -78,7 +72,7 @@ class EmbeddedHosts:
         self._images = images
         self._bodies = config.bodies()
         self.names = list(self._bodies)
-        self._journal = Journal(config.directory / JOURNAL_NAME)
+        self._journal = Journal(config.directory / NAME)
         self._store = SimStore(config.directory / FILE_NAME)
         self._store.set_hosts({name: body.size for name, body in self._bodies.items()})
         self._rules = Rules(self._store)
@@ -111,18 +105,7 @@ class EmbeddedHosts:
 
     async def run(self) -> None:
         """Keeps the files small until cancelled."""
-        until_prune = 0.0
-        while True:
-            await asyncio.sleep(CHECKPOINT_EVERY)
-            until_prune -= CHECKPOINT_EVERY
-            try:
-                if until_prune <= 0:
-                    await asyncio.to_thread(self._journal.prune)
-                    until_prune = PRUNE_EVERY
-                await asyncio.to_thread(checkpoint, self._journal.path)
-                await asyncio.to_thread(checkpoint, self._store.path)
-            except apsw.Error as trouble:
-                log.warning("files of the hosts not tidied this time: %s", trouble)
+        await tend(self._journal, self._store.path)
 
     def close(self) -> None:
         self._journal.close()

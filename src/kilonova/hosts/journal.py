@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 
 from kilonova import clock
-from kilonova.hosts.disk import open_file
+from kilonova.hosts.disk import checkpoint, open_file
 
+log = logging.getLogger(__name__)
+
+NAME = "agents.db"
 KEEP_SECONDS = 24 * 3600.0
+TEND_EVERY = 10.0
+PRUNE_EVERY = 3600.0
 
 _PRUNE_AT_ONCE = 500
 
@@ -110,3 +117,19 @@ def _delete(connection: apsw.Connection, table: str, condition: str, before: flo
         deleted += connection.changes()
         if connection.changes() < _PRUNE_AT_ONCE:
             return deleted
+
+
+async def tend(journal: Journal, *beside: Path) -> None:
+    """Keeps it, and the host's files beside it, small until cancelled."""
+    until_prune = 0.0
+    while True:
+        await asyncio.sleep(TEND_EVERY)
+        until_prune -= TEND_EVERY
+        try:
+            if until_prune <= 0:
+                await asyncio.to_thread(journal.prune)
+                until_prune = PRUNE_EVERY
+            for path in (journal.path, *beside):
+                await asyncio.to_thread(checkpoint, path)
+        except apsw.Error as trouble:
+            log.warning("files of the hosts not tidied this time: %s", trouble)

@@ -7,15 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import apsw
-
 from kilonova import clock
 from kilonova.hosts.agent import Agent
-from kilonova.hosts.disk import checkpoint
 from kilonova.hosts.drivers.base import Images
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from kilonova.hosts.embedded import CHECKPOINT_EVERY, JOURNAL_NAME, PRUNE_EVERY
-from kilonova.hosts.journal import Journal
+from kilonova.hosts.journal import NAME, Journal, tend
 from kilonova.hosts.messages import Command, HostFacts, Report
 from kilonova.hosts.reports import Reporter, every
 from kilonova.hosts.transport import HostTrouble, InProcess, describe_all
@@ -35,7 +31,7 @@ class LibvirtHost:
 
     def __init__(self, host: str, config: Config, images: Images, heard: Callable[[Report], None]) -> None:
         self.names = [host]
-        self._journal = Journal(config.data_dir / JOURNAL_NAME)
+        self._journal = Journal(config.data_dir / NAME)
         self._driver = LibvirtDriver(host, config, images)
         agent = Agent(host, self._driver, self._journal)
         self._transport = InProcess(lambda name: agent if name == host else None)
@@ -68,7 +64,7 @@ class LibvirtHost:
     async def run(self) -> None:
         """Reports and keeps files small, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._driver.run(), self._reporter.run(), self._tidy()):
+            for work in (self._driver.run(), self._reporter.run(), tend(self._journal)):
                 tasks.create_task(work)
 
     async def close(self) -> None:
@@ -78,16 +74,3 @@ class LibvirtHost:
     async def _report(self, report: Report) -> None:
         self._reported_at = clock.now()
         self._heard(report)
-
-    async def _tidy(self) -> None:
-        until_prune = 0.0
-        while True:
-            await asyncio.sleep(CHECKPOINT_EVERY)
-            until_prune -= CHECKPOINT_EVERY
-            try:
-                if until_prune <= 0:
-                    await asyncio.to_thread(self._journal.prune)
-                    until_prune = PRUNE_EVERY
-                await asyncio.to_thread(checkpoint, self._journal.path)
-            except apsw.Error as trouble:
-                log.warning("the journal is not tidied this time: %s", trouble)
