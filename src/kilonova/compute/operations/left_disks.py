@@ -5,14 +5,12 @@ Until then a volume that the guest may still have is not given back to the volum
 
 from __future__ import annotations
 
-import uuid
-
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import leftovers, volumes
 from kilonova.compute.operations.common import fence
 from kilonova.compute.operations.leftovers import FOR_EVER
 from kilonova.hosts.messages import AttachDisk, Change, DetachDisk, SwapDisk
-from kilonova.operations import Operation, Step, begin
+from kilonova.operations import Operation, Step
 from kilonova.store import Row
 
 
@@ -52,30 +50,14 @@ async def give(op: Operation, host: str, step: str, device: Row, *, instead_of: 
 
 async def is_left(op: Operation, host: str, volume_id: str) -> bool:
     """Whether the operation has left this behind, which then gives back what the guest has not."""
-    possible = [_identity(op, host, volume_id, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [leftovers.identity_of(op, RestoreDisk, host, volume_id, epoch) for epoch in range(1, op.epoch + 1)]
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
 async def _leave(op: Operation, host: str, volume_id: str, other: str | None) -> None:
-    what = {"guest_id": op.server_id, "host": host, "volume_id": volume_id, "other": other}
     async with op.db.transaction() as tx:
-        identity = _identity(op, host, volume_id, op.epoch)
-        if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity) is None:
-            await begin(
-                tx,
-                RestoreDisk,
-                params={**what, "operation": op.id, "round": op.round, "epoch": op.epoch + 1},
-                project_id=op.project_id,
-                user_id=op.user_id,
-                request_id=op.request_id,
-                host=host,
-                operation_id=identity,
-            )
+        await leftovers.leave(op, tx, RestoreDisk, host, volume_id, {"volume_id": volume_id, "other": other})
         await fence(op, tx)
-
-
-def _identity(op: Operation, host: str, volume_id: str, epoch: int) -> str:
-    return str(uuid.uuid5(uuid.UUID(op.id), f"{RestoreDisk.kind} {host} {volume_id} {epoch}"))
 
 
 def _giving(guest_id: str, device: Row, instead_of: str | None) -> Change:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from kilonova.compute.operations import leftovers, nics
 from kilonova.compute.operations.common import fence, nic_of
 from kilonova.hosts.messages import AttachNic, DetachNic
-from kilonova.operations import Operation, Step, begin
+from kilonova.operations import Operation, Step
 
 
 class RestoreNic(Operation):
@@ -43,20 +42,8 @@ async def give(op: Operation, host: str, step: str, nic: dict[str, Any]) -> None
 
 
 async def _leave(op: Operation, host: str, port_id: str) -> None:
-    identity = str(uuid.uuid5(uuid.UUID(op.id), f"{RestoreNic.kind} {host} {port_id} {op.epoch}"))
-    what = {"guest_id": op.server_id, "host": host, "port_id": port_id}
     async with op.db.transaction() as tx:
-        if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity) is None:
-            await begin(
-                tx,
-                RestoreNic,
-                params={**what, "operation": op.id, "round": op.round, "epoch": op.epoch + 1},
-                project_id=op.project_id,
-                user_id=op.user_id,
-                request_id=op.request_id,
-                host=host,
-                operation_id=identity,
-            )
+        await leftovers.leave(op, tx, RestoreNic, host, port_id, {"port_id": port_id})
         await fence(op, tx)
 
 

@@ -176,13 +176,13 @@ async def leave_guest(op: Operation, tx: Transaction, host: str, *, slot: str | 
 
 async def is_left(op: Operation, host: str, *, slot: str | None = None) -> bool:
     """Whether the operation has left this to be cleared, which the host would refuse if it were spoken to again."""
-    possible = [_identity(op, _clearer(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [identity_of(op, _clearer(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
 async def is_unrestored(op: Operation, host: str, *, slot: str) -> bool:
     """Whether the host is still to take the guest out of the slot, as an earlier round has left it."""
-    possible = [_identity(op, RestoreGuest, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [identity_of(op, RestoreGuest, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
     sql = "SELECT 1 FROM operations WHERE id = ANY($1) AND finished_at IS NULL LIMIT 1"
     return bool(await op.db.fetch_value(sql, possible))
 
@@ -226,14 +226,21 @@ async def now_or_later(op: Operation, host: str, step: str, verb: Change, done: 
 async def _leave(
     op: Operation, tx: Transaction, kind: type[Operation], host: str, slot: str | None, **more: Any
 ) -> None:
-    identity = _identity(op, kind, host, slot, op.epoch)
+    await leave(op, tx, kind, host, slot, {"slot": slot, **more})
+
+
+async def leave(
+    op: Operation, tx: Transaction, kind: type[Operation], host: str, part: str | None, what: dict[str, Any]
+) -> None:
+    """Once, however often it is tried. `part`: of the guest, which tells it from others that are left there."""
+    identity = identity_of(op, kind, host, part, op.epoch)
     if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
         return
     fence = {"operation": op.id, "round": op.round, "epoch": op.epoch + 1}
     await begin(
         tx,
         kind,
-        params={"guest_id": op.server_id, "host": host, "slot": slot, **fence, **more},
+        params={"guest_id": op.server_id, "host": host, **fence, **what},
         project_id=op.project_id,
         user_id=op.user_id,
         request_id=op.request_id,
@@ -242,8 +249,8 @@ async def _leave(
     )
 
 
-def _identity(op: Operation, kind: type[Operation], host: str, slot: str | None, epoch: int) -> str:
-    return str(uuid.uuid5(uuid.UUID(op.id), f"{kind.kind} {host} {slot} {epoch}"))
+def identity_of(op: Operation, kind: type[Operation], host: str, part: str | None, epoch: int) -> str:
+    return str(uuid.uuid5(uuid.UUID(op.id), f"{kind.kind} {host} {part} {epoch}"))
 
 
 async def _clear(op: Operation) -> None:
