@@ -28,8 +28,8 @@ GIB = 1 << 30
 MIB = 1 << 20
 _PART = ".part"
 _SWAP_FORMAT = "swap"
-_PREFIXES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd", "fdc": "fd"}
-_BUSES = frozenset(_PREFIXES) - {"fdc"}
+PREFIXES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd", "fdc": "fd"}
+_BUSES = frozenset(PREFIXES) - {"fdc"}
 _DEFAULT_FILESYSTEM = "ext4"
 # How each file system is made, and how it gets its label.
 _FILESYSTEMS: dict[str, tuple[str, ...]] = {
@@ -206,13 +206,15 @@ class _Names:
         self._taken = set(taken)
 
     def take(self, bus: str, wanted: str = "") -> str:
-        prefix = _PREFIXES[bus]
-        name = wanted if wanted.startswith(prefix) else next(one for one in _names(prefix) if one not in self._taken)
+        prefix = PREFIXES[bus]
+        free = (one for one in device_names(prefix) if one not in self._taken)
+        name = wanted if wanted.startswith(prefix) else next(free)
         self._taken.add(name)
         return name
 
 
-def _names(prefix: str) -> Iterator[str]:
+def device_names(prefix: str) -> Iterator[str]:
+    """a to z, then aa, ab, …"""
     for length in count(1):
         for number in range(len(ascii_lowercase) ** length):
             letters = ""

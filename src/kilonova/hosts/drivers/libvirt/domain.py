@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
-from string import ascii_lowercase
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
@@ -24,7 +22,6 @@ AGENT_CHANNEL = "org.qemu.guest_agent.0"
 
 ET.register_namespace("kilonova", NAMESPACE)
 
-_PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
 # What XML cannot say at all.
 _UNSPEAKABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -73,12 +70,14 @@ def domain_name(guest_id: str) -> str:
 
 def target(device: str, bus: str, taken: Iterable[str]) -> str:
     """What the bus calls a device that the control plane calls `/dev/vdb`; the first free name if it has none."""
-    prefix = _PREFIXES.get(bus, "sd")
+    from kilonova.hosts.drivers.libvirt.disks import PREFIXES, device_names
+
+    prefix = PREFIXES.get(bus, "sd")
     used = set(taken)
     letters = re.sub(r"^(/dev/)?(xvd|vd|sd|hd|fd)(?=[a-z]+$)", "", device)
     if device and letters != device and prefix + letters not in used:
         return prefix + letters
-    return next(name for name in (prefix + letters for letters in _letters()) if name not in used)
+    return next(name for name in device_names(prefix) if name not in used)
 
 
 def nic(hv: Hypervisor, guest: Guest, one: Nic) -> ET.Element:
@@ -242,9 +241,3 @@ def _text(parent: ET.Element, name: str, value: object, **attributes: str) -> ET
     child = ET.SubElement(parent, name, attributes)
     child.text = _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", str(value))
     return child
-
-
-def _letters() -> Iterator[str]:
-    for length in (1, 2):
-        for letters in product(ascii_lowercase, repeat=length):
-            yield "".join(letters)

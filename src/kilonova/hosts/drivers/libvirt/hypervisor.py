@@ -298,6 +298,18 @@ def write(path: Path, content: bytes) -> None:
     new.rename(path)
 
 
+def settle(part: Path, path: Path) -> None:
+    """On the disk for good, and then under its name."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
 def _remove(directory: Path, allowed: Any) -> None:
     if not directory.exists():
         return

@@ -23,6 +23,7 @@ from kilonova import clock
 from kilonova.hosts.drivers.base import DriverError, Images
 from kilonova.hosts.drivers.libvirt import formats, programs
 from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
+from kilonova.hosts.drivers.libvirt.hypervisor import settle
 from kilonova.hosts.messages import Image, Transfer
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class ImageCache:
                 kind, whole = "raw", raw
             else:
                 whole = part
-            await finished(in_thread(_settle, whole, self.directory / f"{name}-{digest[:16]}.{kind}"))
+            await finished(in_thread(settle, whole, self.directory / f"{name}-{digest[:16]}.{kind}"))
         finally:
             for rest in (part, raw):
                 rest.unlink(missing_ok=True)
@@ -252,15 +253,3 @@ def _write(file: Any, block: bytes, digest: _Hash) -> None:
             file.seek(len(piece), os.SEEK_CUR)
         else:
             file.write(piece)
-
-
-def _settle(part: Path, path: Path) -> None:
-    """On the disk for good, and then under its name."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

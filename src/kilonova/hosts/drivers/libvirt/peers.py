@@ -35,6 +35,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import formats
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
+from kilonova.hosts.drivers.libvirt.hypervisor import settle
 
 if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
@@ -373,15 +374,3 @@ def _write_at(descriptor: int, block: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-
-
-def settle(part: Path, path: Path) -> None:
-    """On the disk for good, and then under its name."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
