@@ -83,7 +83,7 @@ class Proxy:
         try:
             display: Display = await hosts.call(host, Command(host=host, verb=verb), timeout=SECONDS)
             async with asyncio.timeout(SECONDS):
-                return await _connected(display)
+                return await asyncio.open_connection(display.host, display.port)
         except (HostTrouble, OSError, TimeoutError) as error:
             log.warning("no console: %s", error, extra={"server_id": row["id"]})
             return None
@@ -91,17 +91,6 @@ class Proxy:
     async def _until_gone(self, row: Row) -> None:
         while await self._services.db.fetch_value(_THERE, row["id"], row["host"]):
             await asyncio.sleep(LOOK_EVERY)
-
-
-async def _connected(display: Display) -> Streams:
-    reader, writer = await asyncio.open_connection(display.host, display.port)
-    if display.path:
-        writer.write(f"CONNECT {display.path} HTTP/1.1\r\nHost: {display.host}:{display.port}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
-            writer.close()
-            raise ConnectionRefusedError(f"{display.host}:{display.port} does not know the console")
-    return reader, writer
 
 
 async def _up(receive: Any, writer: asyncio.StreamWriter) -> None:

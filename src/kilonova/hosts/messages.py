@@ -318,8 +318,6 @@ class Display(Message, frozen=True, kw_only=True):
 
     host: str
     port: int
-    # A path that a proxy has to ask for, where one is needed.
-    path: str = ""
 
 
 # What a host can be asked

@@ -90,8 +90,8 @@ async def show(ctx: Context, token: str) -> Answer:
     if not ctx.behaves(EVERY_TYPE):
         raise Unauthorized("The requested console type details are not accessible")
     display = await _display(ctx, row, row["type"])
-    shown = {"server_id": row["id"], "host": display.host, "port": display.port, "tls_port": None}
-    return Answer({"console": ctx.render("console access", {**shown, "path": display.path or None})})
+    shown = {"server_id": row["id"], "host": display.host, "port": display.port}
+    return Answer({"console": ctx.render("console access", shown)})
 
 
 async def _old(ctx: Context, server_id: str, type: str) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.servers.views import NULLABLE, TEXT
-from kilonova.http import View, col
+from kilonova.http import Field, View, col
 
 NUMBER = {"type": ["integer", "null"]}
 
@@ -19,8 +19,9 @@ api.view(
             "instance_uuid": col("server_id", TEXT),
             "host": col("host", TEXT),
             "port": col("port", NUMBER),
-            "tls_port": col("tls_port", NUMBER),
-            "internal_access_path": col("path", NULLABLE),
+            # Of screens that are reached otherwise than by VNC, of which there are none here.
+            "tls_port": Field(lambda row, ctx: None, NUMBER),
+            "internal_access_path": Field(lambda row, ctx: None, NULLABLE),
         },
     )
 )
