@@ -278,6 +278,25 @@ def test_a_volume_that_cannot_be_deleted_stays(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_an_image_beside_an_empty_volume_to_boot_from(sqlite_url: str) -> None:
+    """It describes the server, and is not what boots."""
+
+    async def scenario() -> None:
+        async with whole(sqlite_url) as c:
+            image = await make_image(c, b"\0" * 512, hw_disk_bus="scsi")
+            root = to_volume("blank", boot_index=0, volume_size=1, delete_on_termination=True)
+            shown = await booted(c, root, imageRef=image)
+            assert shown["image"] == ""
+            assert len(shown[ATTACHED]) == 1
+            assert guest_of(c, shown).image is None
+            row = await c.db.fetch_one("SELECT image_properties FROM servers WHERE id = $1", shown["id"])
+            assert row is not None
+            assert "scsi" in row["image_properties"]
+            await deleted(c, shown)
+
+    run(scenario())
+
+
 def test_two_boots_want_the_same_volume(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with whole(sqlite_url) as c:

@@ -71,7 +71,8 @@ async def asked(ctx: Context, body: dict[str, Any], flavor: Row, servers: int) -
         images.check_disk(ctx, image, flavor)
         backing: str | None = image["id"]
     else:
-        image, backing = await sources.root_image(ctx, root, known), None
+        described = image if root["source_type"] == BLANK else None
+        image, backing = described or await sources.root_image(ctx, root, known), None
     images.check_ram(image, flavor)
     name = (root and root["device_name"]) or naming.full(str(image.get("root_device_name") or "")) or naming.ROOT
     _check_names([name, *(device["device_name"] for device in devices if device is not root)])
@@ -89,11 +90,12 @@ def _given(body: dict[str, Any], image_id: str | None) -> list[Row]:
     if old:
         return _of_old(old, image_id)
     devices = [_device(entry) for entry in new]
-    # An image that is named beside the device to boot from must be the one that this is made of.
-    if image_id is not None and any(
-        _is_root(device) and (device["source_type"], device["source_id"]) != (IMAGE, image_id) for device in devices
-    ):
-        raise _sequence()
+    # An image that is named beside the device to boot from must be the one that this is made of. Beside an empty
+    # volume, which somebody is to fill, it says what the server is like.
+    for device in devices:
+        fits = (device["source_type"], device["source_id"]) == (IMAGE, image_id) or _way(device) == (BLANK, VOLUME)
+        if image_id is not None and _is_root(device) and not fits:
+            raise _sequence()
     return devices
 
 
