@@ -171,3 +171,24 @@ def sizes(hosts: Pair, agent: Agent, guest: Guest) -> dict[str, int]:
     for path in (agent.instances / guest.id).glob("disk.*"):
         found[path.name] = path.stat().st_size
     return found
+
+
+def test_taken_back_from_a_host_that_died(hosts: Pair) -> None:
+    """What that one had it removes when it is told to, also what was in the way and put aside for it."""
+    one, two = hosts.one, hosts.two
+    guest, slot = hosts.boot(one, filled_mb=4), new_id()
+    aside(one, guest, slot)
+    two.ask(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.reach()))
+    two.host.cut_power()
+
+    one.ask(Unpark(guest_id=guest.id, slot=slot, start=True))
+    two.host.power_on()
+    two.start()
+    two.ask(Destroy(guest_id=guest.id))
+    assert two.guests() == []
+    assert two.domains() == {}
+    assert hosts.runs(guest) == ["one"]
+    assert is_filled(one, guest)
+    assert hosts.files(one) == [guest.id]
+    one.ask(Destroy(guest_id=guest.id))
+    assert hosts.files(two) == []

@@ -33,6 +33,7 @@ async def destroy(hv: Hypervisor, guest_id: str) -> None:
     await hv.undefine(guest_id)
     if not moves.give_back(hv, guest_id):
         await hv.remove_files(guest_id)
+    await moves.remove_left(hv, guest_id)
 
 
 async def set_metadata(hv: Hypervisor, guest_id: str, name: str, metadata: dict[str, str]) -> None:

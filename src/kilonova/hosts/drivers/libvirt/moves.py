@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 # Of files that were adopted: whose they were, and what the guest was.
 BEFORE = "before"
 _RENOUNCED_AFTER = 24 * 3600.0
+# How the name of a slot ends that holds what was in somebody's way.
+_LEFT = ".left"
 
-__all__ = ["adopt", "discard", "expect", "give_back", "offer", "park", "receive", "unpark"]
+__all__ = ["adopt", "discard", "expect", "give_back", "offer", "park", "receive", "remove_left", "unpark"]
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -159,7 +161,14 @@ async def _make_way(hv: Hypervisor, guest_id: str, slot: str) -> None:
     if hv.owns(guest_id):
         await arrivals.remove(hv, directory)
     else:
-        directory.rename(hv.layout.slot(guest_id, f"{slot}.left"))
+        directory.rename(hv.layout.slot(guest_id, slot + _LEFT))
+
+
+async def remove_left(hv: Hypervisor, guest_id: str) -> None:
+    """What another host has put aside for this one to remove."""
+    for one, slot in list(hv.layout.slots()):
+        if one == guest_id and slot.endswith(_LEFT):
+            await hv.remove_files(guest_id, slot)
 
 
 # Copies
