@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -272,6 +274,33 @@ def test_the_agent_of_the_destination_is_killed_in_the_middle(slow: Pair) -> Non
     goes_on(slow.two, guest)
     assert slow.files(slow.one) == []
     slow.two.ask(Destroy(guest_id=guest.id))
+
+
+def test_libvirt_of_the_source_is_killed_in_the_last_moment(apart: Pair) -> None:
+    """So that it does not know that the guest has come, and still has it."""
+    one, two = apart.one, apart.two
+    guest = apart.boot(one)
+    files, kept = one.instances / guest.id, apart.site.directory / "kept"
+    domain = apart.site.directory / "domain.xml"
+    domain.write_text(one.host.do("virsh", "dumpxml", "--inactive", f"kn-{guest.id}"))
+    shutil.copytree(files, kept)
+    slot = apart.prepare(guest, one, two)
+    apart.begin(guest, one, two, slot).result()
+
+    one.kill()
+    shutil.copytree(kept, files)
+    left = {"slot": slot, "destination": "two", "shared": False, "running": True, "reach": two.reach()}
+    (files / "leaving").write_text(json.dumps(left))
+    one.host.do("virsh", "define", domain)
+    one.start()
+    with pytest.raises(HostFailed, match="no guest"):
+        one.ask(PowerOn(guest_id=guest.id))
+    assert one.guests() == []
+    assert one.domains() == {}
+    assert apart.files(one) == []
+    assert apart.runs(guest) == ["two"]
+    goes_on(two, guest)
+    two.ask(Destroy(guest_id=guest.id))
 
 
 def test_the_destination_dies_in_the_middle(slow: Pair) -> None:

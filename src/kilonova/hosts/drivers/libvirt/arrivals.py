@@ -13,6 +13,7 @@ import contextlib
 import logging
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,8 +38,9 @@ ARRIVING, LEAVING = "arriving", "leaving"
 _GONE = ".gone-"
 _WIRED_SECONDS = 45.0
 _RESUME_EVERY = 0.2
-
-PROCESS = new_id()
+# So long whoever wants to see all guests waits for what another host has to say of one.
+_SETTLE_SECONDS = 2.0
+_ASK_SECONDS = 15.0
 
 T = TypeVar("T")
 
@@ -53,14 +55,13 @@ class Arriving(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """`running`: whether the guest ran when it began to leave. `begun_by`: the process that has it leave."""
+    """`running`: whether the guest ran when it began to leave."""
 
     slot: str
     destination: str
     shared: bool
     running: bool
     reach: dict[str, str] = {}
-    begun_by: str = PROCESS
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -115,7 +116,10 @@ async def expected(hv: Hypervisor, guest_id: str, slot: str) -> Welcome:
     return Welcome(domain.document(hv, guest), coming.shared, coming.moved)
 
 
-async def has_arrived(hv: Hypervisor, guest_id: str) -> bool:
+async def has_arrived(hv: Hypervisor, guest_id: str, *, or_never: bool = False) -> bool:
+    """`or_never`: one that has not does not come any more."""
+    if or_never:
+        await turn_away(hv, guest_id)
     await settle_guest(hv, guest_id)
     return hv.find_spec(guest_id) is not None and await hv.find_domain(guest_id) is not None
 
@@ -124,29 +128,67 @@ async def has_arrived(hv: Hypervisor, guest_id: str) -> bool:
 
 
 async def settle(hv: Hypervisor) -> None:
-    """Have the files say what libvirt says, for all guests that come or go."""
+    """Have the files say what libvirt says, for all guests that come or go. Other hosts are not waited for for long."""
     moving = expected_guests(hv)
     moving.update(guest_id for guest_id in hv.layout.guests() if leaving(hv, guest_id) is not None)
-    for guest_id in sorted(moving):
-        try:
-            await settle_guest(hv, guest_id)
-        except (DriverError, OSError) as error:
-            # It must not hide the others.
-            log.warning("where guest %s is cannot be told now: %s", guest_id, error)
+    for guest_id in moving - hv.settling.keys():
+        task = hv.settling[guest_id] = asyncio.create_task(settle_guest(hv, guest_id))
+        task.add_done_callback(partial(_settled, hv, guest_id))
+    if hv.settling:
+        await asyncio.wait(hv.settling.values(), timeout=_SETTLE_SECONDS)
+
+
+def _settled(hv: Hypervisor, guest_id: str, task: asyncio.Task[None]) -> None:
+    del hv.settling[guest_id]
+    if not task.cancelled() and task.exception() is not None:
+        log.warning("it is not known where guest %s is: %s", guest_id, task.exception())
 
 
 async def settle_guest(hv: Hypervisor, guest_id: str) -> None:
+    """Raises DriverError where it cannot be known."""
     for one, slot in list(hv.layout.slots()):
         if one == guest_id and arriving(hv, guest_id, slot) is not None and await hv.connection.ask(_is_here, guest_id):
             _arrive(hv, guest_id, slot)
     gone = leaving(hv, guest_id)
-    if gone is None:
-        return
+    if gone is None or guest_id in hv.carried:
+        return  # who has it leave, draws the conclusion
     if await hv.find_domain(guest_id) is None:
         if await is_at_destination(hv, guest_id, gone):
             await depart(hv, guest_id)
-    elif gone.begun_by != PROCESS and not await hv.connection.ask(is_leaving, guest_id):
-        await stay(hv, guest_id)
+    elif not await hv.connection.ask(is_leaving, guest_id) and not await has_stayed(hv, guest_id):
+        await is_told(hv, guest_id, gone)
+        await depart(hv, guest_id)
+
+
+async def has_stayed(hv: Hypervisor, guest_id: str) -> bool:
+    """Whether a guest that is not moved any more is here: then it is as it was before. Raises DriverError, passing.
+
+    One that runs has not left. One that stands still may run at the destination, if this host's libvirt ended in the
+    last moment: so that one is asked, and takes the guest no more if it has not got it.
+    """
+    gone, power = leaving(hv, guest_id), await hv.power(guest_id)
+    if power is None:
+        return False  # libvirt removes a domain only when the destination has it
+    if gone is not None and power != "running" and await _has_been_taken(hv, guest_id, gone):
+        await hv.undefine(guest_id)
+        return False
+    await stay(hv, guest_id)
+    return True
+
+
+async def _has_been_taken(hv: Hypervisor, guest_id: str, gone: Leaving) -> bool:
+    from kilonova.hosts.drivers.libvirt.peers import Peer
+
+    try:
+        peer = Peer(hv, gone.destination, gone.reach.get("disks", ""))
+        return bool(await peer.find(f"/arrived/{guest_id}?or=never", seconds=_ASK_SECONDS))
+    except DriverError as error:
+        trouble = error
+    try:
+        return await hv.connection.run(_settle_at, gone.reach.get("migration", ""), guest_id)
+    except DriverError:
+        message = f"guest {guest_id} stands still, and {gone.destination}, where it was going, does not say whether it"
+        raise DriverError(f"{message} is there: {trouble.message}", passing=True) from None
 
 
 async def watch(hv: Hypervisor) -> None:
@@ -278,6 +320,20 @@ def _turn_away(connection: libvirt.virConnect, guest_id: str) -> None:
         return
     with contextlib.suppress(libvirt.libvirtError):
         domain.destroy()
+
+
+def _settle_at(uri: str, guest_id: str) -> bool:
+    """Whether the guest is at the other libvirt; if not, it does not come any more."""
+    import libvirt
+
+    if not uri:
+        raise DriverError("the other host does not say where its libvirt is")
+    other = libvirt.open(uri)
+    try:
+        _turn_away(other, guest_id)
+        return _is_here(other, guest_id)
+    finally:
+        other.close()
 
 
 def _runs_at(uri: str, guest_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -44,6 +45,9 @@ class Hypervisor:
         self.wiring: Wiring | None = None
         # How long a guest waits for its networks before whoever starts it is told that they do not come.
         self.wire_seconds = 60.0
+        # Guests that this process has leave just now, and those of which it is finding out where they are.
+        self.carried: set[str] = set()
+        self.settling: dict[str, asyncio.Task[None]] = {}
         # Where other hosts fetch disks from this one; nothing while nobody serves them.
         self.disks_url = ""
 

@@ -39,7 +39,8 @@ async def migrate_live(
     await _joined(hv, guest_id)
     await arrivals.settle_guest(hv, guest_id)
     if hv.find_spec(guest_id) is None:
-        gone = Leaving(slot=slot, destination=destination, shared=False, running=True, reach=reach)
+        # Whoever's the files are that may be here, they are not this host's to give.
+        gone = Leaving(slot=slot, destination=destination, shared=True, running=True, reach=reach)
         if await arrivals.is_at_destination(hv, guest_id, gone):
             return
         raise MissingGuest(guest_id)
@@ -50,13 +51,21 @@ async def migrate_live(
     asked = await peer.ask(f"/expected/{guest_id}/{slot}", seconds=_WELCOME_SECONDS)
     welcome = msgspec.json.decode(asked, type=Welcome)
     gone = Leaving(slot=slot, destination=destination, shared=welcome.shared, running=power == "running", reach=reach)
+    hv.carried.add(guest_id)
+    try:
+        await _move(hv, guest_id, welcome, gone)
+    finally:
+        hv.carried.discard(guest_id)
+
+
+async def _move(hv: Hypervisor, guest_id: str, welcome: Welcome, gone: Leaving) -> None:
     arrivals.note(hv.layout.guest(guest_id) / arrivals.LEAVING, gone)
     try:
         await _carry(hv, guest_id, welcome, gone)
     except DriverError as error:
         # It may have come there nevertheless, in the last moment.
         if await _afterwards(hv, guest_id):
-            message = f"guest {guest_id} could not be moved to {destination}: {error.message}"
+            message = f"guest {guest_id} could not be moved to {gone.destination}: {error.message}"
             raise DriverError(message, passing=error.passing) from error
         return
     except asyncio.CancelledError:
@@ -117,13 +126,11 @@ async def _carry(hv: Hypervisor, guest_id: str, welcome: Welcome, gone: Leaving)
 
 async def _afterwards(hv: Hypervisor, guest_id: str) -> bool:
     """After a migration that has not succeeded, or of which nobody knows: whether the guest is here, as it was."""
-    if await hv.find_domain(guest_id) is None:
-        # libvirt removes a domain only when the destination has it.
-        if (gone := arrivals.leaving(hv, guest_id)) is not None:
-            await _take_leave(hv, guest_id, gone)
-        return False
-    await arrivals.stay(hv, guest_id)
-    return True
+    if await arrivals.has_stayed(hv, guest_id):
+        return True
+    if (gone := arrivals.leaving(hv, guest_id)) is not None:
+        await _take_leave(hv, guest_id, gone)
+    return False
 
 
 async def _take_leave(hv: Hypervisor, guest_id: str, gone: Leaving) -> None:

@@ -10,6 +10,7 @@ as their pieces that hold data, so that holes stay holes, and one that broke off
     GET /expected/<guest>/<slot>                        the domain that such a guest becomes here
     GET /guests/<guest>/console.log                     what it has written
     GET /arrived/<guest>?from=<url>                     whether it has come, from an agent that has its console log
+    GET /arrived/<guest>?or=never                       whether it has come; if not, it does not any more
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class _Server:
                     writer, 200, await asyncio.to_thread(console.tail, hv.layout.file(guest_id, names.CONSOLE), None)
                 )
             case ["arrived", guest_id]:
-                arrived = await arrivals.has_arrived(hv, guest_id)
+                arrived = await arrivals.has_arrived(hv, guest_id, or_never="or" in asked)
                 if arrived and asked.get("from"):
                     await _carry_console(hv, guest_id, asked["from"][0])
                 _begin(writer, 200, orjson.dumps(arrived))
@@ -268,9 +269,9 @@ class Peer:
         except (OSError, EOFError, TimeoutError) as trouble:
             raise self._unreachable(trouble) from None
 
-    async def find(self, target: str) -> Any:
+    async def find(self, target: str, seconds: float = _SILENCE_SECONDS) -> Any:
         """A short answer as JSON."""
-        return orjson.loads(await self.ask(target))
+        return orjson.loads(await self.ask(target, seconds))
 
     async def fetch(self, target: str, path: Path) -> None:
         """The file is there, whole, or not at all. What an earlier try has fetched is fetched again."""

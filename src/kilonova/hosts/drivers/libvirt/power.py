@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import NotRunning
+from kilonova.hosts.drivers.libvirt import arrivals
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, go_on
 from kilonova.hosts.drivers.libvirt.waiting import events_of
 from kilonova.hosts.messages import GuestState
@@ -18,6 +19,7 @@ _PRESS_EVERY = 10.0
 
 
 async def on(hv: Hypervisor, guest_id: str) -> GuestState:
+    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
     guest = hv.spec(guest_id)
     match await hv.power(guest_id):
         case "running":
@@ -45,6 +47,7 @@ async def off(hv: Hypervisor, guest_id: str, grace: float) -> GuestState:
 
 async def reboot(hv: Hypervisor, guest_id: str, hard: bool) -> GuestState:
     """Whatever became of the domain, it is built anew from what is written down."""
+    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
     hv.spec(guest_id)
     if not hard and await hv.power(guest_id) == "running":
         await _shut_down(hv, guest_id, hv.config.compute.shutdown_seconds)
@@ -65,6 +68,7 @@ async def pause(hv: Hypervisor, guest_id: str) -> GuestState:
 
 
 async def unpause(hv: Hypervisor, guest_id: str) -> GuestState:
+    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
     hv.spec(guest_id)
     power = await hv.power(guest_id)
     if power == "paused":
