@@ -71,6 +71,7 @@ def _disturb(cloud: RealCloud, users: GuestUsers, chance: random.Random, faults:
         breaker.join()
         print(sorted(users.answers.items()))
     assert breaker.trouble is None
+    cloud.hang_up()
     for name in cloud.hosts:
         cloud.wait_host(name, "up", 90)
 

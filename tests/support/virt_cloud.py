@@ -74,7 +74,11 @@ class RealCloud:
 
     def kill_control(self) -> None:
         self.control.kill()
-        self._clients.clear()  # their connections are dead
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """New clients are made when needed: connections may be dead, or idle for too long."""
+        self._clients.clear()
 
     def stop(self) -> None:
         for agent in self.agents.values():
