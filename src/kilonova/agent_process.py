@@ -150,7 +150,8 @@ def _make(config: Config, host: str, images: Images) -> Made:
 
 def _simulated(config: Config, host: str, images: Images) -> Made:
     """One simulated host. Its guests are in its own `sim.db`, so that `kilonova sim` works there too."""
-    from kilonova.hosts.drivers.sim.driver import Body, SimDriver
+    from kilonova.hosts.drivers.sim.driver import SimDriver
+    from kilonova.hosts.drivers.sim.facts import Body
     from kilonova.hosts.drivers.sim.rules import Rules
     from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
 

@@ -14,7 +14,7 @@ from kilonova.compute.operations.leftovers import ClearGuest, RestoreGuest
 from kilonova.compute.servers import states
 from kilonova.hosts import remote, reports
 from kilonova.hosts.drivers.base import DriverError, NoAnswer
-from kilonova.hosts.drivers.sim.driver import Body, facts
+from kilonova.hosts.drivers.sim.facts import Body, facts
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.hosts.messages import Command, Describe, GuestState, HostFacts, Power, Report

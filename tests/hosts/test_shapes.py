@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.hosts.drivers.sim.driver import Body, facts
+from kilonova.hosts.drivers.sim.facts import Body, facts
 from kilonova.hosts.drivers.sim.shapes import Shape, ShapeError, Shapes, Sharing, load
 from kilonova.hosts.embedded import EmbeddedConfig
 from tests.support.process import Client, Cloud, NotStarted, kilonova

@@ -16,7 +16,8 @@ import pytest
 from kilonova import clock
 from kilonova.hosts import journal as journals
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
-from kilonova.hosts.drivers.sim.driver import TRAITS, X86_TRAITS, Body, SimDriver
+from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.drivers.sim.facts import TRAITS, X86_TRAITS, Body
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts, host_name

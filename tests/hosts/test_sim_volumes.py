@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 from kilonova.hosts.drivers.base import DriverError, MissingDisk, MissingGuest
-from kilonova.hosts.drivers.sim.driver import Body, SimDriver
+from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.drivers.sim.facts import Body
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.messages import Disk

@@ -13,7 +13,8 @@ import msgspec
 
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import Images
-from kilonova.hosts.drivers.sim.driver import Body, SimDriver
+from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.drivers.sim.facts import Body
 from kilonova.hosts.drivers.sim.rules import STEPS, Rules
 from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
 from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
