@@ -65,7 +65,7 @@ async def seed_tiny(services: Services) -> None:
             await in_thread(build, built)
             image = {"name": "tiny", "visibility": "public", "disk_format": "qcow2", "container_format": "bare"}
             files = ImageFiles(services.config.data_dir / "images")
-            await add_first(db, files, await _project_id(db), image, built.read_bytes())
+            await add_first(db, files, await _project_id(db), image, await in_thread(built.read_bytes))
     except (CannotBuild, OSError) as error:
         log.warning("there is no image to boot from yet, the tiny one cannot be built: %s", error)
 
