@@ -287,6 +287,12 @@ class Breaker(threading.Thread):
         self._wait(2.0)
         self.cloud.control.start()
 
+    def _worker(self, host: str) -> None:
+        worker = self.chance.choice(self.cloud.workers)
+        worker.kill()
+        self._wait(2.0)
+        worker.start()
+
     def _nats(self, host: str) -> None:
         self.cloud.kill_nats()
         self._wait(3.0)

@@ -20,6 +20,7 @@ from kilonova.store import open_database
 from kilonova.volume.exports.daemon import Daemon
 
 FAULTS = ["agent", "libvirt", "control", "nats", "power"]
+QUICK = {"compute": {"shutdown_seconds": 1.0}}
 SETTLE_SECONDS = 180.0
 # Whether a QEMU of the guest runs.
 RUNS = {
@@ -35,26 +36,36 @@ RUNS = {
 }
 
 
-@pytest.mark.timeout(900)
-def test_random_guests(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_one_process(tmp_path: Path) -> None:
+    shared = os.environ.get("GUESTS_SHARED") == "1"
+    with real_cloud(tmp_path / "data", shared=shared, more=QUICK) as cloud:
+        _use_at_random(cloud, f"sqlite:///{cloud.data / 'kilonova.db'}", FAULTS)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
+    with real_cloud(tmp_path / "data", more=QUICK, apart_on=empty_url) as cloud:
+        _use_at_random(cloud, empty_url, ["worker", "worker", "agent", "control"])
+
+
+def _use_at_random(cloud: RealCloud, url: str, kinds: list[str]) -> None:
     seed = int(os.environ.get("GUESTS_SEED", "1"))
-    faults = int(os.environ.get("GUESTS_FAULTS", "4"))
-    servers = int(os.environ.get("GUESTS_SERVERS", "4"))
-    kinds = os.environ.get("GUESTS_KINDS", ",".join(FAULTS)).split(",")
-    shared = os.environ.get("GUESTS_SHARED", "") == "1"
+    kinds = os.environ["GUESTS_KINDS"].split(",") if "GUESTS_KINDS" in os.environ else kinds
     print(f"GUESTS_SEED={seed}")
     chance = random.Random(seed)
-    with real_cloud(tmp_path / "data", shared=shared, more={"compute": {"shutdown_seconds": 1.0}}) as cloud:
-        users = GuestUsers(cloud, chance, servers, volumes=2, networks=[_network(cloud)])
-        users.boot_all()
-        _disturb(cloud, users, random.Random(seed + 1), [chance.choice(kinds) for _ in range(faults)])
-        found = _settled(cloud)
-        print(Counter(server["status"] for server in found.values()))
-        assert users.alive <= found.keys(), "acknowledged creates are there"
-        assert {found[one]["status"] for one in users.deleted & found.keys()} <= {"ERROR"}
-        _check_guests(cloud, found)
-        _examine(cloud)
-        _remove_all(cloud, users, found)
+    users = GuestUsers(cloud, chance, int(os.environ.get("GUESTS_SERVERS", "4")), volumes=2, networks=[_network(cloud)])
+    users.boot_all()
+    faults = [chance.choice(kinds) for _ in range(int(os.environ.get("GUESTS_FAULTS", "3")))]
+    _disturb(cloud, users, random.Random(seed + 1), faults)
+    found = _settled(cloud, url)
+    print(Counter(server["status"] for server in found.values()))
+    assert users.alive <= found.keys(), "acknowledged creates are there"
+    assert {found[one]["status"] for one in users.deleted & found.keys()} <= {"ERROR"}
+    _check_guests(cloud)
+    _examine(cloud, url)
+    _remove_all(cloud, url, users, found)
 
 
 def _disturb(cloud: RealCloud, users: GuestUsers, chance: random.Random, faults: list[str]) -> None:
@@ -76,10 +87,10 @@ def _disturb(cloud: RealCloud, users: GuestUsers, chance: random.Random, faults:
         cloud.wait_host(name, "up", 90)
 
 
-def _settled(cloud: RealCloud) -> dict[str, dict[str, Any]]:
+def _settled(cloud: RealCloud, url: str) -> dict[str, dict[str, Any]]:
     """All servers, once nothing is happening to any of them, and nothing is left to be done."""
     end = time.monotonic() + SETTLE_SECONDS
-    while left := _ask(cloud, _UNFINISHED):
+    while left := _ask(url, _UNFINISHED):
         assert time.monotonic() < end, "\n".join(map(str, left))
         time.sleep(0.5)
     servers = cloud.client(version=VERSION).get("compute", "/servers/detail").json()["servers"]
@@ -92,9 +103,9 @@ WHERE finished_at IS NULL ORDER BY seq
 """
 
 
-def _ask(cloud: RealCloud, sql: str) -> list[dict[str, Any]]:
+def _ask(url: str, sql: str) -> list[dict[str, Any]]:
     async def fetch() -> list[dict[str, Any]]:
-        db = await open_database(f"sqlite:///{cloud.data / 'kilonova.db'}")
+        db = await open_database(url)
         try:
             return await db.fetch(sql)
         finally:
@@ -103,7 +114,7 @@ def _ask(cloud: RealCloud, sql: str) -> list[dict[str, Any]]:
     return asyncio.run(fetch())
 
 
-def _check_guests(cloud: RealCloud, found: dict[str, dict[str, Any]]) -> None:
+def _check_guests(cloud: RealCloud) -> None:
     """Also the power of guests that a fault has ended is told, once their hosts have reported."""
 
     def differs() -> list[str]:
@@ -124,18 +135,18 @@ def _check_guests(cloud: RealCloud, found: dict[str, dict[str, Any]]) -> None:
         time.sleep(0.5)
 
 
-def _examine(cloud: RealCloud) -> None:
+def _examine(cloud: RealCloud, url: str) -> None:
     file = cloud.site.directory / "control.toml"
-    examined = kilonova("doctor", "--config", str(file), "--data", str(cloud.data))
+    examined = kilonova("doctor", "--config", str(file), "--data", str(cloud.data), "--database", url)
     assert examined.returncode == 0, examined.stdout + examined.stderr
 
 
-def _remove_all(cloud: RealCloud, users: GuestUsers, found: dict[str, dict[str, Any]]) -> None:
+def _remove_all(cloud: RealCloud, url: str, users: GuestUsers, found: dict[str, dict[str, Any]]) -> None:
     """Whatever a server is, its deletion leaves nothing of it."""
     client = cloud.client(version=VERSION)
     for server_id in found:
         assert client.delete("compute", f"/servers/{server_id}").status == 204
-    assert _settled(cloud) == {}
+    assert _settled(cloud, url) == {}
     usages = client.get("placement", f"/usages?project_id={client.project_id}", version="1.9").json()["usages"]
     assert usages == {}
     assert client.get("network", "/ports?device_owner=compute:nova").json()["ports"] == []
@@ -148,7 +159,7 @@ def _remove_all(cloud: RealCloud, users: GuestUsers, found: dict[str, dict[str, 
         until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
     except AssertionError:
         raise AssertionError(cloud.leftovers()) from None
-    _examine(cloud)
+    _examine(cloud, url)
 
 
 def _exports(cloud: RealCloud) -> list[str]:

@@ -26,7 +26,9 @@ _TOML = dict[str, dict[str, Any]]
 
 
 class RealCloud:
-    def __init__(self, place: Site, data: Path, names: Sequence[str], *, shared: bool, more: _TOML) -> None:
+    def __init__(
+        self, place: Site, data: Path, names: Sequence[str], *, shared: bool, more: _TOML, apart_on: str = ""
+    ) -> None:
         self.site = place
         self.data = data
         self.shared = shared
@@ -35,7 +37,10 @@ class RealCloud:
         self.agents: dict[str, Process] = {}
         self.nats_port = _free_port(place.address)
         self.api_port = _free_port(place.address)
-        self.control = Cloud(data, "--config", str(self._control_file()), "--port", str(self.api_port))
+        options = ("--config", str(self._control_file()), *(("--database", apart_on) if apart_on else ()))
+        command = ("api",) if apart_on else ("up",)
+        self.control = Cloud(data, *options, "--port", str(self.api_port), command=command)
+        self.workers = [Cloud(data, *options, command=("worker",)) for _ in range(2 if apart_on else 0)]
         self._nats: subprocess.Popen[bytes] | None = None
         self._images: dict[str, str] = {}
         self._clients: dict[tuple[str, str], Client] = {}
@@ -45,6 +50,8 @@ class RealCloud:
     def start(self) -> None:
         self.start_nats()
         self.control.start()
+        for worker in self.workers:
+            worker.start()
         for name in self.hosts:
             self.start_agent(name)
         for name in self.hosts:
@@ -83,7 +90,8 @@ class RealCloud:
     def stop(self) -> None:
         for agent in self.agents.values():
             agent.kill()
-        self.control.kill()
+        for process in (self.control, *self.workers):
+            process.kill()
         self.kill_nats()
         self.kill_exports()
 
@@ -266,11 +274,19 @@ class RealCloud:
 
 @contextlib.contextmanager
 def real_cloud(
-    data: Path, *, hosts: Sequence[str] = ("one", "two"), shared: bool = False, more: _TOML | None = None
+    data: Path,
+    *,
+    hosts: Sequence[str] = ("one", "two"),
+    shared: bool = False,
+    more: _TOML | None = None,
+    apart_on: str = "",
 ) -> Iterator[RealCloud]:
-    """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration."""
+    """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration.
+
+    `apart_on`: the database on which an API and two workers are processes of their own.
+    """
     with site() as place:
-        cloud = RealCloud(place, data, hosts, shared=shared, more=more or {})
+        cloud = RealCloud(place, data, hosts, shared=shared, more=more or {}, apart_on=apart_on)
         try:
             cloud.start()
             yield cloud
