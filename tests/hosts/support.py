@@ -126,7 +126,7 @@ class HeldDriver:
     async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
         return await self._step("detach_nic", guest_id, lambda: self._state(guest_id))
 
-    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
         await self._step("set_metadata", guest_id, lambda: None)
 
     async def park(self, guest_id: str, slot: str) -> GuestState:

@@ -25,8 +25,9 @@ from tests.virt.test_proof_lifecycle import Client
 LINK_SECONDS = 8
 GREETING = b"RFB 003.008\n"
 CARRIED, SHUT = 7001, 7002
-# One line a round of what it has: the second card, the volume (the one disk of 2 GiB), the metadata. The last round is
-# written to the volume, and read again from the disk itself. The second card gets an address, and no routes.
+# One line a round of what it has: the second card, the volume (the one disk of 2 GiB), the metadata, and
+# whether it may give its password away. The last round is written to the volume, and read again from the disk itself.
+# The second card gets an address, and no routes.
 MOVES = f"""#!/bin/sh
 for port in {CARRIED} {SHUT}; do (while :; do nc -l -p $port -e /bin/date; done) & done
 printf '#!/bin/sh\\n[ "$1" = bound ] && ip addr add $ip/24 dev $interface && echo "LEASE $ip" >/dev/console' >/lease
@@ -48,7 +49,9 @@ while :; do
     done
     printf 'GET /openstack/latest/meta_data.json HTTP/1.0\\r\\n\\r\\n' | nc -w 3 169.254.169.254 80 >/tmp/told
     case "$(head -n 1 /tmp/told)" in *" 200 "*) answer=good ;; *) answer=bad ;; esac
-    echo "MOVES $round card=$card volume=$volume metadata=$answer"
+    printf 'POST /openstack/latest/password HTTP/1.0\\r\\nContent-Length: 8\\r\\n\\r\\nc2VhbGVk' |
+        nc -w 3 169.254.169.254 80 >/tmp/told
+    echo "MOVES $round card=$card volume=$volume metadata=$answer password=$(head -n 1 /tmp/told | cut -d ' ' -f 2)"
     sleep 1
 done
 """
@@ -91,7 +94,9 @@ def test_a_linux_moves_with_its_card_and_its_volume(cloud: RealCloud, openstack:
     for server in (mover, watcher):
         cloud.wait(server, "ACTIVE")
     openstack("volume create --size 2 data")
-    cloud.says(mover, "MOVES 1 card=gone volume=none metadata=good")
+    cloud.says(mover, "MOVES 1 card=gone volume=none metadata=good password=200")
+    password = f"/servers/{mover}/os-server-password"
+    until(lambda: cloud.client().get("compute", password).json()["password"] == "c2VhbGVk", "its password is known", 10)
     cloud.says(watcher, f"WATCHES \\d+ {GOOD}")
 
     added = _port(cloud, second, group)
@@ -114,7 +119,7 @@ def test_a_linux_moves_with_its_card_and_its_volume(cloud: RealCloud, openstack:
 
     # Everything from the guest's next round on is as before, and nothing was open meanwhile that should not be.
     number = _last(cloud, mover) + 1
-    cloud.says(mover, rf"MOVES {number + 1} card=gone volume={number + 1:08} metadata=good", 30)
+    cloud.says(mover, rf"MOVES {number + 1} card=gone volume={number + 1:08} metadata=good password=409", 30)
     after = _last(cloud, watcher) + 1
     cloud.says(watcher, rf"WATCHES {after + 1} {GOOD}", 30)
     rounds = re.findall(r"WATCHES (\d+) (.*)", cloud.console(watcher))
@@ -122,6 +127,8 @@ def test_a_linux_moves_with_its_card_and_its_volume(cloud: RealCloud, openstack:
     assert sum("ping=no" in said for number, said in rounds if int(number) > seen) <= 3
     assert cloud.console(mover).count("BOOTED") == 1
 
+    assert cloud.client().delete("compute", password).status == 204
+    cloud.says(mover, r"(?s)password=409.*password=200", 30)
     openstack("server remove volume mover data")
     cloud.says(mover, r"(?s)volume=0.*volume=none", 30)
     openstack("server delete --wait mover watcher")

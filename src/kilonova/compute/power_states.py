@@ -49,7 +49,7 @@ _LEFT_ALONE = frozenset({states.BUILDING, states.SHELVED_OFFLOADED, states.DELET
 
 _IDLE = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL)"
 _ROWS = f"""
-SELECT id, project_id, user_id, host, vm_state, power_state, updated_at, deleted, {_IDLE} AS idle
+SELECT id, project_id, user_id, host, vm_state, power_state, sealed_password, updated_at, deleted, {_IDLE} AS idle
 FROM servers WHERE id = ANY($1)
 """
 _AGAIN = f"""
@@ -73,13 +73,19 @@ def agrees(server: Row, power: Power) -> bool:
     return (server["vm_state"], server["power_state"]) == follows(server["vm_state"], power)
 
 
+def _is_told(server: Row, guest: GuestState) -> bool:
+    """Whether the record has all that the guest has for it: also the password that it gave away."""
+    known = not guest.sealed_password or guest.sealed_password == server["sealed_password"]
+    return agrees(server, guest.power) and (known or server["vm_state"] in _LEFT_ALONE)
+
+
 async def observe(services: Services, report: Report) -> bool:
     """Put right what idle servers of the host are shown as. Whether everything has agreed already."""
     guests = {guest.id: guest for guest in report.guests if not guest.slot}
     rows = await _rows(services, guests)
     here = {row["id"]: row for row in rows if row["host"] == report.host and not row["deleted"]}
     strangers = guests.keys() - here.keys()
-    differing = {one for one, row in here.items() if not agrees(row, guests[one].power)}
+    differing = {one for one, row in here.items() if not _is_told(row, guests[one])}
     busy = {row["id"] for row in rows if not row["idle"]}
     if strangers or differing:
         busy |= await _attended_to(services, report.host, strangers | differing)
@@ -108,7 +114,7 @@ async def _put_right(services: Services, host: str, wrong: dict[str, Row]) -> No
         return
     for guest in guests:
         row = wrong.get(guest.id)
-        if row is not None and not guest.slot and not agrees(row, guest.power):
+        if row is not None and not guest.slot and not _is_told(row, guest):
             await _write(services, row, guest)
 
 
@@ -119,10 +125,11 @@ async def _write(services: Services, row: Row, guest: GuestState) -> None:
         if await tx.fetch_one(_AGAIN, row["id"], row["host"], row["updated_at"]) is None:
             return
         await tx.execute(
-            "UPDATE servers SET vm_state = $2, power_state = $3, updated_at = $4 WHERE id = $1",
+            "UPDATE servers SET vm_state = $2, power_state = $3, sealed_password = $4, updated_at = $5 WHERE id = $1",
             row["id"],
             vm_state,
             power_state,
+            guest.sealed_password or row["sealed_password"],
             clock.now(),
         )
         if vm_state != row["vm_state"]:

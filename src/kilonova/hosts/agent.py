@@ -203,8 +203,8 @@ class Agent:
                 return await driver.attach_nic(guest_id, nic)
             case DetachNic(guest_id=guest_id, port_id=port_id):
                 return await driver.detach_nic(guest_id, port_id)
-            case SetMetadata(guest_id=guest_id, name=name, metadata=metadata):
-                return await driver.set_metadata(guest_id, name, metadata)
+            case SetMetadata(guest_id=guest_id, name=name, metadata=metadata, forgetting=forgetting):
+                return await driver.set_metadata(guest_id, name, metadata, forgetting)
             case Park(guest_id=guest_id, slot=slot):
                 return await driver.park(guest_id, slot)
             case Unpark(guest_id=guest_id, slot=slot, start=start, disks=disks):

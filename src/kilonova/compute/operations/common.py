@@ -122,6 +122,7 @@ def guest_of(
         availability_zone=zone,
         launch_index=server["launch_index"],
         reservation_id=server["reservation_id"],
+        sealed_password=server["sealed_password"] or "",
         created_at=server["created_at"],
     )
 

@@ -17,11 +17,15 @@ from kilonova.operations import Operation, Passing, Step, begin
 from kilonova.store import Row, Transaction
 
 TELL = "tell guest"
+FORGETTING = "forgetting"
 WHY = "it only repeats what the record says"
 
 
 class TellGuest(Operation):
-    """Nothing waits for a host that is silent: that is left to an operation of its own."""
+    """`params`: `forgetting` the password that the guest has given away.
+
+    Nothing waits for a host that is silent: that is left to an operation of its own.
+    """
 
     kind = "tell guest"
     action = ""
@@ -33,7 +37,7 @@ class TellGuest(Operation):
 
 
 class TellGuestLater(Operation):
-    """`params`: `guest_id`. It is of no server, so that others need not wait for it."""
+    """`params`: `guest_id`, and those of TellGuest. It is of no server, so that others need not wait for it."""
 
     kind = "tell guest later"
     action = ""
@@ -44,11 +48,12 @@ class TellGuestLater(Operation):
         return (Step(TELL, tell_later, undo=None, why=WHY, deadline=24 * 3600),)
 
 
-async def begin_telling(ctx: Context, tx: Transaction, row: Row) -> None:
+async def begin_telling(ctx: Context, tx: Transaction, row: Row, *, forgetting: bool = False) -> None:
     if row["host"] is not None and not await model.is_being_deleted(tx, row["id"]):
         await begin(
             tx,
             TellGuest,
+            params={FORGETTING: forgetting},
             server_id=row["id"],
             project_id=row["project_id"],
             user_id=ctx.token.user_id,
@@ -65,8 +70,10 @@ async def tell(op: Operation) -> None:
         await _say(op, server["id"], server["host"], server["name"], server["metadata"], PING)
     except HostUnreachable:
         async with op.db.transaction() as tx:
-            params = {"guest_id": op.server_id}
-            await begin(tx, TellGuestLater, params=params, project_id=op.project_id, request_id=op.request_id)
+            params = {"guest_id": op.server_id, FORGETTING: op.params.get(FORGETTING, False)}
+            # Named, so that what the host reports before it has heard it is not believed.
+            where = {"host": server["host"]} if params[FORGETTING] else {}
+            await begin(tx, TellGuestLater, params=params, project_id=op.project_id, request_id=op.request_id, **where)
             await fence(op, tx)
     except HostFailed as error:
         if error.passing:
@@ -99,5 +106,6 @@ async def _now(op: Operation) -> tuple[str, str, str] | None:
 async def _say(op: Operation, guest_id: str, host: str, name: str, metadata: str, timeout: float | None = None) -> None:
     # A host does one step once, and what is said twice may be something else by then.
     step = f"{TELL} {hashlib.sha256(orjson.dumps([name, metadata])).hexdigest()[:16]}"
-    verb = SetMetadata(guest_id=guest_id, name=name, metadata=orjson.loads(metadata))
+    forgetting = bool(op.params.get(FORGETTING))
+    verb = SetMetadata(guest_id=guest_id, name=name, metadata=orjson.loads(metadata), forgetting=forgetting)
     await ask(op, host, step, verb, timeout=timeout)

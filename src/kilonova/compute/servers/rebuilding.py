@@ -122,7 +122,8 @@ async def _work(ctx: Context, row: Row, asked: dict[str, Any]) -> tuple[type[Ope
         operation, params, image = Rebuild, {}, await images.fitting(ctx, image_id, _flavor(row))
         images.check_data(image)
     columns = {} if image is None else await _image_columns(ctx, row, image)
-    changes = {**columns, **await _columns(ctx, asked)}
+    # The new guest makes a password of its own.
+    changes = {**columns, **await _columns(ctx, asked), "sealed_password": None}
     return operation, {**params, **stopping.params_of(row), "columns": changes}
 
 

@@ -93,6 +93,8 @@ class Guest(Message, frozen=True, kw_only=True):
     launch_index: int = 0
     reservation_id: str = ""
     created_at: float = 0.0
+    # What it has given away before: a password, encrypted for its key.
+    sealed_password: str = ""
 
     def __repr__(self) -> str:
         # User data and metadata hold people's secrets, and a repr ends in a log sooner or later.
@@ -122,6 +124,8 @@ class GuestState(Message, frozen=True, kw_only=True):
     slot: str = ""
     # The ids of its volumes.
     volumes: list[str] = []
+    # Which it has encrypted for its key.
+    sealed_password: str = ""
 
 
 class MigrationState(Message, frozen=True, kw_only=True):

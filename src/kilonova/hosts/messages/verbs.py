@@ -123,10 +123,11 @@ class DetachNic(GuestVerb, frozen=True, kw_only=True, tag="detach_nic"):
 
 
 class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
-    """What the guest is told of itself from now on."""
+    """What the guest is told of itself from now on. `forgetting`: without the password that it has given away."""
 
     name: str
     metadata: dict[str, str]
+    forgetting: bool = False
 
     def __repr__(self) -> str:
         return f"SetMetadata(guest_id={self.guest_id!r})"

@@ -377,6 +377,7 @@ CREATE TABLE servers (
     key_name TEXT COLLATE "C",
     public_key TEXT COLLATE "C",
     user_data TEXT COLLATE "C",
+    sealed_password TEXT COLLATE "C",
     metadata TEXT COLLATE "C" NOT NULL,
     nics TEXT COLLATE "C" NOT NULL,
     scheduler_hints TEXT COLLATE "C" NOT NULL,

@@ -371,6 +371,7 @@ CREATE TABLE servers (
     key_name TEXT,
     public_key TEXT,
     user_data TEXT,
+    sealed_password TEXT,
     metadata TEXT NOT NULL,
     nics TEXT NOT NULL,
     scheduler_hints TEXT NOT NULL,

@@ -49,6 +49,8 @@ servers = Table(
     Column("key_name", String(255)),
     Column("public_key", Text),
     Column("user_data", Text),
+    # What its guest has given away, encrypted for its key.
+    Column("sealed_password", Text),
     Column("metadata", Text, nullable=False),
     Column("nics", Text, nullable=False),
     Column("scheduler_hints", Text, nullable=False),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import config_drive, devices, disks, layout, metadata
+from kilonova.hosts.drivers.libvirt import config_drive, devices, disks, layout, metadata, sealed
 from kilonova.hosts.messages import Guest, GuestState, Transfer
 
 if TYPE_CHECKING:
@@ -36,8 +36,11 @@ async def destroy(hv: Hypervisor, guest_id: str) -> None:
     await moves.remove_left(hv, guest_id)
 
 
-async def set_metadata(hv: Hypervisor, guest_id: str, name: str, metadata: dict[str, str]) -> None:
-    hv.write_spec(structs.replace(hv.spec(guest_id), name=name, metadata=metadata))
+async def set_metadata(
+    hv: Hypervisor, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False
+) -> None:
+    guest = sealed.forget(hv, hv.spec(guest_id)) if forgetting else hv.spec(guest_id)
+    hv.write_spec(structs.replace(guest, name=name, metadata=metadata))
 
 
 async def _claim(hv: Hypervisor, guest: Guest, disk_of: str) -> None:

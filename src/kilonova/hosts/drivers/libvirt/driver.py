@@ -38,7 +38,7 @@ class LibvirtDriver:
     """`images`: how the data of images are read and written."""
 
     def __init__(self, host: str, config: Config, images: Images) -> None:
-        from kilonova.hosts.drivers.libvirt import devices
+        from kilonova.hosts.drivers.libvirt import devices, sealed
         from kilonova.hosts.drivers.libvirt.images import ImageCache
         from kilonova.hosts.drivers.libvirt.volumes import Volumes
 
@@ -51,6 +51,7 @@ class LibvirtDriver:
             from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
 
             hv.wiring = Wiring(config, host, config.data_dir / "networks", hv.find_spec)
+            hv.wiring.keep_password = lambda guest, password: sealed.keep(hv, guest, password)
             hv.wiring.addresses = lambda guest_id: devices.addresses(hv, guest_id)
 
     async def run(self) -> None:
@@ -172,10 +173,10 @@ class LibvirtDriver:
 
         return await nics.detach(self.hypervisor, guest_id, port_id)
 
-    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
         from kilonova.hosts.drivers.libvirt import building
 
-        await building.set_metadata(self.hypervisor, guest_id, name, metadata)
+        await building.set_metadata(self.hypervisor, guest_id, name, metadata, forgetting)
 
     # Moves
 

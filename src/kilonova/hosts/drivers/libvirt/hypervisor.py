@@ -13,6 +13,7 @@ import msgspec
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
 from kilonova.hosts.drivers.libvirt import layout as names
+from kilonova.hosts.drivers.libvirt import sealed
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.layout import Layout
 from kilonova.hosts.messages import Guest, GuestState, Power, WiredNetwork
@@ -135,6 +136,7 @@ class Hypervisor:
             created_at=guest.created_at,
             slot=slot,
             volumes=[disk.volume_id for disk in guest.disks],
+            sealed_password="" if slot else sealed.look(self, guest),
         )
 
     async def define(self, guest: Guest, **variations: Any) -> None:

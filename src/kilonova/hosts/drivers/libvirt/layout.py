@@ -20,6 +20,8 @@ RESCUE_CONFIG_DRIVE = "disk.config.rescue"
 # That the guest is in rescue, and how.
 RESCUE_MODE = "rescue"
 CONSOLE = "console.log"
+# Which the guest has given away, encrypted.
+PASSWORD = "password"
 # What its firmware remembers.
 NVRAM = "nvram"
 # Where its devices are on its buses.

@@ -155,7 +155,7 @@ class SimDriver:
         self._store.set_spec(self._host, structs.replace(guest, nics=left))
         return self._guest(guest_id)
 
-    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str]) -> None:
+    async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
         await self._pass("set_metadata")
         self._store.set_spec(self._host, structs.replace(self._spec(guest_id), name=name, metadata=metadata))
 

@@ -40,4 +40,5 @@ def upgrade() -> None:
 
     op.add_column("servers", sa.Column("soft_deleted_at", sa.Double(), nullable=True))
     op.add_column("servers", sa.Column("locked_by", TEXT, nullable=True))
+    op.add_column("servers", sa.Column("sealed_password", TEXT, nullable=True))
     op.add_column("hypervisors", sa.Column("networked", sa.Boolean(), server_default=sa.false(), nullable=False))

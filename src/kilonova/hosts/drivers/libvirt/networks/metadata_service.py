@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import urllib.parse
 from collections.abc import Callable
 from contextlib import suppress
 
 from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.names import METADATA
+from kilonova.hosts.drivers.libvirt.sealed import MOST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +24,29 @@ _MOST_UNREAD = 16
 _SECONDS = 15.0
 _AT_ONCE = 64
 _REQUESTS = 100
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    413: "Content Too Large",
+    500: "Internal Server Error",
+}
+# The one thing that is taken from guests: a password, encrypted and so a line of letters.
+_PASSWORD = re.compile(r"/openstack/[a-z0-9-]+/password/?")
+_SEALED = re.compile(rb"[\x21-\x7e]+")
 
 # (network id, source address, path) -> the document, or None
 Answers = Callable[[str, str, str], bytes | None]
+# (network id, source address, password) -> whether it is kept, or None if nothing is taken from there
+Takes = Callable[[str, str, str], bool | None]
 
 
 class MetadataService:
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, takes: Takes = lambda *_: None) -> None:
         self._answers = answers
+        self._takes = takes
         self._servers: dict[str, asyncio.Server] = {}
         self._connections: dict[str, set[asyncio.Task[None]]] = {}
 
@@ -71,6 +87,11 @@ class MetadataService:
             for _ in range(_REQUESTS):
                 async with asyncio.timeout(_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
+                    if (length := _posted(head)) is not None:
+                        status = await self._take(network_id, source, reader, length)
+                        writer.write(_response(status, b"", False))
+                        await (writer.drain() if status != 413 else _hear_out(reader))
+                        return
                     status, body, keep = self._respond(network_id, source, head)
                     writer.write(body if status < 0 else _response(status, body, keep))
                     await writer.drain()
@@ -81,6 +102,20 @@ class MetadataService:
             await _hear_out(reader)
         except (asyncio.IncompleteReadError, TimeoutError, ConnectionError):
             pass
+
+    async def _take(self, network_id: str, source: str, reader: asyncio.StreamReader, length: int) -> int:
+        """The status of the answer to who gives a password away."""
+        if length > MOST_BYTES:
+            return 413
+        password = (await reader.readexactly(length)).strip()
+        if not _SEALED.fullmatch(password):
+            return 400
+        try:
+            kept = await asyncio.to_thread(self._takes, network_id, source, password.decode("ascii"))
+        except Exception:
+            log.exception("the password of a guest could not be kept")
+            return 500
+        return {True: 200, False: 409, None: 404}[kept]
 
     def _respond(self, network_id: str, source: str, head: bytes) -> tuple[int, bytes, bool]:
         """Status, body, and whether the connection goes on. Who asks is known by where from, whatever headers say."""
@@ -109,6 +144,17 @@ class MetadataService:
         if method == "HEAD":
             return -1, _response(200 if found is not None else 404, found or b"", keep, with_body=False), keep
         return (404, b"", keep) if found is None else (200, found, keep)
+
+
+def _posted(head: bytes) -> int | None:
+    """How many bytes of a password follow; None if it is another question."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, _, rest = first.partition(" ")
+    if method != "POST" or not _PASSWORD.fullmatch(rest.partition(" ")[0]):
+        return None
+    named = (line.partition(":") for line in lines)
+    lengths = [value.strip() for name, _, value in named if name.strip().lower() == "content-length"]
+    return int(lengths[0]) if len(lengths) == 1 and re.fullmatch(r"[0-9]{1,9}", lengths[0]) else None
 
 
 async def _hear_out(reader: asyncio.StreamReader) -> None:

@@ -47,11 +47,13 @@ class Wiring:
         self._guests = guests
         # Where the devices of a guest are on its buses.
         self.addresses: Callable[[str], dict[str, str]] = lambda _: {}
+        # Keep the password that a guest gives away; whether it was the first.
+        self.keep_password: Callable[[Guest, str], bool] | None = None
         self._names = Names(settings.prefix)
         self._bridges = Bridges(self._names, config.agent.address, settings.vxlan_port)
         self._dhcp = Dhcp(self._names, directory)
         self._outside = Outside(self._names, directory, settings.outside, nat=settings.nat)
-        self._metadata = MetadataService(self._document)
+        self._metadata = MetadataService(self._document, self._take_password)
         self._native: bool | None = None
         self._rules = ""
         self._made: dict[str, tuple[WiredNetwork, str]] = {}
@@ -307,14 +309,24 @@ class Wiring:
                 return next((port for port in network.ports if source in port.addresses), None)
         return None
 
+    def _take_password(self, network_id: str, source: str, password: str) -> bool | None:
+        """None from whom nothing is taken."""
+        port = self._asker(network_id, source)
+        guest = None if port is None else self._guest_of(port)
+        return None if guest is None or self.keep_password is None else self.keep_password(guest, password)
+
+    def _guest_of(self, port: WiredPort) -> Guest | None:
+        """Whose port it is people may write themselves: only a guest that was built with it has a say."""
+        guest = self._guests(port.guest_id)
+        return guest if guest is not None and any(nic.port_id == port.id for nic in guest.nics) else None
+
     def _documents_of(self, port: WiredPort) -> dict[str, bytes]:
         from kilonova.hosts.drivers.libvirt import metadata
 
         read_at, found = self._documents.get(port.id, (0.0, {}))
         if not read_at or time.monotonic() - read_at > _SOON:
-            guest = self._guests(port.guest_id)
-            # Whose port it is people may write themselves: only a guest that was built with it is told anything.
-            if guest is None or all(nic.port_id != port.id for nic in guest.nics):
+            guest = self._guest_of(port)
+            if guest is None:
                 return {}
             ours = {nic.port_id for nic in guest.nics}
             networks = [
