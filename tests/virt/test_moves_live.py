@@ -303,6 +303,19 @@ def test_libvirt_of_the_source_is_killed_in_the_last_moment(apart: Pair) -> None
     two.ask(Destroy(guest_id=guest.id))
 
 
+def test_libvirt_has_left_something_of_an_earlier_try(apart: Pair) -> None:
+    one, two = apart.one, apart.two
+    guest = apart.boot(one)
+    storage = {"driver": "null-co", "node-name": "migration-vda-storage"}
+    over = {"driver": "raw", "node-name": "migration-vda-format", "file": storage["node-name"]}
+    for node in (storage, over):
+        said = json.dumps({"execute": "blockdev-add", "arguments": node})
+        one.host.do("virsh", "qemu-monitor-command", f"kn-{guest.id}", said)
+    apart.migrate(guest, one, two)
+    goes_on(two, guest)
+    two.ask(Destroy(guest_id=guest.id))
+
+
 def test_the_destination_dies_in_the_middle(slow: Pair) -> None:
     guest = slow.boot(slow.one, filled_mb=48)
     slot = slow.prepare(guest, slow.one, slow.two)

@@ -31,6 +31,8 @@ _ABORT_EVERY = 0.2
 _UNTHROTTLED_MB = 1 << 20
 _WELCOME_SECONDS = 60.0
 _LEAVE_SECONDS = 15.0
+# How libvirt calls what it copies disks into.
+_COPIES = ("-format", "-storage")
 
 
 async def migrate_live(
@@ -257,6 +259,7 @@ def _migrate(
     if targets:
         flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC
         values[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = targets
+        _drop_copies(domain)
     if welcome.shared:
         # Our own files, on storage of which libvirt may not know that both hosts see it: a file was read at both.
         flags |= libvirt.VIR_MIGRATE_UNSAFE
@@ -276,6 +279,19 @@ def _migrate(
         domain.migrateToURI3(reach.get("migration", ""), values, flags)
     finally:
         ended.set()
+
+
+def _drop_copies(domain: libvirt.virDomain) -> None:
+    """A libvirt that ended while disks were copied leaves QEMU's ends of that behind, in the way of the next time."""
+    import libvirt
+
+    with contextlib.suppress(libvirt.libvirtError, DriverError):
+        nodes = [str(node["node-name"]) for node in command(domain, "query-named-block-nodes", {"flat": True})]
+        # What is laid over another one first.
+        for kind in _COPIES:
+            for name in nodes:
+                if name.startswith("migration-") and name.endswith(kind):
+                    command(domain, "blockdev-del", {"node-name": name})
 
 
 def _abort_until(opened: Any, guest_id: str, ended: threading.Event) -> None:
