@@ -162,6 +162,22 @@ def test_macs_are_unique_in_a_network(database_url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_who_shares_a_network_claims_nothing_of_others_there(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            shared = await cloud.make("network", "admin", shared=True)
+            port = await cloud.make("port", network_id=shared["id"], allowed_address_pairs=[])
+            for claim in (
+                {"port_security_enabled": False},
+                {"allowed_address_pairs": [{"ip_address": "0.0.0.0/0"}]},
+            ):
+                body = {"port": {"network_id": shared["id"], **claim}}
+                assert (await cloud.refused("POST", "/ports", body))[0] == 403
+                assert (await cloud.refused("PUT", f"/ports/{port['id']}", {"port": claim}))[0] == 403
+
+    asyncio.run(scenario())
+
+
 def test_groups_and_port_security(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

@@ -94,7 +94,8 @@ async def _make(ctx: Context, tx: Transaction, body: dict[str, Any], network: Ro
 def _authorize(ctx: Context, project_id: str, body: dict[str, Any], network: Row) -> None:
     target = target_of(project_id, network)
     ctx.authorize("create_port", target)
-    authorize_attributes(ctx, "create_port", body, target, {"device_id": "", "binding:vnic_type": "normal"})
+    usual = {"device_id": "", "binding:vnic_type": "normal", "allowed_address_pairs": []}
+    authorize_attributes(ctx, "create_port", body, target, usual)
     changing.authorize_addresses(ctx, "create_port", body, target)
     changing.authorize_device(ctx, body, network)
     authorize_use(ctx, project_id, network)
