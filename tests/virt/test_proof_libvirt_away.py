@@ -1,0 +1,40 @@
+"""A host whose libvirt is away: it counts as down, its guests go on, and what was asked for is done later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_hosts import until
+
+
+def test_libvirt_is_away(tmp_path: Path) -> None:
+    with real_cloud(tmp_path / "data", hosts=("one",)) as cloud:
+        servers = {name: cloud.boot(name, cloud.micro()) for name in ("on", "off", "paused", "gone")}
+        for server in servers.values():
+            cloud.says(server, "TICK 00001")
+        cloud.hosts["one"].kill_libvirt()
+        # For who asks in this moment, it is the host that is slow.
+        servers["new"] = cloud.boot("new", cloud.micro(), wait=False)
+        cloud.act(servers["off"], "os-stop")
+        cloud.act(servers["paused"], "pause")
+        assert cloud.client().delete("compute", f"/servers/{servers['gone']}").status == 204
+        cloud.wait_host("one", "down", 20)
+        assert cloud.runs(servers["on"]) == ["one"]
+        assert cloud.show(servers["on"])["status"] == "ACTIVE"
+
+        cloud.hosts["one"].start_libvirt()
+        cloud.wait_host("one", "up", 20)
+        _end(cloud, servers)
+
+
+def _end(cloud: RealCloud, servers: dict[str, str]) -> None:
+    cloud.wait_gone(servers.pop("gone"))
+    for name, status in (("off", "SHUTOFF"), ("paused", "PAUSED"), ("on", "ACTIVE"), ("new", "ACTIVE")):
+        cloud.wait(servers[name], status)
+    assert cloud.console(servers["on"]).count("HELLO") == 1
+    for server in servers.values():
+        cloud.client().delete("compute", f"/servers/{server}")
+    for server in servers.values():
+        cloud.wait_gone(server)
+    until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
