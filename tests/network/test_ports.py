@@ -174,6 +174,12 @@ def test_who_shares_a_network_claims_nothing_of_others_there(database_url: str) 
                 body = {"port": {"network_id": shared["id"], **claim}}
                 assert (await cloud.refused("POST", "/ports", body))[0] == 403
                 assert (await cloud.refused("PUT", f"/ports/{port['id']}", {"port": claim}))[0] == 403
+            await cloud.make("subnet", "admin", network_id=shared["id"], ip_version=4, cidr="10.5.0.0/24")
+            gateway = {"fixed_ips": [{"ip_address": "10.5.0.1"}]}
+            body = {"port": {"network_id": shared["id"], **gateway}}
+            assert await cloud.refused("POST", "/ports", body) == (400, "InvalidIpForSubnet")
+            assert await cloud.refused("PUT", f"/ports/{port['id']}", {"port": gateway}) == (400, "InvalidIpForSubnet")
+            await cloud.make("port", "admin", network_id=shared["id"], **gateway)
 
     asyncio.run(scenario())
 

@@ -93,6 +93,11 @@ async def _from_mac(tx: Transaction, port: Row, subnet: Row, position: int) -> F
     return await _this(tx, port, subnet, ip, position)
 
 
+def _may_be_gateway(port: Row, subnet: Row) -> bool:
+    """On a shared network everybody's packets would go to whoever else took the address."""
+    return bool(port["project_id"] == subnet["project_id"] or port["device_owner"].startswith("network:"))
+
+
 async def _grant(tx: Transaction, port: Row, subnets: list[Row], wish: dict[str, Any], position: int) -> FixedIp:
     if "ip_address" not in wish:
         subnet = _subnet(port, subnets, wish["subnet_id"])
@@ -106,6 +111,8 @@ async def _grant(tx: Transaction, port: Row, subnets: list[Row], wish: dict[str,
             raise invalid(f"IP address {ip} is not a valid IP for the specified subnet.", "InvalidIpForSubnet")
     else:
         subnet = _subnet_with(subnets, ip)
+    if str(ip) == subnet["gateway_ip"] and not _may_be_gateway(port, subnet):
+        raise invalid(f"IP address {ip} is that of the subnet's gateway.", "InvalidIpForSubnet")
     return await _this(tx, port, subnet, ip, position)
 
 
