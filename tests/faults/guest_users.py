@@ -30,9 +30,9 @@ WISHES: dict[str, dict[str, int]] = {
         "suspend": 2,
         "rescue": 1,
         "attach": 3,
-        "detach": 3,
         "delete": 1,
     },
+    # Only then, as the system of a micro guest does not let devices go.
     "SHUTOFF": {
         "start": 6,
         "migrate": 2,
