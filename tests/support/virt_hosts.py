@@ -71,6 +71,12 @@ stdio_handler = "logd"
 migration_address = "{address}"
 migration_host = "{address}"
 """
+# Consoles are cut early, so that tests see it.
+_VIRTLOGD = """
+max_size = {size}
+max_backups = 3
+"""
+CONSOLE_BYTES = 131072
 _INIT = """#!/bin/sh
 # The first process of the host. What it starts dies with it.
 set -e
@@ -182,6 +188,7 @@ class Host:
             (self.directory / part).mkdir(parents=True, exist_ok=True)
         (self.directory / "etc/libvirtd.conf").write_text(_LIBVIRTD.format(uuid=self._uuid, address=self.address))
         (self.directory / "etc/qemu.conf").write_text(_QEMU.format(address=self.address))
+        (self.directory / "etc/virtlogd.conf").write_text(_VIRTLOGD.format(size=CONSOLE_BYTES))
         (self.directory / "started").unlink(missing_ok=True)
         init = self.directory / "init"
         init.write_text(_INIT.format(name=self.name, directory=self.directory))

@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.support.stock_client import forking
 from tests.support.virt_cloud import RealCloud, real_cloud
-from tests.support.virt_hosts import linux_image, until
+from tests.support.virt_hosts import CONSOLE_BYTES, linux_image, until
 from tests.virt.test_proof_lifecycle import Client
 
 LINK_SECONDS = 8
@@ -56,6 +56,8 @@ while :; do
 done
 """
 WATCHES = f"""#!/bin/sh
+head -c 300000 /dev/zero | tr '\\0' x | fold -w 99
+echo SPOKEN
 round=0
 while :; do
     round=$((round + 1))
@@ -94,6 +96,10 @@ def test_a_linux_moves_with_its_card_and_its_volume(cloud: RealCloud, openstack:
     for server in (mover, watcher):
         cloud.wait(server, "ACTIVE")
     openstack("volume create --size 2 data")
+    cloud.says(watcher, "SPOKEN")
+    written = list((cloud.instances(cloud.host_of(watcher)) / watcher).glob("console.log*"))
+    assert len(written) >= 3
+    assert all(file.stat().st_size <= CONSOLE_BYTES for file in written)
     cloud.says(mover, "MOVES 1 card=gone volume=none metadata=good password=200")
     password = f"/servers/{mover}/os-server-password"
     until(lambda: cloud.client().get("compute", password).json()["password"] == "c2VhbGVk", "its password is known", 10)
