@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.compute.servers.support import rules
 from tests.compute.volume_attachments.support import attach, attachments, detach, in_guest
 from tests.support import run
@@ -9,13 +11,16 @@ from tests.support.volumes import make_volume, volume
 from tests.support.whole import whole
 
 
-def test_the_volume_is_in_use_again(sqlite_url: str) -> None:
+@pytest.mark.parametrize(
+    ("patience", "takes"), [(0.05, 3.0), (0.5, 0.52)], ids=["much later", "when one has just stopped listening"]
+)
+def test_the_volume_is_in_use_again(sqlite_url: str, patience: float, takes: float) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, operations__host_seconds=0.05) as c:
+        async with whole(sqlite_url, hosts=1, operations__host_seconds=patience) as c:
             server, volume_id = await c.active(), await make_volume(c)
             await attach(c, server["id"], volume_id)
             with rules(c) as sim:
-                sim.set_latency("*", "detach_disk", 3.0)
+                sim.set_latency("*", "detach_disk", takes)
                 sim.add_failure("*", "detach_disk", "error", None, "the guest does not let it go")
                 await detach(c, server["id"], volume_id)
                 sim.clear()

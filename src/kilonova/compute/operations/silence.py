@@ -51,13 +51,30 @@ async def insist(op: Operation, host: str, step: str, verb: Change, *, takes: fl
         since = time.monotonic()
         try:
             with _watched(op, host):
-                return await ask(op, host, step, verb, timeout=patience)
+                return await _answer(op, host, step, verb, begun + takes - since)
         except HostUnreachable as error:
             if await is_silent(op, host, since):
                 raise HostSilent(host, patience) from error
             if time.monotonic() >= begun + takes:
                 raise
         await asyncio.sleep(min(1.0, patience / 10))
+
+
+async def _answer(op: Operation, host: str, step: str, verb: Change, takes: float) -> Any:
+    """Asked once for all that time: that something could not be done is said only to who listens just then."""
+    patience = op.services.config.operations.host_seconds
+    asked = asyncio.create_task(ask(op, host, step, verb, timeout=max(patience, takes)))
+    try:
+        while True:
+            since = time.monotonic()
+            await asyncio.wait({asked}, timeout=patience)
+            if asked.done() or takes <= patience:
+                return await asked
+            if await is_silent(op, host, since):
+                raise HostSilent(host, patience)
+    finally:
+        if not asked.cancel() and not asked.cancelled():
+            asked.exception()  # if it is the second to end, nobody needs to hear of it
 
 
 async def demand(op: Operation, host: str, step: str, verb: Change, *, takes: float = 0.0) -> Any:
