@@ -25,7 +25,8 @@ MIB = 1 << 20
 
 
 def hypervisor(root: Path, known: str = "shared") -> Hypervisor:
-    config = load(environ={})
+    root.mkdir(exist_ok=True)
+    config = load(environ={}, flags={"data": str(root)})
     config.agent.disk_secret = known
     return Hypervisor("one", config, Connection("test:///default"), Layout(root))
 
