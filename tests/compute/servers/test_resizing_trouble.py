@@ -11,7 +11,7 @@ import pytest
 from kilonova.compute.operations import leftovers
 from kilonova.hosts.drivers.sim.rules import Rules
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
-from tests.compute.servers.moves import HOST, disable, everything, lose, migration, moved, newest_action
+from tests.compute.servers.moves import HOST, disable, everything, force_down, lose, migration, moved, newest_action
 from tests.compute.servers.support import act, rules, until
 from tests.compute.servers.test_resizing import SMALL, TINY, confirm, disks, resize, resized, revert, shares
 from tests.support import run
@@ -278,12 +278,24 @@ def test_a_destination_that_is_silent_when_it_shall_be_left(database_url: str) -
     run(scenario())
 
 
-def test_a_dead_destination_does_not_keep_anybody_from_going_back(database_url: str) -> None:
+def test_a_destination_that_is_not_heard_of_may_still_run_the_guest(database_url: str) -> None:
+    async def scenario() -> None:
+        async with whole(database_url, hosts=2, **QUICK) as c:
+            server, waits = await resized(c)
+            await lose(c, waits[HOST])
+            shown = await revert(c, server["id"])
+            assert (shown["status"], shown[HOST]) == ("VERIFY_RESIZE", waits[HOST])
+
+    run(scenario())
+
+
+def test_a_destination_that_was_given_up_does_not_keep_anybody_from_going_back(database_url: str) -> None:
     async def scenario() -> None:
         async with whole(database_url, hosts=2, **QUICK) as c:
             server, waits = await resized(c)
             server_id, dead = server["id"], waits[HOST]
             await lose(c, dead)
+            await force_down(c, dead)
             with rules(c) as sim:
                 # Whoever cannot go back after all is where it was, with everything.
                 before = await everything(c, server_id)
@@ -297,6 +309,7 @@ def test_a_dead_destination_does_not_keep_anybody_from_going_back(database_url: 
                 await c.heartbeat.beat()
                 assert await state_of(c, dead) == "down"
                 sim.clear(dead)
+                await force_down(c, dead, False)
             await all_done(c)
             ((host, slot, ram, _),) = (await seen(c, server_id))["machines"]
             assert (host, slot, ram) == (server[HOST], "", 512)

@@ -48,7 +48,7 @@ class RevertResize(Harmless):
 
 
 async def stop(op: Operation) -> dict[str, str] | None:
-    """A host that is down is left as it is: nobody wants what it has, and it is not up before it has removed that.
+    """A host that was given up is left as it is: nobody wants what it has, and it is not up before it has removed that.
 
     But where the server would come back to a host that is down, it goes on running here.
     """
@@ -58,7 +58,7 @@ async def stop(op: Operation) -> dict[str, str] | None:
     try:
         await stopping.stop(op, server, STOP)
     except Failed as error:
-        if not isinstance(error.__cause__, HostSilent) or not await silence.is_down(op, server["host"]):
+        if not isinstance(error.__cause__, HostSilent) or not await silence.is_given_up(op, server["host"]):
             raise
         return {"left on": server["host"]}
     return None

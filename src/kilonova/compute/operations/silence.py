@@ -116,6 +116,16 @@ async def is_down(op: Operation, host: str) -> bool:
     return service is None or not is_up(service, clock.now(), op.services.config.hosts.down_seconds)
 
 
+async def is_given_up(op: Operation, host: str) -> bool:
+    """Whether somebody answers for it that nothing runs there: an operator has forced the host down, or removed it.
+
+    A host that is only not heard of may have lost nothing but its agent.
+    """
+    sql = "SELECT forced_down FROM services WHERE host = $1 AND program = $2"
+    service = await op.db.fetch_one(sql, host, COMPUTE)
+    return service is None or bool(service["forced_down"])
+
+
 async def answers(op: Operation, host: str) -> bool:
     """Whether the host is there. One operation asks; others who want to know join it, and not for long.
 
