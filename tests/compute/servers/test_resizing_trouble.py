@@ -309,10 +309,10 @@ def test_a_destination_that_was_given_up_does_not_keep_anybody_from_going_back(d
                 await c.heartbeat.beat()
                 assert await state_of(c, dead) == "down"
                 sim.clear(dead)
-                await force_down(c, dead, False)
             await all_done(c)
             ((host, slot, ram, _),) = (await seen(c, server_id))["machines"]
             assert (host, slot, ram) == (server[HOST], "", 512)
+            await force_down(c, dead, False)
             await c.heartbeat.beat()
             assert await state_of(c, dead) == "up"
 
