@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.process import Cloud
 
-from bench import copying, growth, moves, series, volumes
+from bench import copying, growth, guests, moves, series, volumes
 from bench.driving import UNLIMITED, load, measured, share
 from bench.wire import Wire, log_in
 
@@ -56,10 +56,11 @@ def _number(value: float) -> str:
 @click.option("--servers", default=500, show_default=True, help="How many servers a list has.")
 @click.option("--moves", "moved", default=100, show_default=True, help="How many servers to move in each way.")
 @click.option("--volumes", "used", default=100, show_default=True, help="How many volumes to use in each way.")
+@click.option("--guests", "real", default=20, show_default=True, help="How many real guests to boot.")
 @click.option("--hosts", default=1000, show_default=True, help="How many hosts the large start has.")
 @click.option("--growth/--no-growth", "grow", default=True, help="Also measure by number of hosts, and draw the plot.")
-def main(boots: int, at_once: int, servers: int, moved: int, used: int, hosts: int, grow: bool) -> None:
-    """Measure start-up, memory, boots, lists, moves and volumes, and what grows with the number of hosts."""
+def main(boots: int, at_once: int, servers: int, moved: int, used: int, real: int, hosts: int, grow: bool) -> None:
+    """Measure start-up, memory, boots, lists, moves, volumes, real guests, and what grows with the number of hosts."""
     sheet = Sheet()
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         starts(sheet, Path(scratch), hosts)
@@ -68,10 +69,13 @@ def main(boots: int, at_once: int, servers: int, moved: int, used: int, hosts: i
             moves.measure(Path(scratch), moved, at_once),
             volumes.measure(Path(scratch), used, at_once),
             copying.measure(Path(scratch)),
+            guests.measure(Path(scratch), real) if real and not guests.missing() else (),
         ):
             for figure in figures:
                 sheet.add(*figure)
     Console(width=100).print(sheet.table)
+    if real and guests.missing():
+        click.echo(f"Real guests were not measured: they need {', '.join(guests.missing())}.")
     if grow:
         grown = growth.measure()
         Console(width=120).print(series.table(grown))

@@ -23,9 +23,7 @@ IDLE_SECONDS = 20.0
 LIVE = {"host": None, "block_migration": "auto"}
 
 
-def measure(scratch: Path, guests: int, moves: int) -> Iterator[Figure]:
-    if missing():
-        raise click.ClickException(f"real guests need {', '.join(missing())}")
+def measure(scratch: Path, guests: int, moves: int = 5) -> Iterator[Figure]:
     with real_cloud(scratch / "guests" / "data", shared=True) as cloud:
         image = cloud.micro()
         cloud.boot("first", image)  # fetches the image
@@ -75,6 +73,8 @@ def _migrations(cloud: RealCloud, servers: list[str]) -> Iterator[Figure]:
 @click.option("--moves", default=5, show_default=True, help="How many of them to migrate alive.")
 def main(guests: int, moves: int) -> None:
     """Measure boots, migrations and agents of real guests."""
+    if missing():
+        raise click.ClickException(f"real guests need {', '.join(missing())}")
     table = Table("What", "Kilonova", title="Real guests", title_justify="left")
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         for what, value, unit in measure(Path(scratch), guests, moves):
