@@ -104,9 +104,7 @@ def test_consoles(sqlite_url: str) -> None:
             file = SAMPLES / "os-console-output/console-output-post-resp.json"
             body = read(file.with_name("console-output-post-req.json"))
             same(file, await c.post(f"/servers/{server_id}/action", body))
-            with screens(
-                vnc=Display(host="localhost", port=5900), serial=Display(host="localhost", port=5900, path="/")
-            ):
+            with screens(vnc=Display(host="localhost", port=5900), serial=Display(host="localhost", port=5900)):
                 for name in ("vnc", "serial"):
                     file = SAMPLES / f"os-remote-consoles/get-{name}-console-post-resp.json"
                     body = read(file.with_name(f"get-{name}-console-post-req.json"))

@@ -113,7 +113,7 @@ def test_screen_and_diagnostics(bench: Bench) -> None:
     async def live(driver: LibvirtDriver) -> None:
         driver.hypervisor.wiring = Bridge(bench.host)  # type: ignore[assignment]
         await driver.spawn(guest, data=DATA)
-        shown = await driver.look_display(guest.id, "novnc")
+        shown = await driver.look_display(guest.id, "vnc")
         assert shown.host == bench.host.address
         with socket.create_connection((shown.host, shown.port), 5) as screen:
             assert screen.recv(12).startswith(b"RFB ")
@@ -133,7 +133,7 @@ def test_screen_and_diagnostics(bench: Bench) -> None:
 
         await driver.power_off(guest.id)
         with pytest.raises(NotRunning):
-            await driver.look_display(guest.id, "novnc")
+            await driver.look_display(guest.id, "vnc")
         assert (await driver.look_diagnostics(guest.id))["state"] == "shutdown"
 
     bench.run(live, vnc_listen=bench.host.address, vnc_address=bench.host.address)

@@ -124,7 +124,7 @@ def test_a_guest_that_ends_by_itself_is_shown_as_what_it_is(cloud: RealCloud) ->
     cloud.wait(server, "ACTIVE")
     (crashed,) = [
         line.split()[0]
-        for line in host.do("ps", "-eo", "pid,args").splitlines()
+        for line in host.do("ps", "-ww", "-eo", "pid,args").splitlines()
         if server in line and "qemu-system" in line
     ]
     host.do("kill", "-9", crashed)
