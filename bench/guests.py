@@ -20,11 +20,13 @@ from tests.support.virt_hosts import missing, until
 
 Figure = tuple[str, float, str]
 IDLE_SECONDS = 20.0
+# Twenty guests are more than a small machine would be given.
+ROOM = {"quota": {"instances": -1, "cores": -1, "ram": -1}, "libvirt": {"cpu_ratio": 16.0}}
 LIVE = {"host": None, "block_migration": "auto"}
 
 
 def measure(scratch: Path, guests: int, moves: int = 5) -> Iterator[Figure]:
-    with real_cloud(scratch / "guests" / "data", shared=True) as cloud:
+    with real_cloud(scratch / "guests", shared=True, more=ROOM) as cloud:
         image = cloud.micro()
         cloud.boot("first", image)  # fetches the image
         servers, seconds = _boots(cloud, image, guests)

@@ -229,7 +229,7 @@ class RealCloud:
             "messaging": {"url": self._nats_url},
             "sim": {"hosts": 0},
             "volume": {"nbd_address": self.site.address},
-            "hosts": {"report_seconds": 1.0, "down_seconds": 5.0},
+            "hosts": {"report_seconds": 1.0, "down_seconds": 8.0},
             "operations": {"host_seconds": 5.0, "lease_seconds": 5.0, "sweep_seconds": 1.0},
             "compute": {"shutdown_seconds": 3.0, "resize_on_same_host": False},
         }

@@ -73,6 +73,7 @@ def test_evacuation_after_a_power_cut(cloud: RealCloud) -> None:
     first, other = _places(cloud, server)
     cloud.cut_power(first)
     cloud.wait_host(first, "down")
+    cloud.wait_host(other, "up")
 
     cloud.act(server, "evacuate", {"host": other}, version="2.90")
     until(lambda: cloud.host_of(server) == other, "it is elsewhere", 120)
