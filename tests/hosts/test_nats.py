@@ -52,6 +52,7 @@ async def served(messaging: Messaging, host: str, driver: HeldDriver, directory:
     agent = NatsAgent(messaging, Agent(host, driver, journal))
     running = asyncio.create_task(agent.run())
     assert await agent.link.ready(5)
+    await asyncio.sleep(0.2)  # the server's other connections may hear of it a moment later
     try:
         yield agent
     finally:
