@@ -73,7 +73,8 @@ def kill(data: Path) -> int:
     pid = pid_of(data)
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-        while " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        # Its first thread may be dead before the others.
+        while len(os.listdir(f"/proc/{pid}/task")) > 1 or " Z " not in Path(f"/proc/{pid}/stat").read_text():
             os.kill(pid, 0)
     return pid
 

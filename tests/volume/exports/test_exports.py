@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +447,23 @@ def test_many_processes_have_one_daemon(tmp_path: Path) -> None:
             assert len(set(await asyncio.gather(*map(ask, daemons)))) == 1
         finally:
             await support.end(daemons[0])
+
+    run(scenario())
+
+
+def test_a_dying_daemon_is_replaced(tmp_path: Path) -> None:
+    """Whoever comes while it dies finds its lock held and its socket closing."""
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path / "exports", "127.0.0.1", 0)
+        try:
+            for _ in range(30):
+                async with daemon.session(start=True) as session:
+                    assert session is not None
+                    assert await session.exports() == {}
+                os.kill(support.pid_of(tmp_path), signal.SIGKILL)
+        finally:
+            await support.end(daemon)
 
     run(scenario())
 

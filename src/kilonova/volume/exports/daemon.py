@@ -37,6 +37,7 @@ PROGRAM = "qemu-storage-daemon"
 # For the daemon to answer, and for others to have their turn with it.
 _SECONDS = 30.0
 _TURN_SECONDS = 60.0
+_LAST_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
 # struct flock, to ask who holds a lock.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -101,16 +102,32 @@ class Daemon:
     async def session(self, *, start: bool) -> AsyncIterator[Session | None]:
         """One's turn with the daemon; None if it does not run and shall not be started. Raises DaemonError."""
         async with self._turn():
-            if not self.is_alive():
+            client = await self._reach()
+            if client is None:
                 if not start:
                     yield None
                     return
                 await self._start()
-            client = await self._connect()
+                client = await self._connect()
             try:
                 yield Session(client)
             finally:
                 await _disconnect(client)
+
+    async def _reach(self) -> QMPClient | None:
+        """None: it does not run, or was dying as we came."""
+        if not self.is_alive():
+            return None
+        try:
+            return await self._connect()
+        except DaemonError:
+            # Its threads go one by one, and its lock with the last.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    while self.is_alive():
+                        await asyncio.sleep(_LOOK_SECONDS)
+                    return None
+            raise
 
     async def _connect(self) -> QMPClient:
         from qemu.qmp import QMPClient, QMPError
