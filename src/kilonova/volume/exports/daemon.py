@@ -130,22 +130,36 @@ class Daemon:
             raise
 
     async def _connect(self) -> QMPClient:
-        from qemu.qmp import QMPClient, QMPError
+        from qemu.qmp import QMPError
 
         # Its log names every command, and so the names of exports.
         logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                while (client := await self._greeted()) is None:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except (QMPError, OSError, TimeoutError) as error:
+            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+        return client
+
+    async def _greeted(self) -> QMPClient | None:
+        """None: it began with the news of a job, which it may tell even before it says who it is."""
+        from qemu.qmp import ConnectError, QMPClient
+        from qemu.qmp.qmp_client import GreetingError
+
         client = QMPClient("exports")
         control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         control.setblocking(False)
         try:
-            async with asyncio.timeout(_SECONDS):
-                with _short(self.directory) as directory:
-                    while not _reached(control, f"{directory}/{_SOCKET}"):
-                        await asyncio.sleep(_LOOK_SECONDS)
-                await client.connect(control)
-        except (QMPError, OSError, TimeoutError) as error:
+            with _short(self.directory) as directory:
+                while not _reached(control, f"{directory}/{_SOCKET}"):
+                    await asyncio.sleep(_LOOK_SECONDS)
+            await client.connect(control)
+        except BaseException as error:
             control.close()
-            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+            if isinstance(error, ConnectError) and isinstance(error.exc, GreetingError):
+                return None
+            raise
         return client
 
     async def _start(self) -> None:
