@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kilonova.ids import new_id
@@ -464,6 +465,29 @@ def test_a_dying_daemon_is_replaced(tmp_path: Path) -> None:
                 os.kill(support.pid_of(tmp_path), signal.SIGKILL)
         finally:
             await support.end(daemon)
+
+    run(scenario())
+
+
+def test_news_before_the_greeting_are_passed_over(tmp_path: Path) -> None:
+    """The real daemon tells news so early once in a thousand times; this one always does, and twice."""
+    event = b'{"timestamp": {"seconds": 1, "microseconds": 0}, "event": "JOB_STATUS_CHANGE", "data": {}}'
+    greeting = b'{"QMP": {"version": {}, "capabilities": []}}'
+    begins = [event, event, greeting]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(begins.pop(0) + b"\r\n")
+        while said := await reader.read(4096):
+            asked = {key: value for key, value in orjson.loads(said).items() if key == "id"}
+            writer.write(orjson.dumps({"return": {}, **asked}) + b"\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "127.0.0.1", 0)
+        async with await asyncio.start_unix_server(serve, tmp_path / "socket"):
+            client = await daemon._connect()
+            assert begins == []
+            await client.disconnect()
 
     run(scenario())
 

@@ -139,7 +139,7 @@ class Daemon:
                 while (client := await self._greeted()) is None:
                     await asyncio.sleep(_LOOK_SECONDS)
         except (QMPError, OSError, TimeoutError) as error:
-            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+            raise DaemonError(f"{PROGRAM} does not answer: {str(error) or 'in time'}") from error
         return client
 
     async def _greeted(self) -> QMPClient | None:
@@ -263,7 +263,7 @@ class Session:
         except ExecuteError as error:
             raise Refusal(str(error)) from error
         except (QMPError, OSError, TimeoutError) as error:
-            raise DaemonError(f"{PROGRAM} does not answer: {error or 'in time'}") from error
+            raise DaemonError(f"{PROGRAM} does not answer: {str(error) or 'in time'}") from error
 
     async def exports(self) -> dict[str, str]:
         """The node of each export."""
