@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kilonova.config import Config
@@ -81,6 +82,19 @@ def test_a_plain_guest(tmp_path: Path) -> None:
     assert attribute(made, "devices/graphics", "listen") == "127.0.0.1"
     assert attribute(made, "devices/memballoon/stats", "period")
     assert made.find("devices/channel") is None
+
+
+def test_what_the_image_of_a_volume_asks_for(tmp_path: Path) -> None:
+    asked = {"hw_machine_type": "q35", "hw_disk_bus": "scsi", "hw_vif_model": "e1000", "hw_qemu_guest_agent": "yes"}
+    nics = [Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")]
+    one = guest(disks=[volume(boot_index=0)], nics=nics, config_drive=True, volume_properties=asked)
+    made = built(tmp_path, one)
+    assert attribute(made, "os/type", "machine") == "q35"
+    assert attribute(made, "devices/disk[@device='disk']/target", "bus") == "scsi"
+    assert attribute(made, "devices/disk[@device='cdrom']/target", "bus") == "sata"
+    assert attribute(made, "devices/interface/model", "type") == "e1000"
+    assert made.find("devices/channel") is not None
+    assert not one.same_machine(msgspec.structs.replace(one, volume_properties={}))
 
 
 def test_nothing_that_users_write_becomes_markup(tmp_path: Path) -> None:

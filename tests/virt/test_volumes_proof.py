@@ -41,11 +41,13 @@ def elsewhere(cloud: RealCloud, server: str, first: str) -> str:
 
 
 def test_a_server_on_volumes(cloud: RealCloud) -> None:
-    root = {"boot_index": 0, "uuid": cloud.micro("red"), "source_type": "image", "destination_type": "volume"}
+    image = cloud.image("red", cloud.site.micro_image("red").read_bytes(), hw_video_model="cirrus")
+    root = {"boot_index": 0, "uuid": image, "source_type": "image", "destination_type": "volume"}
     kept = {"volume_size": 1, "delete_on_termination": True}
     server = cloud.boot("web", None, block_device_mapping_v2=[{**root, **kept}])
     cloud.says(server, "TICK 00001")
     first = cloud.host_of(server)
+    assert "cirrus" in cloud.hosts[first].do("virsh", "dumpxml", f"kn-{server}")
     made = cloud.client(version="3.60").post("volume", "/volumes", {"volume": {"size": 1}}).json()["volume"]["id"]
     until(lambda: status(cloud, made) == "available", "the volume is made")
     attached = {"volumeAttachment": {"volumeId": made}}

@@ -112,6 +112,7 @@ def guest_of(
         )
         if server["image_id"]
         else None,
+        volume_properties={} if server["image_id"] else properties,
         nics=[nic_of(nic) for nic in nics],
         disks=disks or [],
         local_disks=local_disks,

@@ -82,6 +82,8 @@ class Guest(Message, frozen=True, kw_only=True):
     nics: list[Nic] = []
     # Without an image the guest boots from the disk with the boot index 0.
     disks: list[Disk] = []
+    # What is known of the image that this disk was made of.
+    volume_properties: dict[str, str] = {}
     # None: what the flavor says of ephemeral disks and swap.
     local_disks: list[LocalDisk] | None = None
     key: Key | None = None
@@ -100,13 +102,18 @@ class Guest(Message, frozen=True, kw_only=True):
         # User data and metadata hold people's secrets, and a repr ends in a log sooner or later.
         return f"Guest(id={self.id!r}, name={self.name!r})"
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the image asks of the machine, wherever the guest boots from."""
+        return self.image.properties if self.image is not None else self.volume_properties
+
     def same_machine(self, other: Guest) -> bool:
         """Whether both would be built alike. Name, metadata and ways to a volume may change meanwhile: not asked."""
         return self._hardware() == other._hardware()
 
     def _hardware(self) -> tuple[object, ...]:
         volumes = sorted(disk.volume_id for disk in self.disks)
-        return self.id, self.flavor, self.image, self.nics, volumes, self.local_disks
+        return self.id, self.flavor, self.image, self.volume_properties, self.nics, volumes, self.local_disks
 
 
 class GuestState(Message, frozen=True, kw_only=True):

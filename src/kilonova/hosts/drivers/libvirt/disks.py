@@ -82,21 +82,20 @@ def files(guest: Guest, machine: str = "pc", rescue: Mode | None = None) -> list
 
 
 def disk_bus(guest: Guest) -> str:
-    bus = guest.image.properties.get("hw_disk_bus", "") if guest.image else ""
+    bus = guest.properties.get("hw_disk_bus", "")
     return bus if bus in _BUSES else "virtio"
 
 
 def cdrom_bus(guest: Guest, machine: str = "pc") -> str:
     """Guests find a CD-ROM where their machine has one by nature."""
-    properties = guest.image.properties if guest.image else {}
-    bus = properties.get("hw_cdrom_bus", "")
-    natural = "sata" if "q35" in properties.get("hw_machine_type", machine) else "ide"
+    bus = guest.properties.get("hw_cdrom_bus", "")
+    natural = "sata" if "q35" in guest.properties.get("hw_machine_type", machine) else "ide"
     return bus if bus in _BUSES else natural
 
 
 def _usual_filesystem(guest: Guest) -> str:
     """Of an ephemeral disk. Windows formats its own."""
-    os_type = guest.image.properties.get("os_type", "") if guest.image else ""
+    os_type = guest.properties.get("os_type", "")
     return "" if os_type.lower() == "windows" else _DEFAULT_FILESYSTEM
 
 

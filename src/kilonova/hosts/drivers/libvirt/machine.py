@@ -106,7 +106,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(config: Libvirt, guest: Guest) -> Machine:
-    asked: Mapping[str, str] = guest.image.properties if guest.image is not None else {}
+    asked: Mapping[str, str] = guest.properties
     specs = guest.flavor.extra_specs
     virt_type = virt_type_of(config)
     kind = asked.get("hw_machine_type") or config.machine

@@ -33,9 +33,8 @@ async def set_password(hv: Hypervisor, guest_id: str, user: str, password: str) 
 
 def administrator(guest: Guest) -> str:
     """Whose password it is if nobody is named."""
-    properties = guest.image.properties if guest.image else {}
-    usual = "Administrator" if properties.get("os_type", "").lower() == "windows" else "root"
-    return properties.get("os_admin_user") or usual
+    usual = "Administrator" if guest.properties.get("os_type", "").lower() == "windows" else "root"
+    return guest.properties.get("os_admin_user") or usual
 
 
 def _set(domain: libvirt.virDomain, user: str, password: str) -> None:

@@ -166,7 +166,7 @@ async def _freeze(hv: Hypervisor, guest: Guest, domain: libvirt.virDomain) -> bo
         await hv.connection.run(_thaw, domain)
         raise
     except DriverError as error:
-        if _is(_properties(guest), _REQUIRED):
+        if _is(guest.properties, _REQUIRED):
             raise DriverError(
                 f"the agent in guest {guest.id} could not make its disks quiet: {error.message}", kind="no guest agent"
             ) from None
@@ -176,12 +176,7 @@ async def _freeze(hv: Hypervisor, guest: Guest, domain: libvirt.virDomain) -> bo
 
 
 def _wants_quiet(guest: Guest) -> bool:
-    properties = _properties(guest)
-    return _is(properties, _REQUIRED) or _is(properties, "hw_qemu_guest_agent")
-
-
-def _properties(guest: Guest) -> dict[str, str]:
-    return guest.image.properties if guest.image else {}
+    return _is(guest.properties, _REQUIRED) or _is(guest.properties, "hw_qemu_guest_agent")
 
 
 def _is(properties: dict[str, str], name: str) -> bool:
