@@ -122,6 +122,9 @@ def require() -> None:
         pytest.skip(f"real guests need {', '.join(lacking)}")
 
 
+_MAC = "02:00:00:00:00:01"
+
+
 class Site:
     """A switch with hosts on it. This machine has the first address of the network."""
 
@@ -146,7 +149,8 @@ class Site:
 
     def open(self) -> None:
         self.close()
-        _run("ip", "link", "add", self.bridge, "type", "bridge")
+        # Else it has the MAC of one of its hosts, and nobody finds it any more when that one loses power.
+        _run("ip", "link", "add", self.bridge, "address", _MAC, "type", "bridge")
         _run("ip", "addr", "add", f"{self.address}/24", "dev", self.bridge)
         _run("ip", "link", "set", self.bridge, "up")
 

@@ -242,7 +242,7 @@ class Fabric:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.space = Space([])
-        self.space.do("ip", "link", "add", "sw", "type", "bridge")
+        self.space.do("ip", "link", "add", "sw", "address", "02:00:00:00:00:01", "type", "bridge")
         self.space.do("ip", "addr", "add", f"{self.address}/24", "dev", "sw")
         self.space.do("ip", "link", "set", "sw", "up")
         self.hosts: list[Host] = []
