@@ -52,7 +52,6 @@ async def served(messaging: Messaging, host: str, driver: HeldDriver, directory:
     agent = NatsAgent(messaging, Agent(host, driver, journal))
     running = asyncio.create_task(agent.run())
     assert await agent.link.ready(5)
-    await asyncio.sleep(0.2)  # the server's other connections may hear of it a moment later
     try:
         yield agent
     finally:
@@ -106,6 +105,32 @@ def _filled(found: list[Any]) -> Any:
         return bool(found)
 
     return filled
+
+
+def test_who_is_connected_is_subscribed() -> None:
+    """Or the first command would find nobody."""
+
+    async def scenario() -> None:
+        said: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b'INFO {"server_id":"x","version":"2.9.0","max_payload":1048576,"headers":true}\r\n')
+            while line := await reader.readline():
+                said.append(line.split()[0])
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            link = module.Link(Messaging(url=f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "a")
+            for subject in "ab":
+                link.subscribe(subject, lambda _: None)
+            running = asyncio.create_task(link.run())
+            assert await link.ready(30)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert said[:5] == [b"CONNECT", b"PING", b"SUB", b"SUB", b"PING"]
+
+    run(scenario())
 
 
 def test_names_of_hosts_are_one_token_each_and_never_the_same() -> None:

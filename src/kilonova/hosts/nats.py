@@ -209,6 +209,8 @@ class Link:
     async def _carry(self, client: Client, url: str, lost: asyncio.Event) -> None:
         for subject, handler in self._handlers.items():
             await client.subscribe(subject, cb=self._receiver(handler))
+        while client.pending_data_size and client.is_connected:
+            await asyncio.sleep(0)  # else the ping of the flush overtakes them, as the library does not queue it
         await client.flush(int(CONNECT_SECONDS))  # the server knows of them now
         self._client, self._trouble = client, ""
         self._connected.set()
