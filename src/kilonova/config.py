@@ -200,13 +200,15 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
 
 class Bridges(msgspec.Struct, forbid_unknown_fields=True):
     """Networks of real guests on a host: between hosts by VXLAN on `vxlan_port`, to the outside by NAT through
-    `outside`, an interface (empty: that of the default route), unless `nat` is off. Names of what is made on the host
-    begin with `prefix`.
+    `outside`, an interface (empty: that of the default route), unless `nat` is off. Guests reach nothing there of what
+    is `closed`, addresses or prefixes: put in it what is the operator's alone. Hosts that share a network with this one
+    are closed without being named. Names of what is made on the host begin with `prefix`, 2 to 6 letters and digits.
     """
 
     enabled: bool = True
     nat: bool = True
     outside: str = ""
+    closed: list[str] = []
     vxlan_port: int = 4789
     prefix: str = "kn"
 
@@ -307,7 +309,7 @@ def load(
 
 # Settings that the environment and flags give as words with commas between them.
 _LISTS = frozenset(
-    {"zones", "filters", "isolated_hosts", "isolated_images", "token_keys", "allowed_origin", "allow_headers"}
+    {"zones", "filters", "isolated_hosts", "isolated_images", "token_keys", "allowed_origin", "allow_headers", "closed"}
 )
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 

@@ -148,9 +148,10 @@ class Guest(Space):
 
 
 class Host:
-    def __init__(self, fabric: Fabric, number: int, directory: Path) -> None:
+    def __init__(self, fabric: Fabric, number: int, directory: Path, **settings: Any) -> None:
         self.address = f"10.99.0.{10 + number}"
         self.directory = directory
+        self._settings = json.dumps(settings)
         directory.mkdir()
         self.space = Space([], mounts=True)
         self.do("sh", "-c", "mkdir -p /run/netns && mount -t tmpfs none /run/netns")
@@ -171,7 +172,7 @@ class Host:
             "tests.virt.network_worker",
             str(self.directory / "networks"),
             self.address,
-            "",
+            self._settings,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -253,9 +254,10 @@ class Fabric:
         space.do("ip", "addr", "add", address, "dev", "mgmt")
         space.do("ip", "link", "set", "mgmt", "up")
 
-    def host(self) -> Host:
+    def host(self, **settings: Any) -> Host:
+        """`settings`: of its bridges."""
         number = len(self.hosts) + 1
-        host = Host(self, number, self._directory / f"h{number}")
+        host = Host(self, number, self._directory / f"h{number}", **settings)
         self.hosts.append(host)
         return host
 

@@ -16,9 +16,9 @@ from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
 from kilonova.hosts.messages import Flavor, Guest, NetworkPlan, Nic
 
 
-async def main(directory: Path, address: str, outside: str) -> None:
+async def main(directory: Path, address: str, bridges: Bridges) -> None:
     guests: dict[str, Guest] = {}
-    config = Config(agent=Agent(address=address), bridges=Bridges(outside=outside))
+    config = Config(agent=Agent(address=address), bridges=bridges)
     wiring = Wiring(config, "h", directory, guests.get)
     running = asyncio.create_task(wiring.run())
     reader = asyncio.StreamReader(limit=1 << 24)
@@ -58,4 +58,4 @@ def guest(plan: NetworkPlan, guest_id: str) -> Guest:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], msgspec.json.decode(sys.argv[3], type=Bridges)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.virt.network_hosts import fabric, network, port, soon, with_ports
+from tests.virt.network_hosts import Fabric, fabric, network, port, soon, with_ports
 
 
 def test_guests_reach_the_outside_where_they_may(tmp_path: Path) -> None:
@@ -56,3 +56,34 @@ def test_a_floating_address_leads_to_its_guest(tmp_path: Path) -> None:
         assert soon(lambda: made.space.ping("10.99.0.201"))
         there.apply(msgspec.structs.replace(one, floating=[]))
         assert not made.space.ping("10.99.0.201")
+
+
+def test_what_is_the_operators_is_closed_to_guests(tmp_path: Path) -> None:
+    with fabric(tmp_path) as made:
+        _outside(made, "10.99.0.2", "10.99.7.7", "10.99.8.8")
+        host, peer = made.host(closed=["10.99.7.0/24", "10.99.0.2", "fd00::/8"]), made.host()
+        a, b = port("10.1.0.5"), port("10.2.0.5")
+        base, two = network("10.1.0.0/24", nat=True), with_ports(network("10.2.0.0/24", nat=True), b)
+        one = with_ports(base, a, floating=[("10.99.0.201", "10.1.0.5")])
+        host.apply(one, two)
+        first, second = host.guest(one, a), host.guest(two, b)
+        first.dhcp()
+        second.dhcp()
+        # By a floating address and by the host's own.
+        for guest in (first, second):
+            assert guest.ping("10.99.8.8")
+            assert not guest.ping("10.99.7.7")
+            assert not guest.ping("10.99.0.2")
+            assert guest.ping(peer.address)
+        # Whoever is there reaches guests nevertheless.
+        assert made.space.ping("10.99.0.201", "-I", "10.99.0.2")
+        # A host is closed as soon as it has a network of guests, also to those of other networks.
+        host.apply(msgspec.structs.replace(one, peers=[peer.address]), two)
+        for guest in (first, second):
+            assert not guest.ping(peer.address)
+            assert guest.ping("10.99.8.8")
+
+
+def _outside(made: Fabric, *addresses: str) -> None:
+    for address in addresses:
+        made.space.do("ip", "addr", "add", f"{address}/32", "dev", "sw")

@@ -70,6 +70,21 @@ def test_networks_need_root(config: Config, monkeypatch: pytest.MonkeyPatch) -> 
     assert any("made by root" in line for line in preflight.missing(config))
 
 
+@pytest.mark.parametrize("prefix", ["", "k", "kilonova-net", "KN", "1kn", "k n", 'kn"'])
+def test_names_of_interfaces_are_short(config: Config, prefix: str) -> None:
+    assert not any("bridges.prefix" in line for line in preflight.missing(config))
+    config.bridges.prefix = prefix
+    (line,) = [line for line in preflight.missing(config) if "bridges.prefix" in line]
+    assert repr(prefix) in line
+    assert "15 characters" in line
+
+
+def test_what_is_closed_is_addresses(config: Config) -> None:
+    config.bridges.closed = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "10.0.0.1/8", "db.example"]
+    lines = [line for line in preflight.missing(config) if "bridges.closed" in line]
+    assert [line.split("'")[1] for line in lines] == ["10.0.0.1/8", "db.example"]
+
+
 def test_a_place_that_qemu_cannot_enter(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pwd
 

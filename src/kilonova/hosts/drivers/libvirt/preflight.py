@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import re
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kilonova.config import Config
 
 _NETWORKS = {"ip": "iproute2", "nft": "nftables", "dnsmasq": "dnsmasq-base"}
+# Interfaces have 15 characters at most, of which ids need enough to be told apart.
+_PREFIX = re.compile(r"[a-z][a-z0-9]{1,5}")
 _CONFIG_DRIVES = ("genisoimage", "mkisofs", "xorrisofs")
 _QEMU_CONF = Path("/etc/libvirt/qemu.conf")
 
@@ -25,7 +28,7 @@ def missing(config: Config) -> list[str]:
     """Without these no guest runs."""
     found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_room(config)]
     if config.bridges.enabled:
-        found += _networks()
+        found += [*_networks(), *_names(config), *_closed(config)]
     return found
 
 
@@ -94,6 +97,26 @@ def _networks() -> list[str]:
     found = [f"{line} (or bridges.enabled = false, for servers without networks)" for line in _tools(_NETWORKS)]
     if os.geteuid() != 0:
         found.append("networks of servers are made by root: run as root, or set bridges.enabled = false")
+    return found
+
+
+def _names(config: Config) -> list[str]:
+    prefix = config.bridges.prefix
+    if _PREFIX.fullmatch(prefix):
+        return []
+    return [
+        f"bridges.prefix is {prefix!r}, but has to be 2 to 6 small letters and digits, a letter first: names of "
+        "interfaces begin with it and have 15 characters at most"
+    ]
+
+
+def _closed(config: Config) -> list[str]:
+    found = []
+    for one in config.bridges.closed:
+        try:
+            ipaddress.ip_network(one)
+        except ValueError as error:
+            found.append(f"bridges.closed has {one!r}, which is no address or prefix: {error}")
     return found
 
 

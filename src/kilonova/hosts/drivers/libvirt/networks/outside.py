@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,10 +29,11 @@ _MOST_LINKS = _LINKS.num_addresses // 2
 
 
 class Outside:
-    def __init__(self, names: Names, directory: Path, interface: str, *, nat: bool) -> None:
+    def __init__(self, names: Names, directory: Path, interface: str, *, nat: bool, closed: Sequence[str]) -> None:
         self._names = names
         self._asked = interface
         self._nat = nat
+        self._closed = closed
         # The floating addresses that this host answers for, across restarts.
         self._file = directory / "floating"
         self._inside: dict[str, str] = {}
@@ -114,12 +116,15 @@ class Outside:
         lines = [f"table ip {table} {{", "}", f"delete table ip {table}"]
         if not interface or not any(map(self.is_wanted, plan.networks)):
             return "\n".join([*lines, ""])
+        closed = ", ".join(self._closed_to_guests(plan))
         floating = sorted({address for network in plan.networks for address, _ in network.floating})
         to_floating = f"ip daddr {{ {', '.join(floating)} }} accept" if floating else ""
         lines += [
             f"table ip {table} {{",
             "    chain forward {",
             "        type filter hook forward priority 0; policy accept;",
+            # Ahead of connections that go on, so that what is closed later ends. Who is there may reach guests.
+            *([f'        iifname "{uplinks}" ct direction original ip daddr {{ {closed} }} drop'] if closed else []),
             f'        iifname "{uplinks}" ct state established,related accept',
             f'        oifname "{uplinks}" ct state established,related accept',
             *([f'        oifname "{uplinks}" {to_floating}'] if floating else []),
@@ -139,6 +144,12 @@ class Outside:
             "}",
         ]
         return "\n".join([*lines, ""])
+
+    def _closed_to_guests(self, plan: NetworkPlan) -> list[str]:
+        """What is the operator's: what settings name, and the hosts that networks are tunnelled to."""
+        named = [*self._closed, *(peer for network in plan.networks for peer in network.peers)]
+        prefixes = [ipaddress.IPv4Network(one, strict=False) for one in named if ":" not in one]
+        return [str(one) for one in ipaddress.collapse_addresses(prefixes)]
 
     async def answer(self, plan: NetworkPlan, interface: str) -> None:
         """Answer for the floating addresses of guests on the outside interface, and for no others any more."""

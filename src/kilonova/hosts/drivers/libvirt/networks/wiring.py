@@ -52,7 +52,7 @@ class Wiring:
         self._names = Names(settings.prefix)
         self._bridges = Bridges(self._names, config.agent.address, settings.vxlan_port)
         self._dhcp = Dhcp(self._names, directory)
-        self._outside = Outside(self._names, directory, settings.outside, nat=settings.nat)
+        self._outside = Outside(self._names, directory, settings.outside, nat=settings.nat, closed=settings.closed)
         self._metadata = MetadataService(self._document, self._take_password)
         self._native: bool | None = None
         self._rules = ""
