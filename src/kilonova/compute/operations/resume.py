@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers, silence
-from kilonova.compute.operations.common import Harmless, server_of
-from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Resume as ResumeGuest
-from kilonova.hosts.messages import Suspend
-from kilonova.operations import Operation, Step
-from kilonova.store import Transaction
-
-STEP = "resume guest"
+from kilonova.compute.operations import halting
+from kilonova.compute.servers import states
+from kilonova.hosts import messages
 
 
-class Resume(Harmless):
+class Resume(halting.Halting):
     kind = "resume"
     action = "resume"
     task_state = "resuming"
-
-    @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return (
-            Step(STEP, forward, undo=back, deadline=1800),
-            Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
-        )
-
-
-async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    await silence.demand(op, server["host"], STEP, ResumeGuest(guest_id=server["id"]))
-
-
-async def back(op: Operation) -> None:
-    server = await server_of(op)
-    await leftovers.reverse(op, server["host"], f"undo {STEP}", Suspend, running=False)
-
-
-async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.ACTIVE, states.RUNNING)
+    verb, opposite = messages.Resume, messages.Suspend
+    after = states.ACTIVE, states.RUNNING
+    steps = halting.steps("resume guest", deadline=1800)

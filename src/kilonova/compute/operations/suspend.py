@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers, silence
-from kilonova.compute.operations.common import Harmless, server_of
-from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Resume
-from kilonova.hosts.messages import Suspend as SuspendGuest
-from kilonova.operations import Operation, Step
-from kilonova.store import Transaction
-
-STEP = "suspend guest"
+from kilonova.compute.operations import halting
+from kilonova.compute.servers import states
+from kilonova.hosts import messages
 
 
-class Suspend(Harmless):
+class Suspend(halting.Halting):
     kind = "suspend"
     action = "suspend"
     task_state = "suspending"
-
-    @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return (
-            Step(STEP, forward, undo=back, deadline=1800),
-            Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
-        )
-
-
-async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    await silence.demand(op, server["host"], STEP, SuspendGuest(guest_id=server["id"]))
-
-
-async def back(op: Operation) -> None:
-    server = await server_of(op)
-    await leftovers.reverse(op, server["host"], f"undo {STEP}", Resume, running=True)
-
-
-async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.SUSPENDED, states.SAVED)
+    verb, opposite = messages.Suspend, messages.Resume
+    after = states.SUSPENDED, states.SAVED
+    steps = halting.steps("suspend guest", deadline=1800)
