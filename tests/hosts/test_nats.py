@@ -214,6 +214,19 @@ def test_parts_that_are_lost_or_mixed_up_make_no_message() -> None:
         list(parts(data, 1024))
 
 
+def test_what_senders_never_end_does_not_fill_the_memory() -> None:
+    joiner = Joiner()
+    for number in ("0", "-1", "65"):
+        for index in range(3):
+            assert joiner.join(b"x", {module.PART: f"endless/{index}/{number}"}) is None
+            assert not joiner.held, "no message has so many parts"
+    for sender in range(100):
+        for index in range(63):
+            joiner.join(b"x", {module.PART: f"{sender}/{index}/64"})
+    assert 0 < joiner.held <= 1024
+    assert joiner.join(b"x", {module.PART: "99/63/64"}) == b"x" * 64, "the newest are kept"
+
+
 def test_who_waits_when_the_broker_goes_is_told_at_once_and_all_connect_again(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()

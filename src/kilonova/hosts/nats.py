@@ -45,7 +45,8 @@ PART = "Kilonova-Part"
 # What is left of the server's limit for subject and headers.
 _ROOM = 1024
 _MOST_PARTS = 64
-_MOST_OPEN = 256
+# What a process holds of messages that have not come whole yet, in parts of all senders together.
+_MOST_HELD = 1024
 NO_RESPONDERS = "503"
 
 
@@ -110,6 +111,11 @@ class Joiner:
     def __init__(self) -> None:
         self._open: dict[str, list[bytes]] = {}
 
+    @property
+    def held(self) -> int:
+        """So many parts wait for others."""
+        return sum(map(len, self._open.values()))
+
     def join(self, data: bytes, headers: Mapping[str, str] | None) -> bytes | None:
         """The whole, once it is there."""
         label = (headers or {}).get(PART)
@@ -121,13 +127,13 @@ class Joiner:
         except ValueError:
             return None
         held = self._open.setdefault(identity, [])
-        if index != len(held) or number > _MOST_PARTS:
+        if index != len(held) or not index < number <= _MOST_PARTS:
             self._open.pop(identity)
             return None
         held.append(data)
         if len(held) == number:
             return b"".join(self._open.pop(identity))
-        while len(self._open) > _MOST_OPEN:
+        while self.held > _MOST_HELD:
             self._open.pop(next(iter(self._open)))
         return None
 
