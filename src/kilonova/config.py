@@ -62,12 +62,14 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
     """Volumes: of the built-in service, or with `url` (without a version) of a Cinder that trusts the same identity
     service. The built-in one copies `copies` volumes at a time, and its quotas are those of the section `volume_quota`.
     Hosts with real guests reach its volumes by NBD at `nbd_address` and `nbd_port` (0: any free one).
+    It keeps the messages that say why something failed for `message_days`.
     """
 
     url: str = ""
     copies: int = 4
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0
+    message_days: float = 30.0
 
 
 class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):

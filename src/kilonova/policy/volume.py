@@ -111,6 +111,12 @@ RULES: tuple[Rule, ...] = (
         ("list_manageable", ADMIN, "List volumes that are not managed."),
     ),
     *rules(
+        "message:",
+        ("get", READER_OR_ADMIN, "Show a message that says why something failed."),
+        ("get_all", READER_OR_ADMIN, "List messages."),
+        ("delete", MEMBER_OR_ADMIN, "Delete a message."),
+    ),
+    *rules(
         "",
         ("limits_extension:used_limits", READER_OR_ADMIN, "See what is used of the limits."),
         ("scheduler_extension:scheduler_stats:get_pools", ADMIN, "List the pools of back ends."),

@@ -20,6 +20,7 @@ NOUNS = (
     "snapshots.metadata",
     "attachments.api",
     "transfers.api",
+    "messages.api",
     "quotas.api",
     "services.api",
 )

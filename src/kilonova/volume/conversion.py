@@ -40,7 +40,11 @@ _VMDK_PARENT = b"parentFileNameHint"
 
 
 class Unacceptable(Exception):
-    """The content cannot become a volume, or a volume not such an image."""
+    """The content cannot become a volume, or a volume not such an image. `details` are not for users."""
+
+    def __init__(self, message: str, details: str | None = None) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 def check_format(disk_format: str | None, container_format: str | None) -> None:
@@ -128,7 +132,11 @@ async def _run(*args: str) -> bytes:
             await process.wait()
     if process.returncode:
         words = errors.decode(errors="replace").strip().splitlines()
-        raise Unacceptable(f"{PROGRAM} {args[0]} failed: {words[-1] if words else process.returncode}")
+        # Its own words name files, also such as the content would have it read.
+        raise Unacceptable(
+            "the disk is broken, or of a kind that cannot be converted",
+            f"{PROGRAM} {args[0]} failed: {words[-1] if words else process.returncode}",
+        )
     return output
 
 

@@ -38,6 +38,7 @@ OFFERED = {
         *("availability_zone", "consumes_quota", "created_at", "updated_at"),
     ),
     "attachment": ("volume_id", "status", "instance_id", "attach_status"),
+    "message": ("resource_uuid", "resource_type", "event_id", "request_id", "message_level"),
 }
 # Filters that came with a version; below it the key is one of those that mean nothing.
 _SINCE = {
@@ -57,7 +58,12 @@ def everywhere(ctx: Context, rule: str) -> bool:
     asked = ctx.query_one("all_tenants", "0") or "1"
     if asked.lower() not in ("0", "1", "true", "false", "yes", "no", "on", "off", "t", "f", "y", "n"):
         raise BadRequest(f"Invalid input received: all_tenants param with value {asked[:80]!r} is invalid.")
-    return is_true(asked) and ctx.may(rule, {"project_id": None, "user_id": None})
+    return is_true(asked) and sees_all(ctx, rule)
+
+
+def sees_all(ctx: Context, rule: str) -> bool:
+    """Whether the rule lets the caller see things of all projects."""
+    return ctx.may(rule, {"project_id": None, "user_id": None})
 
 
 def add(ctx: Context, conditions: Conditions, filters: Mapping[str, Filter], opened: Collection[str]) -> None:

@@ -35,10 +35,14 @@ class Listing:
     offered: Collection[str]
     """The filters that are for everybody."""
 
+    def is_everywhere(self, ctx: Context) -> bool:
+        """Whether things of all projects are listed."""
+        return filters.everywhere(ctx, self.show)
+
     def conditions(self, ctx: Context, known: Filters) -> Conditions:
         """What the query asks for, of what the caller may see."""
         conditions = Conditions()
-        if not filters.everywhere(ctx, self.show):
+        if not self.is_everywhere(ctx):
             conditions.add("project_id = ?", ctx.token.project_id or "")
         filters.add(ctx, conditions, known, self.offered)
         return conditions

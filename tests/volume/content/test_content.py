@@ -276,6 +276,22 @@ def test_images_that_cannot_be_volumes_are_refused(sqlite_url: str, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("qemu")
+def test_the_reason_names_no_file(sqlite_url: str) -> None:
+    """What qemu-img says of a broken disk does; users read other words, operators those."""
+    broken = b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(12) + (99).to_bytes(4, "big") + bytes(200)
+
+    async def scene(cloud: VolumeCloud) -> None:
+        volume_id = await make(cloud, "error", imageRef=await image(cloud, broken, disk_format="qcow2"))
+        (told,) = (await cloud.get(f"/messages?resource_uuid={volume_id}")).json()["messages"]
+        assert "the disk is broken" in told["user_message"]
+        assert "/" not in told["user_message"]
+        kept = await cloud.db.fetch_value("SELECT error FROM operations WHERE state = 'failed'")
+        assert "qemu-img info failed" in str(kept)
+
+    play(sqlite_url, scene)
+
+
+@pytest.mark.usefixtures("qemu")
 def test_no_other_file_is_read_even_by_disks_that_look_whole(tmp_path: Path) -> None:
     for name, disk in (
         ("backed", qcow2(tmp_path, "-b", "/dev/null", "-F", "raw")),

@@ -211,7 +211,7 @@ def test_users_can_see_which_filters_there_are(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             offered = (await c.get("/resource_filters")).json()["resource_filters"]
-            assert {each["resource"] for each in offered} == {"volume", "snapshot", "attachment"}
+            assert {each["resource"] for each in offered} == {"volume", "snapshot", "attachment", "message"}
             (volume,) = (await c.get("/resource_filters?resource=volume")).json()["resource_filters"]
             assert "bootable" in volume["filters"]
             # What is offered is not refused.

@@ -9,10 +9,12 @@ import asyncio
 import importlib
 import logging
 import pkgutil
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from kilonova.store import StoreError
+from kilonova.volume import duties as volume_duties
 
 if TYPE_CHECKING:
     from kilonova.services import Services
@@ -21,7 +23,12 @@ log = logging.getLogger(__name__)
 
 
 def duties() -> list[ModuleType]:
-    return [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    """Those of the built-in volume service too: it has no workers of its own."""
+    packages = (sys.modules[__name__], volume_duties)
+    found = [
+        (package.__name__, module.name) for package in packages for module in pkgutil.iter_modules(package.__path__)
+    ]
+    return [importlib.import_module(f"{package}.{name}") for package, name in found]
 
 
 async def attend(services: Services) -> None:

@@ -458,6 +458,28 @@ CREATE TABLE user_quotas (
     CONSTRAINT pk_user_quotas PRIMARY KEY (project_id, user_id, resource)
 );
 
+CREATE TABLE volume_messages (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    level TEXT NOT NULL,
+    resource_type TEXT NOT NULL,
+    resource_id TEXT NOT NULL,
+    text TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    expires_at DOUBLE NOT NULL,
+    CONSTRAINT pk_volume_messages PRIMARY KEY (id)
+);
+
+CREATE INDEX volume_messages_created ON volume_messages (created_at, id);
+
+CREATE INDEX volume_messages_expires ON volume_messages (expires_at);
+
+CREATE INDEX volume_messages_project ON volume_messages (project_id, created_at, id);
+
+CREATE INDEX volume_messages_resource ON volume_messages (resource_id, created_at);
+
 CREATE TABLE volume_quota_classes (
     class_name TEXT NOT NULL,
     resource TEXT NOT NULL,

@@ -171,6 +171,26 @@ volume_quota_classes = Table(
     number("hard_limit"),
 )
 
+# Why something failed, in words for users. They outlive what they are about.
+volume_messages = Table(
+    "volume_messages",
+    metadata,
+    ident(),
+    string("project_id"),
+    string("event_id"),
+    string("level"),
+    string("resource_type"),
+    string("resource_id"),
+    string("text"),
+    string("request_id"),
+    moment("created_at"),
+    moment("expires_at"),
+    Index("volume_messages_project", "project_id", "created_at", "id"),
+    Index("volume_messages_created", "created_at", "id"),
+    Index("volume_messages_resource", "resource_id", "created_at"),
+    Index("volume_messages_expires", "expires_at"),
+)
+
 # What operators said of the parts of the service; those of which they said nothing are enabled.
 volume_services = Table(
     "volume_services",

@@ -130,7 +130,7 @@ async def explained(op: Operation) -> AsyncIterator[None]:
     except Waiting as error:
         raise Passing(str(error)) from error
     except (TooBig, Unacceptable) as error:
-        raise Failed(f"The content could not be written: {error}.") from error
+        raise Failed(f"The content could not be written: {error}.", fault=getattr(error, "details", None)) from error
     except ImageError as error:
         raise Failed(f"The image service refused: {error}") from error
     except FileNotFoundError as error:

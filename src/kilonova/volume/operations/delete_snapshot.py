@@ -5,6 +5,7 @@ from __future__ import annotations
 from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations.common import LANE, explained, files_of
 
 
@@ -28,6 +29,7 @@ class DeleteSnapshot(Operation):
             self.params["snapshot_id"],
             clock.now(),
         )
+        await messages.tell(tx, self, messages.DELETE_SNAPSHOT, self.params["snapshot_id"], error)
 
 
 async def remove(op: Operation) -> None:

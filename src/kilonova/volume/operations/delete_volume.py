@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations.common import LANE, explained, files_of
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
@@ -27,6 +28,7 @@ class DeleteVolume(Operation):
     async def failed(self, tx: Transaction, error: Failed) -> None:
         volume_id = self.params["volume_id"]
         await model.set_status(tx, volume_id, states.ERROR_DELETING)
+        await messages.tell(tx, self, messages.DELETE_VOLUME, volume_id, error)
         if self.params.get("cascade"):
             await snapshots.set_status_of(tx, volume_id, snapshots.ERROR_DELETING)
 

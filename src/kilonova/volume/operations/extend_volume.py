@@ -7,6 +7,7 @@ from pathlib import Path
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 from kilonova.volume.files import GIB, in_thread, resize
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations.common import COPY_SECONDS, LANE, apart, explained, files_of, volume_of
 from kilonova.volume.operations.tell_compute import EXTENDED, begin_telling
 from kilonova.volume.volumes import model
@@ -40,6 +41,7 @@ class ExtendVolume(Operation):
         volume_id = self.params["volume_id"]
         await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, self.params["before"])
         await model.leave(tx, volume_id, ACTION, ok=False)
+        await messages.tell(tx, self, messages.EXTEND, volume_id, error)
 
 
 async def grow(op: Operation) -> None:

@@ -9,6 +9,7 @@ import orjson
 from kilonova import clock
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations import content
 from kilonova.volume.operations.common import COPY_SECONDS, LANE, clear_all, snapshot_of
 
@@ -35,6 +36,7 @@ class MakeSnapshot(Operation):
             self.params["snapshot_id"],
             clock.now(),
         )
+        await messages.tell(tx, self, messages.CREATE_SNAPSHOT, self.params["snapshot_id"], error)
 
 
 async def copy(op: Operation) -> dict[str, Any]:

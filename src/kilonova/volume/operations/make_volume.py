@@ -6,9 +6,11 @@ from typing import Any
 
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations import content, replacing
 from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
+from kilonova.volume.types import demands
 from kilonova.volume.volumes import model, states
 
 ACTION = "create"
@@ -30,10 +32,13 @@ class MakeVolume(Operation):
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         await model.leave(tx, self.params["volume_id"], ACTION, ok=False)
+        act = messages.SCHEDULE if demands.is_unmet(error) else messages.CREATE
+        await messages.tell(tx, self, act, self.params["volume_id"], error)
 
 
 async def write(op: Operation) -> dict[str, Any]:
     volume = await volume_of(op)
+    await demands.check(op.db, volume["type_id"])
     source: content.Source = op.params["source"]
     if source and "image" in source:
         async with op.db.transaction() as tx:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Transaction
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations import replacing
 from kilonova.volume.operations.common import COPY_SECONDS, LANE, volume_of
 from kilonova.volume.operations.replacing import WRITE
@@ -38,6 +39,7 @@ class ReimageVolume(Operation):
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         await model.leave(tx, self.params["volume_id"], ACTION, ok=False)
+        await messages.tell(tx, self, messages.REIMAGE, self.params["volume_id"], error)
         await begin_telling(tx, self, REIMAGED, ok=False)
 
 

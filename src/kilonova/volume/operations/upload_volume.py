@@ -13,6 +13,7 @@ from kilonova.operations import Failed, Operation, Passing, Step
 from kilonova.store import Row, Transaction
 from kilonova.volume import conversion
 from kilonova.volume.files import BLOCK, in_thread, turn
+from kilonova.volume.messages import model as messages
 from kilonova.volume.operations import content
 from kilonova.volume.operations.common import (
     COPY_SECONDS,
@@ -51,6 +52,7 @@ class UploadVolume(Operation):
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         await model.leave(tx, self.params["volume_id"], ACTION, ok=False)
+        await messages.tell(tx, self, messages.UPLOAD, self.params["volume_id"], error)
 
 
 async def make_image(images: ImageClient, image: dict[str, Any], token: str) -> None:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova import __version__, clock
+from kilonova import clock
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
 from kilonova.http.pieces import is_true
 from kilonova.volume.api import api
-from kilonova.volume.backend import BACKEND, POOL
+from kilonova.volume.backend import ABILITIES, BACKEND, IDENTITY, POOL
 from kilonova.volume.services import model, schemas
-
-_BACK_END = {
-    "vendor_name": "Kilonova",
-    "volume_backend_name": BACKEND.partition("@")[2],
-    "storage_protocol": "kilonova_file",
-    "driver_version": __version__,
-}
 
 
 @api.route(
@@ -41,7 +34,7 @@ async def show(ctx: Context, host: str) -> Answer:
         raise NotFound(f"Service {host} could not be found.")
     return Answer(
         {
-            **_BACK_END,
+            **IDENTITY,
             "namespace": f"OS::Storage::Capabilities::{BACKEND}",
             "pool_name": POOL.partition("#")[2],
             "description": None,
@@ -61,17 +54,14 @@ async def _capabilities(ctx: Context) -> dict[str, Any]:
     rows = await model.amounts(ctx.db)
     total, free = await model.capacity(ctx.services.config.data_dir)
     return {
-        **_BACK_END,
+        **IDENTITY,
         "total_capacity_gb": total,
         "free_capacity_gb": free,
         "allocated_capacity_gb": sum(int(row["volume_gb"]) for row in rows),
         "provisioned_capacity_gb": sum(int(row["volume_gb"]) + int(row["snapshot_gb"]) for row in rows),
         "total_volumes": sum(int(row["volumes"]) for row in rows),
         "reserved_percentage": 0,
-        "thin_provisioning_support": True,
-        "multiattach": True,
-        "online_extend_support": True,
-        "QoS_support": False,
+        **ABILITIES,
         "backend_state": "up",
         "timestamp": clock.iso_micro(ctx.now),
     }

@@ -1,4 +1,6 @@
-"""What real guests bring: tags of servers, links to their consoles, locks, deletes to undo, hosts with networks."""
+"""What real guests bring: tags of servers, links to their consoles, locks, deletes to undo, hosts with networks;
+and why volumes failed.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("server_id", "tag", name=op.f("pk_server_tags")),
     )
     op.create_index("server_tags_tag", "server_tags", ["tag", "server_id"], unique=False)
+
+    op.create_table(
+        "volume_messages",
+        sa.Column("id", TEXT, nullable=False),
+        sa.Column("project_id", TEXT, nullable=False),
+        sa.Column("event_id", TEXT, nullable=False),
+        sa.Column("level", TEXT, nullable=False),
+        sa.Column("resource_type", TEXT, nullable=False),
+        sa.Column("resource_id", TEXT, nullable=False),
+        sa.Column("text", TEXT, nullable=False),
+        sa.Column("request_id", TEXT, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_volume_messages")),
+    )
+    op.create_index("volume_messages_created", "volume_messages", ["created_at", "id"], unique=False)
+    op.create_index("volume_messages_expires", "volume_messages", ["expires_at"], unique=False)
+    op.create_index("volume_messages_project", "volume_messages", ["project_id", "created_at", "id"], unique=False)
+    op.create_index("volume_messages_resource", "volume_messages", ["resource_id", "created_at"], unique=False)
 
     op.add_column("servers", sa.Column("soft_deleted_at", sa.Double(), nullable=True))
     op.add_column("servers", sa.Column("locked_by", TEXT, nullable=True))

@@ -1,0 +1,1 @@
+"""Why something failed, in words for users."""

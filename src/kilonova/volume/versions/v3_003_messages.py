@@ -1,0 +1,13 @@
+"""Messages say why something failed."""
+
+from kilonova.http.versions import Microversion, route
+
+version = Microversion(
+    "3.3",
+    __doc__,
+    [
+        route("GET", "/messages").begins(),
+        route("GET", "/messages/{message_id}").begins(),
+        route("DELETE", "/messages/{message_id}").begins(),
+    ],
+)

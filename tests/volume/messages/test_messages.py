@@ -1,0 +1,239 @@
+"""Messages: whatever fails is told to the project that it belongs to, in words for users, for a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova import clock
+from kilonova.compute.duties import duties
+from kilonova.ids import new_id
+from kilonova.store import Database
+from kilonova.volume.duties import expire_messages
+from kilonova.volume.files import VolumeFiles
+from tests.support import run
+from tests.support.cloud import DEMO, OTHER, fault
+from tests.support.proves import proves
+from tests.volume.content.test_content import act, all_ended, image, make, path_of, play, snapshot
+from tests.volume.operations.worlds import IMAGE
+from tests.volume.support import VolumeCloud, put_volume, volume_cloud
+
+FIELDS = {
+    *("id", "event_id", "message_level", "resource_type", "resource_uuid", "user_message", "request_id"),
+    *("created_at", "guaranteed_until", "links"),
+}
+TOLD = {
+    "event_id": "VOLUME_VOLUME_101_004",
+    "level": "ERROR",
+    "resource_type": "VOLUME",
+    "text": "create volume: no.",
+    "request_id": "req-1",
+    "created_at": 1.0,
+    "expires_at": 2.0,
+}
+
+
+async def put_message(db: Database, **values: Any) -> str:
+    row = {"id": new_id(), "project_id": DEMO, "resource_id": new_id(), **TOLD, **values}
+    marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
+    async with db.transaction() as tx:
+        await tx.execute(f"INSERT INTO volume_messages ({', '.join(row)}) VALUES ({marks})", *row.values())
+    return str(row["id"])
+
+
+async def messages(c: VolumeCloud, query: str = "", **options: Any) -> list[dict[str, Any]]:
+    answer = await c.get(f"/messages{query}", **options)
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+async def told_of(c: VolumeCloud, ident: str) -> dict[str, Any]:
+    """The one message about it."""
+    (found,) = await messages(c, f"?resource_uuid={ident}")
+    return found
+
+
+@proves("GET /volume/messages", "GET /volume/messages/{message_id}", "DELETE /volume/messages/{message_id}")
+def test_listed_shown_and_deleted(database_url: str) -> None:
+    async def scene(c: VolumeCloud) -> None:
+        volume_id = await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2"))
+        (listed,) = await messages(c)
+        assert set(listed) == FIELDS
+        assert listed["user_message"] == (
+            "create volume: The content could not be written: the content is not qcow2, as its disk format says."
+        )
+        assert (listed["resource_type"], listed["resource_uuid"]) == ("VOLUME", volume_id)
+        assert (listed["message_level"], listed["event_id"]) == ("ERROR", "VOLUME_VOLUME_101_004")
+        assert listed["request_id"].startswith("req-")
+        kept = clock.parse(listed["guaranteed_until"]) - clock.parse(listed["created_at"])
+        assert kept == pytest.approx(30 * 86400)
+        path = f"/messages/{listed['id']}"
+        assert listed["links"][0]["href"].endswith(path)
+        assert await c.item(path) == listed
+        # It outlives the volume.
+        await c.delete(f"/volumes/{volume_id}")
+        await c.gone(f"/volumes/{volume_id}")
+        assert (await c.delete(path)).status == 204
+        assert fault(await c.get(path)) == (404, "itemNotFound", f"Message {listed['id']} could not be found.")
+        assert (await c.delete(path)).status == 404
+        assert await messages(c) == []
+
+    play(database_url, scene)
+
+
+def test_those_of_others_are_not_seen(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            own, others = await put_message(c.db), await put_message(c.db, project_id=OTHER)
+            assert [each["id"] for each in await messages(c)] == [own]
+            assert [each["id"] for each in await messages(c, "?all_tenants=1")] == [own]
+            assert [each["id"] for each in await messages(c, f"?project_id={OTHER}", version="3.30")] == [own]
+            assert (await c.get(f"/messages?project_id={OTHER}")).status == 400
+            for method in ("GET", "DELETE"):
+                assert (await c.request(method, f"/messages/{others}")).status == 404
+            assert (await c.get(f"/messages/{own}", as_="reader")).status == 200
+            assert (await c.delete(f"/messages/{own}", as_="reader")).status == 403
+            # Administrators see their own, all, or those of one project.
+            assert await messages(c, as_="admin") == []
+            assert len(await messages(c, "?all_tenants=1", as_="admin")) == 2
+            assert [each["id"] for each in await messages(c, f"?project_id={OTHER}", as_="admin")] == [others]
+            assert (await c.delete(f"/messages/{others}", as_="admin")).status == 204
+
+    run(scenario())
+
+
+def test_filtered_sorted_and_paged(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            ids = [await put_message(c.db, created_at=float(at), request_id=f"req-{at}") for at in range(3)]
+            wanted = await c.item(f"/messages/{ids[1]}")
+            for key in ("resource_uuid", "request_id"):
+                assert await messages(c, f"?{key}={wanted[key]}") == [wanted]
+            for key in ("resource_type", "event_id", "message_level"):
+                assert len(await messages(c, f"?{key}={wanted[key]}")) == 3
+                assert await messages(c, f"?{key}=x") == []
+            assert [each["id"] for each in await messages(c)] == ids[::-1]
+            assert [each["id"] for each in await messages(c, "?sort=created_at:asc")] == ids
+            page = (await c.get("/messages?limit=2&sort_key=request_id&sort_dir=asc")).json()
+            assert [each["id"] for each in page["messages"]] == ids[:2]
+            assert f"marker={ids[1]}" in page["messages_links"][0]["href"]
+            assert [each["id"] for each in await messages(c, f"?marker={ids[1]}&sort=request_id:asc")] == ids[2:]
+            assert (await c.get(f"/messages?marker={new_id()}")).status == 404
+            assert (await c.get("/messages?sort=text")).status == 400
+            assert (await c.get("/messages?colour=blue")).status == 400
+            # A version that knows none of this gives all.
+            old = await messages(c, f"?limit=1&request_id=req-1&marker={new_id()}", version="3.4")
+            assert [each["id"] for each in old] == ids[::-1]
+            assert (await c.get("/messages", version="3.2")).status == 404
+            assert (await c.get(f"/messages/{ids[0]}", version="3.2")).status == 404
+
+    run(scenario())
+
+
+def test_they_go_when_their_time_is_over(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            await put_message(c.db)
+            kept = await put_message(c.db, expires_at=clock.now() + 60)
+            await expire_messages.run(c.services)
+            assert [each["id"] for each in await messages(c)] == [kept]
+
+    assert expire_messages in duties()
+    run(scenario())
+
+
+def test_the_time_is_configured(sqlite_url: str) -> None:
+    async def scene(c: VolumeCloud) -> None:
+        told = await told_of(c, await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2")))
+        assert clock.parse(told["guaranteed_until"]) - clock.parse(told["created_at"]) == pytest.approx(43200)
+
+    play(sqlite_url, scene, volume__message_days=0.5)
+
+
+def test_whatever_fails_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*args: Any) -> None:
+        raise RuntimeError("/secret/place")
+
+    async def scene(c: VolumeCloud) -> None:
+        volume_id = await make(c)
+        kept = await snapshot(c, volume_id)
+        (await path_of(c, volume_id)).unlink()
+        made = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id}})
+        failed = made.json()["snapshot"]["id"]
+        await c.until(f"/snapshots/{failed}", lambda one: one["status"] == "error")
+        told = await told_of(c, failed)
+        assert (told["resource_type"], told["event_id"]) == ("VOLUME_SNAPSHOT", "VOLUME_VOLUME_SNAPSHOT_107_004")
+        assert told["user_message"] == "create snapshot: The content of the volume is missing."
+        await c.delete(f"/snapshots/{failed}")
+        await c.gone(f"/snapshots/{failed}")
+
+        for action, words, keys in (
+            ("os-volume_upload_image", "copy volume to image: ", {"image_name": "u"}),
+            ("os-extend", "extend volume: ", {"new_size": 2}),
+        ):
+            await act(c, volume_id, action, **keys)
+            await all_ended(c)
+            assert (await messages(c))[0]["user_message"] == f"{words}The content of the volume is missing."
+            await c.post(f"/volumes/{volume_id}/action", {"os-reset_status": {"status": "available"}}, as_="admin")
+        await act(c, volume_id, "os-reimage", image_id=await image(c, IMAGE, disk_format="qcow2"))
+        assert "is not qcow2" in (await messages(c))[0]["user_message"]
+        await c.post(f"/volumes/{volume_id}/action", {"os-reset_status": {"status": "available"}}, as_="admin")
+        next(VolumeFiles.of(c.services.config).root.rglob(f"{kept}.*")).unlink()
+        await act(c, volume_id, "revert", snapshot_id=kept)
+        assert (await messages(c))[0]["user_message"].startswith("revert volume to snapshot: ")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(VolumeFiles, "remove", broken)
+            await c.delete(f"/snapshots/{kept}")
+            await c.until(f"/snapshots/{kept}", lambda one: one["status"] == "error_deleting")
+            assert (await told_of(c, kept))["event_id"] == "VOLUME_VOLUME_SNAPSHOT_108_001"
+            other = await put_volume(c.db)
+            await c.delete(f"/volumes/{other}")
+            await c.until(f"/volumes/{other}", lambda one: one["status"] == "error_deleting")
+            told = await told_of(c, other)
+        assert told["user_message"] == "delete volume: Unexpected RuntimeError in step 'remove content'"
+        # What went well is not worth a message.
+        fine = await make(c)
+        assert await messages(c, f"?resource_uuid={fine}") == []
+
+    play(database_url, scene)
+
+
+def test_it_is_told_to_whom_the_volume_belongs(sqlite_url: str) -> None:
+    async def scene(c: VolumeCloud) -> None:
+        volume_id = await put_volume(c.db, project_id=OTHER)
+        asked = {"os-extend": {"new_size": 2}}
+        assert (await c.post(f"/volumes/{volume_id}/action", asked, as_="admin")).status == 202
+        await all_ended(c)
+        assert await messages(c, as_="admin") == []
+        assert [each["resource_uuid"] for each in await messages(c, as_="other")] == [volume_id]
+
+    play(sqlite_url, scene)
+
+
+@pytest.mark.parametrize(
+    "specs, met",
+    [
+        ({"storage_protocol": "iSCSI"}, False),
+        ({"capabilities:vendor_name": "Nobody"}, False),
+        ({"replication_enabled": "<is> True"}, False),
+        ({"storage_protocol": "<or> iSCSI <or> kilonova_file", "vendor_name": "Kilonova"}, True),
+        ({"multiattach": "<is> True", "replication_enabled": "<is> False", "RESKEY:availability_zones": "x"}, True),
+    ],
+)
+def test_a_type_that_no_back_end_can_be(sqlite_url: str, specs: dict[str, str], met: bool) -> None:
+    async def scene(c: VolumeCloud) -> None:
+        kind = {"volume_type": {"name": "odd", "extra_specs": specs}}
+        assert (await c.post("/types", kind, as_="admin")).status == 200
+        volume_id = await make(c, "available" if met else "error", volume_type="odd")
+        if not met:
+            told = await told_of(c, volume_id)
+            assert told["event_id"] == "VOLUME_VOLUME_001_002"
+            assert told["user_message"] == (
+                "schedule allocate volume: Could not find any available weighted backend: there is none of the kind"
+                " that type odd asks for."
+            )
+
+    play(sqlite_url, scene)
