@@ -61,7 +61,8 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 class Volume(msgspec.Struct, forbid_unknown_fields=True):
     """Volumes: of the built-in service, or with `url` (without a version) of a Cinder that trusts the same identity
     service. The built-in one copies `copies` volumes at a time, and its quotas are those of the section `volume_quota`.
-    Hosts with real guests reach its volumes by NBD at `nbd_address` and `nbd_port` (0: any free one).
+    Hosts with real guests reach its volumes by NBD at `nbd_address` and `nbd_port` (0: any free one); with `nbd_tls`,
+    a directory with `ca-cert.pem`, `server-cert.pem` and `server-key.pem`, by TLS and with certificates of their own.
     It keeps the messages that say why something failed for `message_days`.
     """
 
@@ -69,6 +70,7 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
     copies: int = 4
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0
+    nbd_tls: str = ""
     message_days: float = 30.0
 
 
@@ -159,8 +161,9 @@ class Messaging(msgspec.Struct, forbid_unknown_fields=True):
 
 class Agent(msgspec.Struct, forbid_unknown_fields=True):
     """The agent of one host: its name (empty: the machine's), the address by which other hosts reach it, where the
-    image service is, where other agents fetch disks that move, and the secret that they share for that. Guests' data
-    lie in `instances`; empty is `instances` in the data directory.
+    image service is, where other agents fetch disks that move, and the secret that they share for that. With the files
+    of an authority, a certificate and its key they fetch them by TLS, and both prove who they are. Guests' data lie in
+    `instances`; empty is `instances` in the data directory.
     """
 
     host: str = ""
@@ -168,13 +171,17 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True):
     image_url: str = ""
     disk_port: int = 0
     disk_secret: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
     instances: str = ""
 
 
 class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     """Real guests. `migration_uri` is how other hosts reach this libvirt (`{address}` is the agent's address), and
-    `migration_address` where guests come in. `force_complete`: by `pause` or `postcopy`. `reserved_*` is what guests
-    do not get; images that no guest has used for `image_cache_seconds` go.
+    `migration_address` where guests come in. `migration_tls`: guests come and go by TLS alone. `nbd_tls`: volumes can
+    be reached by TLS. For both libvirt's `qemu.conf` says where the certificates are. `force_complete`: by `pause` or
+    `postcopy`. `reserved_*` is what guests do not get; images that no guest has used for `image_cache_seconds` go.
     """
 
     uri: str = "qemu:///system"
@@ -187,6 +194,8 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     migration_address: str = ""
     migration_mb_per_second: int = 0
     migration_downtime_ms: int = 500
+    migration_tls: bool = False
+    nbd_tls: bool = False
     auto_converge: bool = True
     force_complete: Literal["pause", "postcopy"] = "pause"
     vnc_listen: str = "127.0.0.1"

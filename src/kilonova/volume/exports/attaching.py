@@ -10,7 +10,7 @@ from kilonova.http import Context
 from kilonova.http.errors import Unavailable
 from kilonova.store import Row
 from kilonova.volume.exports.daemon import DaemonError
-from kilonova.volume.exports.keeper import DRIVER, WISH, Keeper, is_export, new_name
+from kilonova.volume.exports.keeper import DRIVER, TLS, WISH, Keeper, Unlike, is_export, new_name
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,12 @@ async def address_for(ctx: Context, connector: Way) -> Way | None:
         return None
     try:
         host, port = await keeper_of(ctx).address()
+        secure = await keeper_of(ctx).is_secure()
+    except Unlike as error:
+        raise Unavailable(f"The volume cannot be exported: {error}.") from error
     except DaemonError as error:
         raise _unavailable(error) from error
-    return {"host": host, "port": port}
+    return {"host": host, "port": port, **({TLS: True} if secure else {})}
 
 
 def way(address: Way, attachment_id: str) -> Way:

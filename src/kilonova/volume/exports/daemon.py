@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from kilonova.volume.exports.credentials import Credentials, Unusable, is_ident
 from kilonova.volume.files import in_thread
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _LAST_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
 # struct flock, to ask who holds a lock.
 _FLOCK = struct.Struct("hhqqi4x")
-_LOCK, _SOCKET, _PID, _ADDRESS = "lock", "socket", "pid", "address"
+_LOCK, _SOCKET, _PID, _ADDRESS, _TLS = "lock", "socket", "pid", "address", "tls"
 
 
 class DaemonError(Exception):
@@ -58,16 +59,27 @@ class Address(NamedTuple):
 
 
 class Daemon:
-    """In a directory: the lock, the daemon's socket and process id, and the address where it listens."""
+    """In a directory: the lock, the daemon's socket and process id, and the address where it listens.
 
-    def __init__(self, directory: Path, host: str, port: int) -> None:
+    `tls` is the directory with its certificates; without one it asks nobody who he is.
+    """
+
+    def __init__(self, directory: Path, host: str, port: int, tls: Path | None = None) -> None:
         self.directory = directory
         self._host = host
         self._port = port
+        self._tls = tls
 
     @classmethod
     def of(cls, config: Config) -> Daemon:
-        return cls(config.data_dir / "exports", config.volume.nbd_address, config.volume.nbd_port)
+        volume = config.volume
+        tls = Path(volume.nbd_tls).absolute() if volume.nbd_tls else None
+        return cls(config.data_dir / "exports", volume.nbd_address, volume.nbd_port, tls)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it shall speak TLS."""
+        return self._tls is not None
 
     @property
     def was_used(self) -> bool:
@@ -99,20 +111,60 @@ class Daemon:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     @asynccontextmanager
-    async def session(self, *, start: bool) -> AsyncIterator[Session | None]:
-        """One's turn with the daemon; None if it does not run and shall not be started. Raises DaemonError."""
+    async def session(
+        self, *, start: bool, secure: bool | None = None, renew: bool = False
+    ) -> AsyncIterator[Session | None]:
+        """One's turn with the daemon; None if it does not run and shall not be started. Raises DaemonError.
+
+        `secure`: with TLS or without, whatever is configured; one that runs otherwise is replaced if it shall be
+        started. With `renew` so is one whose certificates are not those of now.
+        """
         async with self._turn():
             client = await self._reach()
+            if client is not None and start and not await self._is_kept(client, secure, renew):
+                client = None
             if client is None:
                 if not start:
                     yield None
                     return
-                await self._start()
+                await self._start(self.is_secure if secure is None else secure)
                 client = await self._connect()
             try:
                 yield Session(client)
             finally:
                 await _disconnect(client)
+
+    async def _is_kept(self, client: QMPClient, secure: bool | None, renew: bool) -> bool:
+        """If not, it has ended. Clients wait, and come back to the next one."""
+        kept = False
+        try:
+            kept = not await self._is_other(Session(client), secure, renew)
+            if not kept:
+                log.info("%s is replaced by one with other certificates", PROGRAM)
+                await Session(client).quit()
+        finally:
+            if not kept:
+                await _disconnect(client)
+        async with asyncio.timeout(_SECONDS):
+            while not kept and self.is_alive():
+                await asyncio.sleep(_LOOK_SECONDS)
+        return kept
+
+    async def _is_other(self, session: Session, secure: bool | None, renew: bool) -> bool:
+        """A copy is not broken off for new certificates: those come with the next daemon."""
+        if secure is None:
+            return False
+        found = await session.credentials()
+        if bool(found) is not secure:
+            return True
+        if not (secure and renew) or self._tls is None:
+            return False
+        try:
+            known = await in_thread(Credentials.read, self._tls)
+        except Unusable as error:
+            log.error("volumes are exported with the certificates of before: %s", error)
+            return False
+        return found != known.ident and not await session.do("query-jobs")
 
     async def _reach(self) -> QMPClient | None:
         """None: it does not run, or was dying as we came."""
@@ -162,16 +214,22 @@ class Daemon:
             raise
         return client
 
-    async def _start(self) -> None:
+    async def _start(self, secure: bool) -> None:
         if shutil.which(PROGRAM) is None:
             raise DaemonError(f"{PROGRAM} is not installed")
         address = self.address()
         server = {"addr": {"type": "inet", "host": address.host, "port": str(address.port)}, "max-connections": 0}
+        known = await in_thread(self._credentials) if secure else None
+        objects = []
+        if known is not None:
+            objects = ["--object", orjson.dumps(known.options).decode()]
+            server["tls-creds"] = known.ident
         # Paths of sockets are short by nature: it starts in the directory.
         (self.directory / _SOCKET).unlink(missing_ok=True)
         command = [
             PROGRAM,
             *("--chardev", f"socket,id=control,path={_SOCKET},server=on,wait=off", "--monitor", "chardev=control"),
+            *objects,
             *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", str(self.directory / _PID), "--daemonize"),
         ]
         # In a thread: a daemon must not inherit what loops have open for their own children.
@@ -182,7 +240,20 @@ class Daemon:
             words = done.stderr.decode(errors="replace").strip().splitlines()
             raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else done.returncode}")
         self._lift_limit()
-        log.info("volumes are exported at %s port %d", address.host, address.port)
+        log.info("volumes are exported at %s port %d%s", address.host, address.port, " with TLS" if secure else "")
+
+    def _credentials(self) -> Credentials:
+        """Those of before where none are configured any more: some clients still want them."""
+        remembered = self.directory / _TLS
+        try:
+            directory = self._tls or Path(remembered.read_text())
+            found = Credentials.read(directory)
+        except FileNotFoundError:
+            raise DaemonError("attachments were made with TLS, but volume.nbd_tls is not configured") from None
+        except Unusable as error:
+            raise DaemonError(str(error)) from None
+        remembered.write_text(str(directory))
+        return found
 
     def _lift_limit(self) -> None:
         """It has a file open for each volume, and one for each client."""
@@ -268,6 +339,14 @@ class Session:
     async def exports(self) -> dict[str, str]:
         """The node of each export."""
         return {export["id"]: export["node-name"] for export in await self.do("query-block-exports")}
+
+    async def credentials(self) -> str:
+        """By what the daemon proves who it is; nothing without TLS."""
+        try:
+            found = [one["name"] for one in await self.do("qom-list", path="/objects")]
+        except Refusal:  # there are none
+            return ""
+        return next(filter(is_ident, found), "")
 
     async def nodes(self) -> set[str]:
         return {node["node-name"] for node in await self.do("query-named-block-nodes", flat=True)}

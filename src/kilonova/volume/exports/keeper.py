@@ -43,6 +43,16 @@ _WANTED = """
 SELECT a.mode, a.connection, v.id, v.data_id FROM volume_attachments a JOIN volumes v ON v.id = a.volume_id
 WHERE a.connection LIKE '%"driver_volume_type":"nbd"%' AND v.data_id IS NOT NULL AND v.status <> 'deleting'
 """
+# What the connection of a client says that has to speak TLS.
+TLS = "tls"
+_WITH_TLS = """
+SELECT COUNT(*) FROM volume_attachments
+WHERE connection LIKE '%"driver_volume_type":"nbd"%' AND connection LIKE '%"tls":true%'
+"""
+_WITHOUT_TLS = """
+SELECT COUNT(*) FROM volume_attachments
+WHERE connection LIKE '%"driver_volume_type":"nbd"%' AND connection NOT LIKE '%"tls":true%'
+"""
 
 
 class Export(NamedTuple):
@@ -52,6 +62,7 @@ class Export(NamedTuple):
     data_id: str
     name: str
     writable: bool
+    secure: bool = False
 
     @property
     def node(self) -> str:
@@ -62,6 +73,10 @@ class Export(NamedTuple):
         """All that it is, so that one that is there is the right one."""
         text = f"{self.node} {self.name} {self.writable}"
         return f"x{_digest(text, 16)}"
+
+
+def _export_of(row: Row, way: dict[str, Any]) -> Export:
+    return Export(row["id"], row["data_id"], way["export"], row["mode"] != "ro", bool(way.get(TLS)))
 
 
 def new_name(attachment_id: str) -> str:
@@ -87,6 +102,17 @@ class Busy(DaemonError):
     """Not as long as the volume is copied."""
 
 
+class Unlike(DaemonError):
+    """Not as long as there are attachments of before TLS was switched on or off: the daemon speaks one way alone."""
+
+    def __init__(self, number: int, secure: bool) -> None:
+        how, then = ("with", "off") if secure else ("without", "on")
+        super().__init__(
+            f"volumes are exported {how} TLS to {number} attachments of before that was switched {then}, and to no"
+            " others until these are gone"
+        )
+
+
 class Keeper:
     def __init__(self, config: Config, db: Database) -> None:
         self._db = db
@@ -103,6 +129,17 @@ class Keeper:
         idle = not self._daemon.is_alive() and not await self._wanted()
         return self._daemon.address(unless_taken=idle)
 
+    async def is_secure(self) -> bool:
+        """Whether who gets an export now has to speak TLS. Raises Unlike."""
+        secure = self._daemon.is_secure
+        if others := await self._unlike():
+            raise Unlike(others, not secure)
+        return secure
+
+    async def _unlike(self) -> int:
+        """How many attachments are there of the way that is not configured."""
+        return int(await self._db.fetch_value(_WITHOUT_TLS if self._daemon.is_secure else _WITH_TLS))
+
     # Keeping in line
 
     async def sync(self, volume_id: str) -> None:
@@ -113,11 +150,14 @@ class Keeper:
             if session is not None:
                 await self._settle(session, wanted, _prefix(volume_id))
 
-    async def sync_all(self) -> None:
-        """The same for all volumes. A daemon that has nothing to do ends."""
+    async def sync_all(self, *, renew: bool = False) -> None:
+        """The same for all volumes. A daemon that has nothing to do ends.
+
+        With `renew` one with other certificates than those of now is replaced.
+        """
         if not self._daemon.was_used and not await self._wanted():
             return
-        async with self._session(None) as (session, wanted):
+        async with self._session(None, renew) as (session, wanted):
             if session is None:
                 return
             await self._settle(session, wanted, "")
@@ -128,7 +168,9 @@ class Keeper:
     async def recover(self) -> None:
         """For a start: `watch` tries what cannot be done now."""
         try:
-            await self.sync_all()
+            if others := await self._unlike():
+                log.error("%s", Unlike(others, not self._daemon.is_secure))
+            await self.sync_all(renew=True)
         except DaemonError as error:
             log.error("volumes cannot be exported: %s", error)
 
@@ -181,10 +223,15 @@ class Keeper:
                 await session.do("blockdev-del", node_name=node)
 
     @asynccontextmanager
-    async def _session(self, volume_id: str | None) -> AsyncIterator[tuple[Session | None, list[Export]]]:
+    async def _session(
+        self, volume_id: str | None, renew: bool = False
+    ) -> AsyncIterator[tuple[Session | None, list[Export]]]:
         """What is wanted is read in one's turn: whoever comes later has read something newer."""
-        start = bool(await self._wanted(volume_id))
-        async with self._daemon.session(start=start) as session:
+        wanted = await self._wanted(volume_id)
+        # Those who have exports say how they speak. If that differs, it is as configured.
+        configured = self._daemon.is_secure
+        secure = configured if any(one.secure is configured for one in wanted) else not configured
+        async with self._daemon.session(start=bool(wanted), secure=secure, renew=renew) as session:
             yield session, await self._wanted(volume_id)
 
     async def _settle(self, session: Session, wanted: list[Export], prefix: str) -> None:
@@ -241,11 +288,7 @@ class Keeper:
             rows = await self._db.fetch(_WANTED)
         else:
             rows = await self._db.fetch(f"{_WANTED} AND v.id = $1", volume_id)
-        return [
-            Export(row["id"], row["data_id"], orjson.loads(row["connection"])["export"], row["mode"] != "ro")
-            for row in rows
-            if is_export(row)
-        ]
+        return [_export_of(row, orjson.loads(row["connection"])) for row in rows if is_export(row)]
 
     # Copies of volumes that are written to meanwhile
 
