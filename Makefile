@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 TESTS ?= tests
-JOBS ?= 2
+# Tests wait more than they compute.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help up test lint bench tempest docs schema clean packages libvirt

@@ -62,7 +62,6 @@ class Story:
         return [(one["Volume ID"], one["Device"], one["Tag"], one["Delete On Termination?"]) for one in shown]
 
 
-@pytest.mark.timeout(180)
 def test_volumes_come_and_go(cloud: Cloud, session: Session) -> None:
     story = Story(cloud, session)
     attach(story)
@@ -117,7 +116,6 @@ def shelved(story: Story) -> None:
     story.volume_is(story.data, "available")
 
 
-@pytest.mark.timeout(120)
 def test_the_sdk_attaches_and_detaches(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(cloud.data / "clouds.yaml"))
     connection: Any = openstack.connect(cloud="kilonova-demo")

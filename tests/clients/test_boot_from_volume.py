@@ -69,7 +69,6 @@ class Story:
             time.sleep(0.02)
 
 
-@pytest.mark.timeout(240)
 def test_servers_boot_from_volumes(cloud: Cloud, session: Session) -> None:
     story = Story(cloud, session)
     of_an_image(story)

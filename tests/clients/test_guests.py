@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.process import Cloud
 from tests.support.session import PATIENCE, Session
 
@@ -38,7 +36,6 @@ class Story:
         return {entry["addr"] for entries in self.show()["addresses"].values() for entry in entries}
 
 
-@pytest.mark.timeout(180)
 def test_what_is_said_of_a_server(tmp_path: Path) -> None:
     with Cloud(tmp_path / "data", "--hosts", "1") as cloud:
         with Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.96") as session:

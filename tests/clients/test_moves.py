@@ -75,7 +75,6 @@ class Story:
         return next(host for host in (*EAST, *WEST) if host != here)
 
 
-@pytest.mark.timeout(240)
 def test_a_server_is_moved_in_every_way(cloud: Cloud, session: Session) -> None:
     story = Story(cloud, session)
     shelve(story)

@@ -47,7 +47,6 @@ def ask(openstack: Path, cloud: Cloud) -> Asker:
     return Asker(openstack, cloud)
 
 
-@pytest.mark.timeout(120)
 def test_a_group_keeps_its_servers_apart(cloud: Cloud, ask: Asker) -> None:
     rule = ("--rule", "max_server_per_host=1")
     made = ask.json("server", "group", "create", "--policy", "anti-affinity", *rule, "g")
@@ -66,7 +65,6 @@ def test_a_group_keeps_its_servers_apart(cloud: Cloud, ask: Asker) -> None:
     assert ask.json("server", "group", "list") == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "destination",
     [
@@ -82,7 +80,6 @@ def test_administrators_say_where(cloud: Cloud, ask: Asker, destination: tuple[s
     assert there["OS-EXT-SRV-ATTR:host"] == "sim-002"
 
 
-@pytest.mark.timeout(120)
 def test_a_pin_is_dropped_and_set_again(cloud: Cloud, ask: Asker) -> None:
     server_id = ask.json(*NEW, "--availability-zone", "nova", "pinned")["id"]
     cloud.client("kilonova").wait(server_id, status="ACTIVE")

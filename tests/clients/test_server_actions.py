@@ -26,7 +26,6 @@ def session(cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
         yield opened
 
 
-@pytest.mark.timeout(180)
 def test_a_server_is_used_in_every_way(cloud: Cloud, session: Session) -> None:
     admin = cloud.client("kilonova", version="2.96")
     server_id = admin.boot("web")

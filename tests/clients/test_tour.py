@@ -9,8 +9,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from tests.support.process import Cloud
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +55,6 @@ def tour() -> list[list[str]]:
     return [[line for line in block.splitlines() if line.strip()] for block in found]
 
 
-@pytest.mark.timeout(300)
 def test_the_tour_works_as_it_is_written(tmp_path: Path, openstack: Path) -> None:
     """All of it as the client chooses the version, the first block also at four that its users choose."""
     with ThreadPoolExecutor() as at_once:

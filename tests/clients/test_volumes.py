@@ -68,7 +68,6 @@ class Story:
             return opened.read(8)
 
 
-@pytest.mark.timeout(240)
 def test_volumes_are_used_in_every_way(cloud: Cloud, session: Session) -> None:
     story = Story(cloud, session)
     change(story)

@@ -77,7 +77,6 @@ class Story:
         return shown
 
 
-@pytest.mark.timeout(120)
 def test_a_rebuild_survives_a_kill_at_each_step(cloud: Cloud, proxy: VolumeProxy) -> None:
     story = Story(cloud)
     proxy.newest = "3.60"

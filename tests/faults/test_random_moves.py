@@ -68,7 +68,6 @@ CELLS = {
 STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
 def test_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
@@ -76,7 +75,6 @@ def test_one_process(tmp_path: Path, empty_url: str) -> None:
         _move_at_random(cloud, [cloud], empty_url, servers=60, kills=6, seconds=20.0)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
     """On hosts that are trees, and hosts that share a disk."""

@@ -23,7 +23,6 @@ KILLS, SECONDS = 4, 8.0
 UNLIMITED = {f"KILONOVA_VOLUME_QUOTA__{name}": "-1" for name in ("VOLUMES", "GIGABYTES")}
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
 def test_nothing_is_left_over(tmp_path: Path, empty_url: str) -> None:
     seed = int(os.environ.get("VOLUMES_SEED", time.time_ns() % 100000))

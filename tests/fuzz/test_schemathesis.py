@@ -22,7 +22,7 @@ GONE = "Is gone for good."
     "database, user, version, phases, examples",
     [
         ("sqlite", "kilonova", "latest", "examples,coverage,fuzzing", 4),
-        ("postgresql", "kilonova", "2.1", "examples,coverage", 4),
+        ("postgresql", "kilonova", "2.1", "examples,fuzzing", 3),
         ("sqlite", "kilonova-demo", "2.47", "examples,fuzzing", 3),
         ("postgresql", "kilonova-demo", "latest", "examples,fuzzing", 3),
     ],
