@@ -36,14 +36,12 @@ RUNS = {
 }
 
 
-@pytest.mark.timeout(600)
 def test_one_process(tmp_path: Path) -> None:
     shared = os.environ.get("GUESTS_SHARED") == "1"
     with real_cloud(tmp_path / "data", shared=shared, more=QUICK) as cloud:
         _use_at_random(cloud, f"sqlite:///{cloud.data / 'kilonova.db'}", FAULTS)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
     with real_cloud(tmp_path / "data", more=QUICK, apart_on=empty_url) as cloud:
@@ -84,7 +82,7 @@ def _disturb(cloud: RealCloud, users: GuestUsers, chance: random.Random, faults:
     assert breaker.trouble is None
     cloud.hang_up()
     for name in cloud.hosts:
-        cloud.wait_host(name, "up", 90)
+        cloud.wait_host(name, "up")
 
 
 def _settled(cloud: RealCloud, url: str) -> dict[str, dict[str, Any]]:
@@ -129,7 +127,7 @@ def _check_guests(cloud: RealCloud) -> None:
                 wrong.append(told)
         return wrong
 
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while wrong := differs():
         assert time.monotonic() < end, "\n".join(wrong)
         time.sleep(0.5)
@@ -154,11 +152,8 @@ def _remove_all(cloud: RealCloud, url: str, users: GuestUsers, found: dict[str, 
     kept = {*users.volumes, *(snapshot["volume_id"] for snapshot in snapshots)}
     for volume in client.get("volume", "/volumes/detail", version="3.60").json()["volumes"]:
         assert (volume["status"], volume["id"] in kept) == ("available", True), volume
-    assert _exports(cloud) == []
-    try:
-        until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
-    except AssertionError:
-        raise AssertionError(cloud.leftovers()) from None
+    until(lambda: _exports(cloud) == [], "nothing is exported")
+    cloud.wait_clean()
     _examine(cloud, url)
 
 

@@ -21,6 +21,7 @@ from types import TracebackType
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.process import KILONOVA, START_SECONDS, Cloud, NotStarted
 
 
@@ -44,7 +45,7 @@ class NatsServer:
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         self.program = program()
-        self.port = _free_port()
+        self.port = free_port()
         self.directory = directory
         self.file = directory / "nats.conf"
         self.file.write_text(f'host: "127.0.0.1"\nport: {self.port}\n{settings}\n')
@@ -86,7 +87,7 @@ class NatsServer:
                 preexec_fn=_die_with_parent,
                 process_group=0,
             )
-        until = time.monotonic() + 10
+        until = time.monotonic() + START_SECONDS
         while self.process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -157,7 +158,7 @@ class AgentProcess:
         self.kill()
         raise NotStarted(code, self.output)
 
-    def stop(self, timeout: float = 10.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -167,13 +168,6 @@ class AgentProcess:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
 
 
 def _die_with_parent() -> None:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 _NUMBERS = itertools.count()
 _FIELDS = {"task_state": "OS-EXT-STS:task_state", "power_state": "OS-EXT-STS:power_state"}
 
@@ -251,7 +251,7 @@ class Cloud:
         self.kill()
         raise NotStarted(code, self.output)
 
-    def stop(self, timeout: float = 10.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)

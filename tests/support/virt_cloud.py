@@ -12,16 +12,18 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
 from tests.support.process import KILONOVA, Client, Cloud
 from tests.support.virt_hosts import Host, Process, Site, site, until
 
-BOOT_SECONDS = 90.0
+BOOT_SECONDS = 120.0
 _TOML = dict[str, dict[str, Any]]
 
 
@@ -35,8 +37,8 @@ class RealCloud:
         self.more = more
         self.hosts: dict[str, Host] = {name: place.host(name) for name in names}
         self.agents: dict[str, Process] = {}
-        self.nats_port = _free_port(place.address)
-        self.api_port = _free_port(place.address)
+        self.nats_port = free_port(place.address)
+        self.api_port = free_port(place.address)
         options = ("--config", str(self._control_file()), *(("--database", apart_on) if apart_on else ()))
         command = ("api",) if apart_on else ("up",)
         self.control = Cloud(data, *options, "--port", str(self.api_port), command=command)
@@ -171,10 +173,10 @@ class RealCloud:
         found: dict[str, Any] = until(look, f"server {server} is {status}", seconds)
         return found
 
-    def wait_gone(self, server: str, seconds: float = 60.0) -> None:
+    def wait_gone(self, server: str, seconds: float = 120.0) -> None:
         until(lambda: self.client().get("compute", f"/servers/{server}").status == 404, f"{server} is gone", seconds)
 
-    def wait_host(self, name: str, state: str, seconds: float = 60.0) -> None:
+    def wait_host(self, name: str, state: str, seconds: float = 120.0) -> None:
         def look() -> bool:
             services = self.client().get("compute", f"/os-services?host={name}&binary=nova-compute").json()["services"]
             return any(service["state"] == state for service in services)
@@ -218,6 +220,13 @@ class RealCloud:
                 found[name] = left
         return found
 
+    def wait_clean(self, seconds: float = 120.0) -> None:
+        """Until guests have left nothing."""
+        end = time.monotonic() + seconds
+        while left := self.leftovers():
+            assert time.monotonic() < end, left
+            time.sleep(0.2)
+
     def instances(self, name: str) -> Path:
         return self.site.directory / "shared" if self.shared else self.hosts[name].instances
 
@@ -233,6 +242,9 @@ class RealCloud:
             "operations": {"host_seconds": 5.0, "lease_seconds": 5.0, "sweep_seconds": 1.0},
             "compute": {"shutdown_seconds": 3.0, "resize_on_same_host": False},
         }
+        if self.site.authority is not None:
+            files = self.site.authority.issue(self.site.directory / "pki", self.site.address)
+            settings["volume"]["nbd_tls"] = str(files)
         file = self.site.directory / "control.toml"
         file.write_text(_toml(_merged(settings, self.more)))
         return file
@@ -259,6 +271,13 @@ class RealCloud:
                 "cache_mode": "writeback",
             },
         }
+        if self.site.authority is not None:
+            settings["agent"] |= {
+                "ca_file": str(host.certificates / "ca-cert.pem"),
+                "cert_file": str(host.certificates / "server-cert.pem"),
+                "key_file": str(host.certificates / "server-key.pem"),
+            }
+            settings["libvirt"] |= {"migration_tls": True, "nbd_tls": True}
         more = {section: values for section, values in self.more.items() if section in ("libvirt", "bridges", "agent")}
         return _merged(settings, more)
 
@@ -280,25 +299,26 @@ def real_cloud(
     shared: bool = False,
     more: _TOML | None = None,
     apart_on: str = "",
+    secure: bool = False,
 ) -> Iterator[RealCloud]:
     """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration.
 
-    `apart_on`: the database on which an API and two workers are processes of their own.
+    `apart_on`: the database on which an API and two workers are processes of their own. `secure`: with certificates,
+    by which volumes, disks and guests travel.
     """
     with site() as place:
+        place.authority = Authority() if secure else None
         cloud = RealCloud(place, data, hosts, shared=shared, more=more or {}, apart_on=apart_on)
         try:
             cloud.start()
             yield cloud
-        except BaseException:
-            _keep_logs(cloud)
-            raise
         finally:
+            _keep_logs(cloud)  # always, as what shares a cloud fails without its knowledge
             cloud.stop()
 
 
 def _keep_logs(cloud: RealCloud) -> None:
-    """Beside the data, which a failed test leaves behind."""
+    """Beside the data, which tests leave behind."""
     for name, host in cloud.hosts.items():
         for file in (
             host.directory / "agent.out",
@@ -315,12 +335,6 @@ def _has(processes: Sequence[str], server: str) -> bool:
 
 def _is_guest(name: str) -> bool:
     return re.match(r"[0-9a-f]{8}-|\.gone-", name) is not None
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def _merged(settings: _TOML, more: _TOML) -> _TOML:

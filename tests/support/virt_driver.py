@@ -19,7 +19,7 @@ from kilonova.ids import new_id
 from tests.support.virt_hosts import Host
 
 DATA = Transfer(url="/v2/images/micro/file", token="secret")
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Files:

@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 
 from tests.support import micro_guest
+from tests.support.certificates import Authority
 
 _TOOLS = {
     "libvirtd": "libvirt-daemon-system",
@@ -44,7 +45,7 @@ _TOOLS = {
     "as": "binutils",
 }
 _MOST_SITES = 100
-_POWER_SECONDS = 30.0
+_POWER_SECONDS = 60.0
 
 _LIBVIRTD = """
 host_uuid = "{uuid}"
@@ -70,6 +71,11 @@ cgroup_controllers = []
 stdio_handler = "logd"
 migration_address = "{address}"
 migration_host = "{address}"
+"""
+# One directory for all that QEMU has certificates for.
+_QEMU_TLS = """
+default_tls_x509_cert_dir = "{directory}"
+default_tls_x509_verify = 1
 """
 # Consoles are cut early, so that tests see it.
 _VIRTLOGD = """
@@ -134,6 +140,8 @@ class Site:
         self.bridge = f"ktst{number}"
         self.address = f"10.{100 + number}.0.1"
         self.hosts: dict[str, Host] = {}
+        # Set before hosts are made, it gives each of them certificates.
+        self.authority: Authority | None = None
 
     def host(self, name: str) -> Host:
         """A host, switched on."""
@@ -191,7 +199,7 @@ class Host:
         for part in ("etc/qemu", "run", "lib", "log", "cache", "instances"):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
         (self.directory / "etc/libvirtd.conf").write_text(_LIBVIRTD.format(uuid=self._uuid, address=self.address))
-        (self.directory / "etc/qemu.conf").write_text(_QEMU.format(address=self.address))
+        (self.directory / "etc/qemu.conf").write_text(_QEMU.format(address=self.address) + self._tls())
         (self.directory / "etc/virtlogd.conf").write_text(_VIRTLOGD.format(size=CONSOLE_BYTES))
         (self.directory / "started").unlink(missing_ok=True)
         init = self.directory / "init"
@@ -210,6 +218,17 @@ class Host:
         _until(lambda: (self.directory / "started").exists(), f"host {self.name} starts")
         self.init = int(_children(self._outer.pid)[0])
         _until(self._answers, f"libvirt of host {self.name} answers")
+
+    @property
+    def certificates(self) -> Path:
+        """Where they are, if the site has an authority."""
+        return self.directory / "pki"
+
+    def _tls(self) -> str:
+        if self.site.authority is None:
+            return ""
+        self.site.authority.issue(self.certificates, self.address)
+        return _QEMU_TLS.format(directory=self.certificates)
 
     def cut_power(self) -> None:
         """Nothing of the host goes on: no process, no network."""
@@ -250,9 +269,13 @@ class Host:
 
     def kill_libvirt(self) -> None:
         """Guests go on without it."""
-        for pid in _children(self.init):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "libvirtd":
-                os.kill(int(pid), signal.SIGKILL)
+        for pid in self._libvirts():
+            os.kill(int(pid), signal.SIGKILL)
+        # Before that a new one could not take its place.
+        _until(lambda: not self._libvirts(), f"libvirt of host {self.name} is gone")
+
+    def _libvirts(self) -> list[str]:
+        return [pid for pid in _children(self.init) if _name(pid) == "libvirtd"]
 
     def start_libvirt(self) -> None:
         self.do("libvirtd", "--listen", "-d", "-p", "/run/libvirt/libvirtd.pid")
@@ -344,7 +367,7 @@ def site() -> Iterator[Site]:
     raise AssertionError("there is no free number for a site")
 
 
-def until(look: Any, what: str, seconds: float = 60.0, every: float = 0.1) -> Any:
+def until(look: Any, what: str, seconds: float = 120.0, every: float = 0.1) -> Any:
     """What `look` answers as soon as that is true."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -362,6 +385,14 @@ def _children(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:
         return []
+
+
+def _name(pid: str) -> str:
+    """Of a process; nothing if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _run(*command: str) -> None:

@@ -47,7 +47,7 @@ class Pair:
         there.ask(Expect(guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.reach()))
         return slot
 
-    def begin(self, guest: Guest, source: Agent, there: Agent, slot: str, seconds: float = 60.0) -> Asked:
+    def begin(self, guest: Guest, source: Agent, there: Agent, slot: str, seconds: float = 120.0) -> Asked:
         verb = MigrateLive(guest_id=guest.id, destination=there.name, slot=slot, reach=there.reach())
         return source.begin(verb, seconds)
 
@@ -87,7 +87,7 @@ def is_contiguous(ticks: list[int]) -> bool:
 def goes_on(agent: Agent, guest: Guest) -> None:
     """The counter has gone on from the beginning without a gap, and still does."""
     before = until(lambda: agent.ticks(guest.id), f"{guest.id} counts on {agent.name}")
-    until(lambda: agent.ticks(guest.id)[-1] > before[-1], f"{guest.id} goes on counting on {agent.name}", 20)
+    until(lambda: agent.ticks(guest.id)[-1] > before[-1], f"{guest.id} goes on counting on {agent.name}")
     assert is_contiguous(agent.ticks(guest.id)), agent.ticks(guest.id)
 
 

@@ -76,7 +76,7 @@ class Space:
         self.enter = ["nsenter", "-t", str(self.pid), "-n", *(["-m"] if mounts else []), "--"]
         self.do("ip", "link", "set", "lo", "up")
 
-    def do(self, *command: str | Path, check: bool = True, seconds: float = 20.0) -> str:
+    def do(self, *command: str | Path, check: bool = True, seconds: float = 120.0) -> str:
         done = subprocess.run(
             [*self.enter, *map(str, command)],
             capture_output=True,
@@ -91,11 +91,15 @@ class Space:
         return done.stdout
 
     def works(self, *command: str) -> bool:
-        done = subprocess.run([*self.enter, *command], capture_output=True, check=False, timeout=20, env=_ENV)
+        done = subprocess.run([*self.enter, *command], capture_output=True, check=False, timeout=120, env=_ENV)
         return done.returncode == 0
 
     def ping(self, address: str, *options: str) -> bool:
         return self.works("busybox", "ping", "-c", "1", "-W", "1", *options, address)
+
+    def reaches(self, address: str, *options: str) -> bool:
+        """Soon: one answer may be late where the machine is busy."""
+        return bool(soon(lambda: self.ping(address, *options)))
 
     def start(self, *command: str, **kept: Any) -> subprocess.Popen[str]:
         return subprocess.Popen([*self.enter, *command], env=_ENV, text=True, **kept)
@@ -103,7 +107,7 @@ class Space:
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 class Guest(Space):
@@ -123,7 +127,7 @@ class Guest(Space):
         script.write_text(_LEASE.replace("{out}", str(out)))
         script.chmod(0o755)
         options = ["-O", "staticroutes", "-O", "mtu"]
-        self.do("busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "8", "-T", "1", *options, "-s", script)
+        self.do("busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "60", "-T", "1", *options, "-s", script)
         return out.read_text().strip()
 
     def address(self, address: str, gateway: str = "") -> None:
@@ -137,11 +141,11 @@ class Guest(Space):
 
     def says(self, words: bytes) -> str:
         done = subprocess.run(
-            [*self.enter, "busybox", "nc", "-w", "2", "169.254.169.254", "80"],
+            [*self.enter, "busybox", "nc", "-w", "20", "169.254.169.254", "80"],
             input=words,
             capture_output=True,
             check=False,
-            timeout=20,
+            timeout=120,
             env=_ENV,
         )
         return done.stdout.decode(errors="replace")
@@ -183,7 +187,7 @@ class Host:
     def kill(self) -> None:
         assert self._worker is not None
         self._worker.kill()
-        self._worker.wait(10)
+        self._worker.wait(60)
         self._log.close()
 
     def ask(self, verb: str, given: str) -> Any:
@@ -304,7 +308,7 @@ def with_ports(network: WiredNetwork, *ports: WiredPort, **said: Any) -> WiredNe
     return msgspec.structs.replace(network, ports=list(ports), **said)
 
 
-def soon(look: Callable[[], Any], seconds: float = 5.0) -> Any:
+def soon(look: Callable[[], Any], seconds: float = 30.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
         time.sleep(0.1)

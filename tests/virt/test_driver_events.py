@@ -16,6 +16,9 @@ from kilonova.hosts.messages import Flavor, Image
 from tests.support.virt_driver import DATA, Bench, Files, until
 from tests.support.virt_hosts import linux_image
 
+# So long that a system that obeys has ended before, also on a busy machine.
+GRACE = 100.0
+
 
 class Powers:
     """The powers that a guest was seen with after each event."""
@@ -27,7 +30,7 @@ class Powers:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, driver: LibvirtDriver, power: str, seconds: float = 10.0) -> None:
+    async def until(self, driver: LibvirtDriver, power: str, seconds: float = 120.0) -> None:
         """Looks only when something was told."""
         async with asyncio.timeout(seconds):
             seen = -1
@@ -110,7 +113,7 @@ def test_guests_outlive_libvirt_and_are_found_again(bench: Bench) -> None:
         await asyncio.to_thread(bench.host.start_libvirt)
         await until(lambda: powers.changes > before, "the connection is back by itself")
         await powers.until(driver, "running")
-        await bench.says(guest, f"TICK 0000{bench.ticks(guest)[-1] + 1}")
+        await bench.says(guest, f"TICK {bench.ticks(guest)[-1] + 1:05}")
         assert (await driver.pause(guest.id)).power == "paused"
         assert (await driver.unpause(guest.id)).power == "running"
         assert bench.console(guest).count("HELLO") == 1
@@ -129,20 +132,20 @@ def test_a_system_that_shuts_down_by_itself_and_one_that_obeys(bench: Bench) -> 
     async def live(driver: LibvirtDriver) -> None:
         powers = Powers(driver)
         await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "BOOTED", seconds=90)
+        await bench.says(guest, "BOOTED")
         began = asyncio.get_running_loop().time()
-        assert (await driver.power_off(guest.id, 60.0)).power == "shutdown"
-        assert asyncio.get_running_loop().time() - began < 30.0
+        assert (await driver.power_off(guest.id, GRACE)).power == "shutdown"
+        assert asyncio.get_running_loop().time() - began < GRACE
         await powers.until(driver, "shutdown")
         start = len(bench.console(guest))
         await driver.power_on(guest.id)
-        await bench.says(guest, "BOOTED", start, seconds=90)
+        await bench.says(guest, "BOOTED", start)
         start = len(bench.console(guest))
-        driver.hypervisor.config.compute.shutdown_seconds = 60.0
+        driver.hypervisor.config.compute.shutdown_seconds = GRACE
         began = asyncio.get_running_loop().time()
         assert (await driver.reboot(guest.id, hard=False)).power == "running"
-        assert asyncio.get_running_loop().time() - began < 30.0
-        await bench.says(guest, "BOOTED", start, seconds=90)
+        assert asyncio.get_running_loop().time() - began < GRACE
+        await bench.says(guest, "BOOTED", start)
 
     bench.run(live)
 

@@ -266,7 +266,7 @@ def test_the_agent_of_the_destination_is_killed_in_the_middle(slow: Pair) -> Non
     moving = slow.begin(guest, slow.one, slow.two, slot)
     under_way(slow, guest)
     slow.two.kill()
-    until(lambda: slow.runs(guest) == ["two"], "it has come", 90)
+    until(lambda: slow.runs(guest) == ["two"], "it has come")
     time.sleep(1)
     slow.two.start()
 

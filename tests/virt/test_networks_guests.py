@@ -19,7 +19,7 @@ identity = struct.pack("!HHHH", 1, 10, 3, 1) + bytes.fromhex(sys.argv[1].replace
 solicit = bytes([1, 7, 7, 7]) + identity + struct.pack("!HHIII", 3, 12, 1, 0, 0)
 asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 asking.bind(("::", 546))
-for _ in range(8):
+for _ in range(60):
     asking.sendto(solicit, ("ff02::1:2", 547, 0, socket.if_nametoindex("eth0")))
     asking.settimeout(1)
     try:
@@ -43,8 +43,8 @@ def test_a_guest_gets_the_address_of_its_port_and_reaches_its_network_only(tmp_p
         assert first.dhcp() == "10.1.0.5 24 mtu=1400 dns=9.9.9.9 router=10.1.0.1"
         second.dhcp()
         third.dhcp()
-        assert first.ping("10.1.0.6")
-        assert first.ping("10.1.0.1")
+        assert first.reaches("10.1.0.6")
+        assert first.reaches("10.1.0.1")
         assert not first.ping("10.2.0.5")
         assert host.ask("wired", f"{a.id} {c.id}") == [1400, 1450]
         assert "has no network" in host.ask("wired", "7d2f0c3e-7d4f-4f0c-8d29-0b7f3f3f9a10")["error"]
@@ -63,11 +63,11 @@ def test_guests_of_two_hosts_are_on_one_network(tmp_path: Path) -> None:
         # What VXLAN needs of a packet's room is not the guest's.
         assert first.dhcp() == "10.1.0.5 24 mtu=1450 dns= router=10.1.0.1"
         assert second.dhcp().startswith("10.1.0.6 ")
-        assert first.ping("10.1.0.6")
-        assert second.ping("10.1.0.5", "-s", "1422")
+        assert first.reaches("10.1.0.6")
+        assert second.reaches("10.1.0.5", "-s", "1422")
         # Each has the gateway on its own host.
-        assert first.ping("10.1.0.1")
-        assert second.ping("10.1.0.1")
+        assert first.reaches("10.1.0.1")
+        assert second.reaches("10.1.0.1")
         here.apply(with_ports(one, a, peers=[]))
         assert not first.ping("10.1.0.6")
 
@@ -84,14 +84,14 @@ def test_a_guest_that_moves_is_reached_at_its_new_host(tmp_path: Path) -> None:
         first, second = here.guest(one, a), here.guest(one, b)
         first.dhcp()
         second.dhcp()
-        assert first.ping("10.1.0.6")
+        assert first.reaches("10.1.0.6")
         second.end()
         moved = there.guest(two, b)
         moved.address("10.1.0.6/24", "10.1.0.1")
-        assert moved.ping("10.1.0.5")
-        assert moved.ping("10.1.0.1")
+        assert moved.reaches("10.1.0.5")
+        assert moved.reaches("10.1.0.1")
         here.apply(with_ports(one, a, peers=[there.address]))
-        assert first.ping("10.1.0.6")
+        assert first.reaches("10.1.0.6")
 
 
 def test_a_router_joins_networks_across_hosts(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_a_router_joins_networks_across_hosts(tmp_path: Path) -> None:
         first, second, third = here.guest(ones, a), there.guest(twos, b), here.guest(twos, c)
         for guest in (first, second, third):
             guest.dhcp()
-        assert first.ping("10.2.0.6")
-        assert soon(lambda: first.ping("10.2.0.5"))
-        assert second.ping("10.1.0.5")
-        assert first.ping("10.2.0.1")
+        assert first.reaches("10.2.0.6")
+        assert first.reaches("10.2.0.5")
+        assert second.reaches("10.1.0.5")
+        assert first.reaches("10.2.0.1")
         # And no longer when the router is gone.
         here.apply(with_ports(one, a, routed=[]), with_ports(two, c, routed=[]))
         assert not first.ping("10.2.0.6")
@@ -134,9 +134,9 @@ def test_addresses_of_ipv6_are_told_too(tmp_path: Path) -> None:
         first, second = host.guest(one, a), host.guest(one, b)
         for guest, held in ((first, a), (second, b)):
             address = held.addresses[1]
-            assert soon(lambda guest=guest, address=address: address in guest.do("ip", "-6", "addr"), 15)
-        assert soon(lambda: first.ping(b.addresses[1], "-6"))
-        assert soon(lambda: first.ping("2001:db8:1::1", "-6"))
+            assert soon(lambda guest=guest, address=address: address in guest.do("ip", "-6", "addr"))
+        assert first.reaches(b.addresses[1], "-6")
+        assert first.reaches("2001:db8:1::1", "-6")
 
 
 def test_addresses_of_ipv6_are_leased(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.virt_cloud import RealCloud, real_cloud
-from tests.support.virt_hosts import linux_image, until
+from tests.support.virt_hosts import linux_image
 
 EVIL = "\"'></name><devices/>&lt; $(touch /tmp/kilonova-attack) `id` %s ../../etc \\ é \N{ROBOT FACE}"
 SECRET = "what no user may read"
@@ -156,4 +156,4 @@ def _network(cloud: RealCloud) -> str:
 def _delete(cloud: RealCloud, server: str) -> None:
     cloud.client().delete("compute", f"/servers/{server}")
     cloud.wait_gone(server)
-    until(lambda: not cloud.leftovers(), f"nothing is left on the hosts: {cloud.leftovers()}", 30)
+    cloud.wait_clean()

@@ -102,57 +102,47 @@ def test_a_linux_moves_with_its_card_and_its_volume(cloud: RealCloud, openstack:
     assert all(file.stat().st_size <= CONSOLE_BYTES for file in written)
     cloud.says(mover, "MOVES 1 card=gone volume=none metadata=good password=200")
     password = f"/servers/{mover}/os-server-password"
-    until(lambda: cloud.client().get("compute", password).json()["password"] == "c2VhbGVk", "its password is known", 10)
+    until(lambda: cloud.client().get("compute", password).json()["password"] == "c2VhbGVk", "its password is known")
     cloud.says(watcher, f"WATCHES \\d+ {GOOD}")
 
     added = _port(cloud, second, group)
     openstack(f"server add port mover {added['id']}")
-    cloud.says(mover, f"LEASE {added['fixed_ips'][0]['ip_address']}", 30)
+    cloud.says(mover, f"LEASE {added['fixed_ips'][0]['ip_address']}")
     tap = f"knt{added['id'].replace('-', '')[:12]}"
     host = cloud.hosts[cloud.host_of(mover)]
     assert tap in host.do("ip", "-br", "link")
     openstack(f"server remove port mover {added['id']}")
-    cloud.says(mover, r"(?s)card=there.*card=gone", 30)
-    until(lambda: tap not in host.do("ip", "-br", "link"), "its tap is gone", 10)
+    cloud.says(mover, r"(?s)card=there.*card=gone")
+    until(lambda: tap not in host.do("ip", "-br", "link"), "its tap is gone")
 
     openstack("server add volume mover data")
-    cloud.says(mover, r"volume=0\d+ metadata=good", 30)
+    cloud.says(mover, r"volume=0\d+ metadata=good")
     before, seen = cloud.host_of(mover), _last(cloud, watcher)
     openstack("server migrate --live-migration --wait mover")
-    cloud.wait(mover, "ACTIVE", 120)
+    cloud.wait(mover, "ACTIVE")
     assert cloud.host_of(mover) != before
     assert cloud.runs(mover) == [cloud.host_of(mover)]
 
-    # Everything from the guest's next round on is as before, and nothing was open meanwhile that should not be.
-    number = _last(cloud, mover) + 1
-    cloud.says(mover, rf"MOVES {number + 1} card=gone volume={number + 1:08} metadata=good password=409", 30)
-    after = _last(cloud, watcher) + 1
-    cloud.says(watcher, rf"WATCHES {after + 1} {GOOD}", 30)
+    # Everything is as before soon, and nothing was open meanwhile that should not be. The guests themselves wait
+    # a second for each other, which a busy machine may exceed.
+    _in_a_round_after(cloud, mover, r"card=gone volume=0*\1 metadata=good password=409")
+    _in_a_round_after(cloud, watcher, GOOD)
     rounds = re.findall(r"WATCHES (\d+) (.*)", cloud.console(watcher))
     assert all(said.endswith("shut=shut") for _, said in rounds)
-    assert sum("ping=no" in said for number, said in rounds if int(number) > seen) <= 3
+    assert sum("ping=no" in said for number, said in rounds if int(number) > seen) <= 10
     assert cloud.console(mover).count("BOOTED") == 1
 
     assert cloud.client().delete("compute", password).status == 204
-    cloud.says(mover, r"(?s)password=409.*password=200", 30)
+    cloud.says(mover, r"(?s)password=409.*password=200")
     openstack("server remove volume mover data")
-    cloud.says(mover, r"(?s)volume=0.*volume=none", 30)
+    cloud.says(mover, r"(?s)volume=0.*volume=none")
     openstack("server delete --wait mover watcher")
-    until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
+    cloud.wait_clean()
 
 
 def test_the_screen_in_a_browser(cloud: RealCloud, openstack: Client) -> None:
     server = cloud.boot("shown", cloud.micro())
-    url = openstack("console url show shown -f value -c url").strip()
-    began = time.monotonic()
-    with urllib.request.urlopen(url, timeout=10) as page:
-        assert page.status == 200
-        assert b"noVNC" in page.read()
-    at = urlsplit(url)
-    path = parse_qs(at.query)["path"][0]
-    socket = f"ws://{at.netloc}/{path}"
-
-    assert asyncio.run(_greeting(socket)) == GREETING
+    socket, began = until(lambda: _screen(openstack), "a link is used while it is good")
     assert asyncio.run(_greeting(re.sub("token=.*", "token=made-up", socket))) is None
     time.sleep(max(0.0, began + LINK_SECONDS + 0.5 - time.monotonic()))
     assert asyncio.run(_greeting(socket)) is None
@@ -180,15 +170,43 @@ def test_a_password_that_nobody_sets(cloud: RealCloud) -> None:
     cloud.wait_gone(server)
 
 
+def _screen(openstack: Client) -> tuple[str, float] | None:
+    """The way to the screen, which has greeted us, and when we got it; nothing if we were slower than it is good."""
+    asked = time.monotonic()
+    url = openstack("console url show shown -f value -c url").strip()
+    began = time.monotonic()
+    with urllib.request.urlopen(url, timeout=60) as page:
+        assert page.status == 200
+        assert b"noVNC" in page.read()
+    at = urlsplit(url)
+    socket = f"ws://{at.netloc}/{parse_qs(at.query)['path'][0]}"
+    greeting = asyncio.run(_greeting(socket))
+    if greeting is None and time.monotonic() > asked + LINK_SECONDS:
+        return None
+    assert greeting == GREETING
+    return socket, began
+
+
 async def _greeting(url: str) -> bytes | None:
     """What the screen says first; nothing if the proxy does not let us in."""
     try:
-        async with asyncio.timeout(10), connect(url, compression=None, proxy=None) as socket:
+        async with asyncio.timeout(60), connect(url, compression=None, proxy=None) as socket:
             said = await socket.recv()
             assert isinstance(said, bytes)
             return said
     except InvalidStatus:
         return None
+
+
+def _in_a_round_after(cloud: RealCloud, server: str, words: str) -> None:
+    """The guest says the words in a round that has not begun yet."""
+    number = _last(cloud, server) + 1
+
+    def said() -> bool:
+        rounds = re.findall(rf"(?:MOVES|WATCHES) (\d+) {words}", cloud.console(server))
+        return any(int(found) > number for found in rounds)
+
+    until(said, f"{server} says {words} after round {number}")
 
 
 def _last(cloud: RealCloud, server: str) -> int:

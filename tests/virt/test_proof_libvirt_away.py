@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.virt_cloud import RealCloud, real_cloud
-from tests.support.virt_hosts import until
 
 
 def test_libvirt_is_away(tmp_path: Path) -> None:
@@ -19,12 +18,12 @@ def test_libvirt_is_away(tmp_path: Path) -> None:
         cloud.act(servers["off"], "os-stop")
         cloud.act(servers["paused"], "pause")
         assert cloud.client().delete("compute", f"/servers/{servers['gone']}").status == 204
-        cloud.wait_host("one", "down", 20)
+        cloud.wait_host("one", "down")
         assert cloud.runs(servers["on"]) == ["one"]
         assert cloud.show(servers["on"])["status"] == "ACTIVE"
 
         cloud.hosts["one"].start_libvirt()
-        cloud.wait_host("one", "up", 20)
+        cloud.wait_host("one", "up")
         _end(cloud, servers)
 
 
@@ -37,4 +36,4 @@ def _end(cloud: RealCloud, servers: dict[str, str]) -> None:
         cloud.client().delete("compute", f"/servers/{server}")
     for server in servers.values():
         cloud.wait_gone(server)
-    until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
+    cloud.wait_clean()

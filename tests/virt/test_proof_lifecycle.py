@@ -109,7 +109,7 @@ def test_everything_that_can_happen_to_a_server(cloud: RealCloud, openstack: Cli
     cloud.says(server, r"(?s)HELLO red.*HELLO blue")
 
     openstack("server delete --wait web again")
-    until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
+    cloud.wait_clean()
 
 
 def test_a_guest_that_ends_by_itself_is_shown_as_what_it_is(cloud: RealCloud) -> None:
@@ -117,7 +117,7 @@ def test_a_guest_that_ends_by_itself_is_shown_as_what_it_is(cloud: RealCloud) ->
     host = cloud.hosts[cloud.host_of(server)]
 
     host.do("virsh", "destroy", f"kn-{server}")
-    stopped = cloud.wait(server, "SHUTOFF", 10)
+    stopped = cloud.wait(server, "SHUTOFF")
     assert stopped["OS-EXT-STS:power_state"] == 4
 
     cloud.act(server, "os-start")
@@ -128,7 +128,7 @@ def test_a_guest_that_ends_by_itself_is_shown_as_what_it_is(cloud: RealCloud) ->
         if server in line and "qemu-system" in line
     ]
     host.do("kill", "-9", crashed)
-    cloud.wait(server, "SHUTOFF", 10)
+    cloud.wait(server, "SHUTOFF")
     cloud.client().delete("compute", f"/servers/{server}")
     cloud.wait_gone(server)
 
@@ -149,7 +149,7 @@ def test_guests_outlive_agent_and_control_plane(cloud: RealCloud) -> None:
     assert cloud.console(server).count("HELLO") == 1
     cloud.client().delete("compute", f"/servers/{server}")
     cloud.wait_gone(server)
-    until(lambda: not cloud.leftovers(), "nothing is left on the hosts", 30)
+    cloud.wait_clean()
 
 
 def _goes_on(cloud: RealCloud, server: str, number: int) -> None:

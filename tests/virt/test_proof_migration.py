@@ -169,4 +169,4 @@ def _ticks_on(cloud: RealCloud, server: str, number: int) -> None:
 def _delete(cloud: RealCloud, server: str) -> None:
     cloud.client().delete("compute", f"/servers/{server}")
     cloud.wait_gone(server)
-    until(lambda: not cloud.leftovers(), f"nothing is left on the hosts: {cloud.leftovers()}", 30)
+    cloud.wait_clean()

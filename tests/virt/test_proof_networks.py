@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.virt_cloud import RealCloud, real_cloud
-from tests.support.virt_hosts import linux_image, until
+from tests.support.virt_hosts import linux_image
 
 # The guest asks the address that its user data name, again and again.
 KNOCK = """#!/bin/sh
@@ -49,14 +49,14 @@ def test_guests_know_who_they_are_and_reach_whom_they_may(cloud: RealCloud) -> N
     cloud.says(near, f"MISSES {address}")
     cloud.says(far, f"MISSES {address}")
     _permit(cloud, closed_group)
-    cloud.says(near, f"REACHES {address}", 30)
+    cloud.says(near, f"REACHES {address}")
     assert f"REACHES {address}" not in cloud.console(far)
 
     for server in (asked, near, far):
         client.delete("compute", f"/servers/{server}")
     for server in (asked, near, far):
         cloud.wait_gone(server)
-    until(lambda: not cloud.leftovers(), f"nothing is left on the hosts: {cloud.leftovers()}", 30)
+    cloud.wait_clean()
 
 
 def _boot(cloud: RealCloud, name: str, port: str, **more: Any) -> str:
