@@ -22,6 +22,7 @@ NOUNS = (
     "quotas",
     "limits",
     "tenant_usage",
+    "usage_audits",
     "server_groups",
     "gone",
     "servers",
@@ -41,6 +42,10 @@ NOUNS = (
     "volume_attachments",
     "images",
     "volumes",
+    "networks",
+    "floating_ips",
+    "security_groups",
+    "baremetal_nodes",
 )
 # Actions that are more than a line have a module each, beside the `api` of their noun.
 ACTIONS = (

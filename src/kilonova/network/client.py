@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -68,6 +69,10 @@ class NetworkClient:
 
     async def port(self, port_id: str, token: str) -> Item | None:
         return await self._show("ports", "port", port_id, token)
+
+    async def ports(self, port_ids: Sequence[str], token: str) -> list[Item]:
+        """Those of the ports that exist and the token may see."""
+        return await self._by("ports", "id", port_ids, token)
 
     async def ports_of(self, device_id: str, token: str) -> list[Item]:
         return await self._list("ports", token, {"device_id": device_id})
@@ -137,7 +142,20 @@ class NetworkClient:
         named = {"name": name} if name is not None else {}
         return await self._list("security-groups", token, {"project_id": project_id, **named})
 
+    async def groups(self, group_ids: Sequence[str], token: str) -> list[Item]:
+        return await self._by("security-groups", "id", group_ids, token)
+
+    # Floating addresses
+
+    async def floating_to(self, port_ids: Sequence[str], token: str) -> list[Item]:
+        """Those that lead to any of the ports."""
+        return await self._by("floatingips", "port_id", port_ids, token)
+
     # Anything else that a proxy in front of the service needs
+
+    async def items(self, plural: str, token: str, query: Sequence[tuple[str, str]] = ()) -> list[Item]:
+        """All that the token may see and the query matches, page after page."""
+        return await self._list(plural, token, query)
 
     async def request(self, method: str, path: str, token: str, json: Any = None) -> Any:
         """One request below /v2.0; the answer's JSON, or None if it has none."""
@@ -153,11 +171,13 @@ class NetworkClient:
         return found
 
     async def _by(self, plural: str, key: str, values: Sequence[str], token: str) -> list[Item]:
-        found: list[Item] = []
-        for start in range(0, len(values), _IDS_A_REQUEST):
-            pairs = [(key, value) for value in values[start : start + _IDS_A_REQUEST]]
-            found += await self._list(plural, token, pairs)
-        return found
+        if not values:
+            return []
+        if len(values) <= _IDS_A_REQUEST:
+            return await self._list(plural, token, [(key, value) for value in values])
+        parts = [values[start : start + _IDS_A_REQUEST] for start in range(0, len(values), _IDS_A_REQUEST)]
+        found = await asyncio.gather(*(self._by(plural, key, part, token) for part in parts))
+        return [item for part in found for item in part]
 
     async def _list(self, plural: str, token: str, query: Any) -> list[Item]:
         key = plural.replace("-", "_")

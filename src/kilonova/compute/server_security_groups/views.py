@@ -15,19 +15,28 @@ def group(found: Item, named: dict[str, Item]) -> Item:
         "name": found["name"],
         "description": found["description"],
         "tenant_id": found["project_id"],
-        "rules": [_rule(each, named) for each in incoming],
+        "rules": [rule(each, named) for each in incoming],
     }
 
 
-def _rule(rule: Item, named: dict[str, Item]) -> Item:
-    remote = named.get(rule["remote_group_id"] or "")
-    cidr = rule["remote_ip_prefix"] or ("::/0" if rule["ethertype"] == "IPv6" else "0.0.0.0/0")
+def rule(found: Item, named: dict[str, Item]) -> Item:
+    remote = named.get(found["remote_group_id"] or "")
+    cidr = found["remote_ip_prefix"] or ("::/0" if found["ethertype"] == "IPv6" else "0.0.0.0/0")
+    low, high = _ports(found)
     return {
-        "id": rule["id"],
-        "parent_group_id": rule["security_group_id"],
-        "ip_protocol": rule["protocol"],
-        "from_port": rule["port_range_min"],
-        "to_port": rule["port_range_max"],
+        "id": found["id"],
+        "parent_group_id": found["security_group_id"],
+        "ip_protocol": found["protocol"],
+        "from_port": low,
+        "to_port": high,
         "group": {"name": remote["name"], "tenant_id": remote["project_id"]} if remote else {},
-        "ip_range": {} if rule["remote_group_id"] else {"cidr": cidr},
+        "ip_range": {} if found["remote_group_id"] else {"cidr": cidr},
     }
+
+
+def _ports(found: Item) -> tuple[int | None, int | None]:
+    """A rule for all ports, or all kinds of ICMP, said so by numbers."""
+    low, high = found["port_range_min"], found["port_range_max"]
+    if low is None and high is None and found["protocol"]:
+        return (1, 65535) if found["protocol"] in ("tcp", "udp") else (-1, -1)
+    return low, high

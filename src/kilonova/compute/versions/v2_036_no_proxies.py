@@ -2,7 +2,7 @@
 
 from kilonova.compute.quotas.schemas import LIMIT, NETWORK_RESOURCES
 from kilonova.http import col
-from kilonova.http.versions import Microversion, request, route, view
+from kilonova.http.versions import Microversion, action, request, route, view
 
 WHOLE = {"type": "integer"}
 PROXIES = (
@@ -20,7 +20,28 @@ PROXIES = (
     ("GET", "/os-snapshots/detail"),
     ("GET", "/os-snapshots/{snapshot_id}"),
     ("DELETE", "/os-snapshots/{snapshot_id}"),
+    ("GET", "/os-networks"),
+    ("GET", "/os-networks/{id}"),
+    ("GET", "/os-tenant-networks"),
+    ("GET", "/os-tenant-networks/{id}"),
+    ("GET", "/os-floating-ip-pools"),
+    ("GET", "/os-floating-ips"),
+    ("POST", "/os-floating-ips"),
+    ("GET", "/os-floating-ips/{id}"),
+    ("DELETE", "/os-floating-ips/{id}"),
+    ("GET", "/os-security-groups"),
+    ("POST", "/os-security-groups"),
+    ("GET", "/os-security-groups/{id}"),
+    ("PUT", "/os-security-groups/{id}"),
+    ("DELETE", "/os-security-groups/{id}"),
+    ("POST", "/os-security-group-rules"),
+    ("DELETE", "/os-security-group-rules/{id}"),
+    ("GET", "/os-baremetal-nodes"),
+    ("POST", "/os-baremetal-nodes"),
+    ("GET", "/os-baremetal-nodes/{id}"),
+    ("DELETE", "/os-baremetal-nodes/{id}"),
 )
+NODE_ACTIONS = ("add_interface", "remove_interface")
 UPDATE = "PUT /os-quota-sets/{project_id}"
 MAXIMA = {
     "maxSecurityGroups": "security_groups",
@@ -33,6 +54,7 @@ version = Microversion(
     __doc__,
     [
         *(route(method, path).ends() for method, path in PROXIES),
+        *(action(name, "/os-baremetal-nodes/{id}/action").ends() for name in NODE_ACTIONS),
         *(
             # Kept and shown; the network service has limits of its own.
             request(UPDATE).loses(f"quota_set.{name}", schema=LIMIT)

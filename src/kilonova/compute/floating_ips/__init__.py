@@ -1,0 +1,1 @@
+"""Floating addresses as compute's clients knew them: taken from pools, which are external networks."""
