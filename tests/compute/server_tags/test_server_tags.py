@@ -54,7 +54,9 @@ def test_what_is_refused(sqlite_url: str) -> None:
             assert (await c.get(path(server_id), version="2.25")).status == 404
             for wrong in (["a", "a"], ["a,b"], ["a/b"], ["a" * 61], [""], [str(number) for number in range(51)]):
                 assert (await c.put(path(server_id), {"tags": wrong}, **new)).status == 400, wrong
-            assert (await c.put(path(server_id, "a,b"), None, **new)).status == 400
+            refused = await c.put(path(server_id, "a,b"), None, **new)
+            assert refused.status == 400
+            assert "field/attribute tag: 'a,b'" in refused.json()["badRequest"]["message"]
             assert (await c.put(path(server_id, "a" * 61), None, **new)).status == 400
             fifty = [str(number) for number in range(50)]
             assert (await c.put(path(server_id), {"tags": fifty}, **new)).status == 200

@@ -17,7 +17,7 @@ RULE = "os_compute_api:os-server-tags:"
 TAGS = "/servers/{server_id}/tags"
 TAG = TAGS + "/{tag}"
 CREATED, KNOWN = 201, 204
-_NAMED = Validator(schemas.TAG)
+_NAMED = Validator({"type": "object", "properties": {"tag": schemas.TAG}})
 
 
 @api.route("GET", TAGS, checks=[RULE + "index"], query={})
@@ -61,7 +61,7 @@ async def show(ctx: Context, server_id: str, tag: str) -> Answer:
 @api.route("PUT", TAG, checks=[RULE + "update"], query={}, status=CREATED, also=[KNOWN])
 async def add(ctx: Context, server_id: str, tag: str) -> Answer:
     """Put a tag on a server."""
-    _NAMED.check(tag)
+    _NAMED.check({"tag": tag})
     there = {"Location": ctx.url(f"/servers/{server_id}/tags/{quote(tag, safe='')}")}
     async with ctx.db.transaction() as tx:
         await _ready(ctx, tx, server_id, "update")
