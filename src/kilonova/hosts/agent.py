@@ -14,54 +14,13 @@ import apsw
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
-from kilonova.hosts.messages import (
-    ApplyNetwork,
-    AttachDisk,
-    AttachNic,
-    Command,
-    CrashDump,
-    Describe,
-    Destroy,
-    DetachDisk,
-    DetachNic,
-    Discard,
-    Expect,
-    GrowDisk,
-    HurryMigration,
-    ListGuests,
-    LookConnector,
-    LookConsole,
-    LookDiagnostics,
-    LookDisplay,
-    LookMigration,
-    MigrateLive,
-    Offer,
-    Park,
-    Pause,
-    PowerOff,
-    PowerOn,
-    Reboot,
-    Receive,
-    Reply,
-    Rescue,
-    Resume,
-    SetMetadata,
-    SetPassword,
-    Snapshot,
-    Spawn,
-    StopMigration,
-    Suspend,
-    SwapDisk,
-    Unpark,
-    Unpause,
-    Unrescue,
-)
+from kilonova.hosts.messages import Command, Reply, verbs
 
 log = logging.getLogger(__name__)
 
 
 # What these do depends on whether a migration is under way just now, so that a repeat is done again.
-_FORGOTTEN = StopMigration | HurryMigration
+_FORGOTTEN = verbs.StopMigration | verbs.HurryMigration
 
 
 class _Run:
@@ -133,7 +92,7 @@ class Agent:
             if reason:
                 run.interrupted = reason
                 run.task.cancel()
-        if isinstance(verb, HurryMigration):
+        if isinstance(verb, verbs.HurryMigration):
             earlier = []
         run = _Run(command.epoch, verb)
         # A task of its own: a caller that gives up waiting must not stop work that is half done.
@@ -173,81 +132,81 @@ class Agent:
     async def _ask_driver(self, verb: messages.Change | messages.Read) -> Any:
         driver = self._driver
         match verb:
-            case Spawn(guest=guest, start=start, data=data, disk_of=disk_of):
+            case verbs.Spawn(guest=guest, start=start, data=data, disk_of=disk_of):
                 return await driver.spawn(guest, start=start, data=data, disk_of=disk_of)
-            case Destroy(guest_id=guest_id):
+            case verbs.Destroy(guest_id=guest_id):
                 return await driver.destroy(guest_id)
-            case PowerOn(guest_id=guest_id):
+            case verbs.PowerOn(guest_id=guest_id):
                 return await driver.power_on(guest_id)
-            case PowerOff(guest_id=guest_id, grace=grace):
+            case verbs.PowerOff(guest_id=guest_id, grace=grace):
                 return await driver.power_off(guest_id, grace)
-            case Reboot(guest_id=guest_id, hard=hard):
+            case verbs.Reboot(guest_id=guest_id, hard=hard):
                 return await driver.reboot(guest_id, hard)
-            case Pause(guest_id=guest_id):
+            case verbs.Pause(guest_id=guest_id):
                 return await driver.pause(guest_id)
-            case Unpause(guest_id=guest_id):
+            case verbs.Unpause(guest_id=guest_id):
                 return await driver.unpause(guest_id)
-            case Suspend(guest_id=guest_id):
+            case verbs.Suspend(guest_id=guest_id):
                 return await driver.suspend(guest_id)
-            case Resume(guest_id=guest_id):
+            case verbs.Resume(guest_id=guest_id):
                 return await driver.resume(guest_id)
-            case Rescue(guest_id=guest_id, image=image, data=data, password=password):
+            case verbs.Rescue(guest_id=guest_id, image=image, data=data, password=password):
                 return await driver.rescue(guest_id, image, data, password)
-            case Unrescue(guest_id=guest_id):
+            case verbs.Unrescue(guest_id=guest_id):
                 return await driver.unrescue(guest_id)
-            case SetPassword(guest_id=guest_id, user=user, password=password):
+            case verbs.SetPassword(guest_id=guest_id, user=user, password=password):
                 return await driver.set_password(guest_id, user, password)
-            case CrashDump(guest_id=guest_id):
+            case verbs.CrashDump(guest_id=guest_id):
                 return await driver.crash_dump(guest_id)
-            case AttachNic(guest_id=guest_id, nic=nic):
+            case verbs.AttachNic(guest_id=guest_id, nic=nic):
                 return await driver.attach_nic(guest_id, nic)
-            case DetachNic(guest_id=guest_id, port_id=port_id):
+            case verbs.DetachNic(guest_id=guest_id, port_id=port_id):
                 return await driver.detach_nic(guest_id, port_id)
-            case SetMetadata(guest_id=guest_id, name=name, metadata=metadata, forgetting=forgetting):
+            case verbs.SetMetadata(guest_id=guest_id, name=name, metadata=metadata, forgetting=forgetting):
                 return await driver.set_metadata(guest_id, name, metadata, forgetting)
-            case Park(guest_id=guest_id, slot=slot):
+            case verbs.Park(guest_id=guest_id, slot=slot):
                 return await driver.park(guest_id, slot)
-            case Unpark(guest_id=guest_id, slot=slot, start=start, disks=disks):
+            case verbs.Unpark(guest_id=guest_id, slot=slot, start=start, disks=disks):
                 return await driver.unpark(guest_id, slot, start, disks)
-            case Discard(guest_id=guest_id, slot=slot):
+            case verbs.Discard(guest_id=guest_id, slot=slot):
                 return await driver.discard(guest_id, slot)
-            case Receive(guest=guest, source=source, slot=slot, start=start, reach=reach):
+            case verbs.Receive(guest=guest, source=source, slot=slot, start=start, reach=reach):
                 return await driver.receive(guest, source, slot, start, reach)
-            case Offer(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
+            case verbs.Offer(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
                 return await driver.offer(guest_id, destination, slot, block, reach)
-            case Expect(guest=guest, source=source, slot=slot, block=block, offer=offer, reach=reach):
+            case verbs.Expect(guest=guest, source=source, slot=slot, block=block, offer=offer, reach=reach):
                 return await driver.expect(guest, source, slot, block, offer, reach)
-            case MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
+            case verbs.MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
                 return await driver.migrate_live(guest_id, destination, slot, block, reach)
-            case StopMigration(guest_id=guest_id):
+            case verbs.StopMigration(guest_id=guest_id):
                 return await driver.stop_migration(guest_id)
-            case HurryMigration(guest_id=guest_id):
+            case verbs.HurryMigration(guest_id=guest_id):
                 return await driver.hurry_migration(guest_id)
-            case Snapshot(guest_id=guest_id, data=transfer):
+            case verbs.Snapshot(guest_id=guest_id, data=transfer):
                 return await driver.snapshot(guest_id, transfer)
-            case AttachDisk(guest_id=guest_id, disk=disk):
+            case verbs.AttachDisk(guest_id=guest_id, disk=disk):
                 return await driver.attach_disk(guest_id, disk)
-            case DetachDisk(guest_id=guest_id, volume_id=volume_id):
+            case verbs.DetachDisk(guest_id=guest_id, volume_id=volume_id):
                 return await driver.detach_disk(guest_id, volume_id)
-            case SwapDisk(guest_id=guest_id, volume_id=volume_id, disk=disk):
+            case verbs.SwapDisk(guest_id=guest_id, volume_id=volume_id, disk=disk):
                 return await driver.swap_disk(guest_id, volume_id, disk)
-            case GrowDisk(guest_id=guest_id, volume_id=volume_id, size_gb=size_gb):
+            case verbs.GrowDisk(guest_id=guest_id, volume_id=volume_id, size_gb=size_gb):
                 return await driver.grow_disk(guest_id, volume_id, size_gb)
-            case LookConsole(guest_id=guest_id, lines=lines):
+            case verbs.LookConsole(guest_id=guest_id, lines=lines):
                 return await driver.look_console(guest_id, lines)
-            case LookDisplay(guest_id=guest_id, kind=kind):
+            case verbs.LookDisplay(guest_id=guest_id, kind=kind):
                 return await driver.look_display(guest_id, kind)
-            case LookDiagnostics(guest_id=guest_id):
+            case verbs.LookDiagnostics(guest_id=guest_id):
                 return await driver.look_diagnostics(guest_id)
-            case ApplyNetwork(plan=plan):
+            case verbs.ApplyNetwork(plan=plan):
                 return await driver.apply_network(plan)
-            case LookConnector():
+            case verbs.LookConnector():
                 return await driver.look_connector()
-            case LookMigration(guest_id=guest_id):
+            case verbs.LookMigration(guest_id=guest_id):
                 return await driver.look_migration(guest_id)
-            case ListGuests():
+            case verbs.ListGuests():
                 return await driver.guests()
-            case Describe():
+            case verbs.Describe():
                 return await driver.describe()
             case _:
                 assert_never(verb)
@@ -261,11 +220,11 @@ def _key(command: Command, verb: messages.Change) -> Key:
 def _interruption(newcomer: messages.Change, running: messages.Change) -> str:
     """Why what runs has to end for the newcomer; nothing if the newcomer waits."""
     match newcomer, running:
-        case Destroy(), Destroy():
+        case verbs.Destroy(), verbs.Destroy():
             return ""
-        case Destroy(), _:
+        case verbs.Destroy(), _:
             return "the guest is being destroyed"
-        case StopMigration(), MigrateLive() | HurryMigration():
+        case verbs.StopMigration(), verbs.MigrateLive() | verbs.HurryMigration():
             return "the migration was stopped"
     return ""
 
