@@ -114,12 +114,18 @@ class Guest(Space):
     def __init__(self, host: Host, network: WiredNetwork, port: WiredPort) -> None:
         super().__init__(host.space.enter)
         self.port = port
+        self._host = host
         self._directory = host.directory
         tap = NAMES.tap(port.id)
         host.do("ip", "link", "add", tap, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         host.do("ip", "link", "set", tap, "master", NAMES.bridge(network.id), "up")
         self.do("ip", "link", "set", "eth0", "address", port.mac)
         self.do("ip", "link", "set", "eth0", "up")
+
+    def end(self) -> None:
+        """And its interface, which the kernel would remove later, after it had spoken once more."""
+        super().end()
+        self._host.do("ip", "link", "del", NAMES.tap(self.port.id), check=False)
 
     def dhcp(self) -> str:
         """What it was told."""
