@@ -13,6 +13,7 @@ from kilonova.ids import new_id
 from kilonova.volume.client import TooOld, VolumeClient, VolumeError
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO
+from tests.volume.messages.test_messages import put_message
 from tests.volume.support import VolumeCloud, put_volume, volume_cloud
 
 SERVICE, MEMBER = Auth("kilonova", ADMIN, is_service=True), Auth("member", DEMO)
@@ -177,3 +178,31 @@ def test_who_asks_and_where() -> None:
     assert (headers["X-Auth-Token"], headers["X-Service-Token"]) == ("kilonova", "kilonova")
     assert headers["OpenStack-API-Version"] == "volume 3.44"
     assert "X-Service-Token" not in others
+
+
+def test_the_reason_is_the_newest_message_about_it(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            volume_id, client = new_id(), client_of(c)
+            assert await client.reason(volume_id, MEMBER) is None
+            for at, text in ((1.0, "old"), (3.0, "new"), (2.0, "between")):
+                await put_message(c.db, resource_id=volume_id, created_at=at, text=text)
+            await put_message(c.db, created_at=4.0, text="of another")
+            found = await client.reason(volume_id, MEMBER)
+            assert found is not None
+            assert found["user_message"] == "new"
+            assert await client.reason(volume_id, SERVICE) is None, "it is of another project"
+
+    run(scenario())
+
+
+def test_a_service_that_gives_no_reasons_gives_none() -> None:
+    async def scenario() -> None:
+        for status, body in ((404, {}), (406, {"e": {"message": "too old"}}), (500, {}), (200, [1]), (200, b"{")):
+            client, service = scripted(status, body)
+            assert await client.reason("x", MEMBER) is None
+            method, path, headers = service.asked[0]
+            assert (method, path.partition("?")[0]) == ("GET", f"/v3/{DEMO}/messages")
+            assert headers["OpenStack-API-Version"] == "volume 3.5"
+
+    run(scenario())

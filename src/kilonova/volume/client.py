@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 Item = dict[str, Any]
 
 # The versions in which things came: of attachments at all, of their completion, of volumes for several servers, of
-# asking without the project in the path, and of replacing a volume's content by an image.
+# asking without the project in the path, and of replacing a volume's content by an image; and the first in which
+# messages are found by what they are about.
 BASE = "3.44"
 MULTIATTACH = "3.50"
 REIMAGE = "3.68"
+MESSAGES = "3.5"
 _VERSION = "volume {}"
 
 
@@ -119,6 +121,19 @@ class VolumeClient:
         """Say what has become of a snapshot that the service has asked for help with."""
         path = f"/snapshots/{quote(snapshot_id, safe='')}/action"
         await self._call("POST", path, auth, {"os-update_snapshot_status": {"status": status}})
+
+    # Messages
+
+    async def reason(self, ident: str, auth: Auth) -> Item | None:
+        """The newest message about the volume or snapshot. None if there is none, or none can be had: it is only words,
+        for which nothing else shall fail.
+        """
+        query = urlencode({"resource_uuid": ident, "sort": "created_at:desc"})
+        try:
+            found = (await self._call("GET", f"/messages?{query}", auth, version=MESSAGES))["messages"]
+            return next((one for one in found if one["resource_uuid"] == ident and one["user_message"]), None)
+        except (VolumeError, Unreachable, KeyError, TypeError):
+            return None
 
     # Types
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.compute.servers import images
+from kilonova.compute.volumes import reasons
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.identity.client import Auth
@@ -57,7 +58,7 @@ async def _volume(ctx: Context, device: Row, auth: Auth) -> Item:
     if volume["status"] != "available" and not (shared and volume["status"] == "in-use"):
         raise BadRequest(
             f"Invalid volume: Volume {volume['id']} status must be 'available' or 'in-use' with multiattach enabled to"
-            f" attach. Currently in '{volume['status']}' status."
+            f" attach. Currently in '{volume['status']}' status.{await _why(ctx, volume, auth)}"
         )
     device["volume_size"], device["multiattach"] = volume["size"], shared
     return volume
@@ -70,6 +71,7 @@ async def _snapshot(ctx: Context, device: Row, auth: Auth) -> Item:
     if snapshot["status"] != "available":
         raise BadRequest(
             f"Invalid snapshot: Snapshot {snapshot['id']} must be available, and its status is {snapshot['status']}."
+            f"{await _why(ctx, snapshot, auth)}"
         )
     device["volume_size"] = device["volume_size"] or snapshot["size"]
     if device["volume_size"] < snapshot["size"]:
@@ -78,6 +80,11 @@ async def _snapshot(ctx: Context, device: Row, auth: Auth) -> Item:
             f" {snapshot['id']}, which is {snapshot['size']} GB."
         )
     return snapshot
+
+
+async def _why(ctx: Context, thing: Item, auth: Auth) -> str:
+    broken = thing["status"].startswith("error")
+    return await reasons.for_caller(ctx.services, thing["id"], auth) if broken else ""
 
 
 async def _image(ctx: Context, device: Row, auth: Auth) -> Item:

@@ -13,6 +13,7 @@ import orjson
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import images, silence, volumes
 from kilonova.compute.operations.common import Harmless, server_of, transfer_of
+from kilonova.compute.volumes import reasons
 from kilonova.hosts.messages import Snapshot
 from kilonova.image.client import ImageError
 from kilonova.operations import Failed, Operation, Passing, Step
@@ -127,7 +128,8 @@ async def snapshot_volumes(op: Operation) -> dict[str, str]:
 async def await_snapshots(op: Operation) -> None:
     for one in await _snapshots(op):
         if one["status"] == "error":
-            raise Failed(f"The volume service could not make a snapshot of volume {one['volume_id']}.")
+            message = f"The volume service could not make a snapshot of volume {one['volume_id']}."
+            raise await reasons.failure(op, one["id"], message)
         if one["status"] != "available":
             raise Passing(f"the snapshot of volume {one['volume_id']} is {one['status']}")
 

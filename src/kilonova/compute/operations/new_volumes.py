@@ -13,6 +13,7 @@ from typing import Any
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations import volumes
 from kilonova.compute.operations.common import fence
+from kilonova.compute.volumes import reasons
 from kilonova.identity.client import Auth, IdentityError
 from kilonova.operations import Failed, Operation
 from kilonova.store import Row
@@ -148,7 +149,8 @@ async def _is_available(op: Operation, volume_id: str) -> bool:
         volume = await op.services.volume.show(volume_id, auth)
     if volume is None or volume["status"].startswith("error"):
         status = "gone" if volume is None else volume["status"]
-        raise Failed(f"Volume {volume_id} did not finish being created: its status is {status}.")
+        message = f"Volume {volume_id} did not finish being created: its status is {status}."
+        raise await reasons.failure(op, volume_id, message)
     return bool(volume["status"] in ("available", "reserved"))
 
 

@@ -14,6 +14,7 @@ from kilonova.compute.operations import leftovers, rebuild, resize, stopping, vo
 from kilonova.compute.operations.common import server_of
 from kilonova.compute.operations.resize import BUILD, PARK, STOP
 from kilonova.compute.servers import model
+from kilonova.compute.volumes import reasons
 from kilonova.http.client import Unreachable
 from kilonova.identity.client import Auth
 from kilonova.operations import Cancelled, Failed, Operation, Passing, Step, Wait
@@ -99,7 +100,8 @@ async def reserve(op: Operation) -> dict[str, Any]:
     """The result: the empty attachment, to which host the volume is connected, and what it was made of."""
     device, volume = await _root(op), await _volume(op)
     if volume["status"] in (DOWNLOADING, ERROR):
-        raise Failed(f"Volume {volume['id']} is in status {volume['status']}; an operator has to look at it first.")
+        message = f"Volume {volume['id']} is in status {volume['status']}; an operator has to look at it first."
+        raise await reasons.failure(op, volume["id"], message) if volume["status"] == ERROR else Failed(message)
     return {
         "attachment_id": await _empty_attachment(op, device),
         "host": volumes.way_of(device).get(volumes.HOST, ""),
@@ -213,9 +215,11 @@ async def connect(op: Operation) -> None:
     if volume["status"] == DOWNLOADING:
         raise Passing(f"volume {volume['id']} is being written to")
     if volume["status"] == ERROR:
-        raise Failed(
+        raise await reasons.failure(
+            op,
+            volume["id"],
             f"The volume service could not write image {op.params['image_id']} to volume {volume['id']}, which is in"
-            " status error. The server can be rebuilt when an operator has repaired the volume."
+            " status error. The server can be rebuilt when an operator has repaired the volume.",
         )
     await volumes.connect(op, await _root(op), server["host"])
 

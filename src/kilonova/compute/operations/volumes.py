@@ -22,6 +22,7 @@ from kilonova.compute.operations import silence
 from kilonova.compute.operations.choosing import CLAIM
 from kilonova.compute.operations.common import fence, guest_of, zone_of
 from kilonova.compute.operations.silence import PING, HostSilent
+from kilonova.compute.volumes import reasons
 from kilonova.hosts.messages import Command, Disk, Guest, LookConnector
 from kilonova.hosts.transport import HostFailed, HostTrouble, HostUnreachable
 from kilonova.identity.client import Auth
@@ -294,6 +295,8 @@ async def _create(op: Operation, device: Row, auth: Auth, connector: Item | None
         found = await volume.show(volume_id, auth)
         if found is not None and found["status"] in BUSY:
             raise Passing(str(refusal)) from refusal
+        if found is not None and found["status"].startswith("error"):
+            raise await reasons.failure(op, volume_id, f"The volume service refused: {refusal}") from refusal
         raise
     return made
 

@@ -10,6 +10,7 @@ import orjson
 from kilonova.compute.block_devices import naming
 from kilonova.compute.block_devices.sources import MULTIATTACH
 from kilonova.compute.servers import states
+from kilonova.compute.volumes import reasons
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.identity.client import Auth
@@ -30,8 +31,12 @@ def missing(volume_id: str) -> str:
 
 
 async def look_up(ctx: Context, volume_id: str) -> Item | None:
-    """The volume as the caller sees it."""
-    return await ctx.services.volume.show(volume_id, Auth(ctx.auth_token, ctx.token.project_id))
+    """The volume as the caller sees it; of one that is broken also, as `reason`, what the volume service says of it."""
+    auth = Auth(ctx.auth_token, ctx.token.project_id)
+    found = await ctx.services.volume.show(volume_id, auth)
+    if found is not None and found["status"].startswith("error"):
+        found["reason"] = await reasons.for_caller(ctx.services, volume_id, auth)
+    return found
 
 
 def check_free(ctx: Context, volume: Item) -> None:
@@ -40,7 +45,8 @@ def check_free(ctx: Context, volume: Item) -> None:
         raise BadRequest("Multiattach volumes are only supported starting with compute API version 2.60.")
     status = volume["status"]
     if status != "available" and not (volume["multiattach"] and status in SHARED):
-        raise invalid(f"volume '{volume['id']}' status must be 'available'. Currently in '{status}' status.")
+        why = volume.get("reason", "")
+        raise invalid(f"volume '{volume['id']}' status must be 'available'. Currently in '{status}' status.{why}")
 
 
 def check_server(row: Row, volume: Item, tag: str | None) -> None:
