@@ -299,9 +299,7 @@ def write(path: Path, content: bytes) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
+    settle(new, path)
 
 
 def settle(part: Path, path: Path) -> None:
