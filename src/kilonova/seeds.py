@@ -61,6 +61,7 @@ async def seed_tiny(services: Services) -> None:
     try:
         # A process that stops does not wait for it.
         with TemporaryDirectory(dir=services.config.data_dir, ignore_cleanup_errors=True) as directory:
+            Path(directory).chmod(0o711)  # apt downloads as a user of its own
             built = Path(directory) / "tiny.qcow2"
             await in_thread(build, built)
             image = {"name": "tiny", "visibility": "public", "disk_format": "qcow2", "container_format": "bare"}

@@ -28,6 +28,7 @@ TOOLS = {
     "qemu-img": "qemu-utils",
     "sfdisk": "fdisk",
     "syslinux": "syslinux",
+    "xz": "xz-utils",
 }
 _MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -89,7 +90,8 @@ def build(target: Path) -> None:
     lacking = missing()
     if lacking:
         raise CannotBuild(f"apt install {' '.join(lacking)}")
-    with tempfile.TemporaryDirectory(prefix="kilonova-tiny-") as name:
+    # Beside the target, so that whoever has given up waiting removes both.
+    with tempfile.TemporaryDirectory(prefix="kilonova-tiny-", dir=target.parent) as name:
         work = Path(name)
         kernel, modules = _kernel(work)
         initrd = _initrd(work, modules)
