@@ -37,7 +37,7 @@ def serve(config: Config, roles: Roles) -> None:
     try:
         check(config, roles)
         if config.driver == "libvirt" and roles.whole:
-            print_notes(config)
+            print_notes(config, first=True)
         os.umask(0o077)  # whatever is written is for the owner alone
         with ExitStack() as stack:
             datadir.prepare(directory)
@@ -55,11 +55,11 @@ def serve(config: Config, roles: Roles) -> None:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def print_notes(config: Config) -> None:
-    """What real guests could have on this machine, and have not."""
-    from kilonova.hosts.drivers.libvirt.preflight import notes
+def print_notes(config: Config, *, first: bool = False) -> None:
+    """What real guests could have on this machine, and have not. `first`: also of the image that they boot first."""
+    from kilonova.hosts.drivers.libvirt import preflight
 
-    for line in notes(config):
+    for line in preflight.notes(config) + (preflight.first_image(config) if first else []):
         click.echo(f"note        {line}", err=True)
 
 

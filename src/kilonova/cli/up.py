@@ -25,7 +25,7 @@ from kilonova.cli import options
     options.file,
 )
 def up(file: Path | None, hosts: int | None, **flags: Any) -> None:
-    """Run a whole cloud in one process: APIs, worker and simulated hosts.
+    """Run a whole cloud in one process: APIs, worker, and simulated hosts or this machine as a real one.
 
     It keeps everything in the data directory and goes on where it was when started again. SIGTERM or Ctrl-C stops it.
     """

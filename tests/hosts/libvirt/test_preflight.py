@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kilonova import tiny
 from kilonova.config import Config
 from kilonova.hosts.drivers.libvirt import machine, preflight, programs
 from tests.support.process import KILONOVA
@@ -56,6 +57,20 @@ def test_no_help_of_the_hardware(config: Config, monkeypatch: pytest.MonkeyPatch
     assert not any("kvm" in line for line in preflight.missing(config))
     config.libvirt.virt_type = "kvm"
     assert any("libvirt.virt_type is kvm" in line for line in preflight.missing(config))
+
+
+def test_the_image_of_a_first_start_is_told_of(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "missing", lambda: ["mtools", "syslinux"])
+    (line,) = preflight.first_image(config)
+    assert "cannot be built: apt install mtools syslinux, " in line
+    monkeypatch.setattr(tiny, "missing", list)
+    (line,) = preflight.first_image(config)
+    assert "is being built" in line
+    images = config.data_dir / "images"
+    images.mkdir(parents=True)
+    assert preflight.first_image(config), "there is still none"
+    (images / "one").touch()
+    assert not preflight.first_image(config)
 
 
 def test_a_device_without_a_processor_behind_it_is_no_help(monkeypatch: pytest.MonkeyPatch) -> None:

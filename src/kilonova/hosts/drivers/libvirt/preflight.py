@@ -40,10 +40,23 @@ def notes(config: Config) -> list[str]:
     if not any(programs.find(one) for one in _CONFIG_DRIVES):
         found.append("genisoimage is missing, so servers cannot have config drives: apt install genisoimage")
     if programs.find("qemu-storage-daemon") is None and not config.volume.url:
-        found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-utils")
+        found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-system-common")
     if not config.bridges.enabled:
         found.append("bridges.enabled is off: servers can have no networks")
     return found
+
+
+def first_image(config: Config) -> list[str]:
+    """What becomes of the image that a cloud has at its first start."""
+    from kilonova import tiny
+
+    images = config.data_dir / "images"
+    if images.is_dir() and any(images.iterdir()):
+        return []
+    if lacking := tiny.missing():
+        packages = " ".join(lacking)
+        return [f"the image tiny cannot be built: apt install {packages}, and then: kilonova image tiny --data DIR"]
+    return ["the image tiny is being built, and there in a minute; if not, kilonova.log in the data directory says why"]
 
 
 def _libvirt(config: Config) -> list[str]:
