@@ -211,6 +211,75 @@ def test_routers_lead_outside_and_join_networks(database_url: str) -> None:
     run(scenario())
 
 
+def test_routes_of_routers_name_the_network_of_their_next_hop(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await _hosts(cloud, "one", "two")
+            external = await cloud.make("network", "admin", name="public", **{"router:external": True})
+            await cloud.make("subnet", "admin", network_id=external["id"], ip_version=4, cidr="203.0.113.0/24")
+            network, subnet = await cloud.network_with_subnet()
+            other, other_subnet = await cloud.network_with_subnet("10.2.0.0/24")
+            await _bound(cloud, network, "one")
+            b = await _bound(cloud, network, "two")
+            router = await cloud.make("router", external_gateway_info={"network_id": external["id"]})
+            path = f"/routers/{router['id']}"
+            await cloud.ok("PUT", f"{path}/add_router_interface", {"subnet_id": subnet["id"]})
+            near = {"destination": "10.7.1.1/16", "nexthop": "10.1.0.9"}
+            await cloud.change("router", router, routes=[near])
+            here = _network((await _plans(cloud))["one"], network)
+            assert here.routes == [("10.7.0.0/16", "10.1.0.9", network["id"])]
+            # A next hop may be on another host, where nobody could be asked for it.
+            assert here.neighbours == [(b["mac_address"], b["fixed_ips"][0]["ip_address"])]
+            await cloud.ok("PUT", f"{path}/add_router_interface", {"subnet_id": other_subnet["id"]})
+            far = {"destination": "0.0.0.0/0", "nexthop": "10.2.0.9"}
+            nowhere = [
+                # By the host's own ways, to where the router is connected anyway, and to what every link has.
+                {"destination": "10.8.0.0/16", "nexthop": "203.0.113.9"},
+                {"destination": "10.2.0.0/24", "nexthop": "10.1.0.9"},
+                {"destination": "169.254.64.0/31", "nexthop": "10.1.0.9"},
+            ]
+            await cloud.change("router", router, routes=[near, far, *nowhere])
+            plan = (await _plans(cloud))["one"]
+            for one in (network, other):
+                assert _network(plan, one).routes == [
+                    ("0.0.0.0/0", "10.2.0.9", other["id"]),
+                    ("10.7.0.0/16", "10.1.0.9", network["id"]),
+                ]
+            await cloud.change("router", router, admin_state_up=False)
+            assert _network((await _plans(cloud))["one"], network).routes == []
+
+    run(scenario())
+
+
+def test_a_shared_network_is_led_by_its_own_routers(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await _hosts(cloud, "one")
+            shared = await cloud.make("network", "admin", name="shared", shared=True)
+            subnet = await cloud.make("subnet", "admin", network_id=shared["id"], ip_version=4, cidr="10.1.0.0/24")
+            own, own_subnet = await cloud.network_with_subnet("8.8.8.0/24")
+            await _bound(cloud, shared, "one")
+            await _bound(cloud, own, "one")
+            # Somebody who may use the network must not turn the packets of all others.
+            router = await cloud.make("router")
+            door = await cloud.make("port", network_id=shared["id"])
+            interface = f"/routers/{router['id']}/add_router_interface"
+            await cloud.ok("PUT", interface, {"port_id": door["id"]})
+            await cloud.ok("PUT", interface, {"subnet_id": own_subnet["id"]})
+            await cloud.change("router", router, routes=[{"destination": "9.9.9.9/32", "nexthop": "10.1.0.200"}])
+            plan = (await _plans(cloud))["one"]
+            assert [(one.routed, one.routes) for one in plan.networks] == [([], []), ([], [])]
+            owners = await cloud.make("router", "admin")
+            await cloud.ok("PUT", f"/routers/{owners['id']}/add_router_interface", {"subnet_id": subnet["id"]}, "admin")
+            await cloud.change(
+                "router", owners, "admin", routes=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.200"}]
+            )
+            plan = (await _plans(cloud))["one"]
+            assert _network(plan, shared).routes == [("10.9.0.0/16", "10.1.0.200", shared["id"])]
+
+    run(scenario())
+
+
 def test_a_guest_may_be_the_gateway(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

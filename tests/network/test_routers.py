@@ -41,6 +41,9 @@ def test_a_router_connects_subnets_and_an_external_network(database_url: str) ->
             assert (len(changed["routes"]), changed["admin_state_up"]) == (1, False)
             assert changed["external_gateway_info"] == info
             assert (await cloud.change("router", router, external_gateway_info=None))["external_gateway_info"] is None
+            needed = await cloud.refused("PUT", f"{path}/remove_router_interface", {"subnet_id": subnet["id"]})
+            assert needed == (409, "RouterInterfaceInUseByRoute")
+            assert (await cloud.change("router", router, routes=None))["routes"] == []
             left = await cloud.ok("PUT", f"{path}/remove_router_interface", {"subnet_id": subnet["id"]})
             assert left["port_id"] == port["id"]
             again = await cloud.refused("PUT", f"{path}/remove_router_interface", {"subnet_id": subnet["id"]})
@@ -48,6 +51,46 @@ def test_a_router_connects_subnets_and_an_external_network(database_url: str) ->
             await cloud.ok("DELETE", path)
             assert await cloud.refused("GET", path) == (404, "RouterNotFound")
             assert await cloud.listed("port", as_="admin") == []
+
+    asyncio.run(scenario())
+
+
+def test_routes_are_added_and_taken_away(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            public = await external(cloud)
+            _, subnet = await cloud.network_with_subnet()
+            router = await cloud.make("router", external_gateway_info={"network_id": public["id"]})
+            path = f"/routers/{router['id']}"
+            await cloud.ok("PUT", f"{path}/add_router_interface", {"subnet_id": subnet["id"]})
+            one = {"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}
+            two = {"destination": "10.9.0.0/16", "nexthop": "10.1.0.10"}
+            out = {"destination": "10.8.0.0/16", "nexthop": "192.0.2.9"}
+            said = await cloud.ok("PUT", f"{path}/add_extraroutes", {"router": {"routes": [one, out]}})
+            assert said["router"]["routes"] == [one, out]
+            said = await cloud.ok("PUT", f"{path}/add_extraroutes", {"router": {"routes": [two, one]}})
+            assert said["router"]["routes"] == [one, out, two]
+            gone = {"destination": "10.9.9.0/24", "nexthop": "10.1.0.9"}
+            said = await cloud.ok("PUT", f"{path}/remove_extraroutes", {"router": {"routes": [one, gone]}})
+            assert said["router"]["routes"] == [out, two]
+            for wrong in (
+                {"destination": "10.9.0.0/16", "nexthop": "10.2.0.9"},
+                {"destination": "10.9.0.0/16", "nexthop": "10.1.0.1"},
+                {"destination": "2001:db8::/64", "nexthop": "10.1.0.9"},
+            ):
+                for change in (
+                    ("PUT", path, {"router": {"routes": [wrong]}}),
+                    ("PUT", f"{path}/add_extraroutes", {"router": {"routes": [wrong]}}),
+                ):
+                    assert await cloud.refused(*change) == (400, "InvalidRoutes"), wrong
+            many = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(29)]
+            too_many = await cloud.refused("PUT", f"{path}/add_extraroutes", {"router": {"routes": many}})
+            assert too_many == (400, "RoutesExhausted")
+            assert (await cloud.show("router", router["id"]))["routes"] == [out, two]
+            assert await cloud.refused("PUT", f"{path}/add_extraroutes", {"router": {"routes": [one]}}, "other") == (
+                404,
+                "RouterNotFound",
+            )
 
     asyncio.run(scenario())
 

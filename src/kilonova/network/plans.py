@@ -66,6 +66,7 @@ class World:
         self.routers: dict[str, set[str]] = defaultdict(set)
         self.interfaces: dict[str, list[tuple[str, str]]] = defaultdict(list)
         self.outward: set[str] = set()
+        self.static: dict[str, list[tuple[str, str]]] = {}
         self.foreign_gateways: set[str] = set()
         self.groups: dict[str, list[str]] = defaultdict(list)
         self.rules: dict[str, list[Row]] = defaultdict(list)
@@ -90,6 +91,7 @@ class World:
         row = self.networks[network_id]
         here = [self.ports[port_id] for port_id in self.ports_of[network_id] if host in self.hosts_of[port_id]]
         routed = self._routed(network_id)
+        routes = self._routes(network_id, {cidr for cidr, _ in routed})
         return WiredNetwork(
             id=network_id,
             vni=_vni(row),
@@ -100,7 +102,8 @@ class World:
             nat=bool(self.routers[network_id] & self.outward),
             floating=sorted(pair for port in here if port["host_id"] == host for pair in self.floating[port["id"]]),
             routed=routed,
-            neighbours=self._neighbours(network_id, host) if routed else [],
+            routes=routes,
+            neighbours=self._neighbours(network_id, host) if routed or routes else [],
         )
 
     def _routed(self, network_id: str) -> list[tuple[str, str]]:
@@ -115,6 +118,26 @@ class World:
             for subnet in self.subnets[other]
             if any(router in routers for router, _ in self.interfaces[subnet["id"]])
         ]
+
+    def _routes(self, network_id: str, routed: set[str]) -> list[tuple[str, str, str]]:
+        """The static routes of the network's routers, but for those to where they are connected anyway."""
+        connected = {*routed, *(subnet["cidr"] for subnet in self.subnets[network_id])}
+        return sorted(
+            (destination, hop, other)
+            for router in self.routers[network_id]
+            for destination, hop in self.static[router]
+            if destination not in connected and (other := self._network_of(router, hop))
+        )
+
+    def _network_of(self, router: str, hop: str) -> str:
+        """That network of the router which the hop is in. Hops in external networks are their hosts' to know."""
+        address = ipaddress.ip_address(hop)
+        for network_id in sorted(self.joined[router]):
+            for subnet in self.subnets[network_id]:
+                own = [held for one, held in self.interfaces[subnet["id"]] if one == router]
+                if own and hop not in own and address in ipaddress.ip_network(subnet["cidr"]):
+                    return network_id
+        return ""
 
     def _neighbours(self, network_id: str, host: str) -> list[tuple[str, str]]:
         ports = [self.ports[port_id] for port_id in self.ports_of[network_id] if host not in self.hosts_of[port_id]]
@@ -211,12 +234,17 @@ async def _read_ports(reader: Reader, world: World, hosts: list[str]) -> None:
         world.addresses[row["port_id"]].append(row["ip_address"])
 
 
-# The routers that are at one of the networks, with all their interfaces.
+# The routers that are at one of the networks, with all their interfaces. Networks that every project may use are led
+# by routers of their own project and by the one that has the gateway's address: no other has a say in where their
+# guests' packets go.
 _INTERFACES = """
-SELECT r.id, r.gateway_port_id, r.enable_snat, p.network_id, a.subnet_id, a.ip_address
+SELECT r.id, r.gateway_port_id, r.enable_snat, r.routes, p.network_id, a.subnet_id, a.ip_address,
+       (NOT n.shared OR n.project_id = r.project_id OR a.ip_address = s.gateway_ip) AS leads
 FROM routers r
 JOIN ports p ON p.device_id = r.id AND p.device_owner = 'network:router_interface'
 JOIN port_addresses a ON a.port_id = p.id
+JOIN networks n ON n.id = p.network_id
+JOIN subnets s ON s.id = a.subnet_id
 WHERE r.admin_state_up AND r.id IN (
     SELECT device_id FROM ports WHERE network_id = ANY($1) AND device_owner = 'network:router_interface')
 ORDER BY r.id, a.subnet_id, a.ip_address
@@ -225,9 +253,13 @@ ORDER BY r.id, a.subnet_id, a.ip_address
 
 async def _read_routers(reader: Reader, world: World) -> None:
     for row in await reader.fetch(_INTERFACES, sorted(world.ports_of)):
+        world.interfaces[row["subnet_id"]].append((row["id"], row["ip_address"]))
+        if not row["leads"]:
+            continue
         world.joined[row["id"]].add(row["network_id"])
         world.routers[row["network_id"]].add(row["id"])
-        world.interfaces[row["subnet_id"]].append((row["id"], row["ip_address"]))
+        if row["id"] not in world.static:
+            world.static[row["id"]] = _static(row["routes"])
         if row["gateway_port_id"] and row["enable_snat"]:
             world.outward.add(row["id"])
 
@@ -281,6 +313,17 @@ def _firewall(direction: Any, ethertype: Any, protocol: str, low: Any, high: Any
         remotes=[prefix] if prefix else [],
         group=group,
     )
+
+
+def _static(routes: str) -> list[tuple[str, str]]:
+    """Routes as people wrote them, but for those to what every link has for itself."""
+    written = ((ipaddress.ip_network(_prefix(one["destination"])), one["nexthop"]) for one in orjson.loads(routes))
+    return [
+        (str(destination), str(ipaddress.ip_address(hop)))
+        for destination, hop in written
+        if not (destination.is_link_local or destination.is_loopback or destination.is_multicast)
+        and (":" in hop) == (destination.version == 6)
+    ]
 
 
 def _vni(row: Row) -> int | None:

@@ -21,6 +21,7 @@ EXTENSIONS = {
     "ext-gw-mode": ("Neutron L3 Configurable external gateway mode", "Extension of the router abstraction for SNAT"),
     "extra_dhcp_opt": ("Neutron Extra DHCP options", "Extra options configuration for DHCP on ports."),
     "extraroute": ("Neutron Extra Route", "Extra routes configuration for L3 router"),
+    "extraroute-atomic": ("Atomically add/remove extra routes", "Edit extra routes of a router on server side."),
     "filter-validation": ("Filter parameters validation", "Provides validation on filter parameters."),
     "net-mtu": ("Network MTU", "Provides MTU attribute for a network resource."),
     "net-mtu-writable": ("Network MTU (writable)", "Provides a writable MTU attribute for a network resource."),

@@ -109,6 +109,8 @@ ROUTERS = rules(
     ("delete_router", MEMBER_OR_ADMIN, "Delete a router."),
     ("add_router_interface", MEMBER_OR_ADMIN, "Connect a router to a subnet."),
     ("remove_router_interface", MEMBER_OR_ADMIN, "Disconnect a router from a subnet."),
+    ("add_extraroutes", MEMBER_OR_ADMIN, "Add routes to a router."),
+    ("remove_extraroutes", MEMBER_OR_ADMIN, "Take routes away from a router."),
     ("create_floatingip", MEMBER_OR_ADMIN, "Create a floating address."),
     ("create_floatingip:floating_ip_address", ADMIN, "Create a given floating address."),
     ("get_floatingip", READER_OR_ADMIN, "Show and list floating addresses."),

@@ -68,6 +68,8 @@ class WiredNetwork(Message, frozen=True, kw_only=True):
     floating: list[tuple[str, str]] = []
     # (cidr, network id) of networks that a router joins to this one.
     routed: list[tuple[str, str]] = []
+    # (destination, next hop, id of the network that the hop is in) of routers: this network, or one of the `routed`.
+    routes: list[tuple[str, str, str]] = []
     # (MAC, address) of ports on other hosts, where a router of this host leads to them.
     neighbours: list[tuple[str, str]] = []
 

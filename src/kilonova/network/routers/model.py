@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import orjson
 
-from kilonova.http.errors import NotFound
+from kilonova.http.errors import HttpError, NotFound
 from kilonova.network import addresses, rows
+from kilonova.network.addresses import IpNetwork
 from kilonova.network.errors import conflict, invalid
 from kilonova.network.ports import model as ports
 from kilonova.network.ports.model import Port
@@ -16,6 +18,7 @@ from kilonova.network.subnets.model import of_network
 from kilonova.store import Reader, Row, Transaction
 
 INTERFACE, GATEWAY = "network:router_interface", "network:router_gateway"
+MAX_ROUTES = 30
 
 
 def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
@@ -120,6 +123,47 @@ async def _check_free_of(tx: Transaction, router: Row, subnets: list[Row]) -> No
                 )
 
 
+async def set_routes(tx: Transaction, router: Row, routes: list[dict[str, str]], now: float) -> Row:
+    """A next hop is somebody else in a network that the router is connected to."""
+    cidrs, own = await _connections(tx, router["id"])
+    said = _distinct(routes)
+    for route in said:
+        hop = ipaddress.ip_address(route["nexthop"])
+        if not any(hop in cidr for cidr in cidrs):
+            raise _invalid_routes(said, "the nexthop is not connected with router")
+        if str(hop) in own:
+            raise _invalid_routes(said, "the nexthop is used by router")
+        if hop.version != ipaddress.ip_network(route["destination"], strict=False).version:
+            raise _invalid_routes(said, "destination and nexthop are of different IP versions")
+    if len(said) > MAX_ROUTES:
+        raise invalid(
+            f"Unable to complete operation for {router['id']}. The number of routes exceeds the maximum {MAX_ROUTES}.",
+            "RoutesExhausted",
+        )
+    return await rows.update(tx, "routers", router, {"routes": rows.dumps(said)}, now)
+
+
+def _distinct(routes: list[dict[str, str]]) -> list[dict[str, str]]:
+    return list({(route["destination"], route["nexthop"]): route for route in routes}.values())
+
+
+def _invalid_routes(routes: list[dict[str, str]], why: str) -> HttpError:
+    return invalid(f"Invalid format for routes: {routes}, {why}", "InvalidRoutes")
+
+
+async def _connections(tx: Transaction, router_id: str) -> tuple[list[IpNetwork], set[str]]:
+    """The ranges that the router is connected to, also by its gateway, and its own addresses in them."""
+    found = await tx.fetch(
+        "SELECT s.cidr, a.ip_address FROM ports p JOIN port_addresses a ON a.port_id = p.id "
+        "JOIN subnets s ON s.network_id = p.network_id AND (s.id = a.subnet_id OR p.device_owner = $2) "
+        "WHERE p.device_id = $1 AND p.device_owner IN ($2, $3)",
+        router_id,
+        GATEWAY,
+        INTERFACE,
+    )
+    return [ipaddress.ip_network(row["cidr"]) for row in found], {row["ip_address"] for row in found}
+
+
 async def remove_interface(tx: Transaction, router: Row, port: Port) -> None:
     for fixed in port.fixed_ips:
         used = await tx.fetch_value(
@@ -134,7 +178,21 @@ async def remove_interface(tx: Transaction, router: Row, port: Port) -> None:
                 f"Router interface for subnet {fixed['subnet_id']} on router {router['id']} cannot be deleted, as it "
                 "is required by one or more floating IPs.",
             )
+    await _check_routes_do_without(tx, router, port)
     await ports.remove(tx, port.row["id"])
+
+
+async def _check_routes_do_without(tx: Transaction, router: Row, port: Port) -> None:
+    hops = [ipaddress.ip_address(route["nexthop"]) for route in orjson.loads(router["routes"])]
+    for subnet in await tx.fetch(
+        "SELECT id, cidr FROM subnets WHERE id = ANY($1)", [fixed["subnet_id"] for fixed in port.fixed_ips]
+    ):
+        if any(hop in addresses.network_of(subnet) for hop in hops):
+            raise conflict(
+                "RouterInterfaceInUseByRoute",
+                f"Router interface for subnet {subnet['id']} on router {router['id']} cannot be deleted, as it is "
+                "required by one or more routes.",
+            )
 
 
 async def remove(tx: Transaction, router: Row, now: float) -> None:

@@ -1,8 +1,10 @@
-"""/v2.0/routers. What they route is kept as a record; no packet passes here."""
+"""/v2.0/routers. What they route is kept here; hosts with real guests carry it out."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import orjson
 
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
@@ -17,7 +19,7 @@ from kilonova.network.ports.model import Port
 from kilonova.network.ports.routes import load as load_port
 from kilonova.network.quotas.model import make_room
 from kilonova.network.routers import model
-from kilonova.network.routers.schema import CREATE, INTERFACE, UPDATE
+from kilonova.network.routers.schema import CREATE, EXTRA_ROUTES, INTERFACE, UPDATE
 from kilonova.network.schema import SHOW_KEYS, truth
 from kilonova.network.subnets.routes import load as load_subnet
 from kilonova.network.zones import ZONES
@@ -116,10 +118,31 @@ async def update(ctx: Context, router_id: str) -> Answer:
         changes: Row = {name: body[name] or "" for name in ("name", "description") if name in body}
         if "admin_state_up" in body:
             changes["admin_state_up"] = truth(body["admin_state_up"])
-        if "routes" in body:
-            changes["routes"] = rows.dumps(body["routes"] or [])
         row = await rows.update(tx, "routers", row, changes, ctx.now)
+        if "routes" in body:
+            row = await model.set_routes(tx, row, body["routes"] or [], ctx.now)
         shown = await _view(tx, row)
+    return Answer({"router": shown})
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}/add_extraroutes", checks=["add_extraroutes"], body=EXTRA_ROUTES)
+async def add_routes(ctx: Context, router_id: str) -> Answer:
+    """Add routes to those that the router has."""
+    async with writing(ctx) as tx:
+        row = await _lock(ctx, tx, router_id, "add_extraroutes")
+        routes = [*orjson.loads(row["routes"]), *ctx.body["router"]["routes"]]
+        shown = await _view(tx, await model.set_routes(tx, row, routes, ctx.now))
+    return Answer({"router": shown})
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}/remove_extraroutes", checks=["remove_extraroutes"], body=EXTRA_ROUTES)
+async def remove_routes(ctx: Context, router_id: str) -> Answer:
+    """Take routes away from those that the router has; what it has not is no error."""
+    async with writing(ctx) as tx:
+        row = await _lock(ctx, tx, router_id, "remove_extraroutes")
+        gone = ctx.body["router"]["routes"]
+        left = [route for route in orjson.loads(row["routes"]) if route not in gone]
+        shown = await _view(tx, await rows.update(tx, "routers", row, {"routes": rows.dumps(left)}, ctx.now))
     return Answer({"router": shown})
 
 

@@ -24,5 +24,10 @@ _CHANGEABLE: Schema = {
     "ha": _PLAIN,
 }
 CREATE = schema.create("router", "routers", {**_CHANGEABLE, "availability_zone_hints": ZONES})
-UPDATE = schema.update("router", {**_CHANGEABLE, "routes": {**ROUTES, "type": ["array", "null"], "maxItems": 30}})
+_ROUTES: Schema = {**ROUTES, "maxItems": 30}
+UPDATE = schema.update("router", {**_CHANGEABLE, "routes": {**_ROUTES, "type": ["array", "null"]}})
+EXTRA_ROUTES = {
+    **schema.resource({"router": schema.resource({"routes": _ROUTES}, ("routes",))}),
+    "required": ["router"],
+}
 INTERFACE = {**schema.resource({"subnet_id": UUID, "port_id": UUID}), "minProperties": 1, "maxProperties": 1}

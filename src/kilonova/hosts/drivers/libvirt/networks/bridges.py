@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.commands import batch, look, run
 from kilonova.hosts.drivers.libvirt.networks.names import GATE, METADATA, Names, gateway_mac, joint
 from kilonova.hosts.messages import WiredNetwork
+
+log = logging.getLogger(__name__)
 
 Links = dict[str, dict[str, Any]]
 
@@ -161,10 +166,34 @@ class Bridges:
         for name, other in sorted(wanted.items()):
             if name not in shown:
                 await self._link(network.id, other)
-        for cidr, other in routed:
-            end = _JOINT_ENDS[1 if network.id < other else 0]
-            via = _joint_address(other) if ":" in cidr else end
-            await batch("ip", [f"route replace {cidr} via {via} dev {joint(other)} onlink"], space)
+        await batch(
+            "ip", [f"route replace {cidr} {_towards(network.id, other, cidr)}" for cidr, other in routed], space
+        )
+        await self._routes(network, {network.id, *(other for _, other in routed)})
+
+    async def _routes(self, network: WiredNetwork, reached: set[str]) -> None:
+        """The static ones of routers. People write them: one that the kernel refuses hinders nothing else."""
+        space = self._names.space(network.id)
+        wanted: dict[str, list[str]] = defaultdict(list)
+        for destination, hop, other in network.routes:
+            if other in reached:
+                near = f"via {hop} dev {GATE} onlink"
+                wanted[destination].append(near if other == network.id else _towards(network.id, other, hop))
+        lines = []
+        for family, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
+            shown = await look("ip", family, "-n", space, "-j", "route", "show", "proto", "static")
+            known = {everything if route["dst"] == "default" else _prefix(route["dst"]) for route in shown}
+            lines += [f"route del {one} proto static" for one in sorted(known - wanted.keys())]
+        for destination, hops in sorted(wanted.items()):
+            # Two networks may be the way to one hop, but one way is enough.
+            ways = sorted(set(hops))
+            several = " ".join(f"nexthop {way}" for way in ways) if len(ways) > 1 else ways[0]
+            lines.append(f"route replace {destination} proto static {several}")
+        if lines:
+            try:
+                await run("ip", "-force", "-n", space, "-batch", "-", given="\n".join([*lines, ""]))
+            except DriverError as error:
+                log.warning("not all routes of network %s are made: %s", network.id, error.message)
 
     async def _link(self, one: str, other: str) -> None:
         first, second = sorted((one, other))
@@ -176,6 +205,16 @@ class Bridges:
         ):
             lines = [f"addr add {end}/32 dev {name}", f"addr add {_joint_address(own)}/64 dev {name} nodad"]
             await batch("ip", [f"link set {name} up", *lines], space)
+
+
+def _towards(one: str, other: str, address: str) -> str:
+    """The way by the joint of two networks, in the family of the address."""
+    via = _joint_address(other) if ":" in address else _JOINT_ENDS[1 if one < other else 0]
+    return f"via {via} dev {joint(other)} onlink"
+
+
+def _prefix(text: str) -> str:
+    return str(ipaddress.ip_network(text))
 
 
 def _joint_address(network_id: str) -> str:

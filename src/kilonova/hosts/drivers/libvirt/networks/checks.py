@@ -43,6 +43,9 @@ def _network(network: WiredNetwork) -> Iterator[Said]:
     for cidr, other in network.routed:
         yield _ADDRESS, cidr
         yield _ID, other
+    for destination, hop, other in network.routes:
+        yield from _addresses((destination, hop))
+        yield _ID, other
     for mac, address in network.neighbours:
         yield _MAC, mac
         yield _ADDRESS, address

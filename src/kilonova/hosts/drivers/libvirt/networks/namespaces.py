@@ -47,8 +47,18 @@ async def ensure(name: str) -> bool:
     return made
 
 
+# Nobody is told of shorter ways: guests would keep to them when routes have changed.
+_SETTINGS = {
+    "ipv4/ip_forward": "1",
+    "ipv4/conf/all/send_redirects": "0",
+    "ipv4/conf/default/send_redirects": "0",
+    "ipv6/conf/all/forwarding": "1",
+    "ipv6/conf/all/accept_ra": "0",
+}
+
+
 def _settle() -> None:
-    for key, value in (("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1"), ("ipv6/conf/all/accept_ra", "0")):
+    for key, value in _SETTINGS.items():
         write_setting(key, value)
 
 

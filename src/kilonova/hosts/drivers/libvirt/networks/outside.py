@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 # Links between the host and namespaces: two addresses each.
 _LINKS = ipaddress.ip_network("169.254.64.0/18")
+_LAST_RESORT = 1024
 _MOST_LINKS = _LINKS.num_addresses // 2
 
 
@@ -86,7 +87,8 @@ class Outside:
         }
 
     async def _route(self, network: WiredNetwork, name: str, space: str, host: str, own: str) -> None:
-        await batch("ip", [f"route replace default via {host} dev {UPLINK}"], space)
+        # A route to everything that a router was given is preferred.
+        await batch("ip", [f"route replace default via {host} dev {UPLINK} metric {_LAST_RESORT}"], space)
         namespaces.write_setting(f"ipv4/conf/{name}/forwarding", "1")
         wanted = {floating for floating, _ in network.floating}
         shown = await look("ip", "-j", "route", "show", "dev", name)
