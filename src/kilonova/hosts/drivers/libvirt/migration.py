@@ -263,6 +263,9 @@ def _migrate(
     if welcome.shared:
         # Our own files, on storage of which libvirt may not know that both hosts see it: a file was read at both.
         flags |= libvirt.VIR_MIGRATE_UNSAFE
+    if settings.migration_tls:
+        # Disks that are copied go by TLS as well.
+        flags |= libvirt.VIR_MIGRATE_TLS
     if settings.auto_converge:
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
     if settings.force_complete == "postcopy":

@@ -20,6 +20,7 @@ from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.arrivals import ARRIVING, Arriving
 from kilonova.hosts.drivers.libvirt.hypervisor import make_directory, write
 from kilonova.hosts.drivers.libvirt.peers import Peer, fetch_base
+from kilonova.hosts.drivers.libvirt.volumes import check_tls
 from kilonova.hosts.messages import Guest
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class OfferedDisk(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """What the source says of the guest and of itself."""
+    """What the source says of the guest and of itself. `tls`: it sends guests by TLS alone."""
 
     nonce: str = ""
     cpu: str = ""
@@ -54,6 +55,7 @@ class Offered(msgspec.Struct, frozen=True):
     machine: str = ""
     virt_type: str = ""
     disks: list[OfferedDisk] = []
+    tls: bool = False
 
 
 # At the source
@@ -72,7 +74,8 @@ async def offer(
     found = _hardware(await hv.connection.ask(_migratable, guest_id))
     nonce = secrets.token_hex(16)
     write(hv.layout.guest(guest_id) / _PROBE, nonce.encode())
-    offered = msgspec.structs.replace(found, nonce=nonce, disks=await asyncio.to_thread(_disks_of, hv, guest))
+    lying = await asyncio.to_thread(_disks_of, hv, guest)
+    offered = msgspec.structs.replace(found, nonce=nonce, disks=lying, tls=hv.config.libvirt.migration_tls)
     answer: dict[str, Any] = msgspec.to_builtins(offered)
     return answer
 
@@ -175,6 +178,8 @@ async def expect(
         offered = msgspec.convert(offer, Offered)
     except msgspec.ValidationError as error:
         raise DriverError(f"{source} offers guest {guest.id} in a way that is not understood: {error}") from None
+    _check_tls(hv, source, offered)
+    check_tls(hv, guest.disks)
     shared = _is_shared(hv, guest.id, offered)
     moved = _moved(hv, offered, source, shared, block)
     await hv.connection.run(_check_hardware, hv.connection.opened, offered, hv.host, source)
@@ -188,6 +193,17 @@ async def expect(
     hv.write_spec(guest, slot)
     if not shared:
         await _make_ready(hv, guest, coming, offered, Peer(hv, source, reach.get("disks", "")))
+
+
+def _check_tls(hv: Hypervisor, source: str, offered: Offered) -> None:
+    """Whoever wants TLS gets nothing else."""
+    has = hv.config.libvirt.migration_tls
+    if offered.tls and not has:
+        raise DriverError(
+            f"{source} sends guests by TLS, for which {hv.host} has no certificates: libvirt.migration_tls is off"
+        )
+    if has and not offered.tls:
+        raise DriverError(f"{hv.host} takes guests by TLS alone, but libvirt.migration_tls is off at {source}")
 
 
 def _is_shared(hv: Hypervisor, guest_id: str, offered: Offered) -> bool:

@@ -1,5 +1,7 @@
 """Disks on their way between hosts: each agent gives them to agents that know the same secret, by HTTP.
 
+With certificates it is HTTPS, and an agent without one gets no answer.
+
 What is asked for is named by guest, slot and file, never by a path. A request is signed and good for minutes. Files go
 as their pieces that hold data, so that holes stay holes, and one that broke off goes on where it was:
 
@@ -21,6 +23,7 @@ import hmac
 import logging
 import os
 import re
+import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -39,6 +42,7 @@ from kilonova.hosts.drivers.libvirt.connection import finished, in_thread
 from kilonova.hosts.drivers.libvirt.hypervisor import settle
 
 if TYPE_CHECKING:
+    from kilonova.config import Agent
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 
 log = logging.getLogger(__name__)
@@ -69,9 +73,11 @@ async def serve(hv: Hypervisor) -> None:
     agent = hv.config.agent
     if not agent.disk_secret:
         return
-    server = await _listen(hv, _Server(hv))
+    context = tls(agent, ssl.Purpose.CLIENT_AUTH)
+    server = await _listen(hv, _Server(hv), context)
     host, port = server.sockets[0].getsockname()[:2]
-    hv.disks_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if context is not None else "http"
+    hv.disks_url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     async with server:
         try:
             await server.serve_forever()
@@ -79,15 +85,41 @@ async def serve(hv: Hypervisor) -> None:
             hv.disks_url = ""
 
 
-async def _listen(hv: Hypervisor, served: _Server) -> asyncio.Server:
+def tls(agent: Agent, purpose: ssl.Purpose) -> ssl.SSLContext | None:
+    """What the agent proves who it is by, and knows others by; None without certificates. Raises DriverError.
+
+    `purpose` is whom it speaks to. Only the named authority counts, for servers too.
+    """
+    if not (agent.ca_file or agent.cert_file or agent.key_file):
+        return None
+    if not (agent.ca_file and agent.cert_file):
+        raise DriverError("agent.ca_file and agent.cert_file go together: both hosts prove who they are")
+    try:
+        context = ssl.create_default_context(purpose, cafile=agent.ca_file)
+        context.load_cert_chain(agent.cert_file, agent.key_file or None, password=_nobody_knows)
+    except (OSError, ValueError) as error:
+        raise DriverError(f"agent: certificates cannot be read: {error}") from None
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _nobody_knows() -> str:
+    """Else one would be asked at the terminal."""
+    raise ValueError("the key is encrypted")
+
+
+async def _listen(hv: Hypervisor, served: _Server, context: ssl.SSLContext | None) -> asyncio.Server:
     """Where no port is configured one that is free is taken, and the next time again: others remember it."""
     agent, remembered = hv.config.agent, hv.config.data_dir / _PORT
+
+    async def listen(port: int) -> asyncio.Server:
+        return await asyncio.start_server(served.answer, agent.address, port, limit=_LONGEST_HEAD, ssl=context)
+
     if agent.disk_port:
-        return await asyncio.start_server(served.answer, agent.address, agent.disk_port, limit=_LONGEST_HEAD)
+        return await listen(agent.disk_port)
     with suppress(OSError, ValueError):
-        port = int(remembered.read_text())
-        return await asyncio.start_server(served.answer, agent.address, port, limit=_LONGEST_HEAD)
-    server = await asyncio.start_server(served.answer, agent.address, 0, limit=_LONGEST_HEAD)
+        return await listen(int(remembered.read_text()))
+    server = await listen(0)
     remembered.write_text(str(server.sockets[0].getsockname()[1]))
     return server
 
@@ -260,6 +292,13 @@ class Peer:
             raise DriverError(f"{hv.host} cannot ask {host} for disks: agent.disk_secret is not configured")
         parts = urlsplit(url)
         self._place = _Place(parts.hostname or "", parts.port or 80)
+        self._tls = tls(hv.config.agent, ssl.Purpose.SERVER_AUTH)
+        if parts.scheme == "https" and self._tls is None:
+            raise DriverError(
+                f"{host} gives disks by TLS alone, for which {hv.host} has no certificates: agent.ca_file"
+            )
+        if parts.scheme != "https" and self._tls is not None:
+            raise DriverError(f"{host} gives disks without TLS, which {hv.host} does not take: it has agent.ca_file")
 
     async def ask(self, target: str, seconds: float = _SILENCE_SECONDS) -> bytes:
         """A short answer."""
@@ -311,7 +350,7 @@ class Peer:
             f"{_TIME}: {time}\r\n{_SIGNATURE}: {signature(self._secret, target, time)}\r\n\r\n"
         )
         async with asyncio.timeout(_CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(*self._place, limit=_PIECE)
+            reader, writer = await asyncio.open_connection(*self._place, limit=_PIECE, ssl=self._tls)
         try:
             writer.write(request.encode())
             async with asyncio.timeout(_SILENCE_SECONDS + _CONNECT_SECONDS):

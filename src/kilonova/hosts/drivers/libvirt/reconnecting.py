@@ -78,6 +78,7 @@ def _renew(domain: libvirt.virDomain, disk: ET.Element, known: dict[str, Any]) -
             "server": {"type": "inet", "host": host.get("name"), "port": host.get("port")},
             "export": source.get("name"),
             "reconnect-delay": SECONDS,
+            **_tls(domain, source, index),
             **options,
         },
     )
@@ -89,6 +90,18 @@ def _renew(domain: libvirt.virDomain, disk: ET.Element, known: dict[str, Any]) -
         raise
     for one in before:
         _drop(domain, one)
+
+
+def _tls(domain: libvirt.virDomain, source: ET.Element, index: str) -> dict[str, str]:
+    """What libvirt's own client proves who it is by; it stays as long as somebody uses it."""
+    if source.get("tls") != "yes":
+        return {}
+    objects = [str(one["name"]) for one in command(domain, "qom-list", {"path": "/objects"})]
+    found = next((name for name in objects if f"libvirt-{index}-storage" in name and "tls" in name), None)
+    if found is None:
+        raise DriverError("QEMU has the certificates of the disk in a way that is not known", passing=True)
+    name = source.get("tlsHostname")
+    return {"tls-creds": found, **({"tls-hostname": name} if name else {})}
 
 
 def _is_moving(domain: libvirt.virDomain) -> bool:

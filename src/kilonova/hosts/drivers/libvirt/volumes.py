@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,9 @@ def _source(disk: Disk) -> tuple[str, ET.Element]:
 
 def _nbd(data: dict[str, Any]) -> ET.Element:
     source = ET.Element("source", protocol="nbd", name=str(data["export"]))
+    if data.get("tls"):
+        # The certificates are those that qemu.conf names.
+        source.set("tls", "yes")
     ET.SubElement(source, "host", name=str(data["host"]), port=str(int(data["port"])))
     # Old releases of libvirt pass over it; for those there is `reconnecting`.
     ET.SubElement(source, "reconnect", delay=str(reconnecting.SECONDS))
@@ -126,6 +129,16 @@ def _format(disk: Disk) -> str:
     return "qcow2" if _data(disk).get("format") == "qcow2" else "raw"
 
 
+def check_tls(hv: Hypervisor, disks: Iterable[Disk]) -> None:
+    """Refuse volumes that QEMU here has no certificates for, before it is told of them."""
+    for disk in disks:
+        if _kind(disk) == "nbd" and _data(disk).get("tls") and not hv.config.libvirt.nbd_tls:
+            raise DriverError(
+                f"volume {disk.volume_id} is reached by TLS, for which {hv.host} has no certificates: libvirt.nbd_tls"
+                " is off"
+            )
+
+
 def place_of(disk: Disk) -> Place:
     """Where the content is."""
     return live_disks.place(_source(disk)[1])
@@ -143,6 +156,7 @@ class Volumes:
 
     async def prepare(self, guest: Guest) -> Guest:
         """The guest with volumes that libvirt can be told of; for before it is defined. Idempotent."""
+        check_tls(self._hv, guest.disks)
         disks = [await self._connected(disk) for disk in guest.disks]
         return guest if disks == guest.disks else msgspec.structs.replace(guest, disks=disks)
 
@@ -181,6 +195,7 @@ class Volumes:
         guest = self._hv.spec(guest_id)
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
+        check_tls(self._hv, [disk])
         disk = await self._connected(disk)
         name = await self._hv.connection.ask(live_disks.attach, guest_id, place_of(disk), self._builder(guest, disk))
         await self.steady(guest_id)
@@ -233,6 +248,7 @@ class Volumes:
             if _find(guest, disk.volume_id) is None:
                 raise MissingDisk(guest_id, volume_id)
             return
+        check_tls(self._hv, [disk])
         old, disk = await self._connected(old), await self._connected(disk)
         disk = msgspec.structs.replace(disk, device=old.device or disk.device)
         where, there = place_of(old), place_of(disk)
