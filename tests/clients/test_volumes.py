@@ -75,6 +75,7 @@ def test_volumes_are_used_in_every_way(cloud: Cloud, session: Session) -> None:
     types(story)
     attachments(story)
     transfers(story)
+    messages(story)
     quotas(story)
     operators(story)
     assert story.ask("volume list") == []
@@ -177,6 +178,24 @@ def transfers(story: Story) -> None:
     assert taken["volume_id"] == theirs
     assert [each["Name"] for each in story.ask("volume list")] == ["theirs"]
     story.drop("volume delete", "volume", theirs)
+
+
+def messages(story: Story) -> None:
+    """A volume that failed says why."""
+    story.ask("volume type create --property vendor_name=Nobody odd")
+    made = story.ask("volume create --size 1 --type odd impossible")
+    story.wait("volume", made["id"], "error")
+    (listed,) = story.ask("volume message list")
+    assert (listed["Resource Type"], listed["Resource UUID"]) == ("VOLUME", made["id"])
+    assert "there is none of the kind that type odd asks for" in listed["User Message"]
+    # Of what is shown this client reads the id alone: it looks for a key that no volume service has.
+    assert story.ask(f"volume message show {listed['ID']}")["ID"] == listed["ID"]
+    assert story.ask("volume message list --project demo") == []
+    assert len(story.ask("volume message list --project admin --limit 1")) == 1
+    story.do(f"volume message delete {listed['ID']}")
+    assert story.ask("volume message list") == []
+    story.drop("volume delete", "volume", made["id"])
+    story.do("volume type delete odd")
 
 
 def quotas(story: Story) -> None:

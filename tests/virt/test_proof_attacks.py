@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,8 @@ def _is_refused(cloud: RealCloud, image: str, *, volume: bool = False) -> None:
     assert cloud.runs(server) == []
     told = json.dumps(shown["fault"])
     assert shown["fault"]["message"]
+    if volume:
+        assert re.search("The volume service (says: create volume|refused): .", shown["fault"]["message"]), told
     assert SECRET not in told
     assert "/etc/passwd" not in shown["fault"]["message"]
     assert "Traceback" not in told
