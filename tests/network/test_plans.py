@@ -147,6 +147,28 @@ def test_rules_name_the_addresses_of_groups(database_url: str) -> None:
     run(scenario())
 
 
+def test_answers_of_stateless_groups_are_nobodys(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await _hosts(cloud, "one")
+            network, _ = await cloud.network_with_subnet()
+            plain = await cloud.make("security_group", name="plain")
+            quick = await cloud.make("security_group", name="quick", stateful=False)
+
+            async def is_stateful(*groups: dict[str, Any]) -> bool:
+                port = await _bound(cloud, network, "one", security_groups=[group["id"] for group in groups])
+                return _port((await _plans(cloud))["one"], port).stateful
+
+            assert await is_stateful()
+            assert await is_stateful(plain)
+            assert not await is_stateful(quick)
+            assert await is_stateful(plain, quick)
+            await cloud.change("security_group", quick, stateful=True)
+            assert await is_stateful(quick)
+
+    run(scenario())
+
+
 def test_what_a_port_may_beyond_its_addresses(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

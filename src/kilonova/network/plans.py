@@ -69,6 +69,7 @@ class World:
         self.static: dict[str, list[tuple[str, str]]] = {}
         self.foreign_gateways: set[str] = set()
         self.groups: dict[str, list[str]] = defaultdict(list)
+        self.stateless: set[str] = set()
         self.rules: dict[str, list[Row]] = defaultdict(list)
         self.members: dict[str, set[str]] = defaultdict(set)
         self.floating: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -168,10 +169,15 @@ class World:
             addresses=self.addresses[row["id"]],
             is_up=row["admin_state_up"] and network_is_up,
             secured=secured,
+            stateful=self._is_stateful(row["id"]),
             pairs=_pairs(row) if secured else [],
             rules=self._firewall(row["id"]) if secured else [],
             dhcp_options=_dhcp_options(row),
         )
+
+    def _is_stateful(self, port_id: str) -> bool:
+        """One group that is makes the port so: a connection is known or is not, whichever rule let it begin."""
+        return not self.groups[port_id] or not self.stateless.issuperset(self.groups[port_id])
 
     def _firewall(self, port_id: str) -> list[Firewall]:
         """In an order of its own, so that equal rules make equal plans. Most ports share their groups with others."""
@@ -293,6 +299,8 @@ async def _read_groups(reader: Reader, world: World) -> None:
     ):
         world.groups[row["port_id"]].append(row["security_group_id"])
     groups = sorted({group_id for found in world.groups.values() for group_id in found})
+    stateless = await reader.fetch("SELECT id FROM security_groups WHERE id = ANY($1) AND NOT stateful", groups)
+    world.stateless = {row["id"] for row in stateless}
     for row in await reader.fetch("SELECT * FROM security_group_rules WHERE security_group_id = ANY($1)", groups):
         world.rules[row["security_group_id"]].append(row)
     remote = {rule["remote_group_id"] for rules in world.rules.values() for rule in rules} - {None}

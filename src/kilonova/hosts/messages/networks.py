@@ -32,6 +32,8 @@ class WiredPort(Message, frozen=True, kw_only=True):
     addresses: list[str] = []
     is_up: bool = True
     secured: bool = True
+    # Whether answers to what rules let through are let through too.
+    stateful: bool = True
     # Further addresses it may send from, each as (MAC, address with a prefix).
     pairs: list[tuple[str, str]] = []
     rules: list[Firewall] = []

@@ -178,7 +178,8 @@ def _sending(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iter
     if not port.is_up or not port.secured:
         yield from _chain(f"from_{tap}", ["drop" if not port.is_up else "return"])
         return
-    yield from _chain(f"out_{tap}", [f"{known} return", *_permitted(port, "egress", "daddr", crowds), "drop"])
+    going_on = [f"{known} return"] if port.stateful else []
+    yield from _chain(f"out_{tap}", [*going_on, *_permitted(port, "egress", "daddr", crowds), "drop"])
     yield from _chain(f"from_{tap}", _honest(port, f"out_{tap}"))
 
 
@@ -267,7 +268,8 @@ def _getting(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iter
         f'iifname "{gate}" icmpv6 type 134 return',
         "icmpv6 type { 134, 137 } drop",
         f"icmpv6 type {_ND} return",
-        f"{known} return",
+        # The network's own answers need no rule.
+        f"{known} return" if port.stateful else f'iifname "{gate}" ip saddr {METADATA} tcp sport 80 return',
         *_permitted(port, "ingress", "saddr", crowds),
         "drop",
     ]
