@@ -128,10 +128,11 @@ class VolumeClient:
         """The newest message about the volume or snapshot. None if there is none, or none can be had: it is only words,
         for which nothing else shall fail.
         """
-        query = urlencode({"resource_uuid": ident, "sort": "created_at:desc"})
+        query = urlencode({"resource_uuid": ident})
         try:
             found = (await self._call("GET", f"/messages?{query}", auth, version=MESSAGES))["messages"]
-            return next((one for one in found if one["resource_uuid"] == ident and one["user_message"]), None)
+            about = [one for one in found if one["resource_uuid"] == ident and one["user_message"]]
+            return max(about, key=lambda one: str(one["created_at"]), default=None)
         except (VolumeError, Unreachable, KeyError, TypeError):
             return None
 

@@ -99,7 +99,7 @@ async def nonsense(path: str) -> Response:
 
 
 async def of_others(path: str) -> Response:
-    other = {"resource_uuid": new_id(), "user_message": "create volume: none of your business"}
+    other = {"resource_uuid": new_id(), "user_message": "create volume: none of your business", "created_at": ""}
     return Response(200, {}, orjson.dumps({"messages": [other]}))
 
 

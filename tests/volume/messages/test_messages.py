@@ -9,9 +9,11 @@ import pytest
 from kilonova import clock
 from kilonova.compute.duties import duties
 from kilonova.ids import new_id
+from kilonova.operations import Failed
 from kilonova.store import Database
 from kilonova.volume.duties import expire_messages
 from kilonova.volume.files import VolumeFiles
+from kilonova.volume.messages import model
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
 from tests.support.proves import proves
@@ -214,6 +216,17 @@ def test_it_is_told_to_whom_the_volume_belongs(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text, told",
+    [
+        ("cannot open '/data/volumes/a.b' (/etc/x): no", "cannot open '…' (…): no"),
+        ("sent 1/2 of http://host/path and/or volume-1", "sent 1/2 of http://host/path and/or volume-1"),
+    ],
+)
+def test_no_path_is_told_whoever_names_one(text: str, told: str) -> None:
+    assert model.words(Failed(text)) == told
+
+
+@pytest.mark.parametrize(
     "specs, met",
     [
         ({"storage_protocol": "iSCSI"}, False),
@@ -235,5 +248,7 @@ def test_a_type_that_no_back_end_can_be(sqlite_url: str, specs: dict[str, str], 
                 "schedule allocate volume: Could not find any available weighted backend: there is none of the kind"
                 " that type odd asks for."
             )
+            kept = await c.db.fetch_value("SELECT error FROM operations WHERE state = 'failed'")
+            assert "unmet extra specs: " in kept, "operators see more"
 
     play(sqlite_url, scene)

@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 
 from kilonova.operations import Failed
-from kilonova.scheduler.matching import satisfies
+from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.store import Reader
 from kilonova.volume.backend import CAPABILITIES
 
 _SCOPE = "capabilities"
 _IS = "<is>"
-_UNMET = "unmet"
+_UNMET = "unmet extra specs: "
 
 
 async def check(reader: Reader, type_id: str) -> None:
@@ -24,12 +24,12 @@ async def check(reader: Reader, type_id: str) -> None:
         raise Failed(
             f"Could not find any available weighted backend: there is none of the kind that type {row['name']} asks"
             " for.",
-            fault={_UNMET: missed},
+            fault=_UNMET + ", ".join(in_words(key, rule) for key, rule in sorted(missed.items())),
         )
 
 
 def is_unmet(error: Failed) -> bool:
-    return isinstance(error.fault, dict) and _UNMET in error.fault
+    return isinstance(error.fault, str) and error.fault.startswith(_UNMET)
 
 
 def unmet(extra_specs: dict[str, str]) -> dict[str, str]:
