@@ -1,8 +1,38 @@
-"""What a host's processor can do, in the names that placement knows."""
+"""What a host says of itself: its name as it is configured, and its processor in the names that placement knows."""
 
 from __future__ import annotations
 
-from kilonova.hosts.drivers.libvirt.facts import cpu_traits
+from pathlib import Path
+from typing import Any, cast
+
+from kilonova.config import Config
+from kilonova.hosts.drivers.libvirt.connection import Connection
+from kilonova.hosts.drivers.libvirt.facts import cpu_traits, describe
+from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+from kilonova.hosts.drivers.libvirt.layout import Layout
+from tests.support import run
+
+
+class _Libvirt:
+    """Says what it is. Whoever asks for its name waits for a name server, so nobody does."""
+
+    async def ask(self, call: Any, *args: Any) -> Any:
+        return call(self, *args)
+
+    def getVersion(self) -> int:
+        return 7002000
+
+    def getCapabilities(self) -> str:
+        return "<capabilities><host><cpu><arch>x86_64</arch></cpu></host></capabilities>"
+
+    def getDomainCapabilities(self, *_: Any) -> str:
+        return "<domainCapabilities/>"
+
+
+def test_a_host_is_called_as_it_is_configured(tmp_path: Path) -> None:
+    config = Config(data=str(tmp_path))
+    found = run(describe(Hypervisor("one", config, cast(Connection, _Libvirt()), Layout(tmp_path / "instances"))))
+    assert (found.host, found.hypervisor_hostname, found.hypervisor_version) == ("one", "one", 7002000)
 
 
 def test_features_of_processors_have_the_names_of_traits() -> None:

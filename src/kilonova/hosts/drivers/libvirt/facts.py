@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from functools import cache
@@ -66,11 +65,12 @@ _FEATURES = {
 
 
 async def describe(hv: Hypervisor) -> HostFacts:
-    version, hostname, capabilities, domain = await hv.connection.ask(_asked, virt_type_of(hv.config.libvirt))
     config = hv.config
+    version, capabilities, domain = await hv.connection.ask(_asked, virt_type_of(config.libvirt))
     return HostFacts(
         host=hv.host,
-        hypervisor_hostname=hostname if not config.agent.host else hv.host,
+        # Not what libvirt calls it: that asks a name server, and may be another name the next time, or take long.
+        hypervisor_hostname=hv.host,
         hypervisor_type=TYPE,
         hypervisor_version=version,
         host_ip=config.agent.address,
@@ -211,7 +211,7 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _asked(connection: libvirt.virConnect, virt_type: str) -> tuple[int, str, ET.Element, ET.Element]:
+def _asked(connection: libvirt.virConnect, virt_type: str) -> tuple[int, ET.Element, ET.Element]:
     capabilities = ET.fromstring(connection.getCapabilities())
     domain = ET.fromstring(connection.getDomainCapabilities(None, "x86_64", None, virt_type, 0))
-    return connection.getVersion(), connection.getHostname() or socket.gethostname(), capabilities, domain
+    return connection.getVersion(), capabilities, domain
