@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from kilonova.compute.api import api
-from kilonova.compute.servers import model
+from kilonova.compute.servers import floating, model
 from kilonova.compute.servers.views import bare_addresses
 from kilonova.http import Answer, Context
 from kilonova.http.errors import NotFound
@@ -32,4 +32,6 @@ async def show(ctx: Context, server_id: str, network: str) -> Answer:
 
 async def _addresses(ctx: Context, server_id: str, rule: str) -> dict[str, Any]:
     row = await model.find(ctx, ctx.db, server_id, rule=rule)
-    return bare_addresses({"nics": orjson.loads(row["nics"])}, ctx)
+    row["nics"] = orjson.loads(row["nics"])
+    row["floating"] = await floating.of_ports(ctx, [row])
+    return bare_addresses(row, ctx)

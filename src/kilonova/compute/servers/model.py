@@ -11,7 +11,7 @@ from kilonova import clock
 from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
-from kilonova.compute.servers import states
+from kilonova.compute.servers import floating, states
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
 from kilonova.http import Context
@@ -87,6 +87,9 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["tags"] = tags_of.get(row["id"], [])
         row["volumes"] = volumes_of.get(row["id"], [])
         row["host_status"] = host_status.get(row["host"], "")
+    floating_to = await floating.of_ports(ctx, rows)
+    for row in rows:
+        row["floating"] = floating_to
     return [row for row in rows if row["id"] not in gone] if gone else rows
 
 

@@ -37,19 +37,25 @@ def links(row: Any, ctx: Context) -> list[dict[str, str]]:
 
 
 def addresses(row: Any, ctx: Context) -> dict[str, Any]:
+    """By network: the fixed ones, then the floating ones that lead to them."""
     shown: dict[str, list[dict[str, Any]]] = {}
     for nic in row["nics"]:
         entries = shown.setdefault(nic["label"], [])
-        for address in nic["addresses"]:
-            entries.append(
-                {
-                    "version": 6 if ":" in address else 4,
-                    "addr": address,
-                    "OS-EXT-IPS:type": "fixed",
-                    "OS-EXT-IPS-MAC:mac_addr": nic["mac"],
-                }
-            )
+        entries += [_address(nic, address, "fixed") for address in nic["addresses"]]
+    if row["floating"]:
+        for nic in row["nics"]:
+            found = row["floating"].get(nic["port_id"], ())
+            shown[nic["label"]] += [_address(nic, address, "floating") for address in found]
     return shown
+
+
+def _address(nic: dict[str, Any], address: str, kind: str) -> dict[str, Any]:
+    return {
+        "version": 6 if ":" in address else 4,
+        "addr": address,
+        "OS-EXT-IPS:type": kind,
+        "OS-EXT-IPS-MAC:mac_addr": nic["mac"],
+    }
 
 
 def bare_addresses(row: Any, ctx: Context) -> dict[str, Any]:
