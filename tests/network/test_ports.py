@@ -177,9 +177,44 @@ def test_who_shares_a_network_claims_nothing_of_others_there(database_url: str) 
             await cloud.make("subnet", "admin", network_id=shared["id"], ip_version=4, cidr="10.5.0.0/24")
             gateway = {"fixed_ips": [{"ip_address": "10.5.0.1"}]}
             body = {"port": {"network_id": shared["id"], **gateway}}
-            assert await cloud.refused("POST", "/ports", body) == (400, "InvalidIpForSubnet")
-            assert await cloud.refused("PUT", f"/ports/{port['id']}", {"port": gateway}) == (400, "InvalidIpForSubnet")
+            assert (await cloud.refused("POST", "/ports", body))[0] == 403
+            assert (await cloud.refused("PUT", f"/ports/{port['id']}", {"port": gateway}))[0] == 403
+            # Nor may a service have it for them.
+            body["port"]["project_id"] = DEMO
+            assert await cloud.refused("POST", "/ports", body, "service") == (400, "InvalidIpForSubnet")
             await cloud.make("port", "admin", network_id=shared["id"], **gateway)
+
+    asyncio.run(scenario())
+
+
+def test_addresses_on_a_shared_network_are_for_its_owner_to_choose(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            shared = await cloud.make("network", "admin", shared=True)
+            wanted = {"network_id": shared["id"], "ip_version": 4}
+            first = await cloud.make("subnet", "admin", cidr="10.5.0.0/24", **wanted)
+            second = await cloud.make("subnet", "admin", cidr="10.6.0.0/24", **wanted)
+            chosen = {"fixed_ips": [{"subnet_id": first["id"], "ip_address": "10.5.0.77"}]}
+            for body in (chosen, {"fixed_ips": [{"ip_address": "10.5.0.77"}]}):
+                asked = {"port": {"network_id": shared["id"], **body}}
+                for as_ in ("member", "manager"):
+                    assert (await cloud.refused("POST", "/ports", asked, as_))[0] == 403
+            # Which subnet is theirs to say, and what they have they may keep.
+            port = await cloud.make("port", network_id=shared["id"], fixed_ips=[{"subnet_id": second["id"]}])
+            assert ips(port) == ["10.6.0.2"]
+            kept = await cloud.change("port", port, fixed_ips=[*port["fixed_ips"], {"subnet_id": first["id"]}])
+            assert sorted(ips(kept)) == ["10.5.0.2", "10.6.0.2"]
+            path = f"/ports/{port['id']}"
+            for as_ in ("member", "manager"):
+                assert (await cloud.refused("PUT", path, {"port": chosen}, as_))[0] == 403
+            assert ips(await cloud.change("port", port, "admin", **chosen)) == ["10.5.0.77"]
+            served = await cloud.make(
+                "port", "service", network_id=shared["id"], project_id=DEMO, fixed_ips=[{"ip_address": "10.5.0.78"}]
+            )
+            assert ips(served) == ["10.5.0.78"]
+            own, subnet = await cloud.network_with_subnet()
+            mine = await cloud.make("port", network_id=own["id"], fixed_ips=[{"ip_address": "10.1.0.9"}])
+            assert mine["fixed_ips"] == [{"subnet_id": subnet["id"], "ip_address": "10.1.0.9"}]
 
     asyncio.run(scenario())
 

@@ -102,7 +102,7 @@ def test_the_client(database_url: str) -> None:
             assert group["name"] == "default"
             with pytest.raises(NetworkError) as refused:
                 await client.create_ports(
-                    [{"network_id": shared["id"], "fixed_ips": [{"ip_address": "9.9.9.9"}]}], "member"
+                    [{"network_id": shared["id"], "fixed_ips": [{"ip_address": "9.9.9.9"}]}], "admin"
                 )
             assert (refused.value.status, refused.value.kind) == (400, "InvalidIpForNetwork")
             assert "9.9.9.9" in str(refused.value)

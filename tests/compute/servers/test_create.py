@@ -393,8 +393,8 @@ class TestSeveral:
         async def scenario() -> None:
             async with whole(database_url) as c:
                 nic = {"uuid": c.network_id, "fixed_ip": "10.0.0.99"}
-                assert (await refused(c, networks=[nic], max_count=2))[0] == 400
-                await c.boot(networks=[nic], max_count=1)
+                assert (await refused(c, networks=[nic], max_count=2, as_="project-admin"))[0] == 400
+                await c.boot(networks=[nic], max_count=1, as_="project-admin")
 
         run(scenario())
 

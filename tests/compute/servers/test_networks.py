@@ -195,13 +195,27 @@ class TestChosen:
     def test_an_address_that_is_taken_ends_in_an_error_that_says_so(self, database_url: str) -> None:
         async def scenario() -> None:
             async with whole(database_url) as c:
-                nic = {"uuid": c.network_id, "fixed_ip": "10.0.0.50"}
+                nic = {"uuid": await make_network(c, "own"), "fixed_ip": "10.9.0.50"}
                 await c.active(networks=[nic])
-                for address, word in (("10.0.0.50", "10.0.0.50"), ("192.168.7.7", "192.168.7.7")):
+                for address, word in (("10.9.0.50", "10.9.0.50"), ("192.168.7.7", "192.168.7.7")):
                     shown = await c.settled((await c.boot(networks=[{**nic, "fixed_ip": address}]))["id"])
                     assert shown["status"] == "ERROR"
                     assert word in shown["fault"]["message"]
                     assert await holdings(c, shown["id"]) == NOTHING
+
+        run(scenario())
+
+    def test_who_shares_a_network_chooses_no_address_there(self, sqlite_url: str) -> None:
+        async def scenario() -> None:
+            async with whole(sqlite_url, hosts=1) as c:
+                nic = {"uuid": c.network_id, "fixed_ip": "10.0.0.50"}
+                status, message = await refused(c, networks=[nic])
+                assert (status, c.network_id in message) == (403, True)
+                server_id = (await c.active())["id"]
+                asked = {"interfaceAttachment": {"net_id": c.network_id, "fixed_ips": [{"ip_address": "10.0.0.50"}]}}
+                assert (await c.post(f"/servers/{server_id}/os-interface", asked)).status == 403
+                shown = await c.active(networks=[nic], as_="admin")
+                assert shown["addresses"]["private"][0]["addr"] == "10.0.0.50"
 
         run(scenario())
 

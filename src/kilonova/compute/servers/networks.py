@@ -10,6 +10,8 @@ from kilonova.network.client import NetworkError
 
 ATTACH = "os_compute_api:servers:create:attach_network"
 EXTERNAL = "network:attach_external_network"
+# The network service's own rule: ports are made in the cloud's name, so it cannot tell who chose an address.
+CHOOSE = "create_port:fixed_ips:ip_address"
 
 # How a body without `networks` arrives from versions that did not require it.
 UNSAID = None
@@ -54,6 +56,9 @@ async def chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, An
     for network in networks.values():
         if network["router:external"] and not network["shared"] and not ctx.may(EXTERNAL):
             raise Forbidden(f"It is not allowed to create an interface on external network {network['id']}")
+    for entry in asked:
+        if entry.get("fixed_ip") and entry.get("uuid") in networks:
+            _authorize_address(ctx, networks[entry["uuid"]])
     found = []
     for place, entry in enumerate(asked):
         if entry.get("port"):
@@ -68,6 +73,12 @@ async def chosen(ctx: Context, asked: list[dict[str, Any]]) -> list[dict[str, An
     if len(set(ports)) != len(ports):
         raise BadRequest("Invalid input for field/attribute server.networks: a port stands there twice.")
     return found
+
+
+def _authorize_address(ctx: Context, network: dict[str, Any]) -> None:
+    target = {"project_id": ctx.token.project_id, "network:project_id": network["project_id"]}
+    if not ctx.may(CHOOSE, target):
+        raise Forbidden(f"It is not allowed to choose an address on network {network['id']} of another project.")
 
 
 async def _port(ctx: Context, entry: dict[str, Any]) -> dict[str, Any]:

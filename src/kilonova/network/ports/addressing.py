@@ -48,16 +48,16 @@ def _match(held: list[FixedIp], wanted: list[dict[str, Any]]) -> tuple[list[Fixe
     kept: list[FixedIp] = []
     missing: list[dict[str, Any]] = []
     for wish in sorted(wanted, key=lambda wish: "ip_address" not in wish):
-        fits = next((fixed for fixed in free if _fits(fixed, wish)), None)
-        if fits is None:
+        fitting = next((fixed for fixed in free if fits(fixed, wish)), None)
+        if fitting is None:
             missing.append(wish)
         else:
-            free.remove(fits)
-            kept.append(fits)
+            free.remove(fitting)
+            kept.append(fitting)
     return kept, missing
 
 
-def _fits(fixed: FixedIp, wish: dict[str, Any]) -> bool:
+def fits(fixed: FixedIp, wish: dict[str, Any]) -> bool:
     if "subnet_id" in wish and wish["subnet_id"] != fixed["subnet_id"]:
         return False
     if "ip_address" in wish:

@@ -32,10 +32,17 @@ _DOCUMENTS = {
 _BOOLEANS = ("admin_state_up", "port_security_enabled")
 
 
-def authorize_addresses(ctx: Context, rule: str, body: dict[str, Any], target: dict[str, Any]) -> None:
-    named = {key for wish in body.get("fixed_ips") or [] for key in wish}
-    for key in sorted(named):
+def authorize_addresses(
+    ctx: Context, rule: str, body: dict[str, Any], target: dict[str, Any], held: list[addressing.FixedIp] | None = None
+) -> None:
+    """To name addresses is more than to have some. Those that the port holds already are no choice any more."""
+    wishes = [wish for wish in body.get("fixed_ips") or [] if not _holds(held or [], wish)]
+    for key in sorted({key for wish in wishes for key in wish}):
         ctx.authorize(f"{rule}:fixed_ips:{key}", target)
+
+
+def _holds(held: list[addressing.FixedIp], wish: dict[str, Any]) -> bool:
+    return "ip_address" in wish and any(addressing.fits(fixed, wish) for fixed in held)
 
 
 def authorize_device(ctx: Context, body: dict[str, Any], network: Row | None, row: Row | None = None) -> None:

@@ -117,7 +117,9 @@ async def update(ctx: Context, port_id: str) -> Answer:
                 raise outdated(meant, row["revision_number"])
             authorize_attributes(ctx, "update_port", body, target)
             changing.authorize_device(ctx, body, network, row)
-            port = await changing.change(tx, (await model.complete(tx, [row]))[0], body, ctx.now)
+            (port,) = await model.complete(tx, [row])
+            changing.authorize_addresses(ctx, "update_port", body, target, port.fixed_ips)
+            port = await changing.change(tx, port, body, ctx.now)
             tx.wake(CHANGED)
     except store.Conflict as error:
         if error.kind != "unique":
