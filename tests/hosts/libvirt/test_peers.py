@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +18,8 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 from kilonova.hosts.drivers.libvirt.layout import Layout
-from kilonova.hosts.drivers.libvirt.peers import NotGiven, Peer, Unreachable, fetch_base, serve, signature
+from kilonova.hosts.drivers.libvirt.peers import NotGiven, Peer, Unreachable, fetch_base, serve, signature, tls
+from tests.support.certificates import Authority
 
 GUEST = "6f5c8ab2-7b7a-4a0e-8a3e-0d6ac39a3f01"
 SLOT = "5d0b8f0f-93b5-4c9b-a6cb-0c1d5d4f2a11"
@@ -215,3 +218,60 @@ async def cutting(url: str, after: int) -> AsyncIterator[tuple[str, list[int]]]:
     server = await asyncio.start_server(carry, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", passed
+
+
+# TLS
+
+
+def with_certificates(hv: Hypervisor, files: Path) -> Hypervisor:
+    agent = hv.config.agent
+    agent.ca_file, agent.cert_file = str(files / "ca-cert.pem"), str(files / "server-cert.pem")
+    agent.key_file = str(files / "server-key.pem")
+    return hv
+
+
+def test_with_certificates_disks_go_by_tls_to_those_who_have_one(tmp_path: Path) -> None:
+    authority, strangers = Authority(), Authority("strangers")
+    files = {name: authority.issue(tmp_path / f"pki-{name}", "127.0.0.1") for name in ("one", "two")}
+    stranger = strangers.issue(tmp_path / "pki-stranger", "127.0.0.1")
+    # Trusts the right authority, but is not of it.
+    forger = strangers.issue(tmp_path / "pki-forger", "127.0.0.1")
+    shutil.copy(files["one"] / "ca-cert.pem", forger)
+    elsewhere = authority.issue(tmp_path / "pki-elsewhere", "127.0.0.2")
+    target = f"/slots/{GUEST}/{SLOT}/disk"
+
+    async def main() -> None:
+        hv = with_certificates(hypervisor(tmp_path / "one"), files["one"])
+        disk = keep(hv, content=os.urandom(9 * MIB))
+        two = with_certificates(hypervisor(tmp_path / "two"), files["two"])
+        async with served(hv) as url:
+            assert url.startswith("https://")
+            await Peer(two, "one", url).fetch(target, tmp_path / "disk")
+            assert (tmp_path / "disk").read_bytes() == disk.read_bytes()
+            for wrong in (stranger, forger):
+                with pytest.raises(Unreachable):
+                    await Peer(with_certificates(hypervisor(tmp_path / "three"), wrong), "one", url).ask(target)
+            plain = hypervisor(tmp_path / "three")
+            with pytest.raises(DriverError, match="has no certificates"):
+                Peer(plain, "one", url)
+            with pytest.raises(Unreachable):
+                await Peer(plain, "one", url.replace("https", "http")).ask(target)
+            with pytest.raises(DriverError, match="gives disks without TLS"):
+                Peer(two, "one", url.replace("https", "http"))
+        # One that is known, but not at this address.
+        async with served(with_certificates(hypervisor(tmp_path / "four"), elsewhere)) as url:
+            with pytest.raises(Unreachable, match="IP address mismatch"):
+                await Peer(two, "one", url).ask(target)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lacking", ["ca_file", "cert_file", "key_file"])
+def test_certificates_that_cannot_be_read_are_told(tmp_path: Path, lacking: str) -> None:
+    files = Authority().issue(tmp_path / "pki", "127.0.0.1")
+    agent = with_certificates(hypervisor(tmp_path / "one"), files).config.agent
+    assert tls(agent, ssl.Purpose.CLIENT_AUTH) is not None
+    for value in ("/nowhere.pem", "") if lacking != "key_file" else ("/nowhere.pem",):
+        setattr(agent, lacking, value)
+        with pytest.raises(DriverError, match=r"cannot be read|go together"):
+            tls(agent, ssl.Purpose.CLIENT_AUTH)

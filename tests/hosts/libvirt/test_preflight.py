@@ -34,6 +34,13 @@ def test_libvirt_that_does_not_answer(config: Config) -> None:
     assert "\n" not in line
 
 
+def test_certificates_that_cannot_be_read(config: Config) -> None:
+    assert not any(line.startswith("agent: ") for line in preflight.missing(config))
+    config.agent.ca_file = config.agent.cert_file = "/nowhere.pem"
+    (line,) = [line for line in preflight.missing(config) if line.startswith("agent: ")]
+    assert "certificates cannot be read" in line
+
+
 def test_no_binding_to_libvirt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
     (line,) = [line for line in preflight.missing(config) if "libvirt-python" in line]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import volumes
 from kilonova.hosts.drivers.libvirt.live_disks import place
 from kilonova.hosts.messages import Disk
+from tests.hosts.libvirt.test_peers import hypervisor
 
 NBD = {"host": "10.0.0.1", "port": 10809, "export": "a-secret"}
 
@@ -29,6 +31,17 @@ def test_an_export_is_a_network_disk_that_waits_for_its_service() -> None:
         '<source protocol="nbd" name="a-secret"><host name="10.0.0.1" port="10809" /><reconnect delay="300" /></source>'
         '<target dev="vdb" bus="virtio" /><serial>v-1</serial></disk>'
     )
+
+
+def test_an_export_by_tls_wants_a_host_with_certificates(tmp_path: Path) -> None:
+    by_tls = disk("nbd", {**NBD, "tls": True})
+    assert '<source protocol="nbd" name="a-secret" tls="yes">' in text(volumes.element(by_tls, "vdb"))
+    hv = hypervisor(tmp_path)
+    volumes.check_tls(hv, [disk("nbd", NBD), disk("rbd", {"tls": True})])
+    with pytest.raises(DriverError, match=r"volume v-1 is reached by TLS, for which one has no certificates"):
+        volumes.check_tls(hv, [disk("nbd", NBD), by_tls])
+    hv.config.libvirt.nbd_tls = True
+    volumes.check_tls(hv, [by_tls])
 
 
 @pytest.mark.parametrize(

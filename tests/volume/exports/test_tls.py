@@ -187,6 +187,17 @@ def test_who_came_by_tls_is_served_so_when_it_is_switched_off(
     run(scenario())
 
 
+def test_certificates_of_no_use_are_told_when_a_worker_starts(
+    sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with exporting(sqlite_url) as (c, _):
+            await restarted(c, tmp_path / "nowhere")
+            assert "ca-cert.pem, server-cert.pem and server-key.pem in" in caplog.text
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("lacking", ["ca-cert.pem", "server-cert.pem", "server-key.pem"])
 def test_certificates_that_are_not_there_export_nothing(
     tmp_path: Path, authority: Authority, lacking: str, caplog: pytest.LogCaptureFixture

@@ -81,6 +81,14 @@ class Daemon:
         """Whether it shall speak TLS."""
         return self._tls is not None
 
+    async def check(self) -> None:
+        """Raises DaemonError where the configured certificates are of no use."""
+        try:
+            if self._tls is not None:
+                await in_thread(Credentials.read, self._tls)
+        except Unusable as error:
+            raise DaemonError(str(error)) from None
+
     @property
     def was_used(self) -> bool:
         return (self.directory / _LOCK).exists()

@@ -171,6 +171,7 @@ class Keeper:
             if others := await self._unlike():
                 log.error("%s", Unlike(others, not self._daemon.is_secure))
             await self.sync_all(renew=True)
+            await self._daemon.check()
         except DaemonError as error:
             log.error("volumes cannot be exported: %s", error)
 

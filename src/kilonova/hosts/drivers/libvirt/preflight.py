@@ -6,11 +6,13 @@ import ipaddress
 import os
 import pwd
 import re
+import ssl
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kilonova.hosts.drivers.libvirt import programs
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import peers, programs
 from kilonova.hosts.drivers.libvirt.driver import instances
 from kilonova.hosts.drivers.libvirt.machine import why_no_kvm
 
@@ -26,7 +28,7 @@ _QEMU_CONF = Path("/etc/libvirt/qemu.conf")
 
 def missing(config: Config) -> list[str]:
     """Without these no guest runs."""
-    found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_room(config)]
+    found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_room(config), *_tls(config)]
     if config.bridges.enabled:
         found += [*_networks(), *_names(config), *_closed(config)]
     return found
@@ -150,6 +152,14 @@ def _room(config: Config) -> list[str]:
                 f"QEMU runs as {user.pw_name}, which cannot enter {path}: set agent.instances to another place, "
                 f"such as /var/lib/kilonova/instances, or chmod o+x {path}"
             ]
+    return []
+
+
+def _tls(config: Config) -> list[str]:
+    try:
+        peers.tls(config.agent, ssl.Purpose.CLIENT_AUTH)
+    except DriverError as error:
+        return [error.message]
     return []
 
 
