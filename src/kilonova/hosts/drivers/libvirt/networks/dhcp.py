@@ -105,8 +105,9 @@ class Dhcp:
             f"dhcp-lease-max={2 * len(network.ports) + 16}",
         ]
         served = [subnet for subnet in network.subnets if _is_served(subnet)]
+        lines += _advertisements(served, mtu)
         for number, subnet in enumerate(served):
-            lines += _subnet(subnet, f"s{number}", mtu, nat=network.nat)
+            lines += _subnet(subnet, f"s{number}", nat=network.nat)
         for port in network.ports:
             lines += _hosts(port, served)
             for name, value in sorted(port.dhcp_options.items()):
@@ -132,12 +133,18 @@ def _is_served(subnet: WiredSubnet) -> bool:
     return subnet.dhcp and (":" not in subnet.cidr or subnet.mode in _MODES)
 
 
-def _subnet(subnet: WiredSubnet, tag: str, mtu: int, *, nat: bool) -> list[str]:
+def _advertisements(subnets: list[WiredSubnet], mtu: int) -> list[str]:
+    """An interface has one kind of them. Guests whose gateway is elsewhere are not led here."""
+    new = [subnet for subnet in subnets if ":" in subnet.cidr]
+    is_gateway = any(subnet.gateway in subnet.held for subnet in new)
+    return ["enable-ra", f"ra-param={GATE},mtu:{mtu},0,{1800 if is_gateway else 0}"] if new else []
+
+
+def _subnet(subnet: WiredSubnet, tag: str, *, nat: bool) -> list[str]:
     network = ipaddress.ip_network(subnet.cidr)
     if network.version == 6:
         mode = _MODES[subnet.mode]
-        lines = [f"dhcp-range=set:{tag},{network.network_address},{mode}{network.prefixlen},{_LEASE}", "enable-ra"]
-        lines.append(f"ra-param={GATE},mtu:{mtu},0,{1800 if subnet.gateway else 0}")
+        lines = [f"dhcp-range=set:{tag},{network.network_address},{mode}{network.prefixlen},{_LEASE}"]
         servers = [f"[{server}]" for server in subnet.dns if ":" in server]
         return [*lines, *([f"dhcp-option=tag:{tag},option6:dns-server,{','.join(servers)}"] if servers else [])]
     lines = [f"dhcp-range=set:{tag},{network.network_address},static,{network.netmask},{_LEASE}"]
