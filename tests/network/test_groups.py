@@ -50,7 +50,7 @@ def test_a_group_lives_and_dies(database_url: str) -> None:
                 remote_ip_prefix="10.0.0.7/8",
             )
             assert (rule["protocol"], rule["port_range_min"], rule["ethertype"]) == ("tcp", 80, "IPv4")
-            assert rule["remote_ip_prefix"] == "10.0.0.0/8"
+            assert (rule["remote_ip_prefix"], rule["normalized_cidr"]) == ("10.0.0.7/8", "10.0.0.0/8")
             assert await cloud.show("security_group_rule", rule["id"]) == rule
             shown = await cloud.show("security_group", group["id"])
             assert rule in shown["security_group_rules"]

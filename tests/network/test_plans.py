@@ -126,7 +126,7 @@ def test_rules_name_the_addresses_of_groups(database_url: str) -> None:
                 port_range_max=81,
                 remote_group_id=people["id"],
             )
-            await cloud.make("security_group_rule", **rule, protocol="icmp", remote_ip_prefix="10.0.0.0/8")
+            await cloud.make("security_group_rule", **rule, protocol="icmp", remote_ip_prefix="10.0.0.7/8")
             a = await _bound(cloud, network, "one", security_groups=[web["id"]])
 
             plan = (await _plans(cloud))["one"]

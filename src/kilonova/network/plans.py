@@ -16,7 +16,7 @@ import orjson
 
 from kilonova import clock
 from kilonova.hosts.messages import Firewall, NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
-from kilonova.network.groups.rules import PROTOCOLS
+from kilonova.network.groups.rules import PROTOCOLS, normalized
 from kilonova.store import Reader, Row
 
 MAX_VNI = 2**24 - 1
@@ -190,7 +190,7 @@ class World:
     def _said(self, rule: Row) -> tuple[Any, ...]:
         protocol = _protocol(rule["protocol"], rule["ethertype"])
         ports = rule["port_range_min"], rule["port_range_max"]
-        remote = rule["remote_ip_prefix"] or "", rule["remote_group_id"] or ""
+        remote = normalized(rule["remote_ip_prefix"]) or "", rule["remote_group_id"] or ""
         return rule["direction"], rule["ethertype"], protocol, *ports, *remote
 
 

@@ -65,7 +65,12 @@ def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
 
 def _prefix(body: dict[str, Any]) -> str | None:
     text = body.get("remote_ip_prefix")
-    return str(ipaddress.ip_network(text, strict=False)) if text else None
+    return str(ipaddress.ip_interface(text)) if text else None
+
+
+def normalized(prefix: str | None) -> str | None:
+    """The prefix without the host that may stand in it: rules are shown as they were given."""
+    return str(ipaddress.ip_network(prefix, strict=False)) if prefix else None
 
 
 def _ethertype(body: dict[str, Any], prefix: str | None) -> str:
@@ -141,6 +146,6 @@ def view(row: Row) -> dict[str, Any]:
         "port_range_max": row["port_range_max"],
         "remote_ip_prefix": row["remote_ip_prefix"],
         "remote_group_id": row["remote_group_id"],
-        "normalized_cidr": row["remote_ip_prefix"],
+        "normalized_cidr": normalized(row["remote_ip_prefix"]),
         **rows.shown(row),
     }
