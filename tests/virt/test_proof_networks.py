@@ -39,6 +39,7 @@ def test_guests_know_who_they_are_and_reach_whom_they_may(cloud: RealCloud) -> N
     near = _boot(cloud, "near", _port(cloud, left, [open_group])["id"], user_data=_script(address))
     far = _boot(cloud, "far", _port(cloud, right, [open_group])["id"], user_data=_script(address))
 
+    assert client.get("network", f"/ports/{target['id']}").json()["port"]["status"] == "ACTIVE"
     told = json.loads(cloud.says(asked, r"CONFIGDRIVE (\{.*\})\r?\n").group(1))
     assert (told["uuid"], told["name"], told["meta"]) == (asked, "asked", {"colour": "green"})
     assert cloud.says(asked, rf"DHCP eth0 {address}")

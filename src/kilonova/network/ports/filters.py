@@ -52,7 +52,12 @@ def security_groups(query: Query, values: list[str]) -> None:
     )
 
 
+def _by_routes(_: Query, __: list[str]) -> None:
+    """The list itself narrows down by statuses, for they depend on the time."""
+
+
 SPECIAL = {
+    "status": _by_routes,
     "fixed_ips": fixed_ips,
     "ip_address": lambda query, values: _address("ip_address", query, values),
     "subnet_id": lambda query, values: _address("subnet_id", query, values),

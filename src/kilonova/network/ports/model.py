@@ -56,7 +56,7 @@ def vif_type(row: Row) -> str:
 
 
 def status_of(row: Row) -> str:
-    """A port is active as soon as it is bound: there is no agent of our own to wait for."""
+    """A port is active as soon as it is bound. Hosts that make networks may have it otherwise: see liveness."""
     if row["device_owner"] == "network:floatingip":
         return "N/A"
     wired = vif_type(row) == BOUND or row["device_owner"] in SERVICE_OWNERS

@@ -22,7 +22,7 @@ from kilonova.network.api import api
 from kilonova.network.errors import conflict, outdated, port_not_found
 from kilonova.network.listing import Listing, Query, only
 from kilonova.network.networks.routes import load as load_network
-from kilonova.network.ports import changing, model
+from kilonova.network.ports import changing, liveness, model
 from kilonova.network.ports.filters import ATTRIBUTES, SPECIAL
 from kilonova.network.ports.model import Port
 from kilonova.network.ports.schema import CREATE, UPDATE
@@ -46,15 +46,18 @@ async def index(ctx: Context) -> Answer:
             f"(r.project_id = {mine} OR EXISTS "
             f"(SELECT 1 FROM networks n WHERE n.id = r.network_id AND n.project_id = {mine}))"
         )
+    if statuses := ctx.query.get("status"):
+        liveness.narrow(ctx, query, statuses)
     found = await model.complete(ctx.db, await LISTING.rows(ctx, query))
-    return Answer(LISTING.answer(ctx, [view(ctx, port) for port in found]))
+    return Answer(LISTING.answer(ctx, [view(ctx, port) for port in await liveness.shown(ctx, ctx.db, found)]))
 
 
 @api.route("GET", "/v2.0/ports/{port_id}", checks=["get_port"], query=SHOW_KEYS)
 async def show(ctx: Context, port_id: str) -> Answer:
     """Show a port."""
     row = await load(ctx, ctx.db, port_id)
-    return Answer({"port": only(ctx, view(ctx, (await model.complete(ctx.db, [row]))[0]))})
+    (port,) = await liveness.shown(ctx, ctx.db, await model.complete(ctx.db, [row]))
+    return Answer({"port": only(ctx, view(ctx, port))})
 
 
 async def load(ctx: Context, reader: Reader, port_id: str) -> Row:
@@ -120,6 +123,7 @@ async def update(ctx: Context, port_id: str) -> Answer:
             (port,) = await model.complete(tx, [row])
             changing.authorize_addresses(ctx, "update_port", body, target, port.fixed_ips)
             port = await changing.change(tx, port, body, ctx.now)
+            (port,) = await liveness.shown(ctx, tx, [port])
             tx.wake(CHANGED)
     except store.Conflict as error:
         if error.kind != "unique":
