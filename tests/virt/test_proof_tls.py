@@ -15,9 +15,11 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support import micro_guest
+from tests.support.certificates import Authority
 from tests.support.virt_cloud import RealCloud, real_cloud
 from tests.support.virt_hosts import until
 from tests.virt.test_volumes_proof import elsewhere, exports, status
+from tests.volume.exports import support
 
 GIB = 1 << 30
 WORD = "sealed"
@@ -82,8 +84,8 @@ def boot_from_volume(cloud: RealCloud) -> str:
     return cloud.boot("web", None, block_device_mapping_v2=[{**root, "volume_size": 1, "delete_on_termination": True}])
 
 
-def make_volume(cloud: RealCloud) -> str:
-    made = cloud.client(version="3.60").post("volume", "/volumes", {"volume": {"size": 1}}).json()["volume"]["id"]
+def make_volume(cloud: RealCloud, size: int = 1) -> str:
+    made = cloud.client(version="3.60").post("volume", "/volumes", {"volume": {"size": size}}).json()["volume"]["id"]
     until(lambda: status(cloud, made) == "available", "the volume is made")
     return str(made)
 
@@ -97,6 +99,34 @@ def attach(cloud: RealCloud, server: str, volume_id: str) -> None:
 def delete(cloud: RealCloud, server: str) -> None:
     cloud.client().delete("compute", f"/servers/{server}")
     cloud.wait_gone(server)
+
+
+def refusal(cloud: RealCloud, server: str) -> str:
+    """What administrators are told of a live migration that comes to nothing; the guest goes on where it is."""
+    first, seen = cloud.host_of(server), cloud.ticks(server)[-1]
+    cloud.act(server, "os-migrateLive", LIVE)
+    until(lambda: cloud.show(server)["OS-EXT-STS:task_state"] is None, "it has ended", 90)
+    cloud.wait(server, "ACTIVE")
+    assert cloud.runs(server) == [cloud.host_of(server)] == [first]
+    until(lambda: cloud.ticks(server)[-1] > seen, "it goes on")
+    return told(cloud, server, "live-migration")
+
+
+def told(cloud: RealCloud, server: str, action: str) -> str:
+    """All of the newest action, which is of this kind."""
+    client = cloud.client()
+    newest = client.get("compute", f"/servers/{server}/os-instance-actions").json()["instanceActions"][0]
+    assert newest["action"] == action
+    path = f"/servers/{server}/os-instance-actions/{newest['request_id']}"
+    return str(client.get("compute", path).json()["instanceAction"])
+
+
+def begin_agent(cloud: RealCloud, name: str, **libvirt: bool) -> None:
+    """Again, with these settings."""
+    cloud.kill_agent(name)
+    cloud.more = {"libvirt": libvirt}
+    cloud.start_agent(name)
+    cloud.wait_host(name, "up")
 
 
 def test_a_server_on_volumes(cloud: RealCloud) -> None:
@@ -123,12 +153,22 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     assert answer.status == 202, answer.body
     until(lambda: f"{2 * GIB}" in host.do("virsh", "domblkinfo", domain, "vdb"), "the guest sees that it has grown", 30)
 
+    # They come back by TLS to a daemon that is another one, and what they read from it goes to another volume.
+    support.kill(cloud.data)
+    until(lambda: exports(cloud) == 2, "the daemon is back")
+    new = make_volume(cloud, 2)
+    swapped = {"volumeAttachment": {"volumeId": new}}
+    answer = cloud.client().request("PUT", "compute", f"/servers/{server}/os-volume_attachments/{made}", json=swapped)
+    assert answer.status == 202, answer.body
+    until(lambda: status(cloud, new) == "in-use" and status(cloud, made) == "available", "the volume is swapped", 60)
+    assert host.do("virsh", "dumpxml", domain).count("tls='yes'") == 2
+
     # Who has no certificate does not even learn what there is.
     port = (cloud.data / "exports/address").read_text().strip("{}").rpartition(":")[2]
     asked = ["qemu-nbd", "--list", "-b", cloud.site.address, "-p", port]
-    told = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=30)
-    assert told.returncode
-    assert "TLS" in told.stderr
+    listed = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=30)
+    assert listed.returncode
+    assert "TLS" in listed.stderr
     delete(cloud, server)
     assert exports(cloud) == 0
 
@@ -159,3 +199,32 @@ def test_a_guest_moves_with_its_disk_cold_and_alive(cloud: RealCloud) -> None:
     since = ticks[len(ticks) - 1 - ticks[::-1].index(1) :]
     assert since == list(range(1, ticks[-1] + 1))
     delete(cloud, server)
+
+
+def test_a_host_without_certificates_gets_nothing_and_says_why(cloud: RealCloud) -> None:
+    """The image is on both hosts by now."""
+    server = cloud.boot("web", cloud.micro(WORD))
+    cloud.says(server, "TICK 00001")
+    first = cloud.host_of(server)
+    other = next(name for name in cloud.hosts if name != first)
+
+    begin_agent(cloud, other, migration_tls=False, nbd_tls=False)
+    # A server that boots from a volume is tried there, where there is more room, and then elsewhere.
+    booted = boot_from_volume(cloud)
+    assert cloud.host_of(booted) == first
+    tries = cloud.client().get("compute", f"/servers/{booted}/kilonova-placement").json()["attempts"]
+    assert {one["host"] for one in tries} == {first, other}, tries
+    words = f"{first} sends guests by TLS, for which {other} has no certificates: libvirt.migration_tls is off"
+    assert words in refusal(cloud, server)
+    begin_agent(cloud, other, nbd_tls=False)
+    words = f"is reached by TLS, for which {other} has no certificates: libvirt.nbd_tls is off"
+    assert words in refusal(cloud, booted)
+    delete(cloud, booted)
+
+    # It says that it has some, but nobody knows whose they are. The agent has read its own before.
+    begin_agent(cloud, other)
+    host = cloud.hosts[other]
+    Authority("strangers").issue(host.certificates, host.address)
+    assert "certificate" in refusal(cloud, server)
+    delete(cloud, server)
+    cloud.wait_clean()
