@@ -23,7 +23,7 @@ def test_a_boot_goes_on(tmp_path: Path, end: str) -> None:
         began = time.monotonic()
         if end == "stop":
             assert cloud.stop() == 0
-            assert time.monotonic() - began < 5, "a step that takes long holds nothing up"
+            assert time.monotonic() - began < 30, "a step that takes long holds nothing up"
             assert not (cloud.data / "endpoints.json").exists()
         else:
             cloud.kill()

@@ -197,8 +197,8 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
             began = time.monotonic()
             os.kill(cloud.pid, number)
             assert cloud.process is not None
-            assert cloud.process.wait(10) == 0
-            assert time.monotonic() - began < 5
+            assert cloud.process.wait(60) == 0
+            assert time.monotonic() - began < 30
         assert "Traceback" not in cloud.output + cloud.log
         cloud.start()
         assert anybody(cloud).get("compute", "/servers").status == 200

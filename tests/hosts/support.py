@@ -58,7 +58,7 @@ def spawn(guest_id: str = "guest-1", **more: Any) -> Command:
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
     """Waits for something that happens in its own time, but not for ever."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await reached():
             await asyncio.sleep(0.01)
 

@@ -119,7 +119,7 @@ def test_a_host_that_hangs_keeps_no_other_down(sqlite_url: str) -> None:
                 sim.clear(A)
                 sim.add_failure(A, "*", "hang", None, None)
             beat = asyncio.create_task(heartbeat.beat())
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(PATIENCE):
                 while not await up(c, B):
                     await asyncio.sleep(0.01)
             assert not beat.done(), "it still asks the other"

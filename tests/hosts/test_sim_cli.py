@@ -113,7 +113,7 @@ def test_a_hanging_spawn_does_not_keep_its_guest_from_being_destroyed(hosts: Emb
         cli("fail", "--host", HOST, "--step", "spawn", "--mode", "hang")
         with pytest.raises(HostUnreachable):
             await hosts.call(HOST, spawn(), timeout=0.1)
-        await hosts.call(HOST, command(Destroy(guest_id="guest-1")), timeout=1)
+        await hosts.call(HOST, command(Destroy(guest_id="guest-1")), timeout=30)
         cli("clear")
         await asyncio.sleep(0.15)
         assert await list_guests(hosts, HOST) == []
@@ -124,7 +124,7 @@ def test_a_hanging_spawn_does_not_keep_its_guest_from_being_destroyed(hosts: Emb
 def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) -> None:
     async def scenario() -> None:
         cli("latency", "--step", "spawn", "--seconds", "30")
-        cli("latency", "--step", "spawn", "--seconds", "0.2")
+        cli("latency", "--step", "spawn", "--seconds", "1")
         cli("latency", "--step", "spawn", "--seconds", "0", "--host", "sim-003")
         assert "30" not in cli("list"), "the same host and step again replaces"
         loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) 
             began = loop.time()
             assert await outcome(hosts, host, "op-1") == "ok"
             took[host] = loop.time() - began
-        assert took[HOST] >= 0.2
+        assert took[HOST] >= 1
         assert took["sim-003"] < took[HOST]
 
     run(scenario())
@@ -154,15 +154,15 @@ def test_a_rule_with_a_chance_strikes_now_and_then(hosts: EmbeddedHosts, cli: Cl
 
 def test_where_a_latency_with_a_chance_does_not_strike_the_next_one_counts(hosts: EmbeddedHosts, cli: Cli) -> None:
     async def scenario() -> None:
-        cli("latency", "--host", HOST, "--step", "spawn", "--seconds", "0.05")
+        cli("latency", "--host", HOST, "--step", "spawn", "--seconds", "0.2")
         cli("latency", "--step", "spawn", "--seconds", "0", "--chance", "0.5")
         loop = asyncio.get_running_loop()
         slow = 0
-        for number in range(40):
+        for number in range(20):
             began = loop.time()
             assert await outcome(hosts, HOST, f"op-{number}") == "ok"
-            slow += loop.time() - began >= 0.05
-        assert 0 < slow < 40
+            slow += loop.time() - began >= 0.2
+        assert 0 < slow < 20
         assert "takes 0 s, in 50 % of the cases" in cli("list")
 
     run(scenario())

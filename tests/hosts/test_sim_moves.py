@@ -345,15 +345,15 @@ class TestMigrateLive:
         await scene.ask(A, Spawn(guest=GUEST))
         await scene.ask(destination, Expect(guest=GUEST, source=A, slot="op"))
         task = asyncio.create_task(scene.ask(A, MigrateLive(guest_id=G, destination=destination, slot="op")))
-        async with asyncio.timeout(5):
-            while await scene.look(A) is None:
+        async with asyncio.timeout(60):
+            while await scene.look(A) is None and not task.done():
                 await asyncio.sleep(0)
         return task
 
     @pytest.mark.parametrize("destination, disk", [(B, 0), (C, 2**30)])
     def test_it_can_be_watched(self, play: Play, destination: str, disk: int) -> None:
         async def scenario(scene: Scene) -> None:
-            task = await self.begun(scene, destination, 0.6)
+            task = await self.begun(scene, destination, 1.5)
             seen = [await scene.look(A)]
             while not task.done():
                 await asyncio.sleep(0.02)
@@ -373,7 +373,7 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             task = await self.begun(scene)
             await scene.ask(A, HurryMigration(guest_id=G))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(25):
                 await task
             assert await scene.places() == [(B, "", "running")]
             await scene.ask(A, HurryMigration(guest_id=G))

@@ -88,7 +88,7 @@ async def row_of(db: Database, identity: str) -> Row:
     return row
 
 
-async def until(db: Database, identity: str, holds: Callable[[Row], bool], seconds: float = 10) -> Row:
+async def until(db: Database, identity: str, holds: Callable[[Row], bool], seconds: float = 25) -> Row:
     """The row as soon as the condition holds."""
     row: Row = {}
     try:
@@ -100,7 +100,7 @@ async def until(db: Database, identity: str, holds: Callable[[Row], bool], secon
     return row
 
 
-async def finished(db: Database, identity: str, seconds: float = 10) -> Row:
+async def finished(db: Database, identity: str, seconds: float = 25) -> Row:
     return await until(db, identity, lambda row: row["finished_at"] is not None, seconds)
 
 

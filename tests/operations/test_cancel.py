@@ -59,7 +59,7 @@ def test_inside_a_step(database_url: str) -> None:
             identity = await start(db, Three)
             await until(db, identity, lambda row: "two" in script.log)
             assert await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=3))
+            check(script, await finished(db, identity, seconds=20))
             assert script.log == ["one", "two", "cleaned", "undo_two", "undo_one", "failed"]
             assert ("two", "forward", "cancelled") in await steps_of(db, identity)
             assert not await cancel(db, identity)
@@ -75,7 +75,7 @@ def test_found_by_the_renewal_if_the_wake_got_lost(database_url: str) -> None:
             await until(db, identity, lambda row: "two" in script.log)
             async with db.transaction() as tx:
                 await tx.execute("UPDATE operations SET cancel_requested = TRUE")
-            check(script, await finished(db, identity, seconds=3))
+            check(script, await finished(db, identity, seconds=20))
 
     run(scenario())
 
@@ -118,7 +118,7 @@ def test_during_a_wait_at_once(database_url: str) -> None:
             identity = await start(db, Waiting, server_id="s")
             await until(db, identity, lambda row: row["state"] == "waiting")
             await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=3))
+            check(script, await finished(db, identity, seconds=20))
             assert script.log == ["ask", "undo_ask", "failed"]
             assert await db.fetch_value("SELECT COUNT(*) AS n FROM operation_waits") == 0
 
@@ -137,7 +137,7 @@ def test_during_a_pause_at_once(database_url: str, pause: float) -> None:
             await until(db, identity, lambda row: row["attempt"] == 1)
             began = asyncio.get_running_loop().time()
             await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=3))
+            check(script, await finished(db, identity, seconds=20))
             assert asyncio.get_running_loop().time() - began < 1.5
 
     run(scenario())

@@ -54,7 +54,7 @@ def test_begin_wakes_the_worker_at_once(database_url: str) -> None:
     async def scenario() -> None:
         async with opened(database_url) as db, working(db, Script(), sweep=30):
             await asyncio.sleep(0.1)
-            await finished(db, await start(db, Three), seconds=3)
+            await finished(db, await start(db, Three), seconds=20)
 
     run(scenario())
 
@@ -153,7 +153,7 @@ def test_a_step_is_cut_off_at_its_deadline(database_url: str) -> None:
 
         script = Script(only=only)
         async with opened(database_url) as db, working(db, script):
-            row = await finished(db, await start(db, Quick), seconds=3)
+            row = await finished(db, await start(db, Quick), seconds=20)
             assert (row["state"], orjson.loads(row["error"])["type"]) == ("failed", "TimedOut")
             assert script.log == ["only", "undo"]
 

@@ -29,12 +29,12 @@ def test_each_worker_takes_its_lane_and_is_woken_for_it(database_url: str) -> No
         async with opened(database_url) as db:
             async with working(db, Script(), sweep=30, kinds=kinds, lane=""):
                 left = await start(db, Aside)
-                await finished(db, await start(db, Plain), seconds=3)
+                await finished(db, await start(db, Plain), seconds=20)
                 assert (await row_of(db, left))["epoch"] == 0
             async with working(db, Script(), sweep=30, kinds=kinds, lane="aside"):
-                await finished(db, left, seconds=3)
+                await finished(db, left, seconds=20)
                 await asyncio.sleep(0.1)
-                await finished(db, await start(db, Aside), seconds=3)
+                await finished(db, await start(db, Aside), seconds=20)
 
     run(scenario())
 
@@ -44,6 +44,6 @@ def test_a_worker_of_no_lane_takes_all(sqlite_url: str) -> None:
         async with opened(sqlite_url) as db, working(db, Script(), sweep=30, kinds=(Aside, Plain)):
             await asyncio.sleep(0.1)
             for kind in (Aside, Plain):
-                await finished(db, await start(db, kind), seconds=3)
+                await finished(db, await start(db, kind), seconds=20)
 
     run(scenario())

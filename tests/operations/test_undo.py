@@ -110,7 +110,7 @@ def test_an_undo_that_hangs_is_cut_off_and_tried_again(database_url: str) -> Non
 
     async def scenario() -> None:
         async with opened(database_url) as db, working(db, script, kinds=[Hanging]):
-            assert (await finished(db, await start(db, Hanging), seconds=5))["state"] == "failed"
+            assert (await finished(db, await start(db, Hanging), seconds=20))["state"] == "failed"
             assert script.log == ["only", "undo", "undo"]
 
     run(scenario())

@@ -40,7 +40,7 @@ def test_an_event_ends_the_wait_at_once(database_url: str) -> None:
             await asyncio.sleep(0.02)
             assert not worker._tasks
             assert await post(db, "answer:s", {"status": "completed"})
-            row = await finished(db, identity, seconds=3)
+            row = await finished(db, identity, seconds=20)
             assert orjson.loads(row["results"]) == {"hear": {"status": "completed"}}
             assert (row["state"], script.log, await rows_left(db)) == ("done", ["ask", "use"], (0, 0))
 
@@ -101,7 +101,7 @@ def test_a_wait_fails_at_its_deadline_like_a_step(database_url: str) -> None:
     async def scenario() -> None:
         script = Script()
         async with opened(database_url) as db, working(db, script, sweep=30):
-            row = await finished(db, await start(db, Short), seconds=5)
+            row = await finished(db, await start(db, Short), seconds=20)
             assert (row["state"], orjson.loads(row["error"])["type"]) == ("failed", "TimedOut")
             # How many of its three polls come in time is up to the machine.
             assert script.count("poll") <= 4
@@ -122,7 +122,7 @@ def test_a_poll_finds_a_lost_event(database_url: str, trouble: bool) -> None:
 
     async def scenario() -> None:
         async with opened(database_url) as db, working(db, script, sweep=30):
-            row = await finished(db, await start(db, Short), seconds=5)
+            row = await finished(db, await start(db, Short), seconds=20)
             assert (row["state"], orjson.loads(row["results"])) == ("done", {"hear": {"seen": 2}})
             assert await rows_left(db) == (0, 0)
 
@@ -135,7 +135,7 @@ def test_an_event_during_a_poll_is_not_lost(database_url: str) -> None:
 
     async def scenario() -> None:
         async with opened(database_url) as db, working(db, Script(poll=poll), sweep=30):
-            row = await finished(db, await start(db, Short), seconds=5)
+            row = await finished(db, await start(db, Short), seconds=20)
             assert orjson.loads(row["results"]) == {"hear": "meanwhile"}
 
     run(scenario())
