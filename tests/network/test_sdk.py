@@ -49,6 +49,12 @@ def test_the_sdk_builds_and_takes_down_a_network(cloud: Cloud) -> None:
     with pytest.raises(exceptions.ConflictException, match="ports still in use"):
         demo.delete_network(network)
     demo.delete_ip(floating)
+    route = {"destination": "10.10.0.0/16", "nexthop": "10.9.0.2"}
+    assert demo.find_extension("extraroute-atomic")
+    assert demo.add_extra_routes_to_router(router, {"router": {"routes": [route]}}).routes == [route]
+    with pytest.raises(exceptions.ConflictException, match="required by one or more routes"):
+        demo.remove_interface_from_router(router, subnet_id=subnet.id)
+    assert demo.remove_extra_routes_from_router(router, {"router": {"routes": [route]}}).routes == []
     demo.remove_interface_from_router(router, subnet_id=subnet.id)
     demo.delete_router(router)
     demo.delete_port(port)
