@@ -192,6 +192,26 @@ def test_a_floating_address_leads_to_a_port(database_url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_an_external_network_takes_its_idle_floating_addresses_along(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            public, other = await external(cloud), await external(cloud, "198.51.100.0/24")
+            floating = [await cloud.make("floatingip", floating_network_id=public["id"]) for _ in range(2)]
+            kept = await cloud.make("floatingip", floating_network_id=other["id"])
+            path = f"/networks/{public['id']}"
+            router = await cloud.make("router", external_gateway_info={"network_id": public["id"]})
+            assert await cloud.refused("DELETE", path, as_="admin") == (409, "NetworkInUse")
+            assert len(await cloud.listed("floatingip")) == 3
+            await cloud.ok("DELETE", f"/routers/{router['id']}")
+            await cloud.ok("DELETE", path, as_="admin")
+            assert await cloud.listed("floatingip") == [kept]
+            gone = await cloud.refused("GET", f"/floatingips/{floating[0]['id']}")
+            assert gone == (404, "FloatingIPNotFound")
+            assert await cloud.listed("port", {"network_id": public["id"]}, "admin") == []
+
+    asyncio.run(scenario())
+
+
 def test_floating_addresses_run_out_and_belong_to_somebody(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

@@ -113,7 +113,7 @@ async def show_extension(ctx: Context, alias: str) -> Answer:
     return Answer({"extension": _extension(alias)})
 
 
-@api.route("GET", "/v2.0/agents", policy="get_agent")
+@api.route("GET", "/v2.0/agents", checks=["get_agent"])
 async def index_agents(ctx: Context) -> Answer:
-    """List the network agents: the built-in service has none."""
+    """List the network agents: the built-in service has none, and who may see none is told the same."""
     return Answer({"agents": []})

@@ -113,7 +113,10 @@ def _ports(body: dict[str, Any], protocol: str | None) -> tuple[int | None, int 
         raise invalid("Must also specify protocol if port range is given.", "SecurityGroupProtocolRequiredWithPorts")
     if number not in _WITH_PORTS:
         raise invalid(f"Port range may not be given for protocol {protocol}.", "SecurityGroupInvalidProtocolForPort")
-    if low is None or high is None or not 1 <= low <= high <= 65535:
+    for value in (low, high):
+        if value is not None and not 1 <= value <= 65535:
+            raise invalid(f"Invalid value for port {value}", "SecurityGroupInvalidPortValue")
+    if low is None or high is None or low > high:
         raise invalid(
             "For TCP/UDP protocols, port_range_min must be <= port_range_max", "SecurityGroupInvalidPortRange"
         )
@@ -122,10 +125,10 @@ def _ports(body: dict[str, Any], protocol: str | None) -> tuple[int | None, int 
 
 def _icmp(low: int | None, high: int | None) -> tuple[int | None, int | None]:
     """Type and code stand where ports do."""
-    for field, value in (("port_range_min", low), ("port_range_max", high)):
-        if value is not None and value > 255:
+    for field, value in (("type (port-range-min)", low), ("code (port-range-max)", high)):
+        if value is not None and not 0 <= value <= 255:
             raise invalid(
-                f"Invalid value for ICMP {field}: {value}. It must be 0 to 255.", "SecurityGroupInvalidIcmpValue"
+                f"Invalid value for ICMP {field} {value}. It must be 0 to 255.", "SecurityGroupInvalidIcmpValue"
             )
     if low is None:
         raise invalid(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from kilonova.network import schema
-from kilonova.network.schema import BOOLEAN, TEXT, UUID, UUID_OR_NULL, Schema
+from kilonova.network.schema import BOOLEAN, TEXT, UUID, Schema
 
 _CHANGEABLE: Schema = {"name": TEXT, "stateful": BOOLEAN}
 CREATE = schema.create("security_group", "security_groups", _CHANGEABLE)
 UPDATE = schema.update("security_group", _CHANGEABLE)
 
-_PORT: Schema = {"type": ["integer", "string", "null"], "minimum": 0, "maximum": 65535, "pattern": "^[0-9]{1,5}$"}
+# Which numbers there are depends on the protocol.
+_FIVE_DIGITS: Schema = {"minimum": -99999, "maximum": 99999, "pattern": "^-?[0-9]{1,5}$"}
+_PORT: Schema = {"type": ["integer", "string", "null"], **_FIVE_DIGITS}
 CREATE_RULE = schema.create(
     "security_group_rule",
     "security_group_rules",
@@ -21,7 +23,7 @@ CREATE_RULE = schema.create(
         "port_range_min": _PORT,
         "port_range_max": _PORT,
         "remote_ip_prefix": {"type": ["string", "null"], "format": "cidr"},
-        "remote_group_id": UUID_OR_NULL,
+        "remote_group_id": {"type": ["string", "null"], "maxLength": 36},
         "remote_address_group_id": {"type": "null"},
     },
     ("security_group_id", "direction"),

@@ -134,8 +134,11 @@ async def _check_internal(tx: Transaction, row: Row) -> None:
 
 
 async def remove(tx: Transaction, network_id: str) -> None:
-    """Delete the network and its subnets, unless a port is on it."""
+    """Delete the network and its subnets, unless a port is on it. Floating addresses that lead nowhere go, too."""
     await rows.seal(tx, "networks", network_id)
+    idle = "DELETE FROM floating_ips WHERE floating_network_id = $1 AND port_id IS NULL RETURNING floating_port_id"
+    for floating in await tx.fetch(idle, network_id):
+        await rows.delete(tx, "ports", floating["floating_port_id"])
     in_use = await tx.fetch("SELECT id FROM ports WHERE network_id = $1 LIMIT 20", network_id)
     if in_use:
         raise network_in_use(network_id, [port["id"] for port in in_use])
