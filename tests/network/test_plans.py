@@ -147,24 +147,26 @@ def test_rules_name_the_addresses_of_groups(database_url: str) -> None:
     run(scenario())
 
 
-def test_answers_of_stateless_groups_are_nobodys(database_url: str) -> None:
+def test_rules_of_stateless_groups_say_so(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             await _hosts(cloud, "one")
             network, _ = await cloud.network_with_subnet()
             plain = await cloud.make("security_group", name="plain")
             quick = await cloud.make("security_group", name="quick", stateful=False)
+            rule = {"security_group_id": quick["id"], "direction": "ingress", "ethertype": "IPv4"}
+            await cloud.make("security_group_rule", **rule)
+            port = await _bound(cloud, network, "one", security_groups=[plain["id"], quick["id"]])
 
-            async def is_stateful(*groups: dict[str, Any]) -> bool:
-                port = await _bound(cloud, network, "one", security_groups=[group["id"] for group in groups])
-                return _port((await _plans(cloud))["one"], port).stateful
+            async def rules() -> list[tuple[str, str, bool]]:
+                found = _port((await _plans(cloud))["one"], port).rules
+                return sorted((rule.direction, rule.ethertype, rule.stateful) for rule in found)
 
-            assert await is_stateful()
-            assert await is_stateful(plain)
-            assert not await is_stateful(quick)
-            assert await is_stateful(plain, quick)
+            outward = [("egress", "IPv4", True), ("egress", "IPv6", True)]
+            quickly = [("egress", "IPv4", False), ("egress", "IPv6", False), ("ingress", "IPv4", False)]
+            assert await rules() == sorted([*outward, *quickly])
             await cloud.change("security_group", quick, stateful=True)
-            assert await is_stateful(quick)
+            assert await rules() == [*outward, ("ingress", "IPv4", True)]
 
     run(scenario())
 

@@ -169,15 +169,10 @@ class World:
             addresses=self.addresses[row["id"]],
             is_up=row["admin_state_up"] and network_is_up,
             secured=secured,
-            stateful=self._is_stateful(row["id"]),
             pairs=_pairs(row) if secured else [],
             rules=self._firewall(row["id"]) if secured else [],
             dhcp_options=_dhcp_options(row),
         )
-
-    def _is_stateful(self, port_id: str) -> bool:
-        """One group that is makes the port so: a connection is known or is not, whichever rule let it begin."""
-        return not self.groups[port_id] or not self.stateless.issuperset(self.groups[port_id])
 
     def _firewall(self, port_id: str) -> list[Firewall]:
         """In an order of its own, so that equal rules make equal plans. Most ports share their groups with others."""
@@ -191,7 +186,8 @@ class World:
         protocol = _protocol(rule["protocol"], rule["ethertype"])
         ports = rule["port_range_min"], rule["port_range_max"]
         remote = normalized(rule["remote_ip_prefix"]) or "", rule["remote_group_id"] or ""
-        return rule["direction"], rule["ethertype"], protocol, *ports, *remote
+        stateful = rule["security_group_id"] not in self.stateless
+        return rule["direction"], rule["ethertype"], protocol, *ports, *remote, stateful
 
 
 async def _read(reader: Reader, hosts: list[str]) -> World:
@@ -311,7 +307,9 @@ async def _read_groups(reader: Reader, world: World) -> None:
         found.update(_prefix(pair["ip_address"]) for pair in orjson.loads(row["allowed_address_pairs"]))
 
 
-def _firewall(direction: Any, ethertype: Any, protocol: str, low: Any, high: Any, prefix: str, group: str) -> Firewall:
+def _firewall(
+    direction: Any, ethertype: Any, protocol: str, low: Any, high: Any, prefix: str, group: str, stateful: bool
+) -> Firewall:
     return Firewall(
         direction=direction,
         ethertype=ethertype,
@@ -320,6 +318,7 @@ def _firewall(direction: Any, ethertype: Any, protocol: str, low: Any, high: Any
         port_max=high,
         remotes=[prefix] if prefix else [],
         group=group,
+        stateful=stateful,
     )
 
 

@@ -21,6 +21,8 @@ class Firewall(Message, frozen=True, kw_only=True):
     remotes: list[str] = []
     # In place of remotes: one of the plan's groups. One without members lets nobody through.
     group: str = ""
+    # Whether answers to what it lets through are let through too.
+    stateful: bool = True
 
 
 class WiredPort(Message, frozen=True, kw_only=True):
@@ -32,8 +34,6 @@ class WiredPort(Message, frozen=True, kw_only=True):
     addresses: list[str] = []
     is_up: bool = True
     secured: bool = True
-    # Whether answers to what rules let through are let through too.
-    stateful: bool = True
     # Further addresses it may send from, each as (MAC, address with a prefix).
     pairs: list[tuple[str, str]] = []
     rules: list[Firewall] = []

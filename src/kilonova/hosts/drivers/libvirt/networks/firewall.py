@@ -34,6 +34,8 @@ _WITH_PORTS = {"6": "tcp", "17": "udp", "33": "dccp", "132": "sctp", "136": "udp
 _ICMP = {"1": "icmp", "58": "icmpv6"}
 # Neighbour discovery without redirects, and what tells of multicast groups.
 _ND = "{ 130, 131, 132, 133, 135, 136, 143 }"
+# What tells that something did not arrive.
+_ERRORS, _ERRORS_OF_IPV6 = "{ 3, 11, 12 }", "{ 1, 2, 3, 4 }"
 _UNICAST = "ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00"
 
 _HANDING = Path("/proc/sys/net/bridge")
@@ -178,8 +180,8 @@ def _sending(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iter
     if not port.is_up or not port.secured:
         yield from _chain(f"from_{tap}", ["drop" if not port.is_up else "return"])
         return
-    going_on = [f"{known} return"] if port.stateful else []
-    yield from _chain(f"out_{tap}", [*going_on, *_permitted(port, "egress", "daddr", crowds), "drop"])
+    answers = _answers(port, "ingress", known, crowds)
+    yield from _chain(f"out_{tap}", [*answers, *_permitted(port, "egress", "daddr", crowds), "drop"])
     yield from _chain(f"from_{tap}", _honest(port, f"out_{tap}"))
 
 
@@ -269,7 +271,8 @@ def _getting(port: WiredPort, names: Names, known: str, crowds: _Crowds) -> Iter
         "icmpv6 type { 134, 137 } drop",
         f"icmpv6 type {_ND} return",
         # The network's own answers need no rule.
-        f"{known} return" if port.stateful else f'iifname "{gate}" ip saddr {METADATA} tcp sport 80 return',
+        *([] if _is_stateful(port) else [f'iifname "{gate}" ip saddr {METADATA} tcp sport 80 return']),
+        *_answers(port, "egress", known, crowds),
         *_permitted(port, "ingress", "saddr", crowds),
         "drop",
     ]
@@ -302,14 +305,34 @@ class _Crowds:
             yield f"    set {name} {{ type {kind}; flags interval; elements = {{ {members} }}; }}"
 
 
+def _is_stateful(port: WiredPort) -> bool:
+    return all(rule.stateful for rule in port.rules)
+
+
+def _answers(port: WiredPort, begun: str, known: str, crowds: _Crowds) -> Iterator[str]:
+    """What goes on with a connection. Where not all rules are stateful, it has to have begun in this direction by one
+    that is.
+    """
+    if _is_stateful(port):
+        yield f"{known} return"
+        return
+    rules = [rule for rule in port.rules if rule.stateful and rule.direction == begun]
+    for rule in rules:
+        if words := _words(rule, "saddr" if begun == "egress" else "daddr", crowds, answer=True):
+            yield f"{known} {words} return"
+    if rules:
+        yield f"{known} icmp type {_ERRORS} return"
+        yield f"{known} icmpv6 type {_ERRORS_OF_IPV6} return"
+
+
 def _permitted(port: WiredPort, direction: str, end: str, crowds: _Crowds) -> Iterator[str]:
     for rule in port.rules:
         if rule.direction == direction and (words := _words(rule, end, crowds)):
             yield f"{words} return"
 
 
-def _words(rule: Firewall, end: str, crowds: _Crowds) -> str:
-    """The rule as nftables says it; nothing where it lets nothing through."""
+def _words(rule: Firewall, end: str, crowds: _Crowds, *, answer: bool = False) -> str:
+    """The rule as nftables says it, or what answers are like; nothing where it lets nothing through."""
     family = _IP[rule.ethertype]
     said = [f"ether type {family}"]
     if rule.group:
@@ -327,12 +350,12 @@ def _words(rule: Firewall, end: str, crowds: _Crowds) -> str:
             return ""
         # Not "ip6 nexthdr", which extension headers would hide the protocol from.
         said.append(f"meta l4proto {protocol}")
-        if protocol in _ICMP and rule.port_min is not None:
+        if protocol in _ICMP and rule.port_min is not None and not answer:
             said.append(f"{_ICMP[protocol]} type {rule.port_min}")
             if rule.port_max is not None:
                 said.append(f"{_ICMP[protocol]} code {rule.port_max}")
         elif protocol in _WITH_PORTS and rule.port_min is not None:
             last = rule.port_min if rule.port_max is None else rule.port_max
             ports = f"{rule.port_min}" if last == rule.port_min else f"{rule.port_min}-{last}"
-            said.append(f"{_WITH_PORTS[protocol]} dport {ports}")
+            said.append(f"{_WITH_PORTS[protocol]} {'sport' if answer else 'dport'} {ports}")
     return " ".join(said)
