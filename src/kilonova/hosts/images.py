@@ -28,7 +28,7 @@ class ImageService:
             if answer.status == 409 and await self._is_written(transfer):
                 return
         except Unreachable as error:
-            raise DriverError(str(error), passing=True) from error
+            raise _unreachable(error) from error
         _check(answer.status)
 
     async def read(self, transfer: Transfer) -> AsyncIterator[bytes]:
@@ -38,13 +38,13 @@ class ImageService:
                 async for chunk in answer.chunks:
                     yield chunk
         except Unreachable as error:
-            raise DriverError(str(error), passing=True) from error
+            raise _unreachable(error) from error
 
     async def show(self, transfer: Transfer) -> dict[str, Any]:
         try:
             answer = await self._caller.request("GET", transfer.url.removesuffix(_FILE), headers=_headers(transfer))
         except Unreachable as error:
-            raise DriverError(str(error), passing=True) from error
+            raise _unreachable(error) from error
         _check(answer.status)
         found: dict[str, Any] = answer.json()
         return found
@@ -58,6 +58,10 @@ class ImageService:
 
 def _headers(transfer: Transfer) -> dict[str, str]:
     return {"X-Auth-Token": transfer.token}
+
+
+def _unreachable(error: Unreachable) -> DriverError:
+    return DriverError(f"the image service at {error}", passing=True)
 
 
 def _check(status: int) -> None:
