@@ -14,9 +14,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
@@ -25,6 +25,7 @@ from tests.support.virt_hosts import Host, Process, Site, site, until
 
 BOOT_SECONDS = 120.0
 _TOML = dict[str, dict[str, Any]]
+T = TypeVar("T")
 
 
 class RealCloud:
@@ -191,9 +192,16 @@ class RealCloud:
 
     def says(self, server: str, pattern: str, seconds: float = BOOT_SECONDS) -> re.Match[str]:
         """The first match on the server's console, waited for."""
-        found: re.Match[str] = until(
-            lambda: re.search(pattern, self.console(server), re.MULTILINE), f"{server} says {pattern}", seconds
+        return self.told(
+            server, lambda said: re.search(pattern, said, re.MULTILINE), f"{server} says {pattern}", seconds
         )
+
+    def told(self, server: str, look: Callable[[str], T | None], what: str, seconds: float = BOOT_SECONDS) -> T:
+        """What `look` finds in all that is on the server's console, waited for."""
+        end = time.monotonic() + seconds
+        while not (found := look(said := self.console(server))):
+            assert time.monotonic() < end, f"not within {seconds:g} s: {what}, but\n{said[-2000:]}"
+            time.sleep(0.1)
         return found
 
     def ticks(self, server: str) -> list[int]:

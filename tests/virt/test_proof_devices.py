@@ -202,11 +202,10 @@ def _in_a_round_after(cloud: RealCloud, server: str, words: str) -> None:
     """The guest says the words in a round that has not begun yet."""
     number = _last(cloud, server) + 1
 
-    def said() -> bool:
-        rounds = re.findall(rf"(?:MOVES|WATCHES) (\d+) {words}", cloud.console(server))
-        return any(int(found) > number for found in rounds)
+    def later(said: str) -> bool:
+        return any(int(found) > number for found in re.findall(rf"(?:MOVES|WATCHES) (\d+) {words}", said))
 
-    until(said, f"{server} says {words} after round {number}")
+    cloud.told(server, later, f"{words} after round {number}")
 
 
 def _last(cloud: RealCloud, server: str) -> int:
