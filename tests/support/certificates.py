@@ -1,4 +1,4 @@
-"""A small authority for tests, and certificates of it under the names that QEMU looks for."""
+"""A small authority for tests, and certificates of it under the names that QEMU and libvirt look for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_NAMES = {"ca-cert.pem": "cacert.pem", "client-cert.pem": "clientcert.pem", "client-key.pem": "clientkey.pem"}
 _DAY = datetime.timedelta(days=1)
 
 
@@ -32,6 +33,9 @@ class Authority:
         for side in ("server", "client"):
             (directory / f"{side}-cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
             (directory / f"{side}-key.pem").write_bytes(secret)
+        for name, of_libvirt in _NAMES.items():
+            if not (directory / of_libvirt).exists():
+                (directory / of_libvirt).symlink_to(name)
         return directory
 
     def _signed(

@@ -280,12 +280,15 @@ class RealCloud:
             },
         }
         if self.site.authority is not None:
+            files = self.site.authority.issue(host.directory / "agent-pki", host.address)
             settings["agent"] |= {
-                "ca_file": str(host.certificates / "ca-cert.pem"),
-                "cert_file": str(host.certificates / "server-cert.pem"),
-                "key_file": str(host.certificates / "server-key.pem"),
+                "ca_file": str(files / "ca-cert.pem"),
+                "cert_file": str(files / "server-cert.pem"),
+                "key_file": str(files / "server-key.pem"),
             }
-            settings["libvirt"] |= {"migration_tls": True, "nbd_tls": True}
+            # Hosts have one file system here, so that all of them may be this machine's client.
+            uri = f"qemu+tls://{{address}}/system?pkipath={self.site.directory / 'pki'}"
+            settings["libvirt"] |= {"migration_uri": uri, "migration_tls": True, "nbd_tls": True}
         more = {section: values for section, values in self.more.items() if section in ("libvirt", "bridges", "agent")}
         return _merged(settings, more)
 

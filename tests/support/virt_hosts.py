@@ -53,11 +53,21 @@ unix_sock_group = "root"
 unix_sock_rw_perms = "0700"
 auth_unix_rw = "none"
 auth_unix_ro = "none"
-listen_tls = 0
-listen_tcp = 1
 listen_addr = "{address}"
 auth_tcp = "none"
 log_outputs = "2:file:/var/log/libvirt/libvirtd.log"
+"""
+_LIBVIRTD_TCP = """
+listen_tls = 0
+listen_tcp = 1
+"""
+# By TLS to those who have a certificate, and by nothing else.
+_LIBVIRTD_TLS = """
+listen_tls = 1
+listen_tcp = 0
+ca_file = "{directory}/ca-cert.pem"
+cert_file = "{directory}/server-cert.pem"
+key_file = "{directory}/server-key.pem"
 """
 # Without security drivers and cgroups, which need more of a machine than a container has.
 _QEMU = """
@@ -198,8 +208,15 @@ class Host:
         self._lay_cable()
         for part in ("etc/qemu", "run", "lib", "log", "cache", "instances"):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
-        (self.directory / "etc/libvirtd.conf").write_text(_LIBVIRTD.format(uuid=self._uuid, address=self.address))
-        (self.directory / "etc/qemu.conf").write_text(_QEMU.format(address=self.address) + self._tls())
+        libvirtd, qemu = _LIBVIRTD.format(uuid=self._uuid, address=self.address), _QEMU.format(address=self.address)
+        if self.site.authority is not None:
+            self.site.authority.issue(self.certificates, self.address)
+            libvirtd += _LIBVIRTD_TLS.format(directory=self.certificates)
+            qemu += _QEMU_TLS.format(directory=self.certificates)
+        else:
+            libvirtd += _LIBVIRTD_TCP
+        (self.directory / "etc/libvirtd.conf").write_text(libvirtd)
+        (self.directory / "etc/qemu.conf").write_text(qemu)
         (self.directory / "etc/virtlogd.conf").write_text(_VIRTLOGD.format(size=CONSOLE_BYTES))
         (self.directory / "started").unlink(missing_ok=True)
         init = self.directory / "init"
@@ -223,12 +240,6 @@ class Host:
     def certificates(self) -> Path:
         """Where they are, if the site has an authority."""
         return self.directory / "pki"
-
-    def _tls(self) -> str:
-        if self.site.authority is None:
-            return ""
-        self.site.authority.issue(self.certificates, self.address)
-        return _QEMU_TLS.format(directory=self.certificates)
 
     def cut_power(self) -> None:
         """Nothing of the host goes on: no process, no network."""
