@@ -1,9 +1,14 @@
-"""What a guest may give to the metadata service: its password, once, and nothing else."""
+"""What a guest may give to the metadata service: its password, once, and nothing else; and how much it may take."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import Any
 
+import pytest
+
+from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.metadata_service import MetadataService
 from tests.support import run
 
@@ -54,5 +59,33 @@ def test_nothing_else_is() -> None:
         assert await post(service, PATH, b"1\r\nx\r\n0\r\n\r\n", "Transfer-Encoding: chunked") == 405
         assert await post(service, PATH, b"x", "Content-Length: 1", "Content-Length: 1") == 405
         assert await post(MetadataService(lambda *_: b""), PATH, b"x") == 404
+
+    run(scenario())
+
+
+def test_a_guest_that_holds_connections_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        bound = socket.create_server(("127.0.0.1", 0))
+
+        async def inside(*_: Any) -> socket.socket:
+            return bound
+
+        monkeypatch.setattr(namespaces, "inside", inside)
+        service = MetadataService(lambda *_: b"told")
+        await service.ensure("network", "space")
+        place = bound.getsockname()
+        try:
+            greedy = [await asyncio.open_connection(*place) for _ in range(20)]
+            async with asyncio.timeout(5):
+                assert [await reader.read() for reader, _ in greedy[16:]] == [b""] * 4
+                reader, writer = await asyncio.open_connection(*place, local_addr=("127.0.0.2", 0))
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                assert (await reader.read()).endswith(b"told")
+                greedy[0][1].write(b"GET / HTTP/1.0\r\n\r\n")
+                assert (await greedy[0][0].read()).endswith(b"told"), "those that it may have go on"
+            for _, opened in (*greedy, (reader, writer)):
+                opened.close()
+        finally:
+            await service.close()
 
     run(scenario())

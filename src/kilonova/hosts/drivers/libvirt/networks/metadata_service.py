@@ -22,7 +22,9 @@ PORT = 80
 _HEAD_BYTES = 8192
 _MOST_UNREAD = 16
 _SECONDS = 15.0
+# Connections of a network, and of one guest, so that none keeps the others out.
 _AT_ONCE = 64
+_EACH = 16
 _REQUESTS = 100
 _REASONS = {
     200: "OK",
@@ -48,23 +50,25 @@ class MetadataService:
         self._answers = answers
         self._takes = takes
         self._servers: dict[str, asyncio.Server] = {}
-        self._connections: dict[str, set[asyncio.Task[None]]] = {}
+        # By network: those under way, and where they come from.
+        self._connections: dict[str, dict[asyncio.Task[None], str]] = {}
 
     async def ensure(self, network_id: str, space: str) -> None:
         if network_id in self._servers:
             return
         bound = await namespaces.inside(space, lambda: namespaces.listen(METADATA, PORT))
-        connections: set[asyncio.Task[None]] = set()
+        connections: dict[asyncio.Task[None], str] = {}
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
+            source = _source(writer)
             try:
-                if len(connections) < _AT_ONCE:
-                    connections.add(task)
+                if len(connections) < _AT_ONCE and list(connections.values()).count(source) < _EACH:
+                    connections[task] = source
                     await self._serve(network_id, reader, writer)
             finally:
-                connections.discard(task)
+                connections.pop(task, None)
                 writer.close()
 
         self._connections[network_id] = connections
@@ -74,7 +78,7 @@ class MetadataService:
         server = self._servers.pop(network_id, None)
         if server is not None:
             server.close()
-            for task in self._connections.pop(network_id, set()):
+            for task in self._connections.pop(network_id, {}):
                 task.cancel()
 
     async def close(self) -> None:
@@ -82,7 +86,7 @@ class MetadataService:
             await self.remove(network_id)
 
     async def _serve(self, network_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        source = str(writer.get_extra_info("peername", ("",))[0])
+        source = _source(writer)
         try:
             for _ in range(_REQUESTS):
                 async with asyncio.timeout(_SECONDS):
@@ -144,6 +148,10 @@ class MetadataService:
         if method == "HEAD":
             return -1, _response(200 if found is not None else 404, found or b"", keep, with_body=False), keep
         return (404, b"", keep) if found is None else (200, found, keep)
+
+
+def _source(writer: asyncio.StreamWriter) -> str:
+    return str((writer.get_extra_info("peername") or ("",))[0])
 
 
 def _posted(head: bytes) -> int | None:
