@@ -1,7 +1,7 @@
 """Runs tempest against a `kilonova up` of its own.
 
     python tests/tempest/run.py            the tests of must-pass.txt; fails if one of them does not pass
-    python tests/tempest/run.py --all      every test of the APIs of compute and volume; adds newly passing ones
+    python tests/tempest/run.py --all      all tests of the APIs of compute, network, volume; adds newly passing ones
     python tests/tempest/run.py --only RE  those whose names the expression matches; adds newly passing ones, too
 
 The list only grows: a test leaves it by hand, with the reason in the commit.
@@ -29,7 +29,7 @@ from tests.support.process import Cloud  # noqa: E402
 MUST_PASS = HERE / "must-pass.txt"
 # The outcome of each test and the whole stream stay here, for whoever looks into a failure.
 KEPT = HERE.parents[1] / ".tempest"
-EVERYTHING = r"^tempest\.(serial_tests\.)?api\.(compute|volume)\."
+EVERYTHING = r"^tempest\.(serial_tests\.)?api\.(compute|network|volume)\."
 MULTIATTACH = "multiattach"
 # Whole seconds are all that tempest takes, and most of what it waits for is done in less than a tenth of one.
 LOOK_EVERY = "0"
