@@ -98,10 +98,7 @@ def test_an_agent_killed_in_the_middle_of_a_boot_goes_on_with_it(nats: NatsServe
     with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
         client = up(cloud, "one")
         with sim_of(one) as sim:
-            Rules(sim).set_latency("one", "spawn", 30.0)
-            identity = client.boot()
-            client.wait(identity, task_state="spawning")
-            until(lambda: "spawn" in _steps(cloud, identity))
+            identity = _in_the_middle_of_a_boot(cloud, client, sim)
             one.kill()
             Rules(sim).clear()
             one.start()
@@ -114,15 +111,20 @@ def test_an_agent_stopped_in_the_middle_of_a_boot_neither_waits_nor_undoes_it(na
     with cloud_with(nats, tmp_path) as cloud, nats.agent(cloud, "one") as one:
         client = up(cloud, "one")
         with sim_of(one) as sim:
-            Rules(sim).set_latency("one", "spawn", 30.0)
-            identity = client.boot()
-            client.wait(identity, task_state="spawning")
-            until(lambda: "spawn" in _steps(cloud, identity))
+            identity = _in_the_middle_of_a_boot(cloud, client, sim)
             assert one.stop() == 0
             assert "stopped in the middle of commands" in one.log
             Rules(sim).clear()
             one.start()
             client.wait(identity, status="ACTIVE")
+
+
+def _in_the_middle_of_a_boot(cloud: Cloud, client: Client, sim: SimStore) -> str:
+    Rules(sim).set_latency("one", "spawn", 30.0)
+    identity = client.boot()
+    client.wait(identity, task_state="spawning")
+    until(lambda: "spawn" in _steps(cloud, identity))
+    return identity
 
 
 def _steps(cloud: Cloud, server_id: str) -> str:
