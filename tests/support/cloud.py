@@ -21,6 +21,8 @@ from kilonova.http import Api, App
 from kilonova.http.client import InProcess, Response
 from kilonova.identity.client import Auth
 from kilonova.identity.token import Token
+from kilonova.network.client import NetworkClient
+from kilonova.network.routes import api as network_api
 from kilonova.policy import Policy
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
@@ -152,7 +154,9 @@ async def cloud(
             await flavors.seed(tx)
         if hosts or process_host:
             await register(db, [host(f"host{number}") for number in range(1, hosts + 1)], process_host=process_host)
-        yield Cloud(services, [compute.build()])
+        made = Cloud(services, [compute.build(), network_api])
+        services.network = NetworkClient(InProcess(made.app, "/network"))
+        yield made
 
 
 def host(name: str, vcpus: int = 8, memory_mb: int = 16384, disk_gb: int = 100) -> HostFacts:
