@@ -89,7 +89,7 @@ def test_a_cloud_of_one_real_host(place: Site) -> None:
     machine = Machine(place.host("box"))
     machine.up()
     try:
-        assert "clouds.yaml" in machine.output()
+        until(lambda: "clouds.yaml" in machine.output(), "it says where its clouds.yaml is")
         (found,) = machine.client().get("compute", "/os-hypervisors/detail").json()["hypervisors"]
         assert (found["hypervisor_hostname"], found["hypervisor_type"], found["state"]) == ("box", "QEMU", "up")
 
