@@ -159,7 +159,7 @@ class Client:
         elif content is not None:
             sent.setdefault("Content-Type", "application/octet-stream")
         if self._connection is None or self._connection.port != parts.port:
-            self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+            self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
             self._connection.request(method, target, body, sent)
             answer = self._connection.getresponse()

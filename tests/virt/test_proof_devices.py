@@ -27,7 +27,8 @@ GREETING = b"RFB 003.008\n"
 CARRIED, SHUT = 7001, 7002
 # One line a round of what it has: the second card, the volume (the one disk of 2 GiB), the metadata, and
 # whether it may give its password away. The last round is written to the volume, and read again from the disk itself.
-# The second card gets an address, and no routes.
+# The second card gets an address, and no routes. A question that was under way when the guest moved is never answered:
+# who answers it is another host's, and knows nothing of the connection.
 MOVES = f"""#!/bin/sh
 for port in {CARRIED} {SHUT}; do (while :; do nc -l -p $port -e /bin/date; done) & done
 printf '#!/bin/sh\\n[ "$1" = bound ] && ip addr add $ip/24 dev $interface && echo "LEASE $ip" >/dev/console' >/lease
@@ -47,10 +48,11 @@ while :; do
         echo 3 >/proc/sys/vm/drop_caches
         volume=$(dd if=/dev/${{disk##*/}} bs=8 count=1 2>/dev/null)
     done
-    printf 'GET /openstack/latest/meta_data.json HTTP/1.0\\r\\n\\r\\n' | nc -w 3 169.254.169.254 80 >/tmp/told
+    printf 'GET /openstack/latest/meta_data.json HTTP/1.0\\r\\n\\r\\n' |
+        timeout 10 nc -w 3 169.254.169.254 80 >/tmp/told
     case "$(head -n 1 /tmp/told)" in *" 200 "*) answer=good ;; *) answer=bad ;; esac
     printf 'POST /openstack/latest/password HTTP/1.0\\r\\nContent-Length: 8\\r\\n\\r\\nc2VhbGVk' |
-        nc -w 3 169.254.169.254 80 >/tmp/told
+        timeout 10 nc -w 3 169.254.169.254 80 >/tmp/told
     echo "MOVES $round card=$card volume=$volume metadata=$answer password=$(head -n 1 /tmp/told | cut -d ' ' -f 2)"
     sleep 1
 done
@@ -64,7 +66,7 @@ while :; do
     if ping -c 1 -W 1 $ADDRESS >/dev/null 2>&1; then ping=yes; else ping=no; fi
     for port in {CARRIED} {SHUT}; do
         eval port$port=shut
-        nc -w 1 $ADDRESS $port </dev/null 2>/dev/null | grep -q : && eval port$port=open
+        timeout 10 nc -w 1 $ADDRESS $port </dev/null 2>/dev/null | grep -q : && eval port$port=open
     done
     echo "WATCHES $round ping=$ping carried=$port{CARRIED} shut=$port{SHUT}"
     sleep 1
