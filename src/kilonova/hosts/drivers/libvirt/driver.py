@@ -9,9 +9,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError, Images
+from kilonova.hosts.drivers.libvirt import (
+    arrivals,
+    building,
+    console,
+    devices,
+    disks,
+    facts,
+    looks,
+    migration,
+    moves,
+    nics,
+    peers,
+    power,
+    rescue,
+    sealed,
+    snapshots,
+)
+from kilonova.hosts.drivers.libvirt import password as passwords
 from kilonova.hosts.drivers.libvirt.connection import Connection, Event, finished, in_thread
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, make_directory
-from kilonova.hosts.drivers.libvirt.layout import Layout
+from kilonova.hosts.drivers.libvirt.images import ImageCache
+from kilonova.hosts.drivers.libvirt.layout import CONSOLE, Layout
+from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+from kilonova.hosts.drivers.libvirt.volumes import Volumes
 from kilonova.hosts.messages import (
     Disk,
     Display,
@@ -38,26 +59,18 @@ class LibvirtDriver:
     """`images`: how the data of images are read and written."""
 
     def __init__(self, host: str, config: Config, images: Images) -> None:
-        from kilonova.hosts.drivers.libvirt import devices, sealed
-        from kilonova.hosts.drivers.libvirt.images import ImageCache
-        from kilonova.hosts.drivers.libvirt.volumes import Volumes
-
         layout = Layout(instances(config))
         _prepare(config, layout)
         self.hypervisor = hv = Hypervisor(host, config, Connection(config.libvirt.uri), layout)
         hv.images = ImageCache(layout.base, images)
         hv.volumes = Volumes(hv)
         if config.bridges.enabled:
-            from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
-
             hv.wiring = Wiring(config, host, config.data_dir / "networks", hv.find_spec)
             hv.wiring.keep_password = lambda guest, password: sealed.keep(hv, guest, password)
             hv.wiring.addresses = lambda guest_id: devices.addresses(hv, guest_id)
 
     async def run(self) -> None:
         """Everything that goes on beside commands, until cancelled."""
-        from kilonova.hosts.drivers.libvirt import arrivals, peers, snapshots
-
         hv = self.hypervisor
         work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), snapshots.recover(hv), self._tidy()]
         if hv.wiring is not None:
@@ -77,8 +90,6 @@ class LibvirtDriver:
 
     async def _tidy(self) -> None:
         """Images that nobody has used for long go."""
-        from kilonova.hosts.drivers.libvirt import disks
-
         hv = self.hypervisor
         while True:
             await asyncio.sleep(_TIDY_EVERY)
@@ -99,114 +110,72 @@ class LibvirtDriver:
     async def spawn(
         self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
     ) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import building
-
         return await building.spawn(self.hypervisor, guest, start=start, data=data, disk_of=disk_of)
 
     async def destroy(self, guest_id: str) -> None:
-        from kilonova.hosts.drivers.libvirt import building
-
         await building.destroy(self.hypervisor, guest_id)
 
     async def power_on(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.on(self.hypervisor, guest_id)
 
     async def power_off(self, guest_id: str, grace: float = 0.0) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.off(self.hypervisor, guest_id, grace)
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.reboot(self.hypervisor, guest_id, hard)
 
     async def pause(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.pause(self.hypervisor, guest_id)
 
     async def unpause(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.unpause(self.hypervisor, guest_id)
 
     async def suspend(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.suspend(self.hypervisor, guest_id)
 
     async def resume(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import power
-
         return await power.resume(self.hypervisor, guest_id)
 
     async def rescue(self, guest_id: str, image: Image | None, data: Transfer | None, password: str = "") -> GuestState:
-        from kilonova.hosts.drivers.libvirt import rescue
-
         return await rescue.rescue(self.hypervisor, guest_id, image, data, password)
 
     async def unrescue(self, guest_id: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import rescue
-
         return await rescue.unrescue(self.hypervisor, guest_id)
 
     async def set_password(self, guest_id: str, user: str, password: str) -> None:
-        from kilonova.hosts.drivers.libvirt import password as passwords
-
         await passwords.set_password(self.hypervisor, guest_id, user, password)
 
     async def crash_dump(self, guest_id: str) -> None:
-        from kilonova.hosts.drivers.libvirt import power
-
         await power.crash_dump(self.hypervisor, guest_id)
 
     async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import nics
-
         return await nics.attach(self.hypervisor, guest_id, nic)
 
     async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
-        from kilonova.hosts.drivers.libvirt import nics
-
         return await nics.detach(self.hypervisor, guest_id, port_id)
 
     async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
-        from kilonova.hosts.drivers.libvirt import building
-
         await building.set_metadata(self.hypervisor, guest_id, name, metadata, forgetting)
 
     # Moves
 
     async def park(self, guest_id: str, slot: str) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import moves
-
         return await moves.park(self.hypervisor, guest_id, slot)
 
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import moves
-
         return await moves.unpark(self.hypervisor, guest_id, slot, start, disks)
 
     async def discard(self, guest_id: str, slot: str) -> None:
-        from kilonova.hosts.drivers.libvirt import moves
-
         await moves.discard(self.hypervisor, guest_id, slot)
 
     async def receive(
         self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
     ) -> GuestState:
-        from kilonova.hosts.drivers.libvirt import moves
-
         return await moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
 
     async def offer(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        from kilonova.hosts.drivers.libvirt import moves
-
         return await moves.offer(self.hypervisor, guest_id, destination, slot, block, reach or {})
 
     async def expect(
@@ -218,37 +187,25 @@ class LibvirtDriver:
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
     ) -> None:
-        from kilonova.hosts.drivers.libvirt import moves
-
         await moves.expect(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
 
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
     ) -> None:
-        from kilonova.hosts.drivers.libvirt import migration
-
         await migration.migrate_live(self.hypervisor, guest_id, destination, slot, block, reach or {})
 
     async def stop_migration(self, guest_id: str) -> None:
-        from kilonova.hosts.drivers.libvirt import migration
-
         await migration.stop(self.hypervisor, guest_id)
 
     async def hurry_migration(self, guest_id: str) -> None:
-        from kilonova.hosts.drivers.libvirt import migration
-
         await migration.hurry(self.hypervisor, guest_id)
 
     async def look_migration(self, guest_id: str) -> MigrationState | None:
-        from kilonova.hosts.drivers.libvirt import migration
-
         return await migration.look(self.hypervisor, guest_id)
 
     # Disks
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
-        from kilonova.hosts.drivers.libvirt import snapshots
-
         await snapshots.take(self.hypervisor, guest_id, data)
 
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
@@ -272,25 +229,17 @@ class LibvirtDriver:
     # Looks
 
     async def look_console(self, guest_id: str, lines: int | None) -> bytes:
-        from kilonova.hosts.drivers.libvirt import console, layout
-
         self.hypervisor.spec(guest_id)
-        path = self.hypervisor.layout.file(guest_id, layout.CONSOLE)
+        path = self.hypervisor.layout.file(guest_id, CONSOLE)
         return await asyncio.to_thread(console.tail, path, lines)
 
     async def look_display(self, guest_id: str, kind: str) -> Display:
-        from kilonova.hosts.drivers.libvirt import looks
-
         return await looks.display(self.hypervisor, guest_id, kind)
 
     async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
-        from kilonova.hosts.drivers.libvirt import looks
-
         return await looks.diagnostics(self.hypervisor, guest_id)
 
     async def look_connector(self) -> dict[str, Any]:
-        from kilonova.hosts.drivers.libvirt import facts
-
         return facts.connector(self.hypervisor)
 
     async def apply_network(self, plan: NetworkPlan) -> None:
@@ -299,13 +248,9 @@ class LibvirtDriver:
         await self.hypervisor.wiring.apply(plan)
 
     async def guests(self) -> list[GuestState]:
-        from kilonova.hosts.drivers.libvirt import looks
-
         return await looks.guests(self.hypervisor)
 
     async def describe(self) -> HostFacts:
-        from kilonova.hosts.drivers.libvirt import facts
-
         return await facts.describe(self.hypervisor)
 
 

@@ -355,10 +355,10 @@ class Peer:
             writer.write(request.encode())
             async with asyncio.timeout(_SILENCE_SECONDS + _CONNECT_SECONDS):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status = head.split(" ", 2)[1]
-            if status != "200":
-                said = (await reader.read()).decode(errors="replace")
-                raise NotGiven(self.host, int(status), said)
+                status = head.split(" ", 2)[1]
+                if status != "200":
+                    said = (await reader.read(_PIECE)).decode(errors="replace")
+                    raise NotGiven(self.host, int(status), said)
             yield reader
         finally:
             writer.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import metadata
 from kilonova.hosts.drivers.libvirt.networks import bridges, checks, connections, firewall, namespaces
 from kilonova.hosts.drivers.libvirt.networks.bridges import Bridges, Links
 from kilonova.hosts.drivers.libvirt.networks.commands import run
@@ -298,8 +299,6 @@ class Wiring:
     # Metadata
 
     def _document(self, network_id: str, source: str, path: str) -> bytes | None:
-        from kilonova.hosts.drivers.libvirt import metadata
-
         port = self._asker(network_id, source)
         return None if port is None else metadata.look(self._documents_of(port), path)
 
@@ -321,8 +320,6 @@ class Wiring:
         return guest if guest is not None and any(nic.port_id == port.id for nic in guest.nics) else None
 
     def _documents_of(self, port: WiredPort) -> dict[str, bytes]:
-        from kilonova.hosts.drivers.libvirt import metadata
-
         read_at, found = self._documents.get(port.id, (0.0, {}))
         if not read_at or time.monotonic() - read_at > _SOON:
             guest = self._guest_of(port)
