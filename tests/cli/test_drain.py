@@ -273,8 +273,8 @@ def test_a_broken_drain_goes_on_where_it_was(cloud: Cloud, operator: Operator, t
     operator.act(servers[0], "os-stop", status="SHUTOFF")
     with rules(cloud) as sim:
         # Two rounds of three at a time: long enough for a busy machine to break off in the first.
-        sim.set_latency(host, "migrate_live", 1.5)
-        sim.set_latency(host, "park", 1.5)
+        sim.set_latency(host, "migrate_live", 8)
+        sim.set_latency(host, "park", 8)
     output = tmp_path / "output"
     with draining(cloud, host, output) as process:
         moving(operator, servers, 2)
@@ -283,6 +283,8 @@ def test_a_broken_drain_goes_on_where_it_was(cloud: Cloud, operator: Operator, t
     if how == "interrupted":
         assert code == 1
         assert "stopped; what was begun goes on by itself" in output.read_text()
+    with rules(cloud) as sim:
+        sim.clear(host)
     assert any(operator.show(one)[HOST] == host for one in servers)
     done = drain(cloud, host, *TO)
     assert done.returncode == 0, done.stdout + done.stderr
