@@ -27,6 +27,8 @@ import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
 START_SECONDS = 60.0
+# Less than the process keeps a connection that nobody uses: it might close it just when we do.
+IDLE_SECONDS = 30.0
 _NUMBERS = itertools.count()
 _FIELDS = {"task_state": "OS-EXT-STS:task_state", "power_state": "OS-EXT-STS:power_state"}
 
@@ -60,6 +62,7 @@ class Client:
         self._token: str | None = None
         self._project_id: str | None = None
         self._connection: http.client.HTTPConnection | None = None
+        self._used = 0.0
 
     def get(self, service: str, path: str, **options: Any) -> Response:
         return self.request("GET", service, path, **options)
@@ -158,6 +161,10 @@ class Client:
             body = _dumps(json)
         elif content is not None:
             sent.setdefault("Content-Type", "application/octet-stream")
+        if self._connection is not None and time.monotonic() > self._used + IDLE_SECONDS:
+            self._connection.close()
+            self._connection = None
+        self._used = time.monotonic()
         if self._connection is None or self._connection.port != parts.port:
             self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
