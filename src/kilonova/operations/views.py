@@ -57,6 +57,12 @@ async def running_of(reader: Reader, server_ids: Sequence[str]) -> dict[str, Run
     return found
 
 
+async def is_past(reader: Reader, operation_id: str, step: str) -> bool:
+    """Whether the operation has done the step, or will never do it."""
+    row = await reader.fetch_one("SELECT step, finished_at FROM operations WHERE id = $1", operation_id)
+    return row is None or row["step"] != step or row["finished_at"] is not None
+
+
 def _running(row: Row) -> RunningOp:
     kind = table.find(row["kind"])
     step = kind.table().find(row["step"]) if kind else None

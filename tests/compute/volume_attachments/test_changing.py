@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.compute.actions.test_actions import actions
+from tests.compute.servers.support import rules
 from tests.compute.volume_attachments.support import (
     NEWEST,
     attach,
@@ -133,5 +134,26 @@ def test_what_cannot_be_swapped(sqlite_url: str) -> None:
             both = await put(c, server_id, shared, volumeId=new, as_=as_)
             assert both.status == 400
             assert "more than one read/write attachment" in fault(both)[2]
+
+    run(scenario())
+
+
+def test_a_volume_is_detaching_when_the_answer_is_there(database_url: str) -> None:
+    """Clients look at its status next, and one that is still "in-use" would tell them that all is done."""
+
+    async def scenario() -> None:
+        async with whole(database_url, hosts=1) as c:
+            first, second = [(await c.active())["id"] for _ in range(2)]
+            volume_id = await make_shared_volume(c)
+            for server_id in (first, second):
+                await attach(c, server_id, volume_id)
+            with rules(c) as sim:
+                sim.add_failure("*", "detach_disk", "hang", None, None)
+                assert (await c.delete(path(first, volume_id), version=NEWEST)).status == 202
+                assert (await volume(c, volume_id))["status"] == "detaching"
+                sim.clear()
+            await volume_until(c, volume_id, "in-use")
+            await idle(c, first)
+            assert [shown["server_id"] for shown in (await volume(c, volume_id))["attachments"]] == [second]
 
     run(scenario())

@@ -15,7 +15,7 @@ from kilonova.operations import Failed, Operation, Step
 from kilonova.store import Row, Transaction
 from kilonova.volume.client import VolumeError
 
-DETACH = "detach disk"
+BEGIN, DETACH = "begin detaching", "detach disk"
 IN_USE, DETACHING = "in-use", "detaching"
 
 
@@ -29,7 +29,7 @@ class DetachVolume(Harmless):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("begin detaching", begin_detaching, undo=roll_detaching, deadline=120),
+            Step(BEGIN, begin_detaching, undo=roll_detaching, deadline=120),
             Step(DETACH, detach, undo=attach_again, deadline=300),
             Step("release volume", release, undo=acquire_again, deadline=300),
             Step("settle", settle, undo=None, why="one transaction: the device", deadline=30, transaction=True),
@@ -100,7 +100,7 @@ async def acquire_again(op: Operation) -> None:
 async def _reserve_again(op: Operation, device: Row) -> None:
     """Of a server that has no host, and yet may have had the volume in use."""
     attachment_id = await volumes.reserve(op, device)
-    if op.results["begin detaching"]:
+    if op.results[BEGIN]:
         await volumes.complete(op, [{**device, "attachment_id": attachment_id}])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
-from kilonova.compute.operations.detach_volume import DetachVolume
+from kilonova.compute.operations.detach_volume import BEGIN, DetachVolume
 from kilonova.compute.servers import acting, model, states
 from kilonova.compute.volume_attachments import checks, schemas, swapping, views
 from kilonova.http import Answer, Context
@@ -15,6 +17,7 @@ from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound
 from kilonova.http.pagination import limit_of
 from kilonova.http.pieces import is_true
 from kilonova.ids import new_id
+from kilonova.operations.views import is_past
 from kilonova.store import Reader, Row, Transaction
 
 __all__ = ["views"]
@@ -25,6 +28,8 @@ ATTACHMENT = ATTACHMENTS + "/{volume_id}"
 WITHOUT_BODY = "attaching a volume is not waited for"
 SHELVED = "volumes of shelved servers change"
 UPDATES = "the attachment of a volume changes"
+# For how long an answer waits at most.
+_BEGIN_SECONDS, _LOOK_SECONDS = 1.0, 0.005
 # What an update may name, and not change, with the columns.
 FIXED = {"id": "volume_id", "serverId": "server_id", "device": "device_name", "tag": "tag"}
 
@@ -107,8 +112,17 @@ async def delete(ctx: Context, server_id: str, volume_id: str) -> Answer:
         device = await _device(tx, server_id, volume_id)
         if device["boot_index"] == 0:
             raise Forbidden("Cannot detach a root device volume")
-        await acting.start(ctx, tx, row, DetachVolume, {"device": device["uuid"]})
+        operation_id = await acting.start(ctx, tx, row, DetachVolume, {"device": device["uuid"]})
+    await _until_begun(ctx, operation_id)
     return Answer()
+
+
+async def _until_begun(ctx: Context, operation_id: str) -> None:
+    """Whoever has the answer looks at the volume's status next, and takes "in-use" for the end of it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BEGIN_SECONDS):
+            while not await is_past(ctx.db, operation_id, BEGIN):
+                await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _ready(ctx: Context, tx: Transaction, server_id: str, rule: str, verb: str) -> Row:
