@@ -25,7 +25,7 @@ async def of_ports(ctx: Context, rows: Sequence[Row]) -> dict[str, list[str]]:
             token = await ctx.services.identity.token()
             found = await ctx.services.network.floating_to(ports, token)
     except (Refused, Unreachable, TimeoutError) as error:
-        log.warning("servers are shown without floating addresses: %s", error or "no answer in time")
+        log.warning("servers are shown without floating addresses: %s", str(error) or "no answer in time")
         return {}
     known: dict[str, list[str]] = {}
     for each in sorted(found, key=lambda floating: (floating["fixed_ip_address"] or "", floating["id"])):
