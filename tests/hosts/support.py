@@ -144,7 +144,7 @@ class HeldDriver:
         return await self._step("receive", guest.id, lambda: self._set(guest.id, "running"))
 
     async def offer(
-        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
         return await self._step("offer", guest_id, dict)
 

@@ -41,9 +41,7 @@ class Pair:
     def prepare(self, guest: Guest, source: Agent, there: Agent, *, block: bool | None = None, slot: str = "") -> str:
         """The slot in which the guest is expected."""
         slot = slot or new_id()
-        offer = source.ask(
-            Offer(guest_id=guest.id, destination=there.name, slot=slot, block=block, reach=there.reach())
-        )
+        offer = source.ask(Offer(guest_id=guest.id, destination=there.name, slot=slot, reach=there.reach()))
         there.ask(Expect(guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.reach()))
         return slot
 

@@ -172,8 +172,8 @@ class Agent:
                 return await driver.discard(guest_id, slot)
             case verbs.Receive(guest=guest, source=source, slot=slot, start=start, reach=reach):
                 return await driver.receive(guest, source, slot, start, reach)
-            case verbs.Offer(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):
-                return await driver.offer(guest_id, destination, slot, block, reach)
+            case verbs.Offer(guest_id=guest_id, destination=destination, slot=slot, reach=reach):
+                return await driver.offer(guest_id, destination, slot, reach)
             case verbs.Expect(guest=guest, source=source, slot=slot, block=block, offer=offer, reach=reach):
                 return await driver.expect(guest, source, slot, block, offer, reach)
             case verbs.MigrateLive(guest_id=guest_id, destination=destination, slot=slot, block=block, reach=reach):

@@ -326,7 +326,7 @@ async def _make_ready(op: Operation, step: str, server: Row, source: str, destin
     """
     block = op.params["block"]
     there = await moving.reach(op, destination)
-    offer = Offer(guest_id=server["id"], destination=destination, slot=op.id, block=block, reach=there)
+    offer = Offer(guest_id=server["id"], destination=destination, slot=op.id, reach=there)
     offered = await _offered(op, source, step, offer)
     guest = await volumes.guest(op, server, destination)
     here = await moving.reach(op, source)

@@ -163,7 +163,7 @@ class Driver(Protocol):
     ) -> GuestState: ...
 
     async def offer(
-        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]: ...
 
     async def expect(

@@ -185,7 +185,6 @@ class Offer(GuestVerb, frozen=True, kw_only=True, tag="offer"):
 
     destination: str
     slot: str
-    block: bool | None = None
     reach: dict[str, str] = {}
     answer: ClassVar[Any] = dict[str, Any]
 

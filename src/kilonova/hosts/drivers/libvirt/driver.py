@@ -174,9 +174,9 @@ class LibvirtDriver:
         return await moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
 
     async def offer(
-        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        return await moves.offer(self.hypervisor, guest_id, destination, slot, block, reach or {})
+        return await moves.offer(self.hypervisor, guest_id, destination, slot, reach or {})
 
     async def expect(
         self,

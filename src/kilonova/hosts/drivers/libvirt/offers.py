@@ -61,9 +61,7 @@ class Offered(msgspec.Struct, frozen=True):
 # At the source
 
 
-async def offer(
-    hv: Hypervisor, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str]
-) -> dict[str, Any]:
+async def offer(hv: Hypervisor, guest_id: str, destination: str, slot: str, reach: dict[str, str]) -> dict[str, Any]:
     await arrivals.settle_guest(hv, guest_id)
     guest = hv.spec(guest_id)
     if await hv.power(guest_id) not in ("running", "paused"):

@@ -195,7 +195,7 @@ class SimDriver:
         return self._started(guest.id) if start else found
 
     async def offer(
-        self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
+        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
         await self._pass("offer")
         self._guest(guest_id)
