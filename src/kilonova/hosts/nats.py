@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from kilonova import ids
+from kilonova import certificates, ids
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.messages import Command, Report
@@ -290,12 +290,9 @@ def _tls(messaging: Messaging) -> ssl.SSLContext | None:
     if not (messaging.ca_file or messaging.cert_file):
         return None
     try:
-        context = ssl.create_default_context(cafile=messaging.ca_file or None)
-        if messaging.cert_file:
-            context.load_cert_chain(messaging.cert_file, messaging.key_file or None)
-    except (OSError, ssl.SSLError) as error:
+        return certificates.context(ssl.Purpose.SERVER_AUTH, messaging.ca_file, messaging.cert_file, messaging.key_file)
+    except certificates.Unusable as error:
         raise Setting(f"messaging: certificates cannot be read: {error}") from None
-    return context
 
 
 class _Waiting(NamedTuple):

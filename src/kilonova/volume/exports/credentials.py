@@ -7,13 +7,12 @@ from hashlib import blake2s
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kilonova import certificates
+from kilonova.certificates import Unusable
+
 # Whose certificates are good, and the daemon's own with its key.
 CA, CERTIFICATE, KEY = "ca-cert.pem", "server-cert.pem", "server-key.pem"
 _PREFIX = "tls"
-
-
-class Unusable(Exception):
-    """They are not there, cannot be read, or do not belong together."""
 
 
 class Credentials(NamedTuple):
@@ -26,10 +25,9 @@ class Credentials(NamedTuple):
     def read(cls, directory: Path) -> Credentials:
         """Raises Unusable: what is good for us is good for QEMU."""
         try:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(directory / CA))
-            context.load_cert_chain(directory / CERTIFICATE, directory / KEY, password=_nobody_knows)
+            certificates.context(ssl.Purpose.CLIENT_AUTH, directory / CA, directory / CERTIFICATE, directory / KEY)
             content = b"\0".join((directory / name).read_bytes() for name in (CA, CERTIFICATE, KEY))
-        except (OSError, ValueError) as error:
+        except (OSError, Unusable) as error:
             names = f"{CA}, {CERTIFICATE} and {KEY}"
             raise Unusable(f"volume.nbd_tls: {names} in {directory} cannot be used: {error}") from None
         digest = blake2s(str(directory).encode() + b"\0" + content, digest_size=12).hexdigest()
@@ -49,8 +47,3 @@ class Credentials(NamedTuple):
 
 def is_ident(name: str) -> bool:
     return name.startswith(_PREFIX)
-
-
-def _nobody_knows() -> str:
-    """Else one would be asked at the terminal."""
-    raise ValueError("the key is encrypted")

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from kilonova.volume.exports.credentials import Credentials, Unusable, is_ident
+from kilonova.certificates import Unusable
+from kilonova.volume.exports.credentials import Credentials, is_ident
 from kilonova.volume.files import in_thread
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import orjson
 
-from kilonova import clock
+from kilonova import certificates, clock
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import formats
 from kilonova.hosts.drivers.libvirt import layout as names
@@ -95,17 +95,11 @@ def tls(agent: Agent, purpose: ssl.Purpose) -> ssl.SSLContext | None:
     if not (agent.ca_file and agent.cert_file):
         raise DriverError("agent.ca_file and agent.cert_file go together: both hosts prove who they are")
     try:
-        context = ssl.create_default_context(purpose, cafile=agent.ca_file)
-        context.load_cert_chain(agent.cert_file, agent.key_file or None, password=_nobody_knows)
-    except (OSError, ValueError) as error:
+        context = certificates.context(purpose, agent.ca_file, agent.cert_file, agent.key_file)
+    except certificates.Unusable as error:
         raise DriverError(f"agent: certificates cannot be read: {error}") from None
     context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _nobody_knows() -> str:
-    """Else one would be asked at the terminal."""
-    raise ValueError("the key is encrypted")
 
 
 async def _listen(hv: Hypervisor, served: _Server, context: ssl.SSLContext | None) -> asyncio.Server:
