@@ -469,24 +469,33 @@ def test_a_dying_daemon_is_replaced(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_news_before_the_greeting_are_passed_over(tmp_path: Path) -> None:
-    """The real daemon tells news so early once in a thousand times; this one always does, and twice."""
-    event = b'{"timestamp": {"seconds": 1, "microseconds": 0}, "event": "JOB_STATUS_CHANGE", "data": {}}'
-    greeting = b'{"QMP": {"version": {}, "capabilities": []}}'
-    begins = [event, event, greeting]
+_EVENT = b'{"timestamp": {"seconds": 1, "microseconds": 0}, "event": "JOB_STATUS_CHANGE", "data": {}}'
+_FAILED = b'{"id": "__qmp#00004", "error": {"class": "GenericError", "desc": "asked by one who has gone"}}'
+_DONE = b'{"id": "__qmp#00000", "return": "asked by one who has gone"}'
+
+
+@pytest.mark.parametrize("early", [b"", _EVENT, _FAILED, _DONE], ids=["nothing", "news", "error", "answer"])
+@pytest.mark.parametrize("late", [b"", _EVENT, _FAILED, _DONE], ids=["nothing", "news", "error", "answer"])
+def test_words_for_nobody_are_passed_over(tmp_path: Path, early: bytes, late: bytes) -> None:
+    """The real daemon says such things once in a thousand times, before its greeting or its first answer; this one
+    always does, and twice."""
+    greeting = b'{"QMP": {"version": {}, "capabilities": ["oob"]}}'
+    spoken = [(early, late)] * 2
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(begins.pop(0) + b"\r\n")
+        first, then = spoken.pop(0) if spoken else (b"", b"")
+        writer.write(b"".join(line + b"\r\n" for line in (first, greeting, then) if line))
         while said := await reader.read(4096):
-            asked = {key: value for key, value in orjson.loads(said).items() if key == "id"}
-            writer.write(orjson.dumps({"return": {}, **asked}) + b"\r\n")
+            asked = orjson.loads(said)
+            reply = {"id": asked["id"], "return": asked["execute"]} if "id" in asked else {"return": {}}
+            writer.write(orjson.dumps(reply) + b"\r\n")
         writer.close()
 
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "127.0.0.1", 0)
         async with await asyncio.start_unix_server(serve, tmp_path / "socket"):
             client = await daemon._connect()
-            assert begins == []
+            assert await client.execute("query-jobs") == "query-jobs"
             await client.disconnect()
 
     run(scenario())

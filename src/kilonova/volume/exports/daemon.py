@@ -204,9 +204,13 @@ class Daemon:
         return client
 
     async def _greeted(self) -> QMPClient | None:
-        """None: it began with the news of a job, which it may tell even before it says who it is."""
+        """None: it spoke of something else first.
+
+        Its monitor has a thread of its own, so that the news of a job, or the answer to a caller who has gone, may
+        come before its greeting or between that and its first answer.
+        """
         from qemu.qmp import ConnectError, QMPClient
-        from qemu.qmp.qmp_client import GreetingError
+        from qemu.qmp.qmp_client import GreetingError, NegotiationError
 
         client = QMPClient("exports")
         control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -218,7 +222,7 @@ class Daemon:
             await client.connect(control)
         except BaseException as error:
             control.close()
-            if isinstance(error, ConnectError) and isinstance(error.exc, GreetingError):
+            if isinstance(error, ConnectError) and isinstance(error.exc, (GreetingError, NegotiationError)):
                 return None
             raise
         return client
