@@ -373,7 +373,7 @@ class Process:
         services, settings = self.services, self.config.operations
         if not self.config.volume.url:
             await self._start_exports(stack)
-        if self.roles.whole and (left := await free_all(services.db)):
+        if self.roles.whole and (left := await free_all(services.db, settings.lease_seconds)):
             log.info("going on with operations that an earlier process left", extra={"operations": left})
         for lane in ("", LANE):
             worker = Worker(

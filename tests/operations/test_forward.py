@@ -8,10 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
+from kilonova import clock
 from kilonova.hosts.transport import HostUnreachable
-from kilonova.operations import Failed, Operation, Passing, Step, running
+from kilonova.operations import Failed, Operation, Passing, Step, running, store
 from kilonova.operations.context import operation_id
 from kilonova.operations.views import summaries
+from kilonova.store import Database
 from tests.operations.support import Script, Three, act, finished, row_of, start, steps_of, until, working
 from tests.support import run
 from tests.support.databases import opened
@@ -21,6 +23,12 @@ class Quick(Operation):
     kind = "test quick"
     action = "quick"
     steps = (Step("only", act("only"), act("undo"), deadline=0.3),)
+
+
+class Patient(Operation):
+    kind = "test patient"
+    action = "patient"
+    steps = (Step("only", act("only"), act("undo"), deadline=100),)
 
 
 def test_steps_run_in_order_and_see_earlier_results(database_url: str) -> None:
@@ -172,16 +180,90 @@ def test_a_steps_own_timeout_is_not_its_deadline(database_url: str) -> None:
     run(scenario())
 
 
+async def _left(db: Database, ago: float, **columns: float | str | None) -> str:
+    """An operation whose step began long ago, as its worker left it."""
+    identity = await start(db, Patient)
+    now = clock.now()
+    known = {"epoch": 1, "step_started_at": now - ago, "run_at": now - ago, **columns}
+    changes = ", ".join(f"{column} = ${number}" for number, column in enumerate(known, 1))
+    async with db.transaction() as tx:
+        await tx.execute(f"UPDATE operations SET {changes}", *known.values())
+    return identity
+
+
 def test_the_deadline_counts_from_the_first_start_whatever_dies(database_url: str) -> None:
     async def scenario() -> None:
         async with opened(database_url) as db:
-            identity = await start(db, Quick)
-            async with db.transaction() as tx:
-                await tx.execute("UPDATE operations SET step_started_at = created_at - 1, epoch = 1")
+            identity = await _left(db, 900, run_at=clock.now())
             script = Script()
             async with working(db, script):
                 assert (await finished(db, identity))["state"] == "failed"
             assert script.log == ["undo"]
+
+    run(scenario())
+
+
+LEAVINGS: dict[str, dict[str, Any]] = {
+    "given back": {"state": "queued"},
+    "by a dead worker": {"state": "running", "lease_owner": "dead", "lease_until": -900.0},
+    "in a pause": {"state": "queued", "attempt": 1, "run_at": -890.0},
+}
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["of many", "alone"])
+@pytest.mark.parametrize("left", LEAVINGS)
+def test_the_deadline_does_not_count_the_time_without_workers(database_url: str, left: str, alone: bool) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            now = clock.now()
+            moments = {"run_at", "lease_until"}
+            columns = {name: now + value if name in moments else value for name, value in LEAVINGS[left].items()}
+            identity = await _left(db, 900, **columns)
+            if alone:
+                await store.free_all(db, 0.0)
+            script = Script()
+            async with working(db, script, lease=300):
+                row = await finished(db, identity)
+            assert (row["state"], script.log) == ("done", ["only"])
+
+    run(scenario())
+
+
+def test_a_death_costs_the_step_no_more_than_the_pause_between_renewals(database_url: str) -> None:
+    """The one who takes over cannot know better when the other died."""
+
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            now = clock.now()
+            for alone in (False, True):
+                lease = {"state": "running", "lease_owner": "dead", "lease_until": now}
+                identity = await _left(db, 30, **lease)
+                if alone:
+                    assert await store.free_all(db, 30) == 1
+                before = clock.now()
+                (row,) = await store.lease(db, "next", 30, [Patient.kind], 10)
+                assert row["id"] == identity
+                assert 20 + before - now <= row["step_idle"] + 0.001 <= 20.002 + clock.now() - now
+                async with db.transaction() as tx:
+                    await tx.execute("DELETE FROM operations")
+
+    run(scenario())
+
+
+def test_each_step_keeps_its_own_account(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            identity = await start(db, Three)
+            async with db.transaction() as tx:
+                await tx.execute("UPDATE operations SET step_started_at = created_at - 900, run_at = created_at - 900")
+            seen: list[float] = []
+
+            async def two(op: Operation) -> None:
+                seen.append(await op.db.fetch_value("SELECT step_idle FROM operations"))
+
+            async with working(db, Script(two=two)):
+                assert (await finished(db, identity))["state"] == "done"
+            assert seen == [0]
 
     run(scenario())
 

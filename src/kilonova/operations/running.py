@@ -129,7 +129,7 @@ class Running:
 
     async def _forward(self) -> None:
         step = self.plan[self.index]
-        until = self.row["step_started_at"] + deadline_of(step, self.op)
+        until = self.row["step_started_at"] + self.row["step_idle"] + deadline_of(step, self.op)
         self.op.asked = None
         try:
             if isinstance(step, Wait):
@@ -179,7 +179,7 @@ class Running:
         following = self.index + 1
         if following == len(self.plan):
             return await store.save(tx, self.row, {**known, "state": DONE, "finished_at": now}, release=True)
-        return await store.save(tx, self.row, {**known, "step": self._names[following], "step_started_at": now})
+        return await store.save(tx, self.row, {**known, "step": self._names[following], **_begun(now)})
 
     async def _wait(self, wait: Wait, until: float, polled: bool = False) -> None:
         await self._fault("before", FORWARD, wait)
@@ -253,8 +253,8 @@ class Running:
             "note": _text({**self.op.note, **note}) if note else self.row["note"],
             "attempt": 0,
             "trouble": None,
-            "step_started_at": now,
             "updated_at": now,
+            **_begun(now),
         }
         async with self.op.db.transaction() as tx:
             if isinstance(step, Wait):
@@ -317,14 +317,14 @@ class Running:
         following = self._undoable(self._names.index(step.name) - 1, floor)
         if following is None:
             return await self._undone(tx, known)
-        return await store.save(tx, self.row, {**known, "step": following.name, "step_started_at": now})
+        return await store.save(tx, self.row, {**known, "step": following.name, **_begun(now)})
 
     async def _undone(self, tx: Transaction, known: Row) -> Row:
         """All is undone: go forward again in a new round, or end."""
         now = clock.now()
         if (to := self.row["undo_to"]) is not None:
             again = {"state": RUNNING, "step": to, "undo_to": None, "error": None, "round": self.row["round"] + 1}
-            times = {"round_started_at": now, "step_started_at": now, "updated_at": now}
+            times = {"round_started_at": now, "updated_at": now, **_begun(now)}
             return await store.save(tx, self.row, {**known, **again, **times})
         error = errors.restore(orjson.loads(self.row["error"]))
         await self.op.failed(tx, error)
@@ -407,6 +407,11 @@ class Running:
 
 def _cancelled() -> Cancelled:
     return Cancelled("Cancelled by request")
+
+
+def _begun(now: float) -> Row:
+    """Of the step that it comes to."""
+    return {"step_started_at": now, "step_idle": 0.0}
 
 
 def _text(document: dict[str, Any]) -> str:

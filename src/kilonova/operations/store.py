@@ -16,6 +16,10 @@ from kilonova.store import Database, Row, Transaction
 if TYPE_CHECKING:
     from kilonova.operations.table import Operation
 
+# After what part of a lease it is renewed.
+RENEWAL = 1 / 3
+
+# Of the time it is due and nobody has it, `step_idle` keeps account: a step's deadline does not count it.
 _LEASE = """
 WITH due AS (
     SELECT seq FROM operations o
@@ -25,7 +29,9 @@ WITH due AS (
     ORDER BY run_at, seq LIMIT $3 FOR UPDATE SKIP LOCKED)
 UPDATE operations SET lease_owner = $4, lease_until = $5, epoch = epoch + 1,
     state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'running' END,
-    step_started_at = COALESCE(step_started_at, $1)
+    step_started_at = COALESCE(step_started_at, $1),
+    step_idle = step_idle + CASE WHEN step_started_at IS NULL THEN 0
+                                 WHEN lease_until - $6 > run_at THEN $1 - (lease_until - $6) ELSE $1 - run_at END
 WHERE seq IN (SELECT seq FROM due)
 RETURNING *
 """
@@ -39,23 +45,24 @@ UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $2, updated_
 WHERE id = ANY($3) AND lease_owner = $1 AND finished_at IS NULL
 """
 _FREE = """
-UPDATE operations SET lease_owner = NULL, lease_until = 0, updated_at = $1,
-    state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END
+UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $1, updated_at = $1,
+    state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END,
+    step_idle = step_idle + CASE WHEN lease_until - $2 < $1 THEN $1 - (lease_until - $2) ELSE 0 END
 WHERE lease_owner IS NOT NULL AND finished_at IS NULL
 """
 # State, step and round are part of the fence so that a write whose answer got lost is not made again.
 _FENCE = ("seq", "epoch", "lease_owner", "state", "step", "round")
 _SAVED = (
     "state", "step", "undo_to", "round", "results", "note", "error", "attempt", "trouble", "host", "round_started_at",
-    "step_started_at", "finished_at", "updated_at", "run_at",
+    "step_started_at", "step_idle", "finished_at", "updated_at", "run_at",
 )  # fmt: skip
 # A cancel that came meanwhile must not sleep until `run_at`.
 _SAVE = """
 UPDATE operations SET state = $7, step = $8, undo_to = $9, round = $10, results = $11, note = $12, error = $13,
-    attempt = $14, trouble = $15, host = $16, round_started_at = $17, step_started_at = $18, finished_at = $19,
-    updated_at = $20, progress = NULL,
-    run_at = CASE WHEN cancel_requested AND $7 <> 'undoing' THEN CAST($20 AS DOUBLE PRECISION) ELSE $21 END,
-    lease_owner = CASE WHEN $22 THEN NULL ELSE lease_owner END, lease_until = CASE WHEN $22 THEN 0 ELSE lease_until END
+    attempt = $14, trouble = $15, host = $16, round_started_at = $17, step_started_at = $18, step_idle = $19,
+    finished_at = $20, updated_at = $21, progress = NULL,
+    run_at = CASE WHEN cancel_requested AND $7 <> 'undoing' THEN CAST($21 AS DOUBLE PRECISION) ELSE $22 END,
+    lease_owner = CASE WHEN $23 THEN NULL ELSE lease_owner END, lease_until = CASE WHEN $23 THEN 0 ELSE lease_until END
 WHERE seq = $1 AND epoch = $2 AND lease_owner = $3 AND state = $4 AND step = $5 AND round = $6
 RETURNING cancel_requested, CASE WHEN finished_at IS NULL THEN FALSE ELSE EXISTS (
     SELECT 1 FROM operations later WHERE later.server_id = operations.server_id AND later.finished_at IS NULL
@@ -75,7 +82,7 @@ async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], 
     """Take runnable operations: due, held by nobody, and the first unfinished one of their server."""
     now = clock.now()
     async with db.transaction() as tx:
-        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds)
+        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, _silence(seconds))
 
 
 async def renew(db: Database, owner: str, seconds: float, held: Sequence[str]) -> dict[str, bool]:
@@ -92,10 +99,15 @@ async def release(db: Database, owner: str, held: Sequence[str]) -> None:
         tx.wake(WORK)
 
 
-async def free_all(db: Database) -> int:
+async def free_all(db: Database, seconds: float) -> int:
     """End all leases, for a worker that knows itself to be alone. Others would lose their turn, and no more."""
     async with db.transaction() as tx:
-        return await tx.execute(_FREE, clock.now())
+        return await tx.execute(_FREE, clock.now(), _silence(seconds))
+
+
+def _silence(seconds: float) -> float:
+    """How long before its lease ends a worker must have died: alive, it would have renewed it."""
+    return seconds - seconds * RENEWAL
 
 
 async def cancels(db: Database, held: Sequence[str]) -> list[str]:

@@ -30,9 +30,9 @@ class Step:
     """One thing to do, and how to take it back. Both may run twice and must then find their own work.
 
     The undo also runs for the very step that failed, so it must cope with nothing, half or all having been done.
-    `deadline` is counted from the step's first start, whatever dies in between; it may depend on the operation, but not
-    change while the step goes on. `cancellable=False` lets the action
-    run to its end when somebody cancels; the cancel is honoured after it.
+    `deadline` is counted from the step's first start, whatever dies in between, without the time in which no worker was
+    there to go on; it may depend on the operation, but not change while the step goes on. `cancellable=False` lets the
+    action run to its end when somebody cancels; the cancel is honoured after it.
     """
 
     name: str

@@ -208,13 +208,13 @@ class Worker:
 
     async def _renew_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self.lease / 3)
+            await asyncio.sleep(self.lease * store.RENEWAL)
             if not self._held:
                 continue
             held = dict(self._held)
             asked_at = time.monotonic()
             try:
-                async with asyncio.timeout(self.lease / 3):
+                async with asyncio.timeout(self.lease * store.RENEWAL):
                     found = await store.renew(self.db, self.owner, self.lease, list(held))
             except (StoreError, TimeoutError) as error:
                 logger.warning("leases could not be renewed: %s", error)

@@ -246,6 +246,7 @@ CREATE TABLE operations (
     updated_at DOUBLE PRECISION NOT NULL,
     round_started_at DOUBLE PRECISION NOT NULL,
     step_started_at DOUBLE PRECISION,
+    step_idle DOUBLE PRECISION DEFAULT '0' NOT NULL,
     finished_at DOUBLE PRECISION,
     CONSTRAINT pk_operations PRIMARY KEY (seq),
     CONSTRAINT uq_operations_id UNIQUE (id)

@@ -242,6 +242,7 @@ CREATE TABLE operations (
     updated_at DOUBLE NOT NULL,
     round_started_at DOUBLE NOT NULL,
     step_started_at DOUBLE,
+    step_idle DOUBLE DEFAULT '0' NOT NULL,
     finished_at DOUBLE,
     CONSTRAINT uq_operations_id UNIQUE (id)
 );

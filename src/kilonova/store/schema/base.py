@@ -77,8 +77,8 @@ def number(name: str, *, nullable: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=nullable)
 
 
-def real(name: str, *, nullable: bool = False) -> Column[float]:
-    return Column(name, Double, nullable=nullable)
+def real(name: str, *, nullable: bool = False, default: float | None = None) -> Column[float]:
+    return Column(name, Double, nullable=nullable, server_default=None if default is None else f"{default:g}")
 
 
 def moment(name: str, *, nullable: bool = False) -> Column[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index, PrimaryKeyConstraint, Table, UniqueConstraint, column
 
-from kilonova.store.schema.base import document, flag, metadata, moment, number, reference, sequence, string
+from kilonova.store.schema.base import document, flag, metadata, moment, number, real, reference, sequence, string
 
 _UNFINISHED = column("finished_at").is_(None)
 
@@ -47,6 +47,8 @@ operations = Table(
     moment("updated_at"),
     moment("round_started_at"),
     moment("step_started_at", nullable=True),
+    # Seconds since then in which it was due and nobody had it.
+    real("step_idle", default=0),
     moment("finished_at", nullable=True),
     UniqueConstraint("id"),
     Index("ix_operations_due", "run_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),

@@ -1,5 +1,5 @@
 """What real guests bring: tags of servers, links to their consoles, locks, deletes to undo, hosts with networks;
-and why volumes failed.
+why volumes failed; and the time in which nobody carried an operation's step out.
 """
 
 from __future__ import annotations
@@ -63,3 +63,4 @@ def upgrade() -> None:
     op.add_column("servers", sa.Column("locked_by", TEXT, nullable=True))
     op.add_column("servers", sa.Column("sealed_password", TEXT, nullable=True))
     op.add_column("hypervisors", sa.Column("networked", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column("operations", sa.Column("step_idle", sa.Double(), server_default="0", nullable=False))
