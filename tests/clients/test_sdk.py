@@ -54,7 +54,7 @@ def test_a_server_from_boot_to_delete(cloud: Cloud, version: str | None) -> None
         metadata={"role": "web"},
         availability_zone="east",
     )
-    server = compute.wait_for_server(server, interval=0.1, wait=30)
+    server = compute.wait_for_server(server, interval=0.1, wait=120)
     assert server.status == "ACTIVE"
     assert server.availability_zone == "east"
     assert server.key_name == key.name
@@ -66,17 +66,17 @@ def test_a_server_from_boot_to_delete(cloud: Cloud, version: str | None) -> None
     assert [found.id for found in compute.servers(details=False, status="ACTIVE")] == [server.id]
 
     compute.stop_server(server)
-    server = compute.wait_for_server(server, status="SHUTOFF", interval=0.1, wait=30)
+    server = compute.wait_for_server(server, status="SHUTOFF", interval=0.1, wait=120)
     compute.start_server(server)
-    server = compute.wait_for_server(server, interval=0.1, wait=30)
+    server = compute.wait_for_server(server, interval=0.1, wait=120)
     compute.reboot_server(server, "HARD")
-    server = compute.wait_for_server(server, interval=0.1, wait=30)
+    server = compute.wait_for_server(server, interval=0.1, wait=120)
     server = compute.update_server(server, name=f"renamed-{version}")
     assert server.name == f"renamed-{version}"
     assert [action.action for action in compute.server_actions(server)] == ["reboot", "start", "stop", "create"]
 
     compute.delete_server(server)
-    compute.wait_for_delete(server, interval=0.1, wait=30)
+    compute.wait_for_delete(server, interval=0.1, wait=120)
     compute.delete_keypair(key)
     assert list(demo.network.ports(device_id=server.id)) == []
 
@@ -112,7 +112,7 @@ def delete(demo: Any, *servers: Any) -> None:
     for server in servers:
         demo.compute.delete_server(server)
     for server in servers:
-        demo.compute.wait_for_delete(server, interval=0.1, wait=30)
+        demo.compute.wait_for_delete(server, interval=0.1, wait=120)
 
 
 def test_an_image_goes_up_and_down_and_is_booted_from(cloud: Cloud, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_image_goes_up_and_down_and_is_booted_from(cloud: Cloud, tmp_path: Pa
     assert demo.image.get_image(image.id).size == len(content)
     demo.image.download_image(image, output=str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == content
-    server = demo.compute.wait_for_server(boot(demo, image_id=image.id), interval=0.1, wait=30)
+    server = demo.compute.wait_for_server(boot(demo, image_id=image.id), interval=0.1, wait=120)
     assert server.image["id"] == image.id
     assert server.image["properties"]["hw_rng_model"] == "virtio"
     delete(demo, server)
@@ -138,7 +138,7 @@ def test_a_port_of_ones_own(cloud: Cloud) -> None:
     demo = connect(cloud, "kilonova-demo", "2.96")
     network = demo.network.find_network("private")
     port = demo.network.create_port(network_id=network.id)
-    server = demo.compute.wait_for_server(boot(demo, networks=[{"port": port.id}]), interval=0.1, wait=30)
+    server = demo.compute.wait_for_server(boot(demo, networks=[{"port": port.id}]), interval=0.1, wait=120)
     assert [entry["addr"] for entry in server.addresses["private"]] == [port.fixed_ips[0]["ip_address"]]
     with pytest.raises(ConflictException, match="still in use"):
         boot(demo, networks=[{"port": port.id}])
@@ -153,7 +153,7 @@ def test_lists_come_whole_whatever_the_page(cloud: Cloud) -> None:
     made = list(demo.compute.servers(name="many"))
     assert sorted(server.name for server in made) == [f"many-{number}" for number in range(1, 6)]
     for server in made:
-        demo.compute.wait_for_server(server, interval=0.1, wait=30)
+        demo.compute.wait_for_server(server, interval=0.1, wait=120)
     expected = [server.id for server in made]
     for limit in (1, 2, 5):
         assert [server.id for server in demo.compute.servers(name="many", limit=limit)] == expected
@@ -175,7 +175,7 @@ def test_lists_come_whole_whatever_the_page(cloud: Cloud) -> None:
 
 def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
     demo, reader = connect(cloud, "kilonova-demo", "2.96"), connect(cloud, "kilonova-demo-reader", "2.96")
-    server = demo.compute.wait_for_server(boot(demo), interval=0.1, wait=30)
+    server = demo.compute.wait_for_server(boot(demo), interval=0.1, wait=120)
     with pytest.raises(ConflictException, match=f"Cannot 'start' instance {server.id} while it is in vm_state active"):
         demo.compute.start_server(server)
     with pytest.raises(ForbiddenException, match="Policy doesn't allow"):
@@ -193,7 +193,7 @@ def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
     project = admin.current_project_id
     try:
         with pytest.raises(ResourceFailure):
-            admin.compute.wait_for_server(failed, interval=0.1, wait=30)
+            admin.compute.wait_for_server(failed, interval=0.1, wait=120)
         assert (
             admin.compute.get_server(failed.id).fault["message"].startswith("No valid host was found: 3 hosts: 3 lack")
         )
@@ -206,11 +206,11 @@ def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
 def test_the_calls_that_do_it_all_at_once(cloud: Cloud) -> None:
     demo = connect(cloud, "kilonova-demo", None)
     server = demo.create_server(
-        "all-in-one", image="cirros-sim", flavor="m1.tiny", network="private", wait=True, auto_ip=False, timeout=30
+        "all-in-one", image="cirros-sim", flavor="m1.tiny", network="private", wait=True, auto_ip=False, timeout=120
     )
     assert server.status == "ACTIVE"
     assert demo.get_server("all-in-one").id == server.id
     assert [found.id for found in demo.list_servers(bare=True)] == [server.id]
     assert server.private_v4.startswith("10.")
-    assert demo.delete_server("all-in-one", wait=True, timeout=30)
+    assert demo.delete_server("all-in-one", wait=True, timeout=120)
     assert demo.get_server("all-in-one") is None

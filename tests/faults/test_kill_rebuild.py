@@ -20,7 +20,7 @@ NEW = b"new" * 1000
 # What compute asks the volume service to change, in this order.
 ASKED = ["POST attachment", "DELETE", "POST os-reimage", "PUT", "POST os-complete"]
 QUICK = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2", "KILONOVA_OPERATIONS__SWEEP_SECONDS": "0.5"}
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture

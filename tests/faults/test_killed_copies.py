@@ -51,7 +51,7 @@ def make(client: Client, **source: str) -> str:
 
 
 def settled(client: Client, volume_id: str) -> dict[str, Any]:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while True:
         volume: dict[str, Any] = client.get("volume", f"/volumes/{volume_id}").json()["volume"]
         if volume["status"] not in BUSY:

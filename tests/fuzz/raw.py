@@ -23,7 +23,7 @@ class Reply(NamedTuple):
 class Raw:
     """One connection. `with Raw(cloud) as wire: wire.send(b"…"); wire.reply()`"""
 
-    def __init__(self, cloud: Cloud, seconds: float = 10.0) -> None:
+    def __init__(self, cloud: Cloud, seconds: float = 60.0) -> None:
         address = cloud.endpoints["compute"].split("/")[2].rsplit(":", 1)
         self.socket = socket.create_connection((address[0], int(address[1])), timeout=seconds)
         self.file = self.socket.makefile("rb")

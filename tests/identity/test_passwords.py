@@ -76,7 +76,7 @@ def test_refusals_cost_the_same(sqlite_url: str, tmp_path: Path, monkeypatch: py
 
 
 def test_a_first_start_hashes_side_by_side(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
     honest = hashlib.scrypt
 
     def paired(password: bytes, **options: Any) -> bytes:

@@ -35,13 +35,13 @@ class Server:
 
     def __enter__(self) -> Server:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
 
     async def _serve(self) -> None:
         database = self.directory / "kilonova.db"

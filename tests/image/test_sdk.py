@@ -91,7 +91,7 @@ def begin(cloud: Cloud, client: Client, image_id: str, length: int) -> socket.so
 
 
 def wait_for(client: Client, image_id: str, wanted: str) -> None:
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 60
     while status(client, image_id) != wanted:
         assert time.monotonic() < give_up, status(client, image_id)
         time.sleep(0.02)

@@ -331,7 +331,7 @@ class _Hosts:
         self.told.append((host, command.verb.plan))
 
     async def hears(self, count: int) -> list[tuple[str, NetworkPlan]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.told) < count:
                 await asyncio.sleep(0.01)
         heard, self.told = self.told, []

@@ -200,7 +200,7 @@ def test_a_change_that_commits_late_with_a_lower_number_is_seen(postgresql_url):
             await slow
             rows = await db.fetch("SELECT change FROM resource_providers ORDER BY name")
             assert rows[1]["change"] < rows[0]["change"]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while free(feed, uuids["late"]) != 3:
                     await asyncio.sleep(0.02)
                     await feed.refresh()

@@ -303,7 +303,7 @@ def test_the_full_reload_runs_behind_the_plans(sqlite_url):
             await scheduler.warm()
             async with db.transaction() as tx:
                 await tx.execute("DELETE FROM hypervisors")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await rehearsed(scheduler, BOOT)).candidates:
                     await asyncio.sleep(0.01)
             await scheduler.close()

@@ -45,7 +45,7 @@ def test_when_the_turn_has_just_come(sqlite_url: str) -> None:
             await asyncio.sleep(0)  # the turn is handed to the first, which has not run yet
             first.cancel()
             await leaving
-            await asyncio.wait_for(second, 5)
+            await asyncio.wait_for(second, 60)
             assert first.cancelled()
             assert await found(db) == {"second"}
 
@@ -63,7 +63,7 @@ def test_while_waiting_for_another_process(sqlite_url: str) -> None:
             await asyncio.sleep(0.02)
             other.execute("COMMIT")
             other.close()
-            await asyncio.wait_for(second, 5)
+            await asyncio.wait_for(second, 60)
             assert await found(db) == {"second"}
 
     run(scenario())
@@ -82,7 +82,7 @@ def test_inside_the_body(database_url: str) -> None:
             others = [asyncio.create_task(add(db, ident)) for ident in ("a", "b")]
             await asyncio.sleep(0)
             await cancelled(task)
-            await asyncio.wait_for(asyncio.gather(*others), 5)
+            await asyncio.wait_for(asyncio.gather(*others), 60)
             assert await found(db) == {"a", "b"}
 
     run(scenario())
@@ -113,7 +113,7 @@ def test_while_waiting_for_a_lock_of_another(postgresql_url: str) -> None:
                 task = asyncio.create_task(waits(db))
                 await asyncio.sleep(0.05)
                 await cancelled(task)
-            await asyncio.wait_for(waits(db), 5)
+            await asyncio.wait_for(waits(db), 60)
 
     run(scenario())
 
@@ -145,7 +145,7 @@ async def storm(url: str, seed: int, rounds: int, size: int) -> None:
             for name in chance.sample(names, size // 2):
                 await asyncio.sleep(chance.choice([0, 0, 0, 0.0005, 0.002]))
                 tasks[name].cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 30)
+            results = await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 60)
             for name, result in zip(names, results, strict=True):
                 if result is None:
                     done.add(name)
@@ -153,7 +153,7 @@ async def storm(url: str, seed: int, rounds: int, size: int) -> None:
                     undone.add(name)
                 else:
                     assert isinstance(result, asyncio.CancelledError), result
-        await asyncio.wait_for(add(db, "last"), 5)
+        await asyncio.wait_for(add(db, "last"), 60)
         rows = await found(db) - {"last"}
     halves = [{row.split()[0] for row in rows if row.endswith(side)} for side in ("left", "right")]
     assert halves[0] == halves[1]

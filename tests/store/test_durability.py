@@ -100,11 +100,11 @@ def test_a_restart_of_postgresql_is_survived(postgresql_server: PostgresServer, 
             await asyncio.gather(*(add(db, f"after {number}") for number in range(5)))
             assert len(await found(db)) == 10
             # Whatever was missed meanwhile: the listener is told to look.
-            await asyncio.wait_for(woken.wait(), 10)
+            await asyncio.wait_for(woken.wait(), 60)
             woken.clear()
             async with db.transaction() as tx:
                 tx.wake("channel")
-            await asyncio.wait_for(woken.wait(), 10)
+            await asyncio.wait_for(woken.wait(), 60)
 
     run(scenario())
 

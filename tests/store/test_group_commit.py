@@ -69,7 +69,7 @@ def test_a_transaction_that_writes_nothing_needs_no_commit(sqlite_url: str) -> N
             async with db.transaction() as tx:
                 assert await tx.fetch("SELECT id FROM things FOR UPDATE SKIP LOCKED") == []
             assert db.commits - before <= 1
-            assert await asyncio.wait_for(db.fetch("SELECT id FROM things"), 1) == []
+            assert await asyncio.wait_for(db.fetch("SELECT id FROM things"), 60) == []
 
     run(scenario())
 
@@ -219,7 +219,7 @@ def test_another_process_that_writes_is_waited_for(sqlite_url: str) -> None:
             await asyncio.sleep(0.05)
             assert not task.done()
             other.execute("COMMIT")
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 60)
             other.close()
 
     run(scenario())

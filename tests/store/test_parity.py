@@ -328,7 +328,7 @@ def test_listeners_are_called_after_commit_and_only_then(database_url: str) -> N
                 tx.wake("mine")
                 await asyncio.sleep(0.05)
                 assert not called.is_set()
-            await asyncio.wait_for(called.wait(), 5)
+            await asyncio.wait_for(called.wait(), 60)
             seen.append(await found(db))
             assert seen == [{"a"}]
             assert others == []

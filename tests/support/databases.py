@@ -196,7 +196,7 @@ class PostgresServer:
                 process_group=0,  # Ctrl-C is for the tests, which then stop the server
                 **self._user,
             )
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < give_up:
             if self._ready():
                 return
@@ -207,14 +207,14 @@ class PostgresServer:
         """At once: there is nothing in it worth keeping."""
         if self.process is not None:
             self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(30)
+            self.process.wait(60)
             self.process = None
 
     def restart(self) -> None:
         """As an operator would: what is committed stays, every connection is cut."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+        self.process.wait(60)
         self.start()
 
     def remove(self) -> None:

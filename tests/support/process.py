@@ -102,7 +102,7 @@ class Client:
         identity: str = answer.json()["server"]["id"]
         return identity
 
-    def wait(self, server_id: str, seconds: float = 20.0, **fields: str) -> dict[str, Any]:
+    def wait(self, server_id: str, seconds: float = 60.0, **fields: str) -> dict[str, Any]:
         """The server once these of its fields have these values."""
         until = time.monotonic() + seconds
         while True:
@@ -296,7 +296,7 @@ def kilonova(*arguments: str, environ: Mapping[str, str] | None = None) -> subpr
         text=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(environ or {})},
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

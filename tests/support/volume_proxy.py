@@ -46,7 +46,7 @@ class VolumeProxy:
     def pass_on(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         assert self.cloud is not None
         target = urlsplit(self.cloud.endpoints["volume"].removesuffix("/v3"))
-        connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=30)
+        connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=120)
         try:
             connection.request(method, target.path + path, body or None, headers)
             answer = connection.getresponse()

@@ -46,7 +46,7 @@ from tests.support.cloud import ADMIN, Cloud, Identity, Tokens
 from tests.support.databases import opened
 from tests.support.proves import Witness
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 NO_SHAPES = Shapes()
 
 

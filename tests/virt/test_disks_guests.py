@@ -107,7 +107,7 @@ def test_a_snapshot_that_is_stopped_leaves_nothing(host: Host, tmp_path: Path) -
             good = place.hv.images.images
             place.hv.images.images = Stuck()
             task = asyncio.create_task(place.driver.snapshot(guest_id, transfer("snap")))
-            await asyncio.wait_for(reached.wait(), 30)
+            await asyncio.wait_for(reached.wait(), 60)
             assert "snapshot" in place.files(guest_id)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

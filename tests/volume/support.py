@@ -31,7 +31,7 @@ from tests.support.proves import Witness
 from tests.support.whole import working
 
 NEWEST = "3.71"
-PATIENCE = 20.0
+PATIENCE = 60.0
 TYPE = "11111111-1111-4111-8111-111111111111"
 
 

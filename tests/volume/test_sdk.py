@@ -33,11 +33,11 @@ def connect(cloud: Cloud, name: str, version: str | None = None) -> Any:
 
 def settled(service: Any, thing: Any, status: str = "available") -> Any:
     """What is known of it here may be of before."""
-    return service.wait_for_status(thing.fetch(service), status=status, interval=0.05, wait=30)
+    return service.wait_for_status(thing.fetch(service), status=status, interval=0.05, wait=120)
 
 
 def gone(service: Any, thing: Any) -> None:
-    service.wait_for_delete(thing, interval=0.05, wait=30)
+    service.wait_for_delete(thing, interval=0.05, wait=120)
 
 
 def content(cloud: Cloud, volume_id: str) -> bytes:
@@ -114,7 +114,7 @@ def test_attachments(cloud: Cloud) -> None:
         flavor_id=demo.compute.find_flavor("m1.tiny").id,
         networks="auto",
     )
-    server = demo.compute.wait_for_server(server, interval=0.1, wait=30)
+    server = demo.compute.wait_for_server(server, interval=0.1, wait=120)
     made = service.create_attachment(volume.id, connector=None, instance=server.id)
     assert (made.status, service.get_volume(volume).status) == ("reserved", "reserved")
     way = service.update_attachment(made, connector={"host": "h"}).connection_info

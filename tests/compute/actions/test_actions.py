@@ -10,7 +10,7 @@ from tests.compute.servers.support import act, rules, until
 from tests.support import run
 from tests.support.cloud import DEMO, fault
 from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 NOBODY = "11111111-1111-1111-1111-111111111111"
 ACTION = {"action", "instance_uuid", "request_id", "user_id", "project_id", "start_time", "message"}
@@ -231,7 +231,7 @@ def test_what_is_under_way_has_no_result_yet(database_url: str) -> None:
                 await act(c, server_id, "reboot", {"type": "HARD"})
                 await until(c, server_id, status="HARD_REBOOT")
                 running = (await actions(c, server_id))[0]
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     while not (shown := await action(c, server_id, running["request_id"], version="2.51"))["events"]:
                         await asyncio.sleep(0.01)
                 (event,) = shown["events"]

@@ -162,7 +162,7 @@ def test_one_that_runs_is_given_up(database_url: str) -> None:
             await begin(c, server["id"])
             number = await newest(c)
             assert (await abort(c, server["id"], number, version="2.24")).status == 202
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await given_up(c, server)
             assert (await abort(c, server["id"], number)).status == 409
 

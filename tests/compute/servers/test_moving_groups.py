@@ -8,7 +8,7 @@ from typing import Any
 from tests.compute.servers.support import act, rules
 from tests.compute.servers.test_server_groups import boot, group, settled
 from tests.support import run
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 HOST = "OS-EXT-SRV-ATTR:host"
 
@@ -20,7 +20,7 @@ async def leave(c: Whole, server_id: str, action: str = "os-migrateLive", versio
 
 
 async def on_its_way(c: Whole) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not await c.db.fetch_value("SELECT 1 FROM operations WHERE step = 'migrate guest'"):
             await asyncio.sleep(0.005)
 

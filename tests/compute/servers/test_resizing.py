@@ -13,7 +13,7 @@ from tests.compute.servers.moves import HOST, everything, migration, moved, newe
 from tests.compute.servers.support import act, guest_on, make_flavor, rules, until
 from tests.support import run
 from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 TASK, VM, POWER = "OS-EXT-STS:task_state", "OS-EXT-STS:vm_state", "OS-EXT-STS:power_state"
 ROUTE = "POST /servers/{server_id}/action#"
@@ -130,7 +130,7 @@ def test_a_resize_is_taken_back(database_url: str) -> None:
 
 async def idle(c: Whole) -> None:
     """Wait until nothing is under way anywhere."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while await c.db.fetch_value("SELECT 1 FROM operations WHERE finished_at IS NULL LIMIT 1"):
             await asyncio.sleep(0.01)
 

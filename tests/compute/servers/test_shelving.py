@@ -18,7 +18,7 @@ from tests.compute.servers.support import NOTHING, act, guest_on, holdings, hype
 from tests.support import run
 from tests.support.cloud import DEMO
 from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 TASK, POWER = "OS-EXT-STS:task_state", "OS-EXT-STS:power_state"
 LAUNCHED = "OS-SRV-USG:launched_at"
@@ -552,7 +552,7 @@ def test_a_delete_takes_the_snapshot_along(
                 if action is not None:
                     sim.add_failure("*", str(step), "hang", None, None)
                     assert (await act(c, server_id, action, as_="admin")).status == 202
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(PATIENCE):
                         while not any(rule.fired for rule in sim.all()):
                             await asyncio.sleep(0.01)
                 assert (await c.delete(f"/servers/{server_id}")).status == 204

@@ -328,7 +328,7 @@ def test_content_that_comes_after_the_deletion_is_dropped(sqlite_url: str, monke
 
 
 async def all_ended(cloud: VolumeCloud) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await cloud.db.fetch_value("SELECT COUNT(*) FROM operations WHERE finished_at IS NULL"):
             await asyncio.sleep(0.01)
 

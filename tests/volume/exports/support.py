@@ -23,7 +23,7 @@ from tests.volume.support import VolumeCloud, volume_cloud
 
 TOOLS = ("qemu-storage-daemon", "qemu-io", "qemu-img")
 CONNECTOR = {"host": "h1", "kilonova_nbd": True}
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def require() -> None:

@@ -157,7 +157,7 @@ async def settled(world: World) -> None:
     """Nothing is under way any more."""
     if not await unfinished(world.db):
         return
-    async with asyncio.timeout(20), working(world.db, world):
+    async with asyncio.timeout(60), working(world.db, world):
         while await unfinished(world.db):
             await asyncio.sleep(0.005)
 
