@@ -166,7 +166,9 @@ def test_retyping(database_url: str) -> None:
             shared = new_id()
             await put_type(c.db, shared, "shared", orjson.dumps({"multiattach": "<is> True"}).decode())
             await put_type(c.db, new_id(), "elsewhere", orjson.dumps({"volume_backend_name": "lvm"}).decode())
-            for name, answered in (("__DEFAULT__", 400), ("elsewhere", 400), ("none", 404), (shared, 202)):
+            await put_type(c.db, new_id(), "quick", orjson.dumps({"capabilities:QoS_support": "<is> True"}).decode())
+            refused = [("__DEFAULT__", 400), ("elsewhere", 400), ("quick", 400), ("none", 404)]
+            for name, answered in (*refused, (shared, 202)):
                 answer = await act(c, volume_id, "os-retype", {"new_type": name, "migration_policy": "never"})
                 assert answer.status == answered, answer.body
             shown = await c.item(f"/volumes/{volume_id}")

@@ -10,13 +10,13 @@ from kilonova.http.pieces import ANYTHING, is_true
 from kilonova.operations import Operation, begin
 from kilonova.store import Reader, Row, Transaction
 from kilonova.volume.api import VOLUME_ACTION, api
-from kilonova.volume.backend import BACKEND
 from kilonova.volume.exports import attaching as exports
 from kilonova.volume.operations.extend_volume import ExtendVolume
 from kilonova.volume.operations.reimage_volume import ReimageVolume
 from kilonova.volume.operations.revert_volume import RevertVolume
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.snapshots import model as snapshots
+from kilonova.volume.types import demands
 from kilonova.volume.types import model as types
 from kilonova.volume.types.lookup import kept, missing
 from kilonova.volume.volumes import action_schemas as schemas
@@ -28,7 +28,6 @@ __all__ = ["attaching", "flags", "uploading"]
 RULE = "volume:"
 ADMIN_RULE = "volume_extension:volume_admin_actions:"
 EXTENDS_ATTACHED = "volumes that servers have can be extended"
-_BACKEND = "volume_backend_name"
 
 
 async def start(
@@ -216,6 +215,5 @@ def _check_retype(volume: Row, kind: Row) -> None:
         raise BadRequest(
             f"Invalid volume: Volume {volume['id']} must be available to let several servers have it, or only one."
         )
-    backend = kind["extra_specs"].get(_BACKEND)
-    if backend not in (None, BACKEND.partition("@")[2]):
-        raise BadRequest(f"Invalid input received: There is no back end {backend} here, as the type demands.")
+    if demands.unmet(kind["extra_specs"]):
+        raise BadRequest(f"Invalid input received: No back end is of the kind that type {kind['name']} asks for.")
