@@ -17,7 +17,10 @@ def test_pages_of_novnc(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path.parent / "secret.html").write_text("secret")
 
     async def scenario() -> None:
-        async with served(sqlite_url, console__novnc=str(tmp_path)) as (_, base), httpx.AsyncClient() as client:
+        async with (
+            served(sqlite_url, console__novnc=str(tmp_path)) as (_, base),
+            httpx.AsyncClient(timeout=60) as client,
+        ):
             page = await client.get(f"{base}/console/vnc_auto.html?path=x")
             assert (page.status_code, page.text) == (200, "<html>noVNC</html>")
             assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -36,7 +39,7 @@ def test_pages_of_novnc(sqlite_url: str, tmp_path: Path) -> None:
 def test_without_novnc(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with served(sqlite_url, console__novnc=str(tmp_path / "none")) as (_, base):
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=60) as client:
                 page = await client.get(f"{base}/console/vnc_auto.html")
             assert page.status_code == 503
             assert "apt install novnc" in page.text

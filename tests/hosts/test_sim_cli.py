@@ -21,7 +21,7 @@ Cli = Callable[..., str]
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> EmbeddedHosts:
-    return EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=3, timeout=5))
+    return EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=3, timeout=60))
 
 
 @pytest.fixture
@@ -125,16 +125,14 @@ def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) 
     async def scenario() -> None:
         cli("latency", "--step", "spawn", "--seconds", "30")
         cli("latency", "--step", "spawn", "--seconds", "1")
-        cli("latency", "--step", "spawn", "--seconds", "0", "--host", "sim-003")
         assert "30" not in cli("list"), "the same host and step again replaces"
         loop = asyncio.get_running_loop()
-        took = {}
-        for host in (HOST, "sim-003"):
-            began = loop.time()
-            assert await outcome(hosts, host, "op-1") == "ok"
-            took[host] = loop.time() - began
-        assert took[HOST] >= 1
-        assert took["sim-003"] < took[HOST]
+        began = loop.time()
+        assert await outcome(hosts, HOST, "op-1") == "ok"
+        assert loop.time() - began >= 1
+        cli("latency", "--step", "spawn", "--seconds", "300")
+        cli("latency", "--step", "spawn", "--seconds", "0", "--host", "sim-003")
+        assert await outcome(hosts, "sim-003", "op-1") == "ok", "well before it would be unreachable"
 
     run(scenario())
 
@@ -157,12 +155,12 @@ def test_where_a_latency_with_a_chance_does_not_strike_the_next_one_counts(hosts
         cli("latency", "--host", HOST, "--step", "spawn", "--seconds", "0.2")
         cli("latency", "--step", "spawn", "--seconds", "0", "--chance", "0.5")
         loop = asyncio.get_running_loop()
-        slow = 0
-        for number in range(20):
-            began = loop.time()
-            assert await outcome(hosts, HOST, f"op-{number}") == "ok"
-            slow += loop.time() - began >= 0.2
-        assert 0 < slow < 20
+        slow: set[bool] = set()
+        async with asyncio.timeout(60):
+            while slow != {False, True}:
+                began = loop.time()
+                assert await outcome(hosts, HOST, f"op-{began}") == "ok"
+                slow.add(loop.time() - began >= 0.2)
         assert "takes 0 s, in 50 % of the cases" in cli("list")
 
     run(scenario())

@@ -302,11 +302,9 @@ def test_another_process_learns_of_a_revocation(
                 monkeypatch.setattr(clock, "now", lambda: start + 10.1)
                 assert await other.validate(demo) is None
                 return
-            for _ in range(200):
-                if await other.validate(demo) is None:
-                    return
-                await asyncio.sleep(0.01)
-            pytest.fail("the revocation did not arrive within two seconds")
+            async with asyncio.timeout(60):
+                while await other.validate(demo) is not None:
+                    await asyncio.sleep(0.01)
 
     run(scenario())
 

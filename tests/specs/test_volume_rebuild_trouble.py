@@ -230,6 +230,7 @@ def test_it_waits_as_long_as_the_image_is_large(sqlite_url: str, monkeypatch: py
             go_on.set()
             await volume_until(c, story.root, "reserved")
             assert await content(c, story.root) == filled(NEW)
+            c.services.config.compute.reimage_seconds = 20.0
             assert (await story.rebuild(FIRST, SAME))["status"] == "ACTIVE"
             await story.is_in_order(OLD)
 

@@ -39,7 +39,7 @@ def test_nothing_runs_away(connection: apsw.Connection, pattern: str) -> None:
         connection.execute("SELECT ?1 REGEXP ?2", ("a" * 255, pattern)).fetchall()
     except regexp.BadPattern:
         pass
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("pattern", [r"(?=x)", "(?i)x", r"(a)\1", "*", "[", "(a", "a{3,1}", "x\ud800"])

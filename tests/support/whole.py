@@ -47,6 +47,8 @@ from tests.support.databases import opened
 from tests.support.proves import Witness
 
 PATIENCE = 60.0
+# Hosts are heard of once, at the start; and who waits for a silent one does so for longer than anybody's patience.
+LONG: dict[str, Any] = {"hosts__down_seconds": 3600.0, "operations__host_seconds": 600.0}
 NO_SHAPES = Shapes()
 
 
@@ -142,6 +144,7 @@ async def whole(
 ) -> AsyncIterator[Whole]:
     """`flags` are configuration keys with two underscores for the dot: `quota__instances=1`."""
     services = Services()
+    flags = {**LONG, **flags}
     services.config = load(environ={}, flags={name.replace("__", "."): value for name, value in flags.items()})
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))

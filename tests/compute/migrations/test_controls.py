@@ -16,7 +16,7 @@ from tests.compute.servers.support import act, make_flavor, rules
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
 from tests.support.proves import proves
-from tests.support.whole import PATIENCE, Whole, whole
+from tests.support.whole import Whole, whole
 
 ERROR = {"type": "Failed", "message": "No valid host was found", "fault": None}
 CANCEL = {"type": "Cancelled", "message": "Cancelled by request", "fault": None}
@@ -162,8 +162,7 @@ def test_one_that_runs_is_given_up(database_url: str) -> None:
             await begin(c, server["id"])
             number = await newest(c)
             assert (await abort(c, server["id"], number, version="2.24")).status == 202
-            async with asyncio.timeout(PATIENCE):
-                await given_up(c, server)
+            await given_up(c, server)
             assert (await abort(c, server["id"], number)).status == 409
 
     run(scenario())
@@ -245,8 +244,7 @@ def test_one_that_runs_ends_now(database_url: str) -> None:
             found = await begin(c, server["id"])
             for _ in range(2):
                 assert (await force(c, server["id"], await newest(c))).status == 202
-            async with asyncio.timeout(PATIENCE):
-                after = await c.settled(server["id"])
+            after = await c.settled(server["id"])
             assert (after["status"], after[HOST]) == ("ACTIVE", found["to"])
             assert (await migration(c, server["id"]))["status"] == "completed"
             await at_home(c, server["id"], found["to"])

@@ -133,7 +133,7 @@ async def killed_while_it_runs(s: Scene) -> None:
 def test_another_worker_joins_what_is_under_way(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url) as s:
-            s.sim.set_latency("*", "migrate_live", 30)
+            s.sim.set_latency("*", "migrate_live", 300)
             await killed_while_it_runs(s)
             async with working(s.db, s.world):
                 await s.until(lambda row: row["epoch"] == 2)
@@ -147,7 +147,7 @@ def test_another_worker_joins_what_is_under_way(database_url: str) -> None:
 def test_what_ended_while_nobody_asked_is_found(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url) as s:
-            s.sim.set_latency("*", "migrate_live", 30)
+            s.sim.set_latency("*", "migrate_live", 300)
             await killed_while_it_runs(s)
             await arrive(s.world.cloud.hosts, s.source, s.world.server_id)
             async with asyncio.timeout(PATIENCE):
@@ -163,7 +163,7 @@ def test_what_ended_while_nobody_asked_is_found(database_url: str) -> None:
 def test_a_wish_that_it_end_now_survives_a_worker(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url) as s:
-            s.sim.set_latency("*", "migrate_live", 30)
+            s.sim.set_latency("*", "migrate_live", 300)
             await killed_while_it_runs(s)
             async with s.db.transaction() as tx:
                 await post_event(tx, force_key(s.operation_id))
@@ -177,7 +177,7 @@ def test_a_wish_that_it_end_now_survives_a_worker(database_url: str) -> None:
 def test_an_abort_survives_a_worker(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url) as s:
-            s.sim.set_latency("*", "migrate_live", 30)
+            s.sim.set_latency("*", "migrate_live", 300)
             await killed_while_it_runs(s)
             async with s.db.transaction() as tx:
                 await request_cancel(tx, s.operation_id)
@@ -191,7 +191,7 @@ def test_an_abort_survives_a_worker(database_url: str) -> None:
 def test_the_time_is_counted_from_the_first_worker(database_url: str) -> None:
     async def scenario() -> None:
         async with scene(database_url, live_migration_seconds=60.0) as s:
-            s.sim.set_latency("*", "migrate_live", 30)
+            s.sim.set_latency("*", "migrate_live", 300)
             await killed_while_it_runs(s)
             async with s.db.transaction() as tx:
                 await tx.execute("UPDATE operations SET step_started_at = step_started_at - 60")
@@ -226,9 +226,10 @@ def test_a_guest_that_has_arrived_comes_back(database_url: str, slow: bool) -> N
 @pytest.mark.parametrize("trouble", ["source silent", "destination silent", "refused", "fails", "endless"])
 def test_where_it_cannot_come_back_its_server_goes_after_it(database_url: str, trouble: str) -> None:
     async def scenario() -> None:
-        async with scene(database_url, live_migration_seconds=1.0) as s:
+        async with scene(database_url) as s:
 
             def make_trouble() -> None:
+                s.world.config.compute.live_migration_seconds = 1.0
                 match trouble:
                     case "source silent":
                         s.sim.add_failure(s.source, "*", "unreachable", None, None)
@@ -239,7 +240,7 @@ def test_where_it_cannot_come_back_its_server_goes_after_it(database_url: str, t
                     case "fails":
                         s.sim.add_failure(s.destination, "migrate_live", "error", None, None)
                     case _:
-                        s.sim.set_latency(s.destination, "migrate_live", 30)
+                        s.sim.set_latency(s.destination, "migrate_live", 300)
                 fail()
 
             async with faulty(s, At("migrate guest", make_trouble)):

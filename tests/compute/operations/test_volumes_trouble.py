@@ -285,7 +285,7 @@ def test_volumes_are_where_the_guest_is(
     step = next(step for step in LiveMigrate.table().steps if step.name == after)
 
     async def scenario() -> None:
-        async with moving(sqlite_url, compute__live_migration_seconds=1.0) as (c, server):
+        async with moving(sqlite_url) as (c, server):
             source = server[HOST]
             (destination,) = set(c.hosts.names) - {source}
             with rules(c) as sim:
@@ -302,7 +302,8 @@ def test_volumes_are_where_the_guest_is(
                         case "fails":
                             sim.add_failure(destination, "migrate_live", "error", None, None)
                         case "endless":
-                            sim.set_latency(destination, "migrate_live", 30)
+                            sim.set_latency(destination, "migrate_live", 300)
+                            c.services.config.compute.live_migration_seconds = 1.0
                     raise Failed("it shall not be")
 
                 replaced(monkeypatch, LiveMigrate, after, failing)

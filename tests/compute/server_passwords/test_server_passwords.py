@@ -14,7 +14,7 @@ from tests.compute.interfaces.support import idle
 from tests.compute.servers.support import act
 from tests.support import run
 from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 HOST = "sim-001"
 SEALED = "c2VhbGVk"
@@ -101,10 +101,9 @@ def test_a_host_that_has_not_heard_of_it_yet_is_not_believed(sqlite_url: str) ->
             await report(c)
             hosts.silent = True
             assert (await c.delete(PASSWORD.format(server_id=server_id))).status == 204
-            for _ in range(200):
-                if await c.db.fetch_value("SELECT 1 FROM operations WHERE kind = 'tell guest later'"):
-                    break
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(PATIENCE):
+                while not await c.db.fetch_value("SELECT 1 FROM operations WHERE kind = 'tell guest later'"):
+                    await asyncio.sleep(0.02)
             assert not await report(c)
             assert await shown(c, server_id) == ""
 

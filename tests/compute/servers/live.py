@@ -23,12 +23,17 @@ async def under_way(c: Whole, server_id: str, status: str = "running") -> dict[s
     return found
 
 
-async def begin(c: Whole, server_id: str, body: dict[str, Any] = ANYWHERE, *, seconds: float = 30) -> dict[str, Any]:
-    """A migration that takes so long, as soon as the guest is on its way."""
+async def begin(c: Whole, server_id: str, body: dict[str, Any] = ANYWHERE) -> dict[str, Any]:
+    """A migration that takes very long, as soon as the guest is on its way."""
     with rules(c) as sim:
-        sim.set_latency("*", "migrate_live", seconds)
+        sim.set_latency("*", "migrate_live", 300)
     answer = await act(c, server_id, ACTION, body, as_="admin", version="2.80")
     assert answer.status == 202, answer.body
+    return await on_its_way(c, server_id)
+
+
+async def on_its_way(c: Whole, server_id: str) -> dict[str, Any]:
+    """The migration as soon as the host tells of it."""
     async with asyncio.timeout(PATIENCE):
         while await c.db.fetch_value("SELECT MAX(transfer) FROM moves WHERE server_id = $1", server_id) is None:
             await asyncio.sleep(0.005)

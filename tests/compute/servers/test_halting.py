@@ -250,7 +250,7 @@ def test_a_system_gets_the_time_that_its_image_says(database_url: str) -> None:
 
 def test_a_host_that_waits_for_a_system_is_waited_for(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1, compute__shutdown_seconds=10, **QUICK) as c:
+        async with whole(database_url, hosts=1, compute__shutdown_seconds=300, **QUICK) as c:
             server_id = (await c.active(networks="none"))["id"]
             with rules(c) as sim:
                 sim.set_latency("*", "power_off", 1.5)

@@ -23,7 +23,7 @@ def test_a_cancellation_comes_out_when_the_call_has_ended() -> None:
 
         def call() -> None:
             begun.set()
-            go_on.wait(10)
+            go_on.wait(60)
             done.append("call")
 
         task = asyncio.create_task(_wait(call))
@@ -46,7 +46,7 @@ def test_a_long_call_can_be_told_to_end() -> None:
 
         def call() -> None:
             begun.set()
-            assert stopped.wait(10)
+            assert stopped.wait(60)
 
         task = asyncio.create_task(_wait(call, stopped.set))
         await asyncio.to_thread(begun.wait)

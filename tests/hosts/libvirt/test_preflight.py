@@ -124,7 +124,7 @@ def test_a_place_that_qemu_cannot_enter(config: Config, tmp_path: Path, monkeypa
 def test_the_command_says_each_on_its_line(tmp_path: Path) -> None:
     environ = {**os.environ, "KILONOVA_LIBVIRT__URI": f"qemu+unix:///system?socket={tmp_path}/none", "PATH": "/nowhere"}
     command = [KILONOVA, "up", "--driver", "libvirt", "--data", str(tmp_path / "data"), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=120)
     assert done.returncode == 1
     assert "libvirt" in done.stderr
     assert "Traceback" not in done.stderr
