@@ -135,7 +135,7 @@ def migrate_live(story: Story) -> list[tuple[str, str]]:
     chosen = story.elsewhere()
     assert story.do(f"server migrate --live-migration --host {chosen} {{}}", "ACTIVE")[HOST] == chosen
     assert story.do("server migrate --live-migration {}", "ACTIVE")[HOST] != chosen
-    slow(story.cloud, 60)
+    slow(story.cloud, 600)
     before = story.wait("ACTIVE")[HOST]
     story.session.do(f"server migrate --live-migration {story.id}")
     story.session.do(f"server migration abort {story.id} {under_way(story)}")

@@ -48,7 +48,7 @@ async def talk(port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()
@@ -140,7 +140,7 @@ def test_a_client_that_leaves_does_not_stop_what_it_asked_for() -> None:
             writer.write(get())
             await begun.wait()
             writer.transport.abort()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await done.wait()
             assert await talk(port, get("/edge/none"))
 
@@ -149,8 +149,10 @@ def test_a_client_that_leaves_does_not_stop_what_it_asked_for() -> None:
 
 def test_a_handler_that_waits_for_a_body_hears_that_the_client_has_left() -> None:
     errors: list[str] = []
+    begun = asyncio.Event()
 
     async def handler(ctx: Context) -> Answer:
+        begun.set()
         try:
             _ = [chunk async for chunk in ctx.stream()]
         except Exception as error:
@@ -163,9 +165,9 @@ def test_a_handler_that_waits_for_a_body_hears_that_the_client_has_left() -> Non
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"PUT /edge/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
             await writer.drain()
-            await asyncio.sleep(0.05)
+            await begun.wait()
             writer.transport.abort()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not errors:
                     await asyncio.sleep(0.01)
 
@@ -183,7 +185,7 @@ def test_a_client_that_stops_sending_is_let_go(monkeypatch: pytest.MonkeyPatch) 
         async with served(app(handler, "PUT", stream=True)) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"PUT /edge/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
             writer.close()
 
@@ -205,7 +207,7 @@ def test_a_client_that_never_says_what_it_wants_is_let_go(monkeypatch: pytest.Mo
             writer.write(get().replace(b"Connection: close\r\n", b""))
             await asyncio.sleep(0.3)
             writer.write(b"GET ")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 said = await reader.read()
             assert said.startswith(b"HTTP/1.1 200 ")
             assert b"HTTP/1.1 408 " in said
@@ -260,7 +262,7 @@ def test_also_for_callers_in_the_process(caplog: pytest.LogCaptureFixture) -> No
             await caller.request("GET", "/edge/x")
         got = []
         with pytest.raises(Unreachable):
-            async with asyncio.timeout(5), caller.stream("GET", "/edge/x") as answer:
+            async with asyncio.timeout(60), caller.stream("GET", "/edge/x") as answer:
                 async for chunk in answer.chunks:
                     got.append(chunk)
         return got
@@ -291,9 +293,10 @@ def test_a_reader_in_the_process_that_leaves_ends_the_stream() -> None:
 
 
 def test_a_caller_in_the_process_that_is_cancelled_stops_the_call() -> None:
-    stopped = asyncio.Event()
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def handler(ctx: Context) -> Answer:
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -302,7 +305,7 @@ def test_a_caller_in_the_process_that_is_cancelled_stops_the_call() -> None:
 
     async def scenario() -> None:
         call = asyncio.create_task(InProcess(app(handler).app).request("GET", "/edge/x"))
-        await asyncio.sleep(0.01)
+        await begun.wait()
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()

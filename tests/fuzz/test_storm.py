@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.support import MORE, SEED, new_database, victim
+from tests.fuzz.support import MORE, PATIENCE, SEED, new_database, victim
 from tests.support.process import Client, Cloud, Response
 
 SECONDS = 4.0
@@ -32,9 +32,9 @@ class Stranger:
         self.statuses: Counter[int] = Counter()
         self.trouble: BaseException | None = None
 
-    def run(self, until: float) -> None:
+    def run(self, until: float, enough: Callable[[], bool]) -> None:
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < until or not enough():
                 answer = self.random.choice(ACTS)(self)
                 self.statuses[answer.status] += 1
         except BaseException as error:
@@ -162,7 +162,11 @@ def test_everybody_at_once(request: pytest.FixtureRequest, tmp_path: Path, datab
         made["outside"] = [admin.get("network", "/networks?router:external=True").json()["networks"][0]["id"]]
         strangers = [Stranger(cloud, admin.token, admin.project_id, made, number) for number in range(CLIENTS)]
         until = time.monotonic() + SECONDS * MORE
-        threads = [threading.Thread(target=stranger.run, args=(until,)) for stranger in strangers]
+
+        def enough() -> bool:
+            return sum(each.statuses[202] for each in strangers) > 10 or time.monotonic() > until + PATIENCE
+
+        threads = [threading.Thread(target=stranger.run, args=(until, enough)) for stranger in strangers]
         for thread in threads:
             thread.start()
         for thread in threads:

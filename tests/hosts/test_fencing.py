@@ -266,15 +266,17 @@ def soon(reached: Callable[[], bool]) -> None:
 
 
 def test_a_process_that_was_killed_in_between_holds_the_host_too(tmp_path: Path) -> None:
-    settings = {
+    quick = {
         "KILONOVA_OPERATIONS__HOST_SECONDS": "0.2",
         "KILONOVA_HOSTS__REPORT_SECONDS": "0.2",
         "KILONOVA_HOSTS__DOWN_SECONDS": "1",
     }
-    with Cloud(tmp_path / "data", "--hosts", "1", environ=settings) as cloud, contextlib.ExitStack() as stack:
+    with Cloud(tmp_path / "data", "--hosts", "1") as cloud, contextlib.ExitStack() as stack:
+        server_id = cloud.client().boot()
+        cloud.client().wait(server_id, status="ACTIVE")
+        cloud.environ = quick
+        cloud.restart()
         client = cloud.client()
-        server_id = client.boot()
-        client.wait(server_id, status="ACTIVE")
         sim = stack.enter_context(sim_rules(cloud.data))
         sim.add_failure(A, "*", "unreachable", None, None)
         client.delete("compute", f"/servers/{server_id}")

@@ -57,11 +57,10 @@ class NatsServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For the control plane: reports twice a second, and a host is down soon."""
+        """For the control plane: reports twice a second."""
         return {
             "KILONOVA_MESSAGING__URL": self.url,
             "KILONOVA_HOSTS__REPORT_SECONDS": "1",
-            "KILONOVA_HOSTS__DOWN_SECONDS": "3",
         }
 
     def agent(self, cloud: Cloud, host: str, **environ: str) -> AgentProcess:

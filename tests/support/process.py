@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+import apsw
 import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
@@ -273,6 +274,13 @@ class Cloud:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def age(self, host: str) -> None:
+        """The host was heard of an hour earlier than it really was. For a cloud on SQLite."""
+        connection = apsw.Connection(str(self.data / "kilonova.db"))
+        connection.set_busy_timeout(60_000)
+        connection.execute("UPDATE services SET last_seen_at = last_seen_at - 3600 WHERE host = ?", (host,))
+        connection.close()
 
     @property
     def endpoints(self) -> dict[str, str]:

@@ -179,7 +179,7 @@ def test_the_daemon_is_brought_in_line_with_the_database(database_url: str) -> N
             async with c.db.transaction() as tx:
                 await tx.execute("DELETE FROM volume_attachments")
             await keeper.sync_all()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(support.SECONDS):
                 while Daemon.of(c.services.config).is_alive():
                     await asyncio.sleep(0.01)
 
@@ -338,7 +338,7 @@ def test_a_copy_that_was_abandoned_is_taken_over_and_keeps_others_waiting(databa
             await asyncio.sleep(0.5)
             assert not other.done()
             assert await keeper.copy("one", volume_id, data_id, target, GIB, moved)
-            assert await asyncio.wait_for(other, 10)
+            assert await asyncio.wait_for(other, support.SECONDS)
             assert await keeper._begin_copy(ident, volume_id, data_id, target, GIB)
             await keeper.stop_copy("one")
             async with keeper.suspended(volume_id):

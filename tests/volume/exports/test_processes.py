@@ -81,7 +81,7 @@ def test_exports_outlive_the_control_plane_and_are_taken_over(cloud: Cloud) -> N
     assert "failed" in run(io(way, "read 0 512"))
     # With nothing to export it ends with the control plane.
     assert cloud.stop() == 0
-    until(lambda: not alive(cloud), "the daemon ends", seconds=5)
+    until(lambda: not alive(cloud), "the daemon ends")
 
 
 def test_a_daemon_that_dies_is_replaced_at_the_same_address(cloud: Cloud) -> None:
@@ -126,4 +126,4 @@ def test_an_api_exports_and_a_worker_watches(tmp_path: Path, empty_url: str) -> 
         run(scenario())
         give_back(api, made)
         assert "failed" in run(io(made["connection_info"], "read 0 512"))
-    until(lambda: not alive(api), "the daemon ends with the worker", seconds=5)
+    until(lambda: not alive(api), "the daemon ends with the worker")
