@@ -33,6 +33,8 @@ ENVIRON = {
     "KILONOVA_COMPUTE__LIVE_MIGRATIONS_PER_HOST": "2",
     "KILONOVA_SIM__LATENCY__MIGRATE_LIVE": "0.1",
 }
+# Until all servers are there, every host counts as up.
+AT_FIRST = {"KILONOVA_HOSTS__DOWN_SECONDS": "60"}
 # In the end nothing shall happen by itself while everything is compared.
 AT_REST = {"KILONOVA_COMPUTE__RESIZE_CONFIRM_SECONDS": "0", "KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "-1"}
 SETTLE_SECONDS = 120.0
@@ -71,7 +73,7 @@ STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 @pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
 def test_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
-    with Cloud(tmp_path / "data", *options, environ=ENVIRON) as cloud:
+    with Cloud(tmp_path / "data", *options, environ={**ENVIRON, **AT_FIRST}) as cloud:
         _move_at_random(cloud, [cloud], empty_url, servers=60, kills=6, seconds=20.0)
 
 
@@ -83,9 +85,9 @@ def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
     shape.write_text(SHAPE)
     hosts = ("--host-shape", str(shape), "--zones", "east,west")
     with (
-        Cloud(data, *database, command=("api",), environ=ENVIRON) as api,
-        Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as first,
-        Cloud(data, *database, *hosts, command=("worker",), environ=ENVIRON) as second,
+        Cloud(data, *database, command=("api",), environ={**ENVIRON, **AT_FIRST}) as api,
+        Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as first,
+        Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as second,
     ):
         _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=12.0, cells=CELLS)
 
@@ -109,6 +111,9 @@ def _move_at_random(
     _settled(users.client, empty_url)
     disks = trouble.disks()
     assert disks.keys() == users.alive
+    for process in processes:
+        process.environ |= ENVIRON
+        process.restart()
     try:
         trouble.begin()
         _disturb(processes, users, random.Random(seed + 2), kills, seconds)

@@ -13,6 +13,7 @@ import pytest
 
 from kilonova import clock
 from kilonova.compute.operations.leftovers import ClearGuest, ClearSlot
+from kilonova.hosts import embedded
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.heartbeat import Heartbeat, is_up
@@ -109,7 +110,9 @@ def test_what_pauses_is_woken_and_the_next_beat_comes_soon(database_url: str) ->
     run(scenario())
 
 
-def test_a_host_that_hangs_keeps_no_other_down(sqlite_url: str) -> None:
+def test_a_host_that_hangs_keeps_no_other_down(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_DESCRIBE_TIMEOUT", 300.0)
+
     async def scenario() -> None:
         async with whole(sqlite_url, hosts=2, **QUICK) as c:
             heartbeat = Heartbeat(c.db, c.hosts)

@@ -314,7 +314,7 @@ def with_ports(network: WiredNetwork, *ports: WiredPort, **said: Any) -> WiredNe
     return msgspec.structs.replace(network, ports=list(ports), **said)
 
 
-def soon(look: Callable[[], Any], seconds: float = 30.0) -> Any:
+def soon(look: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
         time.sleep(0.1)

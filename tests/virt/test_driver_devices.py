@@ -115,7 +115,7 @@ def test_screen_and_diagnostics(bench: Bench) -> None:
         await driver.spawn(guest, data=DATA)
         shown = await driver.look_display(guest.id, "vnc")
         assert shown.host == bench.host.address
-        with socket.create_connection((shown.host, shown.port), 5) as screen:
+        with socket.create_connection((shown.host, shown.port), 60) as screen:
             assert screen.recv(12).startswith(b"RFB ")
         with pytest.raises(DriverError) as refused:
             await driver.look_display(guest.id, "spice-html5")
@@ -129,7 +129,7 @@ def test_screen_and_diagnostics(bench: Bench) -> None:
         assert told["memory_details"]["maximum"] == 64
         assert told["disk_details"][0]["read_bytes"] > 0
         assert told["cpu_details"][0]["time"] > 0
-        assert told["uptime"] < 60
+        assert told["uptime"] < 600
 
         await driver.power_off(guest.id)
         with pytest.raises(NotRunning):

@@ -30,7 +30,7 @@ def ask(message):
     asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     asking.bind(("::", 546))
     asking.settimeout(2)
-    for _ in range(5):
+    for _ in range(15):
         asking.sendto(message, ("ff02::1:2", 547, 0, index))
         try:
             return dict(options(asking.recv(1500)[4:]))
@@ -43,7 +43,7 @@ told = {}
 radv = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
 radv.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
 radv.settimeout(2)
-for _ in range(15):
+for _ in range(30):
     radv.sendto(bytes([133, 0, 0, 0, 0, 0, 0, 0]), ("ff02::2", 0, 0, index))
     try:
         said = b""

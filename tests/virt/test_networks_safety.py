@@ -238,6 +238,6 @@ def _reaches(guest: Guest, address: str, number: int) -> bool:
         capture_output=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        timeout=20,
+        timeout=60,
     )
     return b"hello" in done.stdout

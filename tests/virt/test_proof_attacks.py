@@ -136,7 +136,7 @@ def _is_refused(cloud: RealCloud, image: str, *, volume: bool = False) -> None:
         return
     assert answer.status == 202, answer.body
     server = answer.json()["server"]["id"]
-    shown = cloud.wait(server, "ERROR", 60)
+    shown = cloud.wait(server, "ERROR")
     assert cloud.runs(server) == []
     told = json.dumps(shown["fault"])
     assert shown["fault"]["message"]

@@ -167,7 +167,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     # Who has no certificate does not even learn what there is.
     port = (cloud.data / "exports/address").read_text().strip("{}").rpartition(":")[2]
     asked = ["qemu-nbd", "--list", "-b", cloud.site.address, "-p", port]
-    listed = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=30)
+    listed = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=60)
     assert listed.returncode
     assert "TLS" in listed.stderr
     delete(cloud, server)

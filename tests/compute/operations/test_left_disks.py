@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
 
-from kilonova.compute.operations import leftovers, silence, volumes
+from kilonova.compute.operations import leftovers, silence
 from kilonova.compute.operations.left_disks import RestoreDisk
-from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations.attachment_worlds import VolumeOperation
-from tests.compute.operations.test_silence import QUICK, all_done, unfinished
+from tests.compute.operations.test_silence import all_done, unfinished
 from tests.compute.operations.worlds import OnOneDatabase, World
 from tests.compute.servers.support import rules
 from tests.compute.volume_attachments.support import (
@@ -31,18 +32,23 @@ from tests.support.whole import Whole, whole
 HOST = "sim-001"
 
 
-@pytest.fixture(autouse=True)
-def quick_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (silence, leftovers, volumes):
-        monkeypatch.setattr(module, "PING", 0.3)
+@contextmanager
+def unheard(c: Whole, step: str) -> Iterator[None]:
+    """The host does the step, and is silent before it says so; it is not asked anything else then.
 
-
-def unheard(sim: Rules, step: str) -> None:
-    """The host does the step, and is silent before it says so; it is not asked anything else then."""
-    sim.add_failure(HOST, step, "hang", None, None)
-    for other in ("describe", "attach_disk", "detach_disk", "swap_disk"):
-        if other != step:
-            sim.add_failure(HOST, other, "unreachable", None, None)
+    Only so long is it soon given up: a host that is there may be slow.
+    """
+    operations = c.services.config.operations
+    with rules(c) as sim, pytest.MonkeyPatch.context() as quick:
+        quick.setattr(operations, "host_seconds", 0.3)
+        for module in (silence, leftovers):
+            quick.setattr(module, "PING", 0.3)
+        sim.add_failure(HOST, step, "hang", None, None)
+        for other in ("describe", "attach_disk", "detach_disk", "swap_disk"):
+            if other != step:
+                sim.add_failure(HOST, other, "unreachable", None, None)
+        yield
+        sim.clear()
 
 
 async def told(c: Whole, server_id: str) -> str:
@@ -52,10 +58,9 @@ async def told(c: Whole, server_id: str) -> str:
 
 def test_a_volume_that_a_silent_host_may_have_is_kept_until_its_return(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, **QUICK) as c:
+        async with whole(sqlite_url, hosts=1) as c:
             server_id, other_id, volume_id = (await c.active())["id"], (await c.active())["id"], await make_volume(c)
-            with rules(c) as sim:
-                unheard(sim, "attach_disk")
+            with unheard(c, "attach_disk"):
                 assert (await ask_attach(c, server_id, volume_id)).status == 202
                 await idle(c, server_id)
                 assert await unfinished(c) == ["restore disk"]
@@ -63,7 +68,6 @@ def test_a_volume_that_a_silent_host_may_have_is_kept_until_its_return(sqlite_ur
                 assert await attachments(c, server_id) == []
                 assert (await volume(c, volume_id))["status"] == "attaching"
                 assert (await ask_attach(c, other_id, volume_id)).status == 400
-                sim.clear()
             await all_done(c)
             assert (await volume(c, volume_id))["status"] == "available"
             assert await in_guest(c, server_id) == []
@@ -75,17 +79,15 @@ def test_a_volume_that_a_silent_host_may_have_is_kept_until_its_return(sqlite_ur
 
 def test_a_volume_that_a_silent_host_may_have_lost_is_given_again(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, **QUICK) as c:
+        async with whole(sqlite_url, hosts=1) as c:
             server_id, volume_id = (await c.active())["id"], await make_volume(c)
             await attach(c, server_id, volume_id)
-            with rules(c) as sim:
-                unheard(sim, "detach_disk")
+            with unheard(c, "detach_disk"):
                 assert (await c.delete(path(server_id, volume_id))).status == 202
                 await idle(c, server_id)
                 assert await unfinished(c) == ["restore disk"]
                 assert "could not detach disk" in await told(c, server_id)
                 assert (await volume(c, volume_id))["status"] == "in-use"
-                sim.clear()
             await all_done(c)
             assert await in_guest(c, server_id) == [volume_id]
             assert [each["volumeId"] for each in await attachments(c, server_id)] == [volume_id]
@@ -95,18 +97,16 @@ def test_a_volume_that_a_silent_host_may_have_lost_is_given_again(sqlite_url: st
 
 def test_a_volume_that_a_silent_host_may_have_swapped_comes_back(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, **QUICK) as c:
+        async with whole(sqlite_url, hosts=1) as c:
             server_id, old, new = (await c.active())["id"], await make_volume(c), await make_volume(c)
             await attach(c, server_id, old)
-            with rules(c) as sim:
-                unheard(sim, "swap_disk")
+            with unheard(c, "swap_disk"):
                 body = {"volumeAttachment": {"volumeId": new}}
                 answer = await c.put(path(server_id, old), body, as_="project-admin", version=NEWEST)
                 assert answer.status == 202, answer.body
                 await idle(c, server_id)
                 assert await unfinished(c) == ["restore disk"]
                 assert (await volume(c, new))["status"] == "attaching"
-                sim.clear()
             await all_done(c)
             assert await in_guest(c, server_id) == [old]
             assert (await volume(c, old))["status"] == "in-use"
@@ -117,16 +117,14 @@ def test_a_volume_that_a_silent_host_may_have_swapped_comes_back(sqlite_url: str
 
 def test_a_deleted_server_leaves_no_volume_behind(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, **QUICK) as c:
+        async with whole(sqlite_url, hosts=1) as c:
             server_id, volume_id = (await c.active())["id"], await make_volume(c)
-            with rules(c) as sim:
-                unheard(sim, "attach_disk")
+            with unheard(c, "attach_disk"):
                 assert (await ask_attach(c, server_id, volume_id)).status == 202
                 await idle(c, server_id)
                 assert (await c.delete(f"/servers/{server_id}")).status == 204
                 await c.gone(server_id)
                 assert (await volume(c, volume_id))["status"] == "attaching"
-                sim.clear()
             await all_done(c)
             assert (await volume(c, volume_id))["status"] == "available"
             assert server_id not in await c.guests()

@@ -119,7 +119,7 @@ def test_nobody_goes_on_to_the_next_host_with_a_guest_that_is_still_put_aside(
 
 def test_a_host_that_never_gets_it_done_is_not_waited_for(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers all other questions."""
-    monkeypatch.setattr(leftovers, "PING", 0.1)
+    monkeypatch.setattr(leftovers, "PING", 0.5)
     monkeypatch.setattr(leftovers, "DELAYS", 2)
 
     async def scenario() -> None:
