@@ -18,7 +18,7 @@ import kilonova.compute.operations
 import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
 from kilonova import compute, volume
 from kilonova.compute.flavors import model as flavors
-from kilonova.config import load
+from kilonova.config import Config, load
 from kilonova.hosts.drivers.sim.shapes import Shapes
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
@@ -107,6 +107,10 @@ class Whole(Cloud):
         return found
 
 
+def settings(**flags: Any) -> Config:
+    return load(environ={}, flags={name.replace("__", "."): value for name, value in {**LONG, **flags}.items()})
+
+
 async def furnish(
     services: Services, directory: Path, stack: AsyncExitStack, hosts: int, shapes: Shapes = NO_SHAPES
 ) -> Whole:
@@ -144,8 +148,7 @@ async def whole(
 ) -> AsyncIterator[Whole]:
     """`flags` are configuration keys with two underscores for the dot: `quota__instances=1`."""
     services = Services()
-    flags = {**LONG, **flags}
-    services.config = load(environ={}, flags={name.replace("__", "."): value for name, value in flags.items()})
+    services.config = settings(**flags)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services.config.data = str(directory)

@@ -13,7 +13,6 @@ import pytest
 from kilonova import clock
 from kilonova.compute.migrations.model import begin_move, params_of
 from kilonova.compute.operations.boot import Boot
-from kilonova.config import load
 from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
 from kilonova.operations.testing import OperationTests
@@ -21,7 +20,7 @@ from kilonova.operations.views import running_of
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
 from tests.support.cloud import DEMO, put_server
-from tests.support.whole import Whole, furnish, working
+from tests.support.whole import Whole, furnish, settings, working
 
 
 class World(Services):
@@ -42,7 +41,7 @@ class ServerOperation(OperationTests):
         world = World()
         world.stack = stack = AsyncExitStack()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        world.config = load(environ={})
+        world.config = settings()
         world.config.data = str(directory)
         world.db = db
         world.cloud = await furnish(world, directory, stack, hosts=self.hosts)
