@@ -22,7 +22,7 @@ HOSTS, ROOM = 12, 8
 """How many hosts there are, and for how many of the smallest servers each has memory."""
 QUOTA = 170
 AT_ONCE = 16
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 ENVIRON = {
     "KILONOVA_SIM__HOSTS": str(HOSTS),

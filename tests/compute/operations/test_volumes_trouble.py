@@ -133,13 +133,14 @@ def test_a_volume_that_is_gone_keeps_nothing_from_being_undone(sqlite_url: str) 
     async def scenario() -> None:
         async with moving(sqlite_url) as (c, server):
             with rules(c) as sim:
-                sim.set_latency("*", "receive", 0.1)
-                sim.add_failure("*", "receive", "error", None, None)
+                sim.add_failure("*", "receive", "hang", None, None)
                 answer = await act(c, server["id"], "migrate", None, as_="admin", version="2.96")
                 assert answer.status == 202
                 await at_step(c, "build guest")
                 async with c.db.transaction() as tx:  # by force, as administrators can
                     await tx.execute("DELETE FROM volumes WHERE name = 'data'")
+                sim.clear()
+                sim.add_failure("*", "receive", "error", None, None)
                 assert (await c.settled(server["id"]))["status"] == "ACTIVE"
             await all_done(c)
             found = await c.db.fetch("SELECT status, host FROM volume_attachments")
@@ -170,11 +171,12 @@ def test_a_refusal_to_give_a_volume_back_is_not_waited_for(sqlite_url: str, monk
 
             monkeypatch.setattr(c.services.volume, "create_attachment", refusing)
             with rules(c) as sim:
-                sim.set_latency("*", "receive", 0.1)
-                sim.add_failure("*", "receive", "error", None, None)
+                sim.add_failure("*", "receive", "hang", None, None)
                 assert (await act(c, server["id"], "migrate", None, as_="admin", version="2.96")).status == 202
                 await at_step(c, "build guest")
                 refuses = True
+                sim.clear()
+                sim.add_failure("*", "receive", "error", None, None)
                 shown = await c.settled(server["id"])
                 assert (shown["status"], shown[HOST]) == ("ACTIVE", server[HOST])
                 sim.clear()
