@@ -336,6 +336,23 @@ def test_a_wrong_password_is_told_in_the_log_and_tried_again(
         run(scenario(nats))
 
 
+@pytest.mark.parametrize("password", ["secret-c", "guessed"], ids=["right", "wrong"])
+def test_it_ends_whenever_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    """The library loses some of the cancels that come while it makes or gives up a connection."""
+
+    async def scenario(nats: NatsServer) -> None:
+        monkeypatch.setattr(module, "PAUSE", 0.0)
+        for turn in range(200):
+            running = asyncio.create_task(NatsTransport(settings(nats, user="control", password=password)).run())
+            await asyncio.sleep(turn / 200 * 0.02)
+            running.cancel()
+            await asyncio.wait([running], timeout=60)
+            assert running.cancelled(), turn
+
+    with NatsServer(tmp_path, PERMISSIONS) as nats:
+        run(scenario(nats))
+
+
 # TLS
 
 

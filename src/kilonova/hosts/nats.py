@@ -196,6 +196,7 @@ class Link:
                 await self._serve(url)
             except Exception as error:  # the library raises whatever its sockets and parsers do
                 self._complain(url, error)
+            _heed_cancel()
             await asyncio.sleep(PAUSE)
 
     async def _serve(self, url: str) -> None:
@@ -205,6 +206,7 @@ class Link:
         client = await self._connect(url, lost)
         self._established = True
         try:
+            _heed_cancel()
             await self._carry(client, url, lost)
         finally:
             self._client = None
@@ -222,6 +224,7 @@ class Link:
         self._connected.set()
         log.info("connected to the NATS server", extra={"server": _bare(url)})
         self.on_connected()
+        _heed_cancel()
         await lost.wait()
         self._complain(url, client.last_error or ConnectionError("the connection was closed"))
 
@@ -272,6 +275,13 @@ class Link:
         if words != self._trouble:
             log.warning("no connection to the NATS server: %s", words, extra={"server": _bare(url)})
         self._trouble = words
+
+
+def _heed_cancel() -> None:
+    """The library may lose a cancel that comes while it gives up a connection, and raise something else, or nothing."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _close(client: Client) -> None:

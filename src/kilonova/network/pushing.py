@@ -62,7 +62,8 @@ class Pusher:
                 # Where plans take long to compute, they are computed a third of the time at most.
                 await asyncio.sleep(max(GATHER, 2 * took))
                 try:
-                    await asyncio.wait_for(self._stirred.wait(), self._again_every)
+                    async with asyncio.timeout(self._again_every):
+                        await self._stirred.wait()
                 except TimeoutError:
                     self._look_for_hosts = True
                     self._accepted.clear()

@@ -68,7 +68,8 @@ class Listener:
         try:
             while not connection.is_closed():
                 try:
-                    await asyncio.wait_for(gone.wait(), HEARTBEAT)
+                    async with asyncio.timeout(HEARTBEAT):
+                        await gone.wait()
                 except TimeoutError:
                     await connection.execute("SELECT 1")
         except CAUGHT:

@@ -343,7 +343,8 @@ class Session:
 
         asked = {name.replace("_", "-"): value for name, value in arguments.items()}
         try:
-            return await asyncio.wait_for(self._client.execute(command, asked), _SECONDS)
+            async with asyncio.timeout(_SECONDS):
+                return await self._client.execute(command, asked)
         except ExecuteError as error:
             raise Refusal(str(error)) from error
         except (QMPError, OSError, TimeoutError) as error:
