@@ -48,7 +48,7 @@ from tests.support.proves import Witness
 
 PATIENCE = 60.0
 # Hosts are heard of once, at the start; and who waits for a silent one does so for longer than anybody's patience.
-LONG: dict[str, Any] = {"hosts__down_seconds": 3600.0, "operations__host_seconds": 600.0}
+LONG: dict[str, Any] = {"hosts__down_seconds": 600.0, "operations__host_seconds": 600.0}
 NO_SHAPES = Shapes()
 
 
