@@ -45,9 +45,9 @@ class Three(Noted):
     action = "create"
     task_state = "building"
     steps = (
-        Step("one", act("one"), act("undo_one"), deadline=30, transaction=True, task_state="claiming"),
-        Step("two", act("two"), act("undo_two"), deadline=30),
-        Step("three", act("three"), None, deadline=30, why="the end"),
+        Step("one", act("one"), act("undo_one"), deadline=300, transaction=True, task_state="claiming"),
+        Step("two", act("two"), act("undo_two"), deadline=300),
+        Step("three", act("three"), None, deadline=300, why="the end"),
     )
 
 
@@ -55,9 +55,9 @@ class Waiting(Noted):
     kind = "test waiting"
     action = "attach"
     steps = (
-        Step("ask", act("ask"), act("undo_ask"), deadline=30),
-        Wait("hear", key=lambda op: f"answer:{op.server_id}", deadline=30),
-        Step("use", act("use"), act("undo_use"), deadline=30, undo_transaction=True),
+        Step("ask", act("ask"), act("undo_ask"), deadline=300),
+        Wait("hear", key=lambda op: f"answer:{op.server_id}", deadline=300),
+        Step("use", act("use"), act("undo_use"), deadline=300, undo_transaction=True),
     )
 
 
@@ -88,7 +88,7 @@ async def row_of(db: Database, identity: str) -> Row:
     return row
 
 
-async def until(db: Database, identity: str, holds: Callable[[Row], bool], seconds: float = 25) -> Row:
+async def until(db: Database, identity: str, holds: Callable[[Row], bool], seconds: float = 100) -> Row:
     """The row as soon as the condition holds."""
     row: Row = {}
     try:
@@ -100,7 +100,7 @@ async def until(db: Database, identity: str, holds: Callable[[Row], bool], secon
     return row
 
 
-async def finished(db: Database, identity: str, seconds: float = 25) -> Row:
+async def finished(db: Database, identity: str, seconds: float = 100) -> Row:
     return await until(db, identity, lambda row: row["finished_at"] is not None, seconds)
 
 

@@ -31,8 +31,8 @@ class Firm(Noted):
     kind = "test firm"
     action = "firm"
     steps = (
-        Step("firm", act("firm"), act("undo_firm"), deadline=30, cancellable=False),
-        Step("after", act("after"), act("undo_after"), deadline=30),
+        Step("firm", act("firm"), act("undo_firm"), deadline=300, cancellable=False),
+        Step("after", act("after"), act("undo_after"), deadline=300),
     )
 
 
@@ -50,16 +50,16 @@ def test_inside_a_step(database_url: str) -> None:
     async def scenario() -> None:
         async def two(op: Operation) -> None:
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             finally:
                 script.log.append("cleaned")
 
         script = Script(two=two)
-        async with opened(database_url) as db, working(db, script, sweep=30):
+        async with opened(database_url) as db, working(db, script, sweep=300):
             identity = await start(db, Three)
             await until(db, identity, lambda row: "two" in script.log)
             assert await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=20))
+            check(script, await finished(db, identity))
             assert script.log == ["one", "two", "cleaned", "undo_two", "undo_one", "failed"]
             assert ("two", "forward", "cancelled") in await steps_of(db, identity)
             assert not await cancel(db, identity)
@@ -69,13 +69,13 @@ def test_inside_a_step(database_url: str) -> None:
 
 def test_found_by_the_renewal_if_the_wake_got_lost(database_url: str) -> None:
     async def scenario() -> None:
-        script = Script(two=lambda op: asyncio.sleep(60))
-        async with opened(database_url) as db, working(db, script, sweep=30, lease=0.6):
+        script = Script(two=lambda op: asyncio.sleep(600))
+        async with opened(database_url) as db, working(db, script, sweep=300, lease=6):
             identity = await start(db, Three)
             await until(db, identity, lambda row: "two" in script.log)
             async with db.transaction() as tx:
                 await tx.execute("UPDATE operations SET cancel_requested = TRUE")
-            check(script, await finished(db, identity, seconds=20))
+            check(script, await finished(db, identity))
 
     run(scenario())
 
@@ -114,11 +114,11 @@ def test_between_steps(database_url: str) -> None:
 def test_during_a_wait_at_once(database_url: str) -> None:
     async def scenario() -> None:
         script = Script()
-        async with opened(database_url) as db, working(db, script, sweep=30):
+        async with opened(database_url) as db, working(db, script, sweep=300):
             identity = await start(db, Waiting, server_id="s")
             await until(db, identity, lambda row: row["state"] == "waiting")
             await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=20))
+            check(script, await finished(db, identity))
             assert script.log == ["ask", "undo_ask", "failed"]
             assert await db.fetch_value("SELECT COUNT(*) AS n FROM operation_waits") == 0
 
@@ -132,12 +132,12 @@ def test_during_a_pause_at_once(database_url: str, pause: float) -> None:
             raise Passing("away")
 
         script = Script(two=two)
-        async with opened(database_url) as db, working(db, script, sweep=30, backoff=lambda attempt: pause):
+        async with opened(database_url) as db, working(db, script, sweep=300, backoff=lambda attempt: pause):
             identity = await start(db, Three)
             await until(db, identity, lambda row: row["attempt"] == 1)
             began = asyncio.get_running_loop().time()
             await cancel(db, identity)
-            check(script, await finished(db, identity, seconds=20))
+            check(script, await finished(db, identity))
             assert asyncio.get_running_loop().time() - began < 1.5
 
     run(scenario())
@@ -217,7 +217,7 @@ def test_too_late_when_done(database_url: str) -> None:
         class Ended(Operation, register=False):
             kind = "test ended"
             action = "end"
-            steps = (Step("three", act("three"), act("undo"), deadline=30, cancellable=False),)
+            steps = (Step("three", act("three"), act("undo"), deadline=300, cancellable=False),)
 
         async with opened(database_url) as db, working(db, Script(three=three), kinds=[Ended]):
             identity = await start(db, Ended)

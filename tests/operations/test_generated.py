@@ -51,10 +51,10 @@ class Build(Operation):
     kind = "test build"
     action = "create"
     steps = (
-        Step("claim", claim, release, deadline=30, transaction=True, undo_transaction=True),
-        Step("make port", make_port, drop_port, deadline=30),
-        Wait("plugged", key=lambda op: "plugged", deadline=30),
-        Step("spawn", spawn, destroy, deadline=30),
+        Step("claim", claim, release, deadline=300, transaction=True, undo_transaction=True),
+        Step("make port", make_port, drop_port, deadline=300),
+        Wait("plugged", key=lambda op: "plugged", deadline=300),
+        Step("spawn", spawn, destroy, deadline=300),
     )
 
 
@@ -65,7 +65,7 @@ async def make_another_port(op: Operation) -> None:
 class Repeating(Operation):
     kind = "test repeating"
     action = "create"
-    steps = (Step("make port", make_another_port, drop_port, deadline=30),)
+    steps = (Step("make port", make_another_port, drop_port, deadline=300),)
 
 
 async def drop_nothing(op: Operation) -> None: ...
@@ -75,8 +75,8 @@ class Forgetful(Operation):
     kind = "test forgetful"
     action = "create"
     steps = (
-        Step("make port", make_port, drop_nothing, deadline=30),
-        Step("spawn", drop_nothing, None, deadline=30, why="it does nothing"),
+        Step("make port", make_port, drop_nothing, deadline=300),
+        Step("spawn", drop_nothing, None, deadline=300, why="it does nothing"),
     )
 
 
@@ -87,7 +87,7 @@ async def drop_once(op: Operation) -> None:
 class Subtracting(Operation):
     kind = "test subtracting"
     action = "create"
-    steps = (Step("make port", make_port, drop_once, deadline=30),)
+    steps = (Step("make port", make_port, drop_once, deadline=300),)
 
 
 class Worlds(OperationTests):

@@ -72,7 +72,7 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
             assert (await row_of(db, identity))["lease_owner"] == "one"
             one.send_signal(how)
             async with process(postgresql_url, path, "two"):
-                row = await finished(db, identity, seconds=60)
+                row = await finished(db, identity)
                 assert (row["state"], row["epoch"]) == ("done", 2)
                 assert orjson.loads(row["results"]) == {"first": "two", "second": "two"}
                 assert host.done == [("one", "a"), ("two", "a"), ("two", "b"), ("two", "c")]

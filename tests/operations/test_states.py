@@ -51,7 +51,7 @@ def test_the_engine_makes_exactly_the_moves_of_the_table(sqlite_url: str, monkey
             case {"do": "back"} if op.round == 1:
                 raise GoBack("one", reason="again")
             case {"do": "hang"}:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
 
     script = Script(two=two)
 

@@ -99,7 +99,7 @@ def test_an_action_and_its_events(database_url: str) -> None:
 
 def test_the_step_under_way_has_no_result(database_url: str) -> None:
     async def scenario() -> None:
-        script = Script(two=lambda op: asyncio.sleep(60))
+        script = Script(two=lambda op: asyncio.sleep(600))
         async with opened(database_url) as db, working(db, script):
             identity = await start(db, Three, server_id="s", request_id="req-1")
             await until(db, identity, lambda row: "two" in script.log)

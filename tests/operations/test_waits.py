@@ -33,14 +33,14 @@ async def rows_left(db: Database) -> tuple[int, int]:
 def test_an_event_ends_the_wait_at_once(database_url: str) -> None:
     async def scenario() -> None:
         script = Script()
-        async with opened(database_url) as db, working(db, script, sweep=30) as worker:
+        async with opened(database_url) as db, working(db, script, sweep=300) as worker:
             identity = await start(db, Waiting, server_id="s")
             row = await until(db, identity, is_waiting)
             assert (row["lease_owner"], row["lease_until"], row["step"]) == (None, 0, "hear")
             await asyncio.sleep(0.02)
             assert not worker._tasks
             assert await post(db, "answer:s", {"status": "completed"})
-            row = await finished(db, identity, seconds=20)
+            row = await finished(db, identity)
             assert orjson.loads(row["results"]) == {"hear": {"status": "completed"}}
             assert (row["state"], script.log, await rows_left(db)) == ("done", ["ask", "use"], (0, 0))
 
@@ -62,7 +62,7 @@ def test_an_event_that_comes_first_is_found(database_url: str) -> None:
 
 def test_waits_and_events_at_the_same_moment_never_miss_each_other(database_url: str) -> None:
     async def scenario() -> None:
-        async with opened(database_url) as db, working(db, Script(), sweep=30):
+        async with opened(database_url) as db, working(db, Script(), sweep=300):
 
             async def both(number: int) -> None:
                 identity = await start(db, Waiting, server_id=f"s{number}")
@@ -92,16 +92,22 @@ class Short(Noted):
     kind = "test short wait"
     action = "short"
     steps = (
-        Step("ask", act("ask"), act("undo_ask"), deadline=30),
+        Step("ask", act("ask"), act("undo_ask"), deadline=300),
         Wait("hear", key=lambda op: "short", deadline=0.3, poll=act("poll"), poll_every=0.1),
     )
+
+
+class Polled(Noted):
+    kind = "test polled wait"
+    action = "polled"
+    steps = (Wait("hear", key=lambda op: "short", deadline=300, poll=act("poll"), poll_every=0.1),)
 
 
 def test_a_wait_fails_at_its_deadline_like_a_step(database_url: str) -> None:
     async def scenario() -> None:
         script = Script()
-        async with opened(database_url) as db, working(db, script, sweep=30):
-            row = await finished(db, await start(db, Short), seconds=20)
+        async with opened(database_url) as db, working(db, script, sweep=300):
+            row = await finished(db, await start(db, Short))
             assert (row["state"], orjson.loads(row["error"])["type"]) == ("failed", "TimedOut")
             # How many of its three polls come in time is up to the machine.
             assert script.count("poll") <= 4
@@ -121,8 +127,8 @@ def test_a_poll_finds_a_lost_event(database_url: str, trouble: bool) -> None:
     script = Script(poll=poll)
 
     async def scenario() -> None:
-        async with opened(database_url) as db, working(db, script, sweep=30):
-            row = await finished(db, await start(db, Short), seconds=20)
+        async with opened(database_url) as db, working(db, script, sweep=300):
+            row = await finished(db, await start(db, Polled))
             assert (row["state"], orjson.loads(row["results"])) == ("done", {"hear": {"seen": 2}})
             assert await rows_left(db) == (0, 0)
 
@@ -134,8 +140,8 @@ def test_an_event_during_a_poll_is_not_lost(database_url: str) -> None:
         await post(op.db, "short", "meanwhile")
 
     async def scenario() -> None:
-        async with opened(database_url) as db, working(db, Script(poll=poll), sweep=30):
-            row = await finished(db, await start(db, Short), seconds=20)
+        async with opened(database_url) as db, working(db, Script(poll=poll), sweep=300):
+            row = await finished(db, await start(db, Polled))
             assert orjson.loads(row["results"]) == {"hear": "meanwhile"}
 
     run(scenario())
@@ -154,8 +160,8 @@ class Judged(Noted):
         return payload
 
     steps = lambda: (  # noqa: E731
-        Step("ask", act("ask"), act("undo_ask"), deadline=30),
-        Wait("hear", key=lambda op: "judged", deadline=30, arrived=Judged.judge),
+        Step("ask", act("ask"), act("undo_ask"), deadline=300),
+        Wait("hear", key=lambda op: "judged", deadline=300, arrived=Judged.judge),
     )
 
 
