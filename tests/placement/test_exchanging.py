@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kilonova.placement import Consumer, Inventory, allocations_of, claim, exchange, release, usages
-from kilonova.store import Unavailable
+from kilonova.placement import Consumer, Inventory, Raced, allocations_of, claim, exchange, release, usages
 from tests.placement.support import consumer, everything, provider, write
 from tests.support import run
 from tests.support.databases import opened
@@ -87,7 +86,7 @@ def test_beside_claims_and_releases(database_url):
                     try:
                         async with db.transaction() as tx:
                             await exchange(tx, server, move)
-                    except Unavailable:
+                    except Raced:
                         continue
 
             async def intrude():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from kilonova.placement.allocations import allocations_of, usages
 from kilonova.placement.changes import hosts_changed
-from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Seen, claim, release, try_claim
+from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Raced, Seen, claim, release, try_claim
 from kilonova.placement.exchanging import exchange
 from kilonova.placement.providers import Inventory, ProviderFacts, sync
 
@@ -26,6 +26,7 @@ __all__ = [
     "Inventory",
     "Outcome",
     "ProviderFacts",
+    "Raced",
     "Seen",
     "allocations_of",
     "claim",

@@ -40,6 +40,13 @@ class Outcome(Enum):
     BUSY = "busy"  # another transaction has a provider's row, and waiting was not wanted
 
 
+class Raced(Unavailable):
+    """Another transaction changed what this one looked at before its locks were granted: begin again, later."""
+
+    def __init__(self, *consumers: str) -> None:
+        super().__init__(f"another transaction changed what is held by consumer {' or '.join(consumers)}")
+
+
 class HoldsOther(Exception):
     """The consumer already holds something else than the claim asks for."""
 
@@ -54,7 +61,8 @@ async def claim(
 ) -> bool:
     """Take everything in `allocations`, amounts by class by provider uuid, or nothing.
 
-    Repeating a claim that is held changes nothing. Raises HoldsOther if the consumer has other allocations.
+    Repeating a claim that is held changes nothing. Raises HoldsOther if the consumer has other allocations, Raced if
+    it is being given some.
     """
     return await try_claim(tx, consumer, allocations, wait=wait) is Outcome.CLAIMED
 
@@ -94,7 +102,7 @@ async def try_claim(
 
 
 async def release(tx: Transaction, consumer_uuid: str) -> None:
-    """Give back everything the consumer holds; nothing if it holds nothing."""
+    """Give back everything the consumer holds; nothing if it holds nothing. Raises Raced."""
     rows = await tx.fetch(_LOCK_HELD, consumer_uuid)
     if not rows:
         return
@@ -103,7 +111,7 @@ async def release(tx: Transaction, consumer_uuid: str) -> None:
         await allocations_changed(tx, ids)
     elif await tx.fetch_value("SELECT 1 FROM consumers WHERE uuid = $1", consumer_uuid):
         # It was given something else while this waited. To lock more now could end in a circle: start again.
-        raise Unavailable(f"consumer {consumer_uuid} was changed by another transaction")
+        raise Raced(consumer_uuid)
 
 
 def _wanted(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -132,7 +140,7 @@ async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
     values = (consumer.uuid, consumer.project_id, consumer.user_id, consumer.type, now)
     if not await tx.execute(NEW_CONSUMER, *values):
         # Two transactions claim for one consumer on different providers at once: the later one starts again.
-        raise Unavailable(f"consumer {consumer.uuid} is being written by another transaction")
+        raise Raced(consumer.uuid)
 
 
 async def _held_or_refused(tx: Transaction, consumer: Consumer, wanted: dict[str, dict[str, int]]) -> Outcome:

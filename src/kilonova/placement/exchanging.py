@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from kilonova import clock
 from kilonova.placement.changes import allocations_changed
-from kilonova.placement.claims import NEW_CONSUMER, Consumer
-from kilonova.placement.replacing import ALLOCATE, Raced, Wanted, lock
-from kilonova.store import Row, Transaction, Unavailable
+from kilonova.placement.claims import NEW_CONSUMER, Consumer, Raced
+from kilonova.placement.replacing import ALLOCATE, Wanted, lock
+from kilonova.store import Row, Transaction
 
 
 async def exchange(tx: Transaction, one: Consumer, other: Consumer) -> None:
-    """Let each hold what the other held, perhaps nothing. No provider has more or less in use than before."""
-    try:
-        locked = await lock(tx, [Wanted(uuid=each.uuid, allocations={}) for each in (one, other)])
-    except Raced:
-        raise Unavailable(f"consumer {one.uuid} or {other.uuid} was changed by another transaction") from None
+    """Let each hold what the other held, perhaps nothing. No provider has more or less in use than before.
+
+    Raises Raced.
+    """
+    locked = await lock(tx, [Wanted(uuid=each.uuid, allocations={}) for each in (one, other)])
     if not locked.held:
         return
     await tx.execute("DELETE FROM allocations WHERE consumer_uuid = ANY($1)", [one.uuid, other.uuid])
@@ -35,6 +35,6 @@ async def _give(tx: Transaction, receiver: Consumer, rows: list[Row], *, known: 
             "UPDATE consumers SET generation = generation + 1, updated_at = $2 WHERE uuid = $1", receiver.uuid, now
         )
     elif not await tx.execute(NEW_CONSUMER, receiver.uuid, receiver.project_id, receiver.user_id, receiver.type, now):
-        raise Unavailable(f"consumer {receiver.uuid} is being written by another transaction")
+        raise Raced(receiver.uuid)
     taken = [(receiver.uuid, row["provider_id"], row["resource_class"], row["used"]) for row in rows]
     await tx.execute_many(ALLOCATE, taken)

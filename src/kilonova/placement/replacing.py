@@ -15,7 +15,7 @@ from kilonova import clock
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.placement import errors, names
 from kilonova.placement.changes import allocations_changed, allocations_gone
-from kilonova.placement.claims import NEW_CONSUMER
+from kilonova.placement.claims import NEW_CONSUMER, Raced
 from kilonova.store import Database, Row, Transaction
 
 ATTEMPTS = 10
@@ -30,10 +30,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
     generation: int | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class Raced(Exception):
-    """Another transaction changed what this one had looked at before its locks were granted."""
 
 
 async def settled(db: Database, write: Callable[[Transaction], Awaitable[None]]) -> None:
@@ -73,7 +69,7 @@ async def lock(tx: Transaction, wanted: Sequence[Wanted], others: Sequence[str] 
     held = await tx.fetch("SELECT * FROM allocations WHERE consumer_uuid = ANY($1)", consumers)
     locked = Locked(providers, rows, held)
     if not {row["provider_id"] for row in held}.issubset(locked.ids):
-        raise Raced
+        raise Raced(*consumers)
     return locked
 
 
@@ -200,7 +196,7 @@ async def _write_consumer(tx: Transaction, one: Wanted, consumer: Row | None, mi
     if consumer is not None:
         await tx.execute(_CHANGE_CONSUMER, one.uuid, *values, clock.now())
     elif not await tx.execute(NEW_CONSUMER, one.uuid, *values, clock.now()):
-        raise Raced
+        raise Raced(one.uuid)
 
 
 _LOCK_PROVIDERS = """

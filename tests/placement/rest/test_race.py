@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from kilonova.ids import new_id
-from kilonova.placement import Consumer, HoldsOther, release
+from kilonova.placement import Consumer, HoldsOther, Raced, release
 from kilonova.placement import claim as take
 from kilonova.store import Unavailable
 from tests.placement.rest.support import Place, claim, on_both, placement
@@ -128,11 +128,10 @@ class Storm:
                     await release(tx, consumer)
                 else:
                     await take(tx, Consumer(consumer, "p", "u"), on)
-        except HoldsOther:
+        except (HoldsOther, Raced):
             return 409
-        except Unavailable as error:
-            # The one passing trouble that claims know of themselves; a deadlock would be another.
-            return 409 if "is being written by another transaction" in str(error) else 503
+        except Unavailable:  # a deadlock
+            return 503
         return 204
 
     async def check(self) -> None:
