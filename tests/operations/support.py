@@ -100,6 +100,13 @@ async def until(db: Database, identity: str, holds: Callable[[Row], bool], secon
     return row
 
 
+async def idle(worker: Worker, seconds: float = 100) -> None:
+    """Until the worker carries out nothing any more: what its operations did last is then written, or never will be."""
+    async with asyncio.timeout(seconds):
+        while worker._tasks:
+            await asyncio.sleep(0.005)
+
+
 async def finished(db: Database, identity: str, seconds: float = 100) -> Row:
     return await until(db, identity, lambda row: row["finished_at"] is not None, seconds)
 

@@ -13,7 +13,7 @@ import pytest
 
 from kilonova.operations import Failed, LostLease, Operation, Passing, Step, begin, store, views
 from kilonova.store import Database, Unavailable
-from tests.operations.support import Noted, Script, Three, Waiting, act, finished, row_of, start, until, working
+from tests.operations.support import Noted, Script, Three, Waiting, act, finished, idle, row_of, start, until, working
 from tests.support import run
 from tests.support.databases import opened
 
@@ -94,10 +94,11 @@ def test_no_more_than_the_slots_run_and_the_rest_follows_at_once(database_url: s
         now -= 1
 
     async def scenario() -> None:
-        async with opened(database_url) as db, working(db, Script(only=only), slots=2, sweep=300):
+        async with opened(database_url) as db:
             begun = [await start(db, One) for _ in range(9)]
-            for identity in begun:
-                await finished(db, identity)
+            async with working(db, Script(only=only), slots=2, sweep=300):
+                for identity in begun:
+                    await finished(db, identity)
         assert most == 2
 
     run(scenario())
@@ -124,7 +125,7 @@ def test_what_is_in_the_background_has_no_slot_while_it_pauses(database_url: str
     run(scenario())
 
 
-def test_a_long_step_keeps_its_lease(database_url: str) -> None:
+def test_a_long_step_keeps_its_lease(database_url: str, renewed_often: float) -> None:
     async def only(op: Operation) -> None:
         """Until it was renewed."""
         until = (await row_of(op.db, op.id))["lease_until"]
@@ -134,20 +135,24 @@ def test_a_long_step_keeps_its_lease(database_url: str) -> None:
     async def scenario() -> None:
         script = Script(only=only)
         async with opened(database_url) as db:
-            async with working(db, script, lease=6), working(db, script, lease=6, sweep=0.05):
+            lease = renewed_often
+            async with working(db, script, lease=lease), working(db, script, lease=lease, sweep=0.05):
                 row = await finished(db, await start(db, One))
         assert (row["state"], row["epoch"], script.log) == ("done", 1, ["only"])
 
     run(scenario())
 
 
-def test_a_dead_workers_operation_is_taken_over_when_the_lease_ends(database_url: str) -> None:
+def test_a_dead_workers_operation_is_taken_over_when_the_lease_ends(
+    database_url: str, let_pass: Callable[[float], None]
+) -> None:
     async def scenario() -> None:
         async with opened(database_url) as db:
             identity = await start(db, Three)
-            leased = await store.lease(db, "dead", 0.4, ["test three"], 10)
+            leased = await store.lease(db, "dead", 200, ["test three"], 10)
             assert [row["id"] for row in leased] == [identity]
-            assert await store.lease(db, "other", 0.4, ["test three"], 10) == []
+            assert await store.lease(db, "other", 200, ["test three"], 10) == []
+            let_pass(200)
             async with working(db, Script(), sweep=0.05):
                 row = await finished(db, identity)
             assert (row["state"], row["epoch"]) == ("done", 2)
@@ -194,16 +199,15 @@ def test_whoever_lost_the_lease_changes_nothing(database_url: str, case: str) ->
             if stolen_in == "transaction":
                 # The theft is part of the very transaction that then may not commit.
                 await until(db, identity, lambda row: script.count("one") >= 1)
-                await asyncio.sleep(0.05)
+                await idle(worker)
                 row = await row_of(db, identity)
                 assert (row["step"], row["results"], row["epoch"]) == ("one", "{}", 1)
                 return
             taken = await until(db, identity, lambda row: row["lease_owner"] == "thief")
             steps = await db.fetch_value("SELECT COUNT(*) AS n FROM operation_steps")
-            await asyncio.sleep(0.1)
+            await idle(worker)
             assert await row_of(db, identity) == taken
             assert await db.fetch_value("SELECT COUNT(*) AS n FROM operation_steps") == steps
-            assert not worker._tasks
 
     run(scenario())
 
@@ -220,13 +224,14 @@ def test_a_report_without_the_lease_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with opened(database_url) as db, working(db, script):
             identity = await start(db, Three)
-            row = await until(db, identity, lambda row: "refused" in script.log)
+            await until(db, identity, lambda row: "refused" in script.log)
+            row = await row_of(db, identity)
             assert (row["progress"], row["step"]) == (None, "two")
 
     run(scenario())
 
 
-def test_a_step_is_stopped_when_the_renewal_finds_the_lease_gone(database_url: str) -> None:
+def test_a_step_is_stopped_when_the_renewal_finds_the_lease_gone(database_url: str, renewed_often: float) -> None:
     async def two(op: Operation) -> None:
         await steal(op.db, op.id)
         try:
@@ -237,9 +242,10 @@ def test_a_step_is_stopped_when_the_renewal_finds_the_lease_gone(database_url: s
     script = Script(two=two)
 
     async def scenario() -> None:
-        async with opened(database_url) as db, working(db, script, lease=0.3):
+        async with opened(database_url) as db, working(db, script, lease=renewed_often):
             identity = await start(db, Three)
-            row = await until(db, identity, lambda row: "stopped" in script.log)
+            await until(db, identity, lambda row: "stopped" in script.log)
+            row = await row_of(db, identity)
             assert (row["lease_owner"], row["step"]) == ("thief", "two")
 
     run(scenario())
@@ -382,11 +388,16 @@ def test_an_unknown_kind_is_left_alone_and_shown(database_url: str) -> None:
 
 def test_a_stopping_worker_lets_the_step_end_and_another_goes_on_at_once(database_url: str) -> None:
     async def scenario() -> None:
-        script = Script(two=lambda op: asyncio.sleep(0.2))
+        async def two(op: Operation) -> None:
+            while not worker.stopping:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+
+        script = Script(two=two)
         async with opened(database_url) as db, working(db, script, sweep=300) as worker:
             identity = await start(db, Three)
             await until(db, identity, lambda row: "two" in script.log)
-            await worker.stop(grace=5)
+            await worker.stop(grace=60)
             row = await row_of(db, identity)
             assert (row["state"], row["step"], row["lease_until"]) == ("queued", "three", 0)
             async with working(db, script, sweep=300):

@@ -28,6 +28,7 @@ class Host:
         self.epochs: dict[str, int] = {}
         self.asked = asyncio.Event()
         self.answer = asyncio.Event()
+        self.answered = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -43,6 +44,9 @@ class Host:
                     self.asked.set()
                     await self.answer.wait()
             writer.write(json.dumps(answer).encode() + b"\n")
+            if self.answer.is_set():
+                await writer.drain()
+                self.answered.set()
         writer.close()
 
 
@@ -71,6 +75,8 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
                 await host.asked.wait()
             assert (await row_of(db, identity))["lease_owner"] == "one"
             one.send_signal(how)
+            async with db.transaction() as tx:
+                await tx.execute("UPDATE operations SET lease_until = 0")
             async with process(postgresql_url, path, "two"):
                 row = await finished(db, identity)
                 assert (row["state"], row["epoch"]) == ("done", 2)
@@ -78,6 +84,7 @@ def test_another_worker_goes_on_and_the_first_can_do_no_harm(
                 assert host.done == [("one", "a"), ("two", "a"), ("two", "b"), ("two", "c")]
                 if how is signal.SIGSTOP:
                     host.answer.set()
+                    await host.answered.wait()
                     one.send_signal(signal.SIGCONT)
                     await _refused(host)
                     await asyncio.sleep(0.3)

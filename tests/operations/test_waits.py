@@ -11,7 +11,7 @@ import pytest
 from kilonova import clock
 from kilonova.operations import Failed, GoBack, Operation, Passing, Step, Wait, events, post_event, store
 from kilonova.store import Database
-from tests.operations.support import Noted, Script, Waiting, act, finished, row_of, start, until, working
+from tests.operations.support import Noted, Script, Waiting, act, finished, idle, row_of, start, until, working
 from tests.support import run
 from tests.support.databases import opened
 
@@ -37,8 +37,7 @@ def test_an_event_ends_the_wait_at_once(database_url: str) -> None:
             identity = await start(db, Waiting, server_id="s")
             row = await until(db, identity, is_waiting)
             assert (row["lease_owner"], row["lease_until"], row["step"]) == (None, 0, "hear")
-            await asyncio.sleep(0.02)
-            assert not worker._tasks
+            await idle(worker)
             assert await post(db, "answer:s", {"status": "completed"})
             row = await finished(db, identity)
             assert orjson.loads(row["results"]) == {"hear": {"status": "completed"}}
