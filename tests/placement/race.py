@@ -62,11 +62,14 @@ async def give_back(db: Database, attempt: dict[str, Any]) -> None:
 async def main(job: dict[str, Any]) -> None:
     db = await open_database(job.pop("url"))
     try:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
         attempts = await race(db, **job)
     finally:
         await db.close()
-    sys.stdout.buffer.write(orjson.dumps(attempts))
+    print(orjson.dumps(attempts).decode())
 
 
 if __name__ == "__main__":
-    asyncio.run(main(orjson.loads(sys.stdin.buffer.read())))
+    # A line says what to do, and another one when to begin.
+    asyncio.run(main(orjson.loads(sys.stdin.readline())))

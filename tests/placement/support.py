@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kilonova import ids
@@ -31,6 +32,14 @@ async def everything(reader: Reader) -> dict[str, Any]:
         rows = await reader.fetch(f"SELECT * FROM {table}")
         found[table] = sorted(rows, key=lambda row: tuple(map(str, row.values())))
     return found
+
+
+async def wait_for_waiting(db: Database, number: int = 1) -> None:
+    """Until so many transactions of this database, which is PostgreSQL's, wait for a lock."""
+    sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(60):
+        while await db.fetch_value(sql) < number:
+            await asyncio.sleep(0.01)
 
 
 async def marks(reader: Reader, uuid: str) -> tuple[int, int, int]:

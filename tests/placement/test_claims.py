@@ -19,7 +19,7 @@ from kilonova.placement import (
     usages,
 )
 from kilonova.store import Database
-from tests.placement.support import consumer, everything, marks, provider, write
+from tests.placement.support import consumer, everything, marks, provider, wait_for_waiting, write
 from tests.support import run
 from tests.support.databases import opened
 
@@ -220,8 +220,7 @@ def test_one_busy_provider_of_several_is_enough_to_be_busy(postgresql_url):
                 assert await claim(tx, consumer(), {ids["pool"]: {"DISK_GB": 1}})
                 assert await asyncio.create_task(attempt(wait=False)) is Outcome.BUSY
                 waiting = asyncio.create_task(attempt(wait=True))
-                await asyncio.wait([waiting], timeout=0.1)
-                assert not waiting.done()
+                await wait_for_waiting(db)
             assert await waiting is Outcome.CLAIMED
 
     run(scenario())

@@ -17,20 +17,12 @@ from kilonova.placement.replacing import Wanted
 from kilonova.store import Database, Transaction
 from tests.placement.race import persist
 from tests.placement.rest.support import placement
-from tests.placement.support import consumer, marks, provider, write
+from tests.placement.support import consumer, marks, provider, wait_for_waiting, write
 from tests.placement.test_trees import AGGREGATE, amount, flat, numa
 from tests.support import run
 from tests.support.databases import opened
 
 NOBODY = {"project_id": "p", "user_id": "u"}
-
-
-async def wait_for_waiting(db: Database, number: int = 1) -> None:
-    """Until so many transactions of this database wait for a lock."""
-    sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(60):
-        while await db.fetch_value(sql) < number:
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

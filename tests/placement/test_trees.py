@@ -462,7 +462,7 @@ def test_uuids_are_the_same_on_every_start():
 def test_claims_during_a_change_of_shape_are_neither_lost_nor_doubled(postgresql_url):
     """Boots and deletes of other processes run while the host registers in its new shape."""
 
-    async def busy(db: Database, number: int, stop: asyncio.Event) -> list[str]:
+    async def busy(db: Database, number: int, stop: asyncio.Event, some: asyncio.Event) -> list[str]:
         kept: list[str] = []
         for turn in itertools.count():
             if stop.is_set():
@@ -473,21 +473,24 @@ def test_claims_during_a_change_of_shape_are_neither_lost_nor_doubled(postgresql
                 done = await claim(tx, user, {uuids[(number + turn) % len(uuids)]: {"VCPU": 1}})
             if done and turn % 4 == 0 and len(kept) < 3:
                 kept.append(user.uuid)
+                some.set()
             elif done:
                 await persist(lambda user=user: give_back(db, {"consumer": user.uuid}))
         return kept
 
-    async def reshape(db: Database, stop: asyncio.Event) -> None:
-        for turn in range(12):
+    async def reshape(db: Database, stop: asyncio.Event, some: asyncio.Event) -> None:
+        turn = 0
+        while turn < 12 or not some.is_set():
             await write(db, numa() if turn % 2 == 0 else flat())
             await asyncio.sleep(0.02)
+            turn += 1
         stop.set()
 
     async def scenario():
         async with opened(postgresql_url) as db, opened(postgresql_url) as other:
             await write(db, flat())
-            stop = asyncio.Event()
-            *kept, _ = await asyncio.gather(*(busy(other, n, stop) for n in range(4)), reshape(db, stop))
+            stop, some = asyncio.Event(), asyncio.Event()
+            *kept, _ = await asyncio.gather(*(busy(other, n, stop, some) for n in range(4)), reshape(db, stop, some))
             mine = sorted(user for users in kept for user in users)
             assert mine
             assert sorted(user for user, _ in await held(db)) == mine

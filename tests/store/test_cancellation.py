@@ -122,15 +122,14 @@ class Changed(Exception):
     """Raised by a body that wants its transaction undone."""
 
 
-async def pair(db: Database, ident: str, chance: random.Random) -> None:
+async def pair(db: Database, ident: str, pause: float | None, fails: bool) -> None:
     """Two rows or none, with a pause somewhere or nowhere."""
-    pause = chance.choice([None, None, None, 0, 0.001])
     async with db.transaction() as tx:
         await tx.execute("INSERT INTO things (id) VALUES ($1)", f"{ident} left")
         if pause is not None:
             await asyncio.sleep(pause)
         await tx.execute("INSERT INTO things (id) VALUES ($1)", f"{ident} right")
-        if chance.random() < 0.1:
+        if fails:
             raise Changed
 
 
@@ -141,7 +140,10 @@ async def storm(url: str, seed: int, rounds: int, size: int) -> None:
     async with things(url) as db:
         for number in range(rounds):
             names = [f"{number}.{place}" for place in range(size)]
-            tasks = {name: asyncio.create_task(pair(db, name, chance)) for name in names}
+            tasks = {}
+            for name in names:
+                pause = chance.choice([None, None, None, 0, 0.001])
+                tasks[name] = asyncio.create_task(pair(db, name, pause, chance.random() < 0.1))
             for name in chance.sample(names, size // 2):
                 await asyncio.sleep(chance.choice([0, 0, 0, 0.0005, 0.002]))
                 tasks[name].cancel()
