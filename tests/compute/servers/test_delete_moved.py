@@ -118,6 +118,7 @@ def test_under_way(
                     while not any(rule.fired for rule in sim.all()):
                         await asyncio.sleep(0.01)
                 assert (await c.show(server_id))["OS-EXT-STS:task_state"] == task
+                sim.add_failure("*", "destroy", "hang", None, None)  # so that it is not gone before anybody looks
                 assert (await c.delete(f"/servers/{server_id}")).status == 204
                 assert (await c.show(server_id))["OS-EXT-STS:task_state"] == "deleting"
                 sim.clear()
