@@ -99,9 +99,9 @@ class Whole(Cloud):
         return [(host, guest) for host, guest in await self.everything() if guest.slot]
 
     async def everything(self) -> list[tuple[str, GuestState]]:
-        """Guests and slots, each with its host."""
+        """Guests and slots, each with its host, in the order of the hosts' names."""
         found: list[tuple[str, GuestState]] = []
-        for host, guests in (await list_all_guests(self.hosts, self.hosts.names)).items():
+        for host, guests in sorted((await list_all_guests(self.hosts, self.hosts.names)).items()):
             assert isinstance(guests, list), guests
             found += [(host, guest) for guest in guests]
         return found

@@ -29,7 +29,7 @@ from kilonova.operations.table import Operation, Step
 from kilonova.operations.worker import Worker
 from kilonova.store import Database, Row, Transaction, open_database, upgrade
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 POINTS = ("before", "after")
 INJECTED = "injected by a test"
 

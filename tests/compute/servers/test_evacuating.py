@@ -122,8 +122,9 @@ def test_what_is_seen_meanwhile(database_url: str) -> None:
                 await act(c, server["id"], "evacuate", {}, as_="admin", version="2.95")
                 shown = await until(c, server["id"], OS_EXT_STS__task_state="rebuilding")
                 assert (shown["status"], shown["OS-EXT-STS:vm_state"]) == ("REBUILD", "active")
-                while (await migration(c, server["id"]))["status"] != "pre-migrating":
-                    await asyncio.sleep(0.01)
+                async with asyncio.timeout(PATIENCE):
+                    while (await migration(c, server["id"]))["status"] != "pre-migrating":
+                        await asyncio.sleep(0.01)
                 code, message = await refused(c, server["id"], "evacuate", {})
                 assert (code, "task_state rebuilding" in message) == (409, True)
                 sim.clear()

@@ -10,7 +10,7 @@ import pytest
 from kilonova.operations import views as operations
 from tests.compute.servers.support import rules
 from tests.support import run
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 
 async def read_across_the_end(
@@ -24,8 +24,9 @@ async def read_across_the_end(
 
         async def late(reader: Any, server_ids: Any) -> Any:
             sim.clear()
-            while await c.db.fetch("SELECT 1 FROM operations WHERE finished_at IS NULL"):
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(PATIENCE):
+                while await c.db.fetch("SELECT 1 FROM operations WHERE finished_at IS NULL"):
+                    await asyncio.sleep(0.01)
             return await running_of(reader, server_ids)
 
         with monkeypatch.context() as patch:

@@ -63,7 +63,7 @@ def test_a_server_gets_a_new_disk_of_another_image(database_url: str) -> None:
             image_id = await make_image(c, os_distro="plan9")
             server = await c.active(name="web", metadata={"a": "b"}, user_data=DATA)
             server_id, (_, disk) = server["id"], await machine(c)
-            shares = await c.db.fetch("SELECT * FROM allocations")
+            shares = await c.db.fetch("SELECT * FROM allocations ORDER BY 1, 2, 3")
             with rules(c) as sim:
                 sim.add_failure(server[HOST], "spawn", "hang", 1, None)
             answer = await act(c, server_id, "rebuild", {"imageRef": image_id}, version="2.98")
@@ -87,7 +87,7 @@ def test_a_server_gets_a_new_disk_of_another_image(database_url: str) -> None:
             built = guest_on(c, server[HOST], server_id)
             assert built.image is not None
             assert (built.image.id, built.image.properties["os_distro"]) == (image_id, "plan9")
-            assert await c.db.fetch("SELECT * FROM allocations") == shares
+            assert await c.db.fetch("SELECT * FROM allocations ORDER BY 1, 2, 3") == shares
             action = await newest_action(c, server_id, as_="member")
             assert (action["action"], action["message"]) == ("rebuild", None)
 

@@ -13,7 +13,7 @@ from kilonova.scheduler import Scheduler, SchedulerConfig
 from tests.compute.servers.support import make_flavor, rules
 from tests.support import run
 from tests.support.cloud import DEMO, fault
-from tests.support.whole import Whole, whole
+from tests.support.whole import PATIENCE, Whole, whole
 
 MANY: dict[str, Any] = {
     "quota__instances": -1,
@@ -58,9 +58,10 @@ async def placed(c: Whole, group_id: str) -> Counter[str]:
 async def spawning(c: Whole, group_id: str) -> None:
     """Until every server of the group has gone to its host, none being built yet."""
     members = (await c.get(f"/os-server-groups/{group_id}", version="2.64")).json()["server_group"]["members"]
-    for server_id in members:
-        while (await c.show(server_id))["OS-EXT-STS:task_state"] != "spawning":
-            await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE):
+        for server_id in members:
+            while (await c.show(server_id))["OS-EXT-STS:task_state"] != "spawning":
+                await asyncio.sleep(0.01)
 
 
 class TestMembers:
@@ -312,7 +313,7 @@ class TestPolicies:
             async with whole(database_url, hosts=3, **MANY) as c:
                 # Enough for a wish to outweigh the load of the hosts.
                 config = SchedulerConfig(weights={"soft_affinity": 10.0, "soft_anti_affinity": 10.0})
-                c.services.scheduler = Scheduler(c.db, config)
+                c.services.scheduler = Scheduler(c.db, config, down_time=c.services.config.hosts.down_seconds)
                 apart, together = await group(c, "soft-anti-affinity"), await group(c, "soft-affinity")
                 for _ in range(3):
                     assert (await settled(c, {"group": apart}))["status"] == "ACTIVE"
