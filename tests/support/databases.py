@@ -37,10 +37,14 @@ CREATE SCHEMA support;
 CREATE TABLE support.kept AS SELECT tablename FROM pg_tables WHERE schemaname = 'public';
 """
 
+# Those of processes that were killed may still be about to commit.
+OTHERS = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
 EMPTY = """
 SET session_replication_role = replica;  -- rows may go in any order
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid();
 DO $$
 DECLARE
     name text;
@@ -235,7 +239,7 @@ class PostgresServer:
             self._database = self.create()
             self.run(tables_and_indexes("postgresql") + KEEP, self._database)
         else:
-            self.run(EMPTY, self._database)
+            asyncio.run(self._empty(self._database))
         return self._database
 
     def create(self) -> str:
@@ -251,11 +255,22 @@ class PostgresServer:
         asyncio.run(self._run(sql, name))
 
     async def _run(self, sql: str, name: str) -> None:
+        async with self._connected(name) as connection:
+            await connection.execute(sql)
+
+    async def _empty(self, name: str) -> None:
+        async with self._connected(name) as connection, asyncio.timeout(60):
+            while await connection.fetchval(OTHERS):
+                await asyncio.sleep(0.002)
+            await connection.execute(EMPTY)
+
+    @asynccontextmanager
+    async def _connected(self, name: str) -> AsyncIterator[Any]:
         import asyncpg
 
         connection = await asyncpg.connect(self.url(name))
         try:
-            await connection.execute(sql)
+            yield connection
         finally:
             await connection.close()
 
