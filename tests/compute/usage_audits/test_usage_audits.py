@@ -78,12 +78,15 @@ def test_a_month_is_counted_by_host(database_url: str) -> None:
 
 
 @proves("GET /os-instance_usage_audit_log")
-def test_the_last_month(sqlite_url: str) -> None:
+def test_the_last_month(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: moment)
+
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             fresh = await audit(c)
             assert (fresh["hosts_not_run"], fresh["log"]) == (["host1"], {})
-            now = datetime.fromtimestamp(clock.now(), UTC)
+            now = datetime.fromtimestamp(moment, UTC)
             assert fresh["period_ending"] == f"{now.year}-{now.month:02d}-01 00:00:00"
             await came(c, "host1", "2020-01-01")
             assert (await audit(c))["num_hosts_done"] == 1
