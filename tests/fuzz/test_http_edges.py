@@ -405,13 +405,13 @@ def test_many_at_once() -> None:
 
 def test_a_remote_that_is_not_there() -> None:
     async def scenario() -> Response:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            caller = Remote(f"http://127.0.0.1:{free.getsockname()[1]}")
-        try:
-            return await caller.request("GET", "/")
-        finally:
-            await caller.close()
+        with socket.socket() as mute:  # it does not listen, and nobody else can at its port
+            mute.bind(("127.0.0.1", 0))
+            caller = Remote(f"http://127.0.0.1:{mute.getsockname()[1]}")
+            try:
+                return await caller.request("GET", "/")
+            finally:
+                await caller.close()
 
     with pytest.raises(Unreachable):
         run(scenario())

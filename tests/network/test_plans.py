@@ -342,9 +342,13 @@ def test_hosts_are_told_when_something_changes_for_them(database_url: str) -> No
     async def scenario() -> None:
         async with net(database_url) as cloud:
             hosts = _Hosts()
-            pusher = asyncio.create_task(Pusher(cloud.services.db, hosts).run())
+            telling = Pusher(cloud.services.db, hosts)
+            pusher = asyncio.create_task(telling.run())
             network, _ = await cloud.network_with_subnet()
-            await asyncio.sleep(0.1)
+            # If it looked for hosts only after they joined, it would hear of them twice, and tell them twice.
+            async with asyncio.timeout(60):
+                while telling._look_for_hosts:
+                    await asyncio.sleep(0.01)
             assert hosts.told == []
             await _hosts(cloud, "one", "two")
             assert {host for host, _ in await hosts.hears(2)} == {"one", "two"}
