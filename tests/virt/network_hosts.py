@@ -141,6 +141,15 @@ class Guest(Space):
         if gateway:
             self.do("ip", "route", "add", "default", "via", gateway)
 
+    def wait_for_link(self) -> None:
+        """Until it has an address of IPv6 of its own to ask from, which nobody else has."""
+
+        def is_ready() -> bool:
+            said = self.do("ip", "-6", "addr", "show", "dev", "eth0")
+            return "inet6 fe80:" in said and "tentative" not in said
+
+        assert soon(is_ready)
+
     def asks(self, path: str, *headers: str) -> str:
         """The whole answer of the metadata service."""
         return self.says("\r\n".join([f"GET {path} HTTP/1.0", *headers, "", ""]).encode())

@@ -149,7 +149,7 @@ def test_addresses_of_ipv6_are_leased(tmp_path: Path) -> None:
         one = with_ports(msgspec.structs.replace(network(), subnets=[subnet]), a)
         host.apply(one)
         guest = host.guest(one, a)
-        assert soon(lambda: "tentative" not in guest.do("ip", "-6", "addr", "show", "dev", "eth0"))
+        guest.wait_for_link()
         assert guest.do(sys.executable, "-c", _SOLICIT, a.mac).strip() == "2001:db8:1::77"
 
 

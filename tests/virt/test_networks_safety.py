@@ -171,6 +171,7 @@ def test_a_guest_gives_no_addresses_to_others(tmp_path: Path) -> None:
             stderr=subprocess.DEVNULL,
         )
         try:
+            assert soon(lambda: ":0043 " in first.do("cat", "/proc/net/udp")), "it listens"
             assert not second.works("busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "2", "-T", "1")
         finally:
             server.kill()
