@@ -252,11 +252,19 @@ def test_from_a_host_that_is_down_servers_are_evacuated(cloud: Cloud, operator: 
 def draining(cloud: Cloud, host: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """A drain under way."""
     command = [KILONOVA, "host", "drain", host, *TO, "--parallel", "3", "--data", str(cloud.data)]
-    with output.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, text=True) as process:
+    with (
+        output.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, text=True, preexec_fn=_interruptible) as process,
+    ):
         try:
             yield process
         finally:
             process.kill()
+
+
+def _interruptible() -> None:
+    """Also where the tests run in the background of a shell, which has them ignore what Ctrl-C sends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def moving(operator: Operator, servers: list[str], least: int) -> None:
@@ -307,7 +315,7 @@ def test_a_cloud_that_is_restarted_meanwhile_is_waited_for(tmp_path: Path) -> No
             own.start()  # at another port
             with rules(own) as sim:
                 sim.clear()
-            told, _ = process.communicate(timeout=SECONDS)
+            told, _ = process.communicate(timeout=300)
         assert process.returncode == 0, told
         assert "sim-001 is empty" in told
         assert all(operator.show(one)[HOST] != "sim-001" for one in servers)

@@ -43,6 +43,7 @@ def test_the_doctor_finds_a_lost_guest(tmp_path: Path) -> None:
         cloud.client().wait(identity, status="ACTIVE")
         time.sleep(1.1)  # what has just ended is not yet looked at
         connection = apsw.Connection(str(cloud.data / "sim.db"))
+        connection.set_busy_timeout(60_000)
         connection.execute("DELETE FROM guests")
         connection.close()
         table = kilonova("doctor", "--data", str(cloud.data))

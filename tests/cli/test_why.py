@@ -11,6 +11,7 @@ import re
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,10 @@ def test_the_id_will_do_and_the_deed_outlives_the_server(cloud: Cloud) -> None:
     member.wait(identity, status="ACTIVE")
     assert told(cloud, "why", identity).startswith(f"short-lived ({identity}) is ACTIVE")
     assert member.delete("compute", f"/servers/{identity}").status == 204
+    until = time.monotonic() + 60
     while member.get("compute", f"/servers/{identity}").status != 404:
-        pass
+        assert time.monotonic() < until
+        time.sleep(0.02)
     assert told(cloud, "why", identity, "--all").startswith(f"server ({identity}) is DELETED")
 
 
@@ -154,6 +157,8 @@ def test_several_servers_of_a_name(cloud: Cloud) -> None:
     assert refused.returncode == 1
     assert "2 servers are called 'twin'" in refused.stderr
     assert all(identity in refused.stderr for identity in ids)
+    for identity in ids:  # how many more fit is asked by others, twice
+        cloud.client("kilonova-demo").wait(identity, status="ACTIVE")
 
 
 def test_no_cloud_is_running(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def kilonova(*arguments: str, environ: Mapping[str, str] | None = None) -> subpr
         text=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(environ or {})},
-        timeout=120,
+        timeout=600,  # some build an image
         check=False,
     )
 
