@@ -16,7 +16,7 @@ from tests.support.process import Client, Cloud, kilonova
 
 OPERATIONS = 200
 KILLS = 8
-WORK_SECONDS, SETTLE_SECONDS = 120.0, 90.0
+WORK_SECONDS, SETTLE_SECONDS = 300.0, 200.0
 UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
 QUICK = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2", "KILONOVA_OPERATIONS__SWEEP_SECONDS": "0.5"}
 SLOW_HOSTS = {"KILONOVA_SIM__LATENCY__SPAWN": "0.03", "KILONOVA_SIM__LATENCY__DESTROY": "0.02"}
@@ -117,6 +117,7 @@ def test_nothing_is_lost(tmp_path: Path, empty_url: str) -> None:
             while users.acknowledged < OPERATIONS or not done.is_set():
                 users.act()
                 assert time.monotonic() < until, f"only {users.acknowledged} requests were acknowledged"
+                assert killer.is_alive() or done.is_set(), "it does not start again"
         finally:
             stop.set()
             killer.join()

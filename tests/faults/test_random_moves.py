@@ -37,7 +37,7 @@ ENVIRON = {
 AT_FIRST = {"KILONOVA_HOSTS__DOWN_SECONDS": "60"}
 # In the end nothing shall happen by itself while everything is compared.
 AT_REST = {"KILONOVA_COMPUTE__RESIZE_CONFIRM_SECONDS": "0", "KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "-1"}
-SETTLE_SECONDS = 120.0
+SETTLE_SECONDS = 180.0
 SHAPE = """
 [[shape]]
 name = "two-cells"

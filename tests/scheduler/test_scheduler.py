@@ -18,6 +18,8 @@ from tests.support import run
 from tests.support.databases import opened
 
 BOOT = Request(resources=TINY)
+# What is proposed stays so for longer than any test takes, however slow the machine.
+FORESEEN = SchedulerConfig(foresight=600.0)
 
 
 def server(number: int) -> Consumer:
@@ -28,7 +30,7 @@ def test_boots_side_by_side_go_to_different_hosts(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
             await add_hosts(db, *(described(f"h{n}") for n in range(16)))
-            scheduler = Scheduler(db)
+            scheduler = Scheduler(db, FORESEEN)
             plans = [await scheduler.plan(BOOT) for _ in range(16)]  # nobody has claimed yet
             assert len({plan.candidates[0].host for plan in plans}) == 16
 
@@ -39,7 +41,7 @@ def test_places_spread_evenly(database):
     async def scenario():
         async with database() as db:
             await add_hosts(db, *(described(f"h{n}") for n in range(8)))
-            scheduler = Scheduler(db)
+            scheduler = Scheduler(db, FORESEEN)
             taken = await asyncio.gather(*(place(scheduler, db, BOOT, server(n)) for n in range(32)))
             assert set(Counter(candidate.host for candidate in taken).values()) == {4}
 
