@@ -200,6 +200,7 @@ async def unlinked(db: Database, sql: str) -> None:
 
         path = (await db.fetch_one("SELECT file FROM pragma_database_list"))["file"]  # type: ignore[index]
         connection = apsw.Connection(path)
+        connection.set_busy_timeout(60_000)
         connection.execute(sql)
         connection.close()
 
@@ -292,7 +293,10 @@ def test_building_without_an_operation(database: Opener) -> None:
     assert findings(database, prepare) == [("transient state without operation", OTHER)]
 
 
-def test_what_is_under_way_or_has_just_ended_is_left_alone(database: Opener) -> None:
+def test_what_is_under_way_or_has_just_ended_is_left_alone(database: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)
+
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_server(db, vm_state=BUILDING)
@@ -301,6 +305,18 @@ def test_what_is_under_way_or_has_just_ended_is_left_alone(database: Opener) -> 
         await add_operation(db, id="operation-2", server_id=OTHER, kind="delete", finished_at=clock.now())
 
     assert findings(database, prepare, guest(identity=OTHER)) == []
+
+
+def test_what_has_ended_since_the_first_host_was_asked_is_left_alone(database: Opener) -> None:
+    async def look() -> list[list[Finding]]:
+        async with database() as db:
+            await sound(db)
+            await add_operation(db, finished_at=clock.now() - 100)
+            return [await examine(db, [], since=since) for since in (None, clock.now() - 1000)]
+
+    late, in_time = run(look())
+    assert [found.kind for found in late] == ["guest missing"]
+    assert in_time == []
 
 
 @pytest.mark.parametrize(

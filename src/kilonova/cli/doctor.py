@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
 
 
 async def _examine(config: Config, with_guests: bool) -> list[Finding]:
-    from kilonova import store
+    from kilonova import clock, store
     from kilonova.doctor import Unasked, examine
     from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
 
@@ -59,17 +60,18 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
         raise options.Failure(f"--database: {error}") from None
     sim = SimStore(guests) if with_guests and guests.is_file() else None
     try:
+        since = clock.now()  # agents may take their time, in which what they said becomes old
         found = None if sim is None else sim.all_guests()
         unasked: set[str] = set()
         if with_guests:
             more, unasked = await _ask_agents(config, db, set() if sim is None else set(sim.hosts()))
             found = [*(found or []), *more] if found is not None or more else None
+        compare = partial(examine, db, found, unasked=unasked, since=since, down_seconds=config.hosts.down_seconds)
         try:
-            look = _volumes(config, db)
-            return await examine(db, found, look, unasked=unasked, down_seconds=config.hosts.down_seconds)
+            return await compare(look=_volumes(config, db))
         except Unasked as error:
             click.echo(f"Volumes are not compared: {error}", err=True)
-            return await examine(db, found, unasked=unasked, down_seconds=config.hosts.down_seconds)
+            return await compare()
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:
@@ -107,8 +109,6 @@ async def _ask_agents(config: Config, db: Database, own: set[str]) -> tuple[list
 
 def _volumes(config: Config, db: Database) -> Look:
     """How the volume service is asked. One that is elsewhere takes a token of this cloud, which must run for that."""
-    from functools import partial
-
     from kilonova.doctor.volumes import built_in, elsewhere
 
     if not config.volume.url:

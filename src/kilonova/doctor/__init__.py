@@ -22,14 +22,15 @@ async def examine(
     look: Look | None = None,
     *,
     unasked: Collection[str] = (),
+    since: float | None = None,
     down_seconds: float = DOWN_TIME,
 ) -> list[Finding]:
     """`guests` is every guest on every host, but for hosts that are `unasked`, and `look` asks the volume service;
-    without, they are not compared.
+    without, they are not compared. `since` is when the first host was asked, if that was before now.
 
     Raises Unasked if the volume service cannot be asked.
     """
-    facts = await gather(db, guests, look, down_seconds, unasked)
+    facts = await gather(db, guests, look, down_seconds, unasked, since)
     return [
         *await operations.findings(db, facts),
         *shares.findings(facts),

@@ -87,7 +87,12 @@ class Facts(msgspec.Struct):
 
 
 async def gather(
-    db: Reader, guests: Guests | None, look: Look | None, down_seconds: float, unasked: Collection[str] = ()
+    db: Reader,
+    guests: Guests | None,
+    look: Look | None,
+    down_seconds: float,
+    unasked: Collection[str] = (),
+    since: float | None = None,
 ) -> Facts:
     began = clock.now()
     servers = await db.fetch(_SERVERS)
@@ -104,7 +109,7 @@ async def gather(
     found = None if guests is None else list(guests)
     services = await db.fetch("SELECT * FROM services WHERE program = $1", COMPUTE)
     # Last, so that whatever moved while the rest was read counts as busy.
-    recent = await db.fetch(_RECENT, began - 1.0)
+    recent = await db.fetch(_RECENT, (began if since is None else since) - 1.0)
     return Facts(
         servers={row["id"]: row for row in servers},
         allocations=allocations,
