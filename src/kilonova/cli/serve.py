@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 4.5
+# How finely that is counted: of a time in which the whole process stood still, as on a machine that is suspended, only
+# so much counts.
+_TICK = 0.25
 
 
 def serve(config: Config, roles: Roles) -> None:
@@ -89,9 +93,7 @@ def stop_event() -> asyncio.Event:
 
     def asked() -> None:
         stop.set()
-        last = threading.Timer(STOP_SECONDS, _end_now)
-        last.daemon = True
-        last.start()
+        threading.Thread(target=_end_late, daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
@@ -101,8 +103,10 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-def _end_now() -> None:
+def _end_late() -> None:
     """Whatever holds up the stop loses: all that was promised is in the database. The log says where it stood."""
+    for _ in range(round(STOP_SECONDS / _TICK)):
+        time.sleep(_TICK)
     log.critical("did not stop within %s s", STOP_SECONDS)
     with contextlib.suppress(OSError, ValueError):
         for handler in logging.getLogger().handlers:
