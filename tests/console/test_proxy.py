@@ -13,8 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from kilonova.console import proxy
 from kilonova.hosts.messages import Display
 from tests.compute.servers.support import act
-from tests.console.support import GREETING, link, screen, screens, served, socket_of
+from tests.console.support import GREETING, Screen, link, screen, screens, served, socket_of
 from tests.support import run
+from tests.support.ports import free_port
 from tests.support.whole import PATIENCE
 
 BINARY: dict[str, Any] = {"subprotocols": ["binary"], "compression": None, "proxy": None, "open_timeout": 60}
@@ -32,6 +33,12 @@ async def ended(socket: ClientConnection) -> None:
         with pytest.raises(ConnectionClosed):
             while True:
                 await socket.recv()
+
+
+async def unwatched(seen: Screen) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while seen.watching:
+            await asyncio.sleep(0.01)
 
 
 def test_bytes_go_to_and_fro(database_url: str) -> None:
@@ -54,9 +61,7 @@ def test_bytes_go_to_and_fro(database_url: str) -> None:
                     await sending
                 assert came == large
                 assert seen.watching == 1
-            async with asyncio.timeout(PATIENCE):
-                while seen.watching:
-                    await asyncio.sleep(0.01)
+            await unwatched(seen)
             # A link is good for as long as it lasts, so that a page may be loaded again.
             async with connect(socket_of(url), proxy=None, open_timeout=60) as again:
                 assert (await again.recv(), again.subprotocol) == (GREETING, None)
@@ -96,7 +101,7 @@ def test_a_console_ends_with_its_server(sqlite_url: str) -> None:
             await act(c, second, "os-stop")
             await c.settled(second)
             assert await refused(url) == 403
-            assert seen.watching == 0
+            await unwatched(seen)
 
     run(scenario())
 
@@ -105,10 +110,7 @@ def test_a_screen_that_is_not_there(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with served(sqlite_url) as (c, base):
             server_id = (await c.active())["id"]
-            server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            server.close()
-            with screens(vnc=Display(host="127.0.0.1", port=port)):
+            with screens(vnc=Display(host="127.0.0.1", port=free_port())):
                 assert await refused(socket_of(await link(c, server_id, base))) == 403
 
     run(scenario())

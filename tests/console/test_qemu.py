@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from kilonova.hosts.messages import Display
 from tests.console.support import GREETING, link, screens, served, socket_of
 from tests.support import run
+from tests.support.ports import free_port
 from tests.support.whole import PATIENCE
 
 QEMU = "qemu-system-x86_64"
@@ -37,9 +37,7 @@ def qemu() -> str:
 @asynccontextmanager
 async def machine(qemu: str) -> AsyncIterator[Display]:
     """One without disks, standing still: its screen is there all the same."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = ["-nodefaults", "-machine", "pc,accel=tcg", "-m", "16", "-vga", "std", "-S"]
     shown = ["-display", "none", "-vnc", f"127.0.0.1:{port - FIRST_PORT}"]
     process = await asyncio.create_subprocess_exec(qemu, *arguments, *shown)

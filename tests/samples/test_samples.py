@@ -242,6 +242,7 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
             await furnish(c)
             found = await c.db.fetch_one(
                 "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
+                " WHERE h.host = 'host1'"
             )
             assert found is not None
             migration = await c.db.fetch_value("SELECT operation_id FROM moves ORDER BY id DESC LIMIT 1")
