@@ -17,7 +17,7 @@ from tests.compute.operations.test_confirm_resize import ResizedServer
 from tests.compute.operations.test_silence import all_done
 from tests.compute.operations.worlds import ServerOperation, World
 from tests.compute.servers.moves import HOST, moved
-from tests.compute.servers.support import guest_on, hypervisors, rules
+from tests.compute.servers.support import guest_on, hypervisors, rules, silent_from
 from tests.compute.servers.test_resizing import confirm, resized
 from tests.support import run
 from tests.support.whole import Whole, whole, working
@@ -132,12 +132,12 @@ def test_workers_that_die_after_something_was_left_do_not_make_it_stale(sqlite_u
         world.config.operations.host_seconds = 0.1
         host = await db.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
         with rules(world.cloud) as sim:
-            for step in ("unpark", "describe"):
-                sim.add_failure(host, step, "unreachable", None, None)
+            asked = sim.add_failure(host, "unpark", "unreachable", None, None)
             faults = Injection(tests.operation.kind, [Fault("fail", "forward", "before", frozenset({last})), *kills])
             async with db.transaction() as tx:
                 identity = await tests.begin(tx, world)
-            row = await tests._work(db, world, identity, faults)
+            async with silent_from(sim, host, asked):
+                row = await tests._work(db, world, identity, faults)
             assert row["state"] == "failed"
             assert (await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL")) == [
                 {"kind": "restore guest"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,27 @@ def rules(c: Whole) -> Iterator[Rules]:
     """What shall go wrong on the simulated hosts, as `kilonova sim` writes it."""
     with hypervisors(c) as store:
         yield Rules(store)
+
+
+@asynccontextmanager
+async def silent_from(sim: Rules, host: str, *numbers: int) -> AsyncIterator[None]:
+    """The host answers no question any more once one of these rules has struck it.
+
+    Not before: who is told that a host is not there gives up soon whatever it does, and what it does may take its time.
+    """
+
+    async def fall() -> None:
+        while not any(rule.fired and rule.id in numbers for rule in sim.all()):
+            await asyncio.sleep(0.005)
+        sim.add_failure(host, "describe", "unreachable", None, None)
+
+    falls = asyncio.create_task(fall())
+    try:
+        yield
+    finally:
+        falls.cancel()
+        with suppress(asyncio.CancelledError):
+            await falls
 
 
 def guest_on(c: Whole, host: str, server_id: str) -> Guest:

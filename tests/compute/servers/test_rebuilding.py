@@ -16,7 +16,7 @@ from tests.compute.operations.test_silence import QUICK, all_done, unfinished
 from tests.compute.placements.test_dry_run import DRY
 from tests.compute.placements.test_dry_run import everything as tables
 from tests.compute.servers.moves import HOST, newest_action, refused
-from tests.compute.servers.support import KEY, act, guest_on, hypervisors, make_flavor, rules, until
+from tests.compute.servers.support import KEY, act, guest_on, hypervisors, make_flavor, rules, silent_from, until
 from tests.support import run
 from tests.support.cloud import fault
 from tests.support.proves import proves
@@ -459,7 +459,7 @@ def test_what_is_yet_to_be_discarded_is_no_finding(sqlite_url: str) -> None:
     run(scenario())
 
 
-SILENT = ("describe", "destroy", "unpark", "power_on")
+SILENT = ("destroy", "unpark", "power_on")
 
 
 @pytest.mark.usefixtures("short_ping")
@@ -470,9 +470,9 @@ def test_a_host_that_falls_silent_has_the_old_disk_when_it_is_back(database_url:
             server = await c.active()
             before = await machine(c)
             with rules(c) as sim:
-                for each in (step, *SILENT):
-                    sim.add_failure(server[HOST], each, "unreachable", None, None)
-                _, shown = await rebuild(c, server["id"], name="new")
+                asked = [sim.add_failure(server[HOST], each, "unreachable", None, None) for each in (step, *SILENT)]
+                async with silent_from(sim, server[HOST], *asked):
+                    _, shown = await rebuild(c, server["id"], name="new")
                 assert (shown["status"], shown["name"]) == ("ACTIVE", "s")
                 assert shown["fault"]["message"].endswith("did not answer for 0.3 s")
                 assert set(await unfinished(c)) == {"restore guest"}
@@ -489,9 +489,9 @@ def test_a_guest_that_is_to_come_back_does_not_replace_a_later_one(database_url:
             server = await c.active()
             old = await machine(c)
             with rules(c) as sim:
-                for each in ("spawn", *SILENT):
-                    sim.add_failure(server[HOST], each, "unreachable", None, None)
-                await rebuild(c, server["id"])
+                asked = [sim.add_failure(server[HOST], each, "unreachable", None, None) for each in ("spawn", *SILENT)]
+                async with silent_from(sim, server[HOST], *asked):
+                    await rebuild(c, server["id"])
                 assert set(await unfinished(c)) == {"restore guest"}
                 # It answers again, but nobody has come to the guest in the slot yet.
                 async with c.db.transaction() as tx:
@@ -514,11 +514,11 @@ def test_a_server_is_deleted_while_it_is_rebuilt(database_url: str, silent: bool
             server = await c.active()
             with rules(c) as sim:
                 sim.add_failure(server[HOST], "spawn", "hang", None, None)
-                for each in ("discard", *SILENT) if silent else ():
-                    sim.add_failure(server[HOST], each, "unreachable", None, None)
                 answer = await act(c, server["id"], "rebuild", {"imageRef": c.image_id})
                 assert answer.status == 202
                 await until(c, server["id"], OS_EXT_STS__task_state="rebuilding")
+                for each in ("describe", "discard", *SILENT) if silent else ():
+                    sim.add_failure(server[HOST], each, "unreachable", None, None)
                 assert (await c.delete(f"/servers/{server['id']}")).status == 204
                 await c.gone(server["id"])
                 sim.clear()

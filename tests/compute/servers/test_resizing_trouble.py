@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from kilonova.compute.operations import leftovers
 from kilonova.hosts.drivers.sim.rules import Rules
 from tests.compute.operations.test_silence import QUICK, all_done, unfinished
 from tests.compute.servers.moves import HOST, disable, everything, force_down, lose, migration, moved, newest_action
-from tests.compute.servers.support import act, rules, until
+from tests.compute.servers.support import act, rules, silent_from, until
 from tests.compute.servers.test_resizing import SMALL, TINY, confirm, disks, resize, resized, revert, shares
 from tests.support import run
 from tests.support.whole import Whole, whole
@@ -30,13 +30,14 @@ def others(c: Whole, host: str) -> list[str]:
     return [name for name in c.hosts.names if name != host]
 
 
-@contextmanager
-def silent(c: Whole, host: str, *steps: str) -> Iterator[Rules]:
-    """The host answers neither these steps nor any question; until the end, when it is back."""
+@asynccontextmanager
+async def silent(c: Whole, host: str, *steps: str, **modes: str) -> AsyncIterator[Rules]:
+    """The host answers none of these steps, and from the first of them on no question; until the end: it is back."""
     with rules(c) as sim:
-        for step in (*steps, "describe"):
-            sim.add_failure(host, step, "unreachable", None, None)
-        yield sim
+        wanted = {**dict.fromkeys(steps, "unreachable"), **modes}
+        numbers = [sim.add_failure(host, step, mode, None, None) for step, mode in wanted.items()]
+        async with silent_from(sim, host, *numbers):
+            yield sim
         sim.clear()
 
 
@@ -160,7 +161,7 @@ def test_a_source_that_falls_silent(database_url: str, step: str, left: list[str
         async with whole(database_url, hosts=2, **QUICK) as c:
             server = await c.active()
             before = await seen(c, server["id"])
-            with silent(c, server[HOST], step, *left):
+            async with silent(c, server[HOST], step, *left):
                 shown = await resize(c, server["id"])
                 assert (shown["status"], shown[HOST]) == ("ACTIVE", server[HOST])
                 assert shown["fault"]["message"].endswith("did not answer for 0.3 s")
@@ -175,7 +176,7 @@ def test_a_source_that_is_silent_when_its_guest_shall_come_back(database_url: st
         async with whole(database_url, hosts=2, **QUICK) as c:
             server = await c.active()
             before = await seen(c, server["id"])
-            with silent(c, server[HOST], "unpark", "power_on") as sim:
+            async with silent(c, server[HOST], "unpark", "power_on") as sim:
                 sim.add_failure("*", "receive", "error", None, None)
                 shown = await resize(c, server["id"])
                 assert shown["status"] == "ACTIVE"
@@ -190,7 +191,7 @@ def test_what_a_silent_source_keeps_goes_with_the_server(database_url: str) -> N
     async def scenario() -> None:
         async with whole(database_url, hosts=2, **QUICK) as c:
             server = await c.active()
-            with silent(c, server[HOST], "unpark", "power_on", "destroy", "discard") as sim:
+            async with silent(c, server[HOST], "unpark", "power_on", "destroy", "discard") as sim:
                 sim.add_failure("*", "receive", "hang", None, None)
                 assert (await act(c, server["id"], "resize", SMALL)).status == 202
                 await until(c, server["id"], OS_EXT_STS__task_state="resize_finish")
@@ -210,8 +211,7 @@ def test_a_host_that_falls_silent_on_its_own_resize(database_url: str, mode: str
         async with whole(database_url, **SAME) as c:
             server = await c.active()
             before = await seen(c, server["id"])
-            with silent(c, server[HOST], "destroy", "unpark", "power_on") as sim:
-                sim.add_failure(server[HOST], "receive", mode, None, None)
+            async with silent(c, server[HOST], "destroy", "unpark", "power_on", receive=mode):
                 shown = await resize(c, server["id"])
                 assert (shown["status"], shown["flavor"]) == ("ACTIVE", server["flavor"])
                 # Nothing that would take the server's own guest away, or keep its host down for ever.
@@ -228,13 +228,13 @@ def test_a_source_that_cannot_take_back_what_it_had(database_url: str, flags: di
         async with whole(database_url, **flags) as c:
             server, waits = await resized(c)
             before = await seen(c, server["id"])
-            with rules(c) as sim:
-                sim.add_failure(server[HOST], "unpark", mode, 1 if mode == "error" else None, None)
-                if mode != "error":
-                    for step in ("power_on", "describe"):
-                        sim.add_failure(server[HOST], step, "unreachable", None, None)
-                shown = await revert(c, server["id"])
-                sim.clear()
+            with rules(c) as refusing:
+                if mode == "error":
+                    refusing.add_failure(server[HOST], "unpark", mode, 1, None)
+                    shown = await revert(c, server["id"])
+                else:
+                    async with silent(c, server[HOST], "power_on", unpark=mode):
+                        shown = await revert(c, server["id"])
             assert (shown["status"], shown[HOST], shown["flavor"]) == ("VERIFY_RESIZE", waits[HOST], waits["flavor"])
             assert shown["fault"]["message"].startswith("The host could not unpark guest")
             assert (await newest_action(c, server["id"]))["message"] == "Error"
@@ -270,7 +270,7 @@ def test_a_destination_that_is_silent_when_it_shall_be_left(database_url: str) -
         async with whole(database_url, hosts=2, **QUICK) as c:
             server, waits = await resized(c)
             before = await seen(c, server["id"])
-            with silent(c, waits[HOST], "power_off", "power_on"):
+            async with silent(c, waits[HOST], "power_off", "power_on"):
                 shown = await revert(c, server["id"])
                 assert (shown["status"], shown[HOST]) == ("VERIFY_RESIZE", waits[HOST])
             await as_before(c, server["id"], before)
