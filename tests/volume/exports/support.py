@@ -136,13 +136,19 @@ class Client:
             text=True,
             bufsize=0,
         )
+        # It is connected only then, and whoever is not yet does not wait for the daemon.
+        self._say("length")
+        assert "iB" in (said := self._line("iB")), said
 
     async def do(self, command: str, word: str) -> str:
         """The line with the word that comes after the command."""
+        self._say(command)
+        return await asyncio.wait_for(asyncio.to_thread(self._line, word), SECONDS)
+
+    def _say(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
-        return await asyncio.wait_for(asyncio.to_thread(self._line, word), SECONDS)
 
     def _line(self, word: str) -> str:
         assert self.process.stdout is not None

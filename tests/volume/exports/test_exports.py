@@ -248,8 +248,19 @@ def test_a_copy_of_a_volume_in_use_is_of_one_moment(
     """A client goes on to write one number after the other, each at the beginning and then at the end."""
     size = 32 << 20
     monkeypatch.setattr(keeping, "_SPEED", 512 << 20)
+    numbers: list[int] = []
+    writers: list[asyncio.Task[None]] = []
+    copied = Keeper._copied
 
-    async def write(one: Client, numbers: list[int]) -> None:
+    async def copied_late(self: Keeper, ident: str) -> int | None:
+        """However slow the client is, the copy does not end before it has written something."""
+        while len(numbers) <= 10 and not any(writing.done() for writing in writers):
+            await asyncio.sleep(0.01)
+        return await copied(self, ident)
+
+    monkeypatch.setattr(Keeper, "_copied", copied_late)
+
+    async def write(one: Client) -> None:
         for number in range(2, 250):
             for place in (0, size - 4096):
                 assert "wrote" in await one.do(f"write -P {number} {place} 4k", "wrote")
@@ -260,9 +271,9 @@ def test_a_copy_of_a_volume_in_use_is_of_one_moment(
             volume_id = await make(c)
             way = (await attach(c, volume_id))["connection_info"]
             assert "wrote" in await io(way, f"write -P 1 0 {size}")
-            numbers: list[int] = []
             with client(way) as one:
-                writing = asyncio.create_task(write(one, numbers))
+                writing = asyncio.create_task(write(one))
+                writers.append(writing)
                 if what == "snapshot":
                     path = await snapshot_path(c, await snapshot(c, volume_id))
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
             yield one
     finally:
         if alive(one):
-            os.kill(support.pid_of(one.data), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may be about to end
+                os.kill(support.pid_of(one.data), signal.SIGKILL)
 
 
 def alive(cloud: Cloud) -> bool:
