@@ -31,41 +31,37 @@ from kilonova.store import Database, open_database
 
 DIALECTS = ("sqlite", "postgresql")
 
-# Which tables belong to the schema, so that those a test makes can be told apart.
-KEEP = """
+# Made once in the database that tests get: what a session plans for a function, it need not plan again.
+EMPTYING = """
 CREATE SCHEMA support;
+-- Which tables belong to the schema, so that those a test makes can be told apart.
 CREATE TABLE support.kept AS SELECT tablename FROM pg_tables WHERE schemaname = 'public';
+CREATE FUNCTION support.empty() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public'
+            AND tablename NOT IN (SELECT tablename FROM support.kept) LOOP
+        EXECUTE format('DROP TABLE %I CASCADE', name);
+    END LOOP;
+    {tables}
+    FOR name IN SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL LOOP
+        EXECUTE format('ALTER SEQUENCE %I RESTART', name);
+    END LOOP;
+END $$;
+"""
+ONE_TABLE = """
+    IF pg_relation_size('{table}'::regclass) > 1000000 THEN
+        TRUNCATE {table} CASCADE;
+    ELSIF EXISTS (SELECT 1 FROM {table}) THEN
+        DELETE FROM {table};
+    END IF;
 """
 
 # Those of processes that were killed may still be about to commit.
 OTHERS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-EMPTY = """
-SET session_replication_role = replica;  -- rows may go in any order
-DO $$
-DECLARE
-    name text;
-    filled boolean;
-BEGIN
-    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
-        IF name NOT IN (SELECT tablename FROM support.kept) THEN
-            EXECUTE format('DROP TABLE %I CASCADE', name);
-        ELSIF pg_relation_size(format('%I', name)::regclass) > 1000000 THEN
-            EXECUTE format('TRUNCATE %I CASCADE', name);
-        ELSE
-            EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I)', name) INTO filled;
-            IF filled THEN
-                EXECUTE format('DELETE FROM %I', name);
-            END IF;
-        END IF;
-    END LOOP;
-    FOR name IN SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL LOOP
-        EXECUTE format('ALTER SEQUENCE %I RESTART', name);
-    END LOOP;
-END $$;
 """
 
 
@@ -159,6 +155,8 @@ class PostgresServer:
         self.data = self.directory / "data"
         self.process: subprocess.Popen[bytes] | None = None
         self._database: str | None = None
+        self._runner = asyncio.Runner()
+        self._kept: Any = None
         self._user: dict[str, Any] = {}
         if os.getuid() == 0:
             owner = pwd.getpwnam("postgres")
@@ -222,6 +220,10 @@ class PostgresServer:
         self.start()
 
     def remove(self) -> None:
+        if self._kept is not None:
+            self._kept.terminate()
+            self._kept = None
+        self._runner.close()
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -237,9 +239,10 @@ class PostgresServer:
             from kilonova.store.generate import tables_and_indexes
 
             self._database = self.create()
-            self.run(tables_and_indexes("postgresql") + KEEP, self._database)
+            self.run(tables_and_indexes("postgresql"), self._database)
+            asyncio.run(self._learn(self._database))
         else:
-            asyncio.run(self._empty(self._database))
+            self._runner.run(self._empty(self._database))
         return self._database
 
     def create(self) -> str:
@@ -258,11 +261,34 @@ class PostgresServer:
         async with self._connected(name) as connection:
             await connection.execute(sql)
 
+    async def _learn(self, name: str) -> None:
+        """Have the database know how it is emptied."""
+        async with self._connected(name) as connection:
+            rows = await connection.fetch("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'")
+            tables = "".join(ONE_TABLE.format(table=f"public.{row[0]}") for row in rows)
+            await connection.execute(EMPTYING.format(tables=tables))
+
     async def _empty(self, name: str) -> None:
-        async with self._connected(name) as connection, asyncio.timeout(60):
+        async with asyncio.timeout(60):
+            connection = await self._emptier(name)
             while await connection.fetchval(OTHERS):
                 await asyncio.sleep(0.002)
-            await connection.execute(EMPTY)
+            await connection.fetchval("SELECT support.empty()")
+
+    async def _emptier(self, name: str) -> Any:
+        """A connection that stays: a new one has to read all about the schema first. Tests may have cut it, though."""
+        import asyncpg
+
+        if self._kept is not None:
+            try:
+                await self._kept.execute("SELECT 1")
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                self._kept.terminate()
+                self._kept = None
+        if self._kept is None:
+            self._kept = await asyncpg.connect(self.url(name))
+            await self._kept.execute("SET session_replication_role = replica")  # rows may go in any order
+        return self._kept
 
     @asynccontextmanager
     async def _connected(self, name: str) -> AsyncIterator[Any]:
