@@ -129,8 +129,9 @@ def test_reimaged_volumes_hold_the_image_alone(database_url: str) -> None:
         assert await content(cloud, volume_id) == expected(OTHER)
         shown = await cloud.item(f"/volumes/{volume_id}")
         assert (shown["status"], shown["volume_image_metadata"]["image_id"]) == ("available", other)
-        while before.exists():
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while before.exists():
+                await asyncio.sleep(0.01)
 
     play(database_url, scene)
 
@@ -347,13 +348,16 @@ def test_without_qemu_raw_images_still_work(sqlite_url: str, monkeypatch: pytest
 def test_only_so_many_copies_at_a_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from kilonova.volume.files import Part
 
-    fill, at_once, most = Part.fill, 0, 0
+    fill, at_once, most, two = Part.fill, 0, 0, asyncio.Event()
 
     async def slow(self: Part, chunks: Any, moved: Any) -> int:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0.02)
+        if at_once == 2:
+            two.set()
+        await two.wait()
+        await asyncio.sleep(0.02)  # for one too many
         try:
             return await fill(self, chunks, moved)
         finally:

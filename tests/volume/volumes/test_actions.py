@@ -37,8 +37,9 @@ async def told(c: VolumeCloud) -> Told:
 async def heard(c: VolumeCloud, listening: Told) -> list[tuple[str, str, bool]]:
     """What compute was told, once all is told."""
 
-    while await c.db.fetch("SELECT 1 FROM operations WHERE finished_at IS NULL"):
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while await c.db.fetch("SELECT 1 FROM operations WHERE finished_at IS NULL"):
+            await asyncio.sleep(0.01)
     return listening.events
 
 
