@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -327,7 +328,10 @@ class Host:
         libvirt.registerErrorHandler(lambda *_: None, None)
         try:
             libvirt.open(self.uri).close()
-        except libvirt.libvirtError:
+            # Which libvirt needs for every guest that starts, and does not wait for.
+            with socket.socket(socket.AF_UNIX) as logs:
+                logs.connect(str(self.directory / "run/virtlogd-sock"))
+        except (libvirt.libvirtError, OSError):
             return False
         return True
 
@@ -345,15 +349,19 @@ class Process:
         return self.outer.poll() is None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        self._send(number)
         self.outer.wait(_POWER_SECONDS)
 
     def stop(self) -> int:
         """Ask it to end; its exit status."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        self._send(signal.SIGTERM)
         return self.outer.wait(_POWER_SECONDS)
+
+    def _send(self, number: int) -> None:
+        # Of one that has ended the number may be another's by now; and 0, of one never seen, would be all of ours.
+        if self.pid and self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 @contextlib.contextmanager
@@ -378,7 +386,7 @@ def site() -> Iterator[Site]:
     raise AssertionError("there is no free number for a site")
 
 
-def until(look: Any, what: str, seconds: float = 120.0, every: float = 0.1) -> Any:
+def until(look: Any, what: str, seconds: float = 300.0, every: float = 0.1) -> Any:
     """What `look` answers as soon as that is true."""
     end = time.monotonic() + seconds
     while not (found := look()):
