@@ -19,7 +19,7 @@ from kilonova.ids import new_id
 from tests.support.virt_hosts import Host
 
 DATA = Transfer(url="/v2/images/micro/file", token="secret")
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Files:
@@ -124,7 +124,7 @@ class Bench:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def ticks(self, guest: Guest) -> list[int]:
-        return [int(number) for number in re.findall(r"TICK (\d+)", self.console(guest))]
+        return [int(number) for number in re.findall(r"TICK (\d{5})", self.console(guest))]
 
     async def says(self, guest: Guest, pattern: str, start: int = 0, seconds: float = SECONDS) -> re.Match[str]:
         found: re.Match[str] = await until(lambda: re.search(pattern, self.console(guest)[start:]), pattern, seconds)

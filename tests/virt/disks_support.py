@@ -43,7 +43,7 @@ class Bench:
         return (await self.driver.look_console(guest_id, None)).decode(errors="replace")
 
     async def says(self, guest_id: str, pattern: str, after: int = 0) -> re.Match[str]:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 300
         while not (found := re.search(pattern, said := (await self.said(guest_id))[after:])):
             assert time.monotonic() < end, f"the guest does not say {pattern}, but {said[-2000:]}"
             await asyncio.sleep(0.05)

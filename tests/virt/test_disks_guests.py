@@ -21,7 +21,8 @@ from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
 from tests.hosts.libvirt.support import Shelf, do, transfer
 from tests.hosts.support import disk
-from tests.support.virt_hosts import Host, site
+from tests.support.ports import free_port
+from tests.support.virt_hosts import Host, site, until
 from tests.virt.disks_support import bench, config_of
 
 
@@ -29,11 +30,6 @@ from tests.virt.disks_support import bench, config_of
 def host() -> Iterator[Host]:
     with site() as place:
         yield place.host("disks")
-
-
-def free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def ticks(text: str) -> list[int]:
@@ -314,6 +310,7 @@ def test_a_guest_of_a_volume_is_rescued_beside_it(host: Host, tmp_path: Path) ->
     port = free_port(host.site.address)
     command = ["qemu-nbd", "-f", "raw", "-x", "vol", "-b", host.site.address, "-p", str(port), "-t", "-e", "0"]
     server = subprocess.Popen([*command, str(path)])
+    until(lambda: _listens(host.site.address, port), "the volume is exported")
     data = {"host": host.site.address, "port": port, "export": "vol", "access_mode": "rw"}
     volume = disk(connection={"driver_volume_type": "nbd", "data": data}, device="/dev/vda", boot_index=0)
 
@@ -335,6 +332,11 @@ def test_a_guest_of_a_volume_is_rescued_beside_it(host: Host, tmp_path: Path) ->
     finally:
         server.kill()
         server.wait()
+
+
+def _listens(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
 
 
 def test_a_guest_of_a_volume_needs_a_stable_rescue(host: Host, tmp_path: Path) -> None:

@@ -57,14 +57,14 @@ def test_a_linux_guest_has_what_it_was_given(tmp_path: Path) -> None:
                 metadata={"role": "test"},
                 user_data=SCRIPT,
             )
-            told = json.loads((await place.says(guest_id, r"CONFIGDRIVE (\{.*\})"))[1])
+            told = json.loads((await place.says(guest_id, r"CONFIGDRIVE (\{.*\})\r?\n"))[1])
             assert (told["uuid"], told["hostname"], told["meta"]) == (guest_id, "penguin", {"role": "test"})
             assert told["public_keys"] == {"mine": "ssh-ed25519 AAAA me"}
             await place.says(guest_id, r"EPHEMERAL /dev/vdb")
             await place.says(guest_id, "AGENT")
 
             await place.driver.set_password(guest_id, "", "geheim")
-            asked = (await place.says(guest_id, r'ASKED (.*"guest-set-user-password".*)'))[1]
+            asked = (await place.says(guest_id, r'ASKED (.*"guest-set-user-password".*?)\r?\n'))[1]
             arguments = json.loads(asked)["arguments"]
             assert arguments["username"] == "boss"
             assert base64.b64decode(arguments["password"]) == b"geheim"

@@ -26,8 +26,9 @@ class Machine:
     def up(self) -> None:
         (self.data / "endpoints.json").unlink(missing_ok=True)
         options = ["--driver", "libvirt", "--data", str(self.data), "--host", self.host.address, "--port", "8774"]
+        before = self.output() if self.process is not None else ""
         self.process = self.host.run([KILONOVA, "up", *options], log="up")
-        until((self.data / "endpoints.json").exists, self.output())
+        until(lambda: "clouds.yaml" in self.output()[len(before) :], "it says where its clouds.yaml is")
 
     def output(self) -> str:
         assert self.process is not None
@@ -37,6 +38,10 @@ class Machine:
         endpoints = json.loads((self.data / "endpoints.json").read_text())
         clouds = yaml.safe_load((self.data / "clouds.yaml").read_text())["clouds"]
         return Client(endpoints, clouds["kilonova"], "2.96")
+
+    def hypervisors(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client().get("compute", "/os-hypervisors/detail").json()["hypervisors"]
+        return found
 
     def image(self, path: Path) -> str:
         client = self.client()
@@ -60,7 +65,7 @@ class Machine:
         shown: dict[str, Any] = self.client().get("compute", f"/servers/{server}").json()["server"]
         return shown
 
-    def becomes(self, server: str, status: str, seconds: float = 60.0) -> dict[str, Any]:
+    def becomes(self, server: str, status: str, seconds: float = 300.0) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             shown = self.show(server)
             assert shown["status"] != "ERROR", shown.get("fault")
@@ -89,8 +94,7 @@ def test_a_cloud_of_one_real_host(place: Site) -> None:
     machine = Machine(place.host("box"))
     machine.up()
     try:
-        until(lambda: "clouds.yaml" in machine.output(), "it says where its clouds.yaml is")
-        (found,) = machine.client().get("compute", "/os-hypervisors/detail").json()["hypervisors"]
+        (found,) = until(machine.hypervisors, "its host is known")
         assert (found["hypervisor_hostname"], found["hypervisor_type"], found["state"]) == ("box", "QEMU", "up")
 
         server = machine.boot(machine.image(place.micro_image()))
@@ -108,7 +112,7 @@ def test_a_cloud_of_one_real_host(place: Site) -> None:
 
         # What happens to it by itself is seen.
         machine.host.do("virsh", "destroy", f"kn-{server}")
-        machine.becomes(server, "SHUTOFF", 15.0)
+        machine.becomes(server, "SHUTOFF")
 
         assert machine.client().delete("compute", f"/servers/{server}").status == 204
         until(lambda: machine.client().get("compute", f"/servers/{server}").status == 404, "it is gone")

@@ -30,7 +30,7 @@ class Powers:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, driver: LibvirtDriver, power: str, seconds: float = 120.0) -> None:
+    async def until(self, driver: LibvirtDriver, power: str, seconds: float = 300.0) -> None:
         """Looks only when something was told."""
         async with asyncio.timeout(seconds):
             seen = -1
