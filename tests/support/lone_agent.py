@@ -64,7 +64,7 @@ class Agent:
         if self.process is not None:
             self.process.kill()
 
-    def ask(self, verb: Change | Read, operation: str = "", seconds: float = 120.0) -> Any:
+    def ask(self, verb: Change | Read, operation: str = "", seconds: float = 300.0) -> Any:
         """Every question is a step of its own, unless it names its operation."""
         named = Command(
             host=self.name, operation=operation or new_id(), step=f"step {next(self._numbers)}", epoch=1, verb=verb
@@ -77,7 +77,7 @@ class Agent:
             length = _LENGTH.unpack(_received(way, _LENGTH.size))[0]
             return read_reply(self.name, named, _received(way, length))
 
-    def begin(self, verb: Change | Read, seconds: float = 120.0) -> Asked:
+    def begin(self, verb: Change | Read, seconds: float = 300.0) -> Asked:
         return Asked(lambda: self.ask(verb, seconds=seconds))
 
     def reach(self) -> dict[str, str]:
@@ -99,9 +99,9 @@ class Agent:
         return bytes(self.ask(LookConsole(guest_id=guest_id))).decode(errors="replace").replace("\r", "")
 
     def ticks(self, guest_id: str) -> list[int]:
-        return [int(number) for number in re.findall(r"TICK (\d+)", self.console(guest_id))]
+        return [int(number) for number in re.findall(r"TICK (\d{5})", self.console(guest_id))]
 
-    def says(self, guest_id: str, pattern: str, seconds: float = 120.0) -> None:
+    def says(self, guest_id: str, pattern: str, seconds: float = 300.0) -> None:
         until(lambda: re.search(pattern, self.console(guest_id)), f"{guest_id} says {pattern} on {self.name}", seconds)
 
     def domains(self) -> dict[str, bool]:
@@ -155,7 +155,7 @@ class Asked:
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self, seconds: float = 120.0) -> Any:
+    def result(self, seconds: float = 300.0) -> Any:
         self._thread.join(seconds)
         assert self.is_done, "it takes too long"
         if self._error is not None:

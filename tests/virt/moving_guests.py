@@ -45,7 +45,7 @@ class Pair:
         there.ask(Expect(guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.reach()))
         return slot
 
-    def begin(self, guest: Guest, source: Agent, there: Agent, slot: str, seconds: float = 120.0) -> Asked:
+    def begin(self, guest: Guest, source: Agent, there: Agent, slot: str, seconds: float = 300.0) -> Asked:
         verb = MigrateLive(guest_id=guest.id, destination=there.name, slot=slot, reach=there.reach())
         return source.begin(verb, seconds)
 
