@@ -129,6 +129,7 @@ def of_a_volume_and_a_snapshot(story: Story) -> None:
     assert story.volume(attached["id"])["snapshot_id"] == snapshot_id
     story.delete(server)
     story.do(f"volume delete {attached['id']}")
+    story.gone("volume", "volume", attached["id"])
     story.do(f"volume snapshot delete {snapshot_id}")
     story.gone("volume", "snapshot", snapshot_id)
     story.do(f"volume delete {volume_id}")
@@ -149,6 +150,9 @@ def with_devices(story: Story) -> None:
     assert server[ATTACHED][1]["id"] == data
     story.delete(server)
     story.volume(data, "available")
+    for attached in server[ATTACHED]:
+        if attached["delete_on_termination"]:
+            story.gone("volume", "volume", attached["id"])
     server = story.boot(f"--image cirros-sim --block-device-mapping vdb={data}:volume::true")
     assert server["image"]["id"] == image_id
     assert server[ATTACHED] == [{"id": data, "delete_on_termination": True}]

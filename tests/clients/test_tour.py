@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,20 +70,50 @@ def _walk(directory: Path, openstack: Path, version: str | None) -> None:
     (programs / "kilonova").symlink_to(VENV / "bin" / "kilonova")
     blocks = tour() if version is None else tour()[:1]
     lines = [line for block in blocks for line in block]
-    script = "set -e\n" + "\n".join(f"printf '\\n$ %s\\n' {_quoted(line)}\n{line}" for line in lines)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     if version is not None:
         environ["OS_COMPUTE_API_VERSION"] = version
     # The client offloads what it sees SHELVED, too late if the cloud was about to do so.
     with Cloud(directory / "data", environ={"KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "3600"}) as cloud:
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=directory, env=environ, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        shown = dict(zip(lines, re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)[1:], strict=True))
+        code, told, complaints = _type(lines, directory, environ, cloud)
+        assert code == 0, told + complaints
+        shown = dict(zip(lines, re.split(r"^\$ .*\n", told, flags=re.MULTILINE)[1:], strict=True))
         for expected in EXPECTED[: len(blocks)]:
             _check(shown, expected)
         assert cloud.client("kilonova").get("compute", "/servers?all_tenants=1").json()["servers"] == []
+
+
+def _type(lines: list[str], directory: Path, environ: dict[str, str], cloud: Cloud) -> tuple[int, str, str]:
+    """As a reader does: the next line when what the one before began is over. How it ended, and what was shown."""
+    told, tell = os.pipe()
+    wait, go_on = os.pipe()
+    each = (f"printf '\\n$ %s\\n' {_quoted(line)}\n{line}\necho >&{tell}; read -r <&{wait}" for line in lines)
+    command = ["bash", "-c", "set -e\n" + "\n".join(each)]
+    output, errors = directory / "output", directory / "errors"
+    with output.open("w") as out, errors.open("w") as err:
+        typing = subprocess.Popen(
+            command, cwd=directory, env=environ, stdout=out, stderr=err, stdin=subprocess.DEVNULL, pass_fds=(tell, wait)
+        )
+    for its in (tell, wait):
+        os.close(its)
+    try:
+        while os.read(told, 1):
+            _calm(cloud)
+            os.write(go_on, b"\n")
+    finally:
+        for ours in (told, go_on):
+            os.close(ours)
+        typing.wait()
+    return typing.returncode, output.read_text(), errors.read_text()
+
+
+def _calm(cloud: Cloud) -> None:
+    """Wait until nothing is under way."""
+    client, until = cloud.client(), time.monotonic() + 300
+    pages = cloud.endpoints["compute"].removesuffix("/compute/v2.1")
+    while b"\nkilonova_operations{" in client.plain("GET", f"{pages}/metrics").body:
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def _check(shown: dict[str, str], expected: dict[str, list[str]]) -> None:
