@@ -27,7 +27,7 @@ import apsw
 import yaml
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 # Less than the process keeps a connection that nobody uses: it might close it just when we do.
 IDLE_SECONDS = 30.0
 _NUMBERS = itertools.count()

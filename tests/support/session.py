@@ -14,7 +14,8 @@ from typing import Any, Self
 from tests.support.process import Cloud
 
 OPENSTACK = Path(sys.executable).with_name("openstack")
-PATIENCE = 60.0
+# The first command waits for the client to start, which takes half a minute where many others start something too.
+PATIENCE = 300.0
 
 
 class Session:
