@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import datadir, store
 from kilonova.services import Services
+from kilonova.store.url import dialect_of
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -117,9 +118,11 @@ class Process:
         check(self.config, self.roles)
         if self.roles.api:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
-        opening = asyncio.create_task(self._open_database(stack))
+        loaded = asyncio.Event()
+        opening = asyncio.create_task(self._open_database(stack, loaded))
         await asyncio.sleep(0)  # threads make the schema, then hash the passwords, while modules load here
         self._make_app()
+        loaded.set()
         await opening
         self._load_policy()
         self._make_clients()
@@ -137,9 +140,11 @@ class Process:
         self.ready = True
         log.info("started", extra={"seconds": round(time.perf_counter() - began, 3), **self.roles._asdict()})
 
-    async def _open_database(self, stack: AsyncExitStack) -> None:
+    async def _open_database(self, stack: AsyncExitStack, loaded: asyncio.Event) -> None:
         url = self.config.database_url
         try:
+            if dialect_of(url) != "sqlite":
+                await loaded.wait()  # a server has some seconds to answer, which a slow machine takes for the modules
             await store.upgrade(url)
             db = self.services.db = await store.open_database(url)
         except (store.StoreError, ValueError, OSError) as error:
