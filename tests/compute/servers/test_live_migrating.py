@@ -333,7 +333,7 @@ async def make_unfit(c: Whole, server: dict[str, Any], trouble: str) -> tuple[st
         return target, "No valid host was found: 3 hosts: 2 not the requested destination, 1 not in zone az1"
     if trouble == "refuses":
         with rules(c) as sim:
-            sim.add_failure(target, "expect", "error", 1, "no such machine type")
+            sim.add_failure(target, "expect", "error", None, "no such machine type")
         return target, "The named host cannot have the server: refused by the hypervisor"
     with rules(c) as sim:
         sim.add_failure(target, "*", "unreachable", None, None)

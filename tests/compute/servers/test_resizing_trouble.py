@@ -230,6 +230,7 @@ def test_a_source_that_cannot_take_back_what_it_had(database_url: str, flags: di
             before = await seen(c, server["id"])
             with rules(c) as refusing:
                 if mode == "error":
+                    c.services.config.operations.host_seconds = 600.0  # it is said once, and must be heard
                     refusing.add_failure(server[HOST], "unpark", mode, 1, None)
                     shown = await revert(c, server["id"])
                 else:
