@@ -362,6 +362,8 @@ class Process:
         if self.pid and self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+            # It stops when the one on the host is stopped, and would not see that one end.
+            self.outer.send_signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
