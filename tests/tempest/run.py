@@ -33,8 +33,10 @@ EVERYTHING = r"^tempest\.(serial_tests\.)?api\.(compute|network|volume)\."
 MULTIATTACH = "multiattach"
 # Whole seconds are all that tempest takes, and most of what it waits for is done in less than a tenth of one.
 LOOK_EVERY = "0"
-# Some tests look at servers while an image is made of them.
-SLOW = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "0.3"}
+# Some tests look at servers while an image is made of them, and may be slow to look.
+SLOW = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "2"}
+# Seconds after which something is said to hang; on a busy machine much less means nothing.
+PATIENCE = "300"
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
 
@@ -76,7 +78,7 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "max_microversion": "latest",
                 "min_compute_nodes": "2",
                 "build_interval": LOOK_EVERY,
-                "build_timeout": "60",
+                "build_timeout": PATIENCE,
                 "hypervisor_type": "kilonova-sim",
             },
             "compute-feature-enabled": {
@@ -116,7 +118,7 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "catalog_type": "block-storage",
                 "max_microversion": "latest",
                 "build_interval": LOOK_EVERY,
-                "build_timeout": "60",
+                "build_timeout": PATIENCE,
                 "storage_protocol": "kilonova_file",
                 "vendor_name": "Kilonova",
                 "volume_type_multiattach": MULTIATTACH,
