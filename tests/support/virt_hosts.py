@@ -194,6 +194,7 @@ class Host:
         self._number = number
         self._uuid = str(uuid.uuid4())
         self._outer: subprocess.Popen[bytes] | None = None
+        self._others: list[Process] = []
         self.init = 0
 
     @property
@@ -248,6 +249,9 @@ class Host:
             if self.init and self.is_on:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.init, signal.SIGKILL)
+            for other in self._others:
+                other.let_go()
+            self._others.clear()
             self._outer.wait(_POWER_SECONDS)
             self._outer = None
         subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)
@@ -263,7 +267,9 @@ class Host:
                 stderr=out,
                 env={**os.environ, "PATH": _PATH, **(env or {})},
             )
-        return Process(outer, self.directory / f"{name}.out")
+        made = Process(outer, self.directory / f"{name}.out")
+        self._others.append(made)
+        return made
 
     def do(self, *command: str | Path, check: bool = True, seconds: float = 60.0) -> str:
         """Run a command on the host to its end; what it has written."""
@@ -357,13 +363,17 @@ class Process:
         self._send(signal.SIGTERM)
         return self.outer.wait(_POWER_SECONDS)
 
+    def let_go(self) -> None:
+        """`outer` stops when the one on the host is stopped, and would not see that one end."""
+        if self.alive():
+            self.outer.send_signal(signal.SIGCONT)
+
     def _send(self, number: int) -> None:
         # Of one that has ended the number may be another's by now; and 0, of one never seen, would be all of ours.
         if self.pid and self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            # It stops when the one on the host is stopped, and would not see that one end.
-            self.outer.send_signal(signal.SIGCONT)
+            self.let_go()
 
 
 @contextlib.contextmanager
