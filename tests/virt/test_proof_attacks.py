@@ -21,7 +21,7 @@ SECRET = "what no user may read"
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("attacks") / "data", hosts=("one",)) as running:
+    with real_cloud(tmp_path_factory.mktemp("attacks") / "data", hosts=("one",), steady=True) as running:
         yield running
 
 

@@ -39,7 +39,7 @@ def test_a_disk_in_use_is_not_taken(cloud: RealCloud) -> None:
     cloud.start_agent(first)
     cloud.wait_host(first, "up")
     cloud.wait(server, "ACTIVE")
-    assert cloud.console(server).count("HELLO") == 1
+    assert cloud.said(server).count("HELLO") == 1
     _delete(cloud, server)
 
 

@@ -29,7 +29,7 @@ LIVE = {"host": None, "block_migration": "auto"}
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("tls") / "data", secure=True) as running:
+    with real_cloud(tmp_path_factory.mktemp("tls") / "data", secure=True, steady=True) as running:
         yield running
 
 
@@ -106,7 +106,7 @@ def refusal(cloud: RealCloud, server: str) -> str:
     """What administrators are told of a live migration that comes to nothing; the guest goes on where it is."""
     first, seen = cloud.host_of(server), cloud.ticks(server)[-1]
     cloud.act(server, "os-migrateLive", LIVE)
-    until(lambda: cloud.show(server)["OS-EXT-STS:task_state"] is None, "it has ended", 90)
+    until(lambda: cloud.show(server)["OS-EXT-STS:task_state"] is None, "it has ended", 300)
     cloud.wait(server, "ACTIVE")
     assert cloud.runs(server) == [cloud.host_of(server)] == [first]
     until(lambda: cloud.ticks(server)[-1] > seen, "it goes on")
@@ -123,10 +123,13 @@ def told(cloud: RealCloud, server: str, action: str) -> str:
 
 
 def begin_agent(cloud: RealCloud, name: str, **libvirt: bool) -> None:
-    """Again, with these settings."""
+    """Again, with these settings. The host counts as up all the time."""
+    out = cloud.agents[name].out
+    before = out.read_text().count(f"serving {name}")
     cloud.kill_agent(name)
     cloud.more = {"libvirt": libvirt}
     cloud.start_agent(name)
+    until(lambda: out.read_text().count(f"serving {name}") > before, f"the agent of {name} serves")
     cloud.wait_host(name, "up")
 
 
@@ -137,7 +140,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
         first = cloud.host_of(server)
         attach(cloud, server, made := make_volume(cloud))
         until(lambda: status(cloud, made) == "in-use", "the volume is attached")
-        assert exports(cloud) == 2
+        until(lambda: exports(cloud) == 2, "both volumes are exported")
         assert cloud.hosts[first].do("virsh", "dumpxml", f"kn-{server}").count("tls='yes'") == 2
 
         cloud.act(server, "os-migrateLive", LIVE)
@@ -152,7 +155,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     until(lambda: host.do("virsh", "qemu-monitor-command", domain, nodes).count('"kn-') == 2, "its clients wait")
     answer = cloud.client(version="3.60").post("volume", f"/volumes/{made}/action", {"os-extend": {"new_size": 2}})
     assert answer.status == 202, answer.body
-    until(lambda: f"{2 * GIB}" in host.do("virsh", "domblkinfo", domain, "vdb"), "the guest sees that it has grown", 30)
+    until(lambda: f"{2 * GIB}" in host.do("virsh", "domblkinfo", domain, "vdb"), "the guest sees that it has grown")
 
     # They come back by TLS to a daemon that is another one, and what they read from it goes to another volume.
     support.kill(cloud.data)
@@ -161,7 +164,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     swapped = {"volumeAttachment": {"volumeId": new}}
     answer = cloud.client().request("PUT", "compute", f"/servers/{server}/os-volume_attachments/{made}", json=swapped)
     assert answer.status == 202, answer.body
-    until(lambda: status(cloud, new) == "in-use" and status(cloud, made) == "available", "the volume is swapped", 60)
+    until(lambda: status(cloud, new) == "in-use" and status(cloud, made) == "available", "the volume is swapped")
     assert host.do("virsh", "dumpxml", domain).count("tls='yes'") == 2
 
     # Who has no certificate does not even learn what there is.
@@ -171,7 +174,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     assert listed.returncode
     assert "TLS" in listed.stderr
     delete(cloud, server)
-    assert exports(cloud) == 0
+    until(lambda: exports(cloud) == 0, "nothing is exported")
 
 
 def test_a_guest_moves_with_its_disk_cold_and_alive(cloud: RealCloud) -> None:
