@@ -363,7 +363,7 @@ def test_a_server_does_not_come_back_before_its_remains_are_gone(database_url: s
     """To a host that is up for everybody else, that is: the scheduler is told, and a forced move is refused too."""
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, **QUICK) as c:
+        async with whole(database_url, hosts=2, **QUICK, **WATCHFUL) as c:
             server = await c.active()
             source = server[HOST]
             destination = ({"sim-001", "sim-002"} - {source}).pop()
