@@ -65,7 +65,7 @@ def outcome(database_url: str, directory: Path, names: list[str]) -> dict[str, A
             *names,
         ]
         environ = {**os.environ, "SSL_CERT_FILE": str(one_certificate(directory))}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environ)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environ)
     assert report.exists(), done.stdout + done.stderr
     told: dict[str, Any] = json.loads(report.read_text())
     assert sorted(told) == sorted(names), done.stdout
