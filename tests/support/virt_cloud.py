@@ -101,12 +101,14 @@ class RealCloud:
         self._clients.clear()
 
     def stop(self) -> None:
-        for agent in self.agents.values():
-            agent.kill()
-        for process in (self.control, *self.workers):
-            process.kill()
-        self.kill_nats()
-        self.kill_exports()
+        """Everything, also where something does not end: agents first."""
+        with contextlib.ExitStack() as ends:
+            ends.callback(self.kill_exports)
+            ends.callback(self.kill_nats)
+            for process in (self.control, *self.workers):
+                ends.callback(process.kill)
+            for agent in self.agents.values():
+                ends.callback(agent.kill)
 
     def cut_power(self, name: str) -> None:
         """Of the whole host, its agent and its guests."""
