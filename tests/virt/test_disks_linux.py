@@ -14,7 +14,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.messages import Flavor, Image, Key
 from tests.hosts.libvirt.support import transfer
 from tests.support.virt_hosts import linux_image, site
-from tests.virt.disks_support import bench
+from tests.virt.disks_support import Bench, bench
 
 # Stands in for the guest agent: says what it was asked, and that it was done. Of one user it says that there is none.
 SCRIPT = b"""#!/bin/sh
@@ -23,7 +23,6 @@ grep -v Filename /proc/swaps
 for port in /sys/class/virtio-ports/*; do
     [ "$(cat "$port/name")" = org.qemu.guest_agent.0 ] && exec 3<>"/dev/${port##*/}"
 done
-echo AGENT
 while :; do
     while read -r line <&3; do
         echo "ASKED $line"
@@ -61,7 +60,7 @@ def test_a_linux_guest_has_what_it_was_given(tmp_path: Path) -> None:
             assert (told["uuid"], told["hostname"], told["meta"]) == (guest_id, "penguin", {"role": "test"})
             assert told["public_keys"] == {"mine": "ssh-ed25519 AAAA me"}
             await place.says(guest_id, r"EPHEMERAL /dev/vdb")
-            await place.says(guest_id, "AGENT")
+            await agent_is_there(place, guest_id)
 
             await place.driver.set_password(guest_id, "", "geheim")
             asked = (await place.says(guest_id, r'ASKED (.*"guest-set-user-password".*?)\r?\n'))[1]
@@ -86,3 +85,15 @@ def test_a_linux_guest_has_what_it_was_given(tmp_path: Path) -> None:
     with site() as place_of_hosts:
         host = place_of_hosts.host("linux")
         asyncio.run(scenario())
+
+
+async def agent_is_there(place: Bench, guest_id: str) -> None:
+    """Libvirt asks nobody before it has been told that somebody in the guest has opened the channel."""
+    channel = "devices/channel/target[@name='org.qemu.guest_agent.0']"
+    async with asyncio.timeout(300):
+        while True:
+            target = (await place.document(guest_id)).find(channel)
+            assert target is not None
+            if target.get("state") == "connected":
+                return
+            await asyncio.sleep(0.05)
