@@ -32,11 +32,10 @@ from tests.compute.servers.moves import (
 from tests.compute.servers.support import act, make_flavor
 from tests.support import run
 from tests.support.cloud import OTHER
-from tests.support.whole import Whole, whole
+from tests.support.whole import WATCHFUL, Whole, whole
 
 SOURCE, GIVEN = "sim-001", "sim-002"
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
-WATCHFUL: dict[str, Any] = {"scheduler__liveness_every": 0}
 
 
 @dataclass(frozen=True)

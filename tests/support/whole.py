@@ -49,6 +49,8 @@ from tests.support.proves import Witness
 PATIENCE = 60.0
 # Hosts are heard of once, at the start; and who waits for a silent one does so for longer than anybody's patience.
 LONG: dict[str, Any] = {"hosts__down_seconds": 600.0, "operations__host_seconds": 600.0}
+# The scheduler looks before each decision who is silent, where a test changes that.
+WATCHFUL: dict[str, Any] = {"scheduler__liveness_every": 0}
 NO_SHAPES = Shapes()
 
 

@@ -31,10 +31,9 @@ from tests.compute.servers.support import act, hypervisors, rules, until
 from tests.support import run
 from tests.support.cloud import fault
 from tests.support.proves import proves
-from tests.support.whole import PATIENCE, Whole, whole
+from tests.support.whole import PATIENCE, WATCHFUL, Whole, whole
 
 QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
-WATCHFUL: dict[str, Any] = {"scheduler__liveness_every": 0}
 STATES = {status: state for state, status in states.STATUS.items()}
 NOBODY = "11111111-1111-1111-1111-111111111111"
 

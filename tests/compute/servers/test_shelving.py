@@ -18,7 +18,7 @@ from tests.compute.servers.support import NOTHING, act, guest_on, holdings, hype
 from tests.support import run
 from tests.support.cloud import DEMO
 from tests.support.proves import proves
-from tests.support.whole import PATIENCE, Whole, whole
+from tests.support.whole import PATIENCE, WATCHFUL, Whole, whole
 
 TASK, POWER = "OS-EXT-STS:task_state", "OS-EXT-STS:power_state"
 LAUNCHED = "OS-SRV-USG:launched_at"
@@ -463,7 +463,7 @@ def test_a_snapshot_that_a_host_falls_silent_over_is_given_up(database_url: str)
 
 def test_a_server_leaves_a_silent_host_and_comes_back_elsewhere(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, scheduler__liveness_every=0, **QUICK, **KEPT) as c:
+        async with whole(database_url, hosts=2, **QUICK, **WATCHFUL, **KEPT) as c:
             server = await c.active()
             server_id, was = server["id"], await disk(c, server["id"])
             await moved(c, server_id, "shelve", None)
