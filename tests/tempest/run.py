@@ -4,6 +4,8 @@
     python tests/tempest/run.py --all      all tests of the APIs of compute, network, volume; adds newly passing ones
     python tests/tempest/run.py --only RE  those whose names the expression matches; adds newly passing ones, too
 
+    python tests/tempest/run.py --recheck  as the first; a failed test may pass three times alone instead
+
 The list only grows: a test leaves it by hand, with the reason in the commit.
 """
 
@@ -25,6 +27,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.support.process import Cloud  # noqa: E402
+from tests.support.recheck import MOST_FLAKY, RUNS, Flaky, record  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
 # The outcome of each test and the whole stream stay here, for whoever looks into a failure.
@@ -196,19 +199,36 @@ def grow(passed: set[str]) -> None:
     print(f"{len(passed - before)} tests joined {MUST_PASS.name}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_const", dest="only", const=EVERYTHING)
-    parser.add_argument("--only", metavar="RE")
-    options = parser.parse_args()
-    demanded = listed()
+def run_cloud(wanted: list[str] | str) -> dict[str, str]:
+    """Run tests against a new cloud."""
     with (
         tempfile.TemporaryDirectory() as directory,
         Cloud(Path(directory) / "data", "--hosts", "4", environ=SLOW) as cloud,
     ):
         second_image(cloud)
         multiattach_type(cloud)
-        found = run(cloud, Path(directory) / "tempest", options.only or demanded)
+        return run(cloud, Path(directory) / "tempest", wanted)
+
+
+def recheck(failed: dict[str, str]) -> list[Flaky]:
+    """Of these tests, given with their outcome, those that pass whenever they run alone."""
+    if len(failed) > MOST_FLAKY:
+        return []
+    return [
+        Flaky(name, f"tempest: {outcome}")
+        for name, outcome in failed.items()
+        if all(run_cloud([name]).get(name) == "success" for _ in range(RUNS))
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_const", dest="only", const=EVERYTHING)
+    parser.add_argument("--only", metavar="RE")
+    parser.add_argument("--recheck", action="store_true")
+    options = parser.parse_args()
+    demanded = listed()
+    found = run_cloud(options.only or demanded)
     passed = {name for name, status in found.items() if status == "success"}
     expected = [name for name in demanded if options.only is None or re.search(options.only, name)]
     missing = sorted(set(expected) - passed)
@@ -216,6 +236,11 @@ def main() -> int:
         grow(passed)
     lines = sorted(f"{status} {name}" for name, status in found.items())
     (KEPT / "last.txt").write_text("\n".join(lines) + "\n")
+    flaky = recheck({name: found.get(name, "not run") for name in missing}) if options.recheck else []
+    record(flaky)
+    for each in flaky:
+        print(f"FLAKY {each}")
+        missing.remove(each.test)
     for name in missing:
         print(f"FAILED {name}: {found.get(name, 'not run')}")
     counts = Counter(found.values())
