@@ -127,11 +127,10 @@ class OfSubtracting(Worlds):
     "check",
     [
         lambda url: OfRepeating().test_each_step_twice(url),
-        lambda url: OfRepeating().test_killed_at_each_step(url, "after"),
-        lambda url: OfForgetful().test_each_step_failed_leaves_nothing(url, "after"),
-        lambda url: OfForgetful().test_each_step_failed_leaves_nothing(url, "before"),
-        lambda url: OfSubtracting().test_each_undo_twice(url),
-        lambda url: OfSubtracting().test_killed_at_each_undo(url, "after"),
+        lambda url: OfRepeating().test_killed_at_each_step(url),
+        lambda url: OfForgetful()._leave_nothing(url, OfForgetful().each_step_failed()),
+        lambda url: OfSubtracting()._leave_nothing(url, OfSubtracting().each_undo_twice()),
+        lambda url: OfSubtracting()._leave_nothing(url, OfSubtracting().killed_at_each_undo()),
     ],
 )
 def test_what_is_wrong_is_found(sqlite_url: str, check: Any) -> None:

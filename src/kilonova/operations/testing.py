@@ -57,6 +57,10 @@ class Fault:
         await asyncio.Event().wait()
 
 
+Faults = tuple[Fault, ...]
+"""The faults of one operation."""
+
+
 class Injection:
     """The faults of one test, for operations of one kind."""
 
@@ -86,11 +90,8 @@ class OperationTests:
     operation: ClassVar[type[Operation]]
     _expected: ClassVar[Any] = None
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if hasattr(cls, "operation") and not cls._undoable():
-            # Nothing to undo is nothing to test, rather than a test to skip.
-            cls.test_each_undo_twice = cls.test_killed_at_each_undo = None  # type: ignore[assignment, method-assign]
+    async def open(self, url: str) -> Database:
+        return await open_database(url)
 
     async def prepare(self, db: Database) -> Any:
         return None
@@ -110,34 +111,36 @@ class OperationTests:
     async def waiting(self, db: Database, world: Any, op: str) -> None:
         raise NotImplementedError(f"{self.operation.kind} waits, and the test does not say what for")
 
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        if "point" in metafunc.fixturenames:
-            metafunc.parametrize("point", POINTS)
-
     def test_each_step_twice(self, database_url: str) -> None:
-        fault = Fault("again", FORWARD, "after", frozenset(self.operation.table().names))
-        self._ends_well(database_url, fault)
+        self._ends_well(database_url, Fault("again", FORWARD, "after", self._every_step()))
 
-    def test_each_step_failed_leaves_nothing(self, database_url: str, point: str) -> None:
-        """One operation after the other, each failing at the next step: a world without remains bears the next."""
-        faults = [(Fault("fail", FORWARD, point, frozenset({name})),) for name in self.operation.table().names]
+    def test_killed_at_each_step(self, database_url: str) -> None:
+        """One operation: its worker dies before and after every step, and the next worker continues."""
+        self._ends_well(database_url, *(Fault("kill", FORWARD, point, self._every_step()) for point in POINTS))
+
+    def test_failures_leave_nothing(self, database_url: str) -> None:
+        """One operation after the other in one world, each with its failure: the world is the same after each."""
+        faults = [*self.each_step_failed(), *self.each_undo_twice(), *self.killed_at_each_undo()]
         self._leave_nothing(database_url, faults)
 
-    def test_killed_at_each_step(self, database_url: str, point: str) -> None:
-        """One operation that dies at every step in turn, each time for the next worker to go on."""
-        self._ends_well(database_url, Fault("kill", FORWARD, point, frozenset(self.operation.table().names)))
+    def each_step_failed(self) -> list[Faults]:
+        names = self.operation.table().names
+        return [(Fault("fail", FORWARD, point, frozenset({name})),) for point in POINTS for name in names]
 
-    def test_each_undo_twice(self, database_url: str) -> None:
-        again = Fault("again", UNDO, "after", frozenset(self._undoable()))
-        self._leave_nothing(database_url, [(self._last(), again)])
+    def each_undo_twice(self) -> list[Faults]:
+        return [(self._last(), Fault("again", UNDO, "after", undoable))] if (undoable := self._undoable()) else []
 
-    def test_killed_at_each_undo(self, database_url: str, point: str) -> None:
-        kill = Fault("kill", UNDO, point, frozenset(self._undoable()))
-        self._leave_nothing(database_url, [(self._last(), kill)])
+    def killed_at_each_undo(self) -> list[Faults]:
+        if not (undoable := self._undoable()):
+            return []
+        return [(self._last(), *(Fault("kill", UNDO, point, undoable) for point in POINTS))]
+
+    def _every_step(self) -> frozenset[str]:
+        return frozenset(self.operation.table().names)
 
     @classmethod
-    def _undoable(cls) -> list[str]:
-        return [step.name for step in cls.operation.table().steps if isinstance(step, Step) and step.undo]
+    def _undoable(cls) -> frozenset[str]:
+        return frozenset(step.name for step in cls.operation.table().steps if isinstance(step, Step) and step.undo)
 
     def _last(self) -> Fault:
         """Fails the last step after it did its work, so that everything there is gets undone."""
@@ -151,11 +154,11 @@ class OperationTests:
         assert result.row["state"] == DONE, result.row
         assert result.outcome == cls._expected.outcome
 
-    def _leave_nothing(self, url: str, faults: Sequence[Sequence[Fault]]) -> None:
-        for result in asyncio.run(self._carry_out(url, faults)):
-            assert result.row["state"] == FAILED, result.row
-            assert orjson.loads(result.row["error"])["message"] == INJECTED
-            assert result.after == result.before, result.row
+    def _leave_nothing(self, url: str, faults: Sequence[Faults]) -> None:
+        for injected, result in zip(faults, asyncio.run(self._carry_out(url, faults)), strict=True):
+            assert result.row["state"] == FAILED, (injected, result.row)
+            assert orjson.loads(result.row["error"])["message"] == INJECTED, injected
+            assert result.after == result.before, (injected, result.row)
 
     async def _undisturbed(self) -> Result:
         with tempfile.TemporaryDirectory() as directory:
@@ -165,9 +168,9 @@ class OperationTests:
         assert result.row["state"] == DONE, result.row
         return result
 
-    async def _carry_out(self, url: str, faults: Sequence[Sequence[Fault]]) -> list[Result]:
+    async def _carry_out(self, url: str, faults: Sequence[Faults]) -> list[Result]:
         """One operation after the other in one world, each with its faults."""
-        db = await open_database(url)
+        db = await self.open(url)
         world = await self.prepare(db)
         try:
             return [await self._try(db, world, Injection(self.operation.kind, each)) for each in faults]

@@ -133,14 +133,18 @@ class TestClearGuest(ServerOperation):
     operation: ClassVar[type[Operation]] = ClearGuest
     slot: ClassVar[str | None] = None
 
+    async def prepare(self, db: Database) -> World:
+        world = await super().prepare(db)
+        world.source = await db.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
+        return world
+
     async def begin(self, tx: Transaction, world: World) -> str:
         """The server is said to be elsewhere, while its guest is where it was built."""
-        host = await tx.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
         await tx.execute("UPDATE servers SET host = 'elsewhere' WHERE id = $1", world.server_id)
         boot = await tx.fetch_one("SELECT id, round, epoch FROM operations WHERE kind = 'boot'")
         assert boot is not None
         command = {"operation": boot["id"], "round": boot["round"], "epoch": boot["epoch"] + 1}
-        params = {"guest_id": world.server_id, "host": host, "slot": self.slot, **command}
+        params = {"guest_id": world.server_id, "host": world.source, "slot": self.slot, **command}
         return await begin(tx, self.operation, params=params)
 
     async def census(self, db: Database, world: World) -> Any:

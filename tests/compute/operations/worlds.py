@@ -15,11 +15,12 @@ from kilonova.compute.migrations.model import begin_move, params_of
 from kilonova.compute.operations.boot import Boot
 from kilonova.ids import new_id
 from kilonova.operations import Operation, begin
-from kilonova.operations.testing import OperationTests
+from kilonova.operations.testing import Faults, OperationTests
 from kilonova.operations.views import running_of
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
 from tests.support.cloud import DEMO, put_server
+from tests.support.delayed import DELAYS
 from tests.support.whole import Whole, furnish, settings, working
 
 
@@ -36,6 +37,9 @@ class ServerOperation(OperationTests):
     __test__ = False
     params: ClassVar[dict[str, Any]] = {}
     hosts: ClassVar[int] = 2
+
+    async def open(self, url: str) -> Database:
+        return DELAYS.database(await super().open(url))
 
     async def prepare(self, db: Database) -> World:
         world = World()
@@ -98,7 +102,9 @@ class OnceMore(OnOneDatabase):
     """For another server or other parameters, and the same functions: they were killed at every step already."""
 
     test_killed_at_each_step: ClassVar[Any] = None
-    test_killed_at_each_undo: ClassVar[Any] = None
+
+    def killed_at_each_undo(self) -> list[Faults]:
+        return []
 
 
 async def put_building(db: Database, server_id: str, specs: dict[str, str] | None = None, **values: Any) -> None:
