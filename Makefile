@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 TESTS ?= tests
+# Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: each worker would compile all tests anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Tests wait more than they compute: on two processors four keep both busy.
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint bench tempest docs schema clean packages libvirt
+.PHONY: help up test quick soak lint bench tempest docs schema clean packages compiled libvirt
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,8 +20,14 @@ up: libvirt ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (A
 	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/kilonova up --data data $(ARGS)
 
-test: packages libvirt lint ## Check style and types, then run the tests (TESTS=tests/store ARGS="-k name")
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+test: packages libvirt compiled ## Run all tests, style and types among them (TESTS=tests/store ARGS="-k name")
+	@$(PYTEST) -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+
+quick: $(READY) compiled ## Run the in-process tests on SQLite, for use while working (TESTS=tests/store ARGS="-k name")
+	@$(PYTEST) -n auto --dist worksteal --quick $(TESTS) $(ARGS)
+
+soak: packages libvirt compiled ## Repeat tests under random delays (ARGS="tests/faults --minutes 30")
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.soak $(ARGS)
 
 lint: $(READY) ## Check style and types
 	@$(BIN)/ruff check --quiet src tests bench examples
@@ -45,6 +53,11 @@ clean: ## Remove .venv and everything that tools left behind; ./data stays
 
 packages:
 	@tools/packages
+
+# One process writes the bytecode of all tests, which pytest rewrites; else each worker would do so on a new clone.
+compiled: $(READY)
+	@$(BIN)/python -m compileall -q src
+	@[ -e tests/__pycache__ ] || $(PYTEST) --collect-only -qqq tests >/dev/null
 
 # Real guests need a package that is built against the machine's libvirt; where that is not installed, none is missed.
 libvirt: $(READY)

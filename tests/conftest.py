@@ -1,11 +1,14 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and which tests run on which database."""
 
 from __future__ import annotations
+
+import zlib
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.databases import (
+    DIALECTS,
     database,
     database_url,
     empty_url,
@@ -16,11 +19,99 @@ from tests.support.databases import (
 
 __all__ = ["database", "database_url", "empty_url", "postgresql_server", "postgresql_url", "sqlite_url"]
 
+pytest_plugins = ["tests.support.recheck"]
+
 # How long an example takes to make or to try says more of the machine than of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+# The database makes a difference here: these tests run on both. All others run on one of the two.
+ON_BOTH_DATABASES = (
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/operations/",
+    "tests/placement/",
+    "tests/scheduler/",
+    "tests/store/",
+)
+# Generated for every operation: the steps run once more on the other database.
+GENERATED_ON_BOTH = "test_each_step_twice"
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real guests first: one worker then waits for them while the others compute, and they come not all at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/virt/"))
+# Tests that start processes, real guests or another database, or take long to make everything go wrong.
+NOT_QUICK = (
+    "tests/cli/",
+    "tests/clients/",
+    "tests/compute/operations/test_ports.py",
+    "tests/compute/operations/test_refusals.py",
+    "tests/compute/operations/test_silence.py",
+    "tests/compute/operations/test_volumes_trouble.py",
+    "tests/compute/servers/test_resizing_trouble.py",
+    "tests/compute/test_parallel_boots.py",
+    "tests/docs/",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/hosts/libvirt/",
+    "tests/hosts/test_fencing.py",
+    "tests/hosts/test_nats.py",
+    "tests/hosts/test_shapes.py",
+    "tests/hosts/test_sim_cli.py",
+    "tests/identity/test_stock_clients.py",
+    "tests/image/test_sdk.py",
+    "tests/network/test_sdk.py",
+    "tests/placement/candidates/test_search.py",
+    "tests/placement/test_fuzz.py",
+    "tests/placement/test_gabbits.py",
+    "tests/placement/test_osc.py",
+    "tests/scheduler/test_parallel.py",
+    "tests/scheduler/test_plugins.py",
+    "tests/specs/test_volume_rebuild_trouble.py",
+    "tests/store/test_durability.py",
+    "tests/suite/test_recheck.py",
+    "tests/suite/test_soak.py",
+    "tests/virt/",
+    "tests/volume/exports/",
+    "tests/volume/test_sdk.py",
+)
+# Of the tests that are generated for every operation, these are not quick.
+GENERATED_SLOW = ("test_killed_at_each_step", "test_failures_leave_nothing")
+# The longest tests begin first, so that no worker is left alone with one at the end.
+LONG = ("tests/suite/test_style.py::test_style[types]", "tests/virt/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--both-databases", action="store_true", help="run every test on SQLite and on PostgreSQL")
+    parser.addoption("--quick", action="store_true", help="run in-process tests on SQLite only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        items[:] = [item for item in items if _is_quick(item)]
+    elif not config.getoption("--both-databases"):
+        items[:] = [item for item in items if _is_on_its_database(item)]
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    names = getattr(item, "fixturenames", ())
+    if item.nodeid.startswith(NOT_QUICK) or "postgresql_url" in names or "postgresql_server" in names:
+        return False
+    return _dialect(item) != "postgresql" and getattr(item, "originalname", "") not in GENERATED_SLOW
+
+
+def _is_on_its_database(item: pytest.Item) -> bool:
+    """A test runs on the database that its name falls to, so that each directory has tests on both."""
+    dialect = _dialect(item)
+    if dialect is None or item.nodeid.startswith(ON_BOTH_DATABASES):
+        return True
+    if getattr(item, "originalname", "") == GENERATED_ON_BOTH:
+        return True
+    name = item.nodeid.replace("postgresql", "").replace("sqlite", "")
+    return DIALECTS[zlib.crc32(name.encode()) % len(DIALECTS)] == dialect
+
+
+def _dialect(item: pytest.Item) -> str | None:
+    """The database that the test is to run on, where it runs once on each."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    dialect: str | None = params.get("database_url", params.get("empty_url"))
+    return dialect

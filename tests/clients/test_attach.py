@@ -21,8 +21,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def session(cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
-    with Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.100", OS_VOLUME_API_VERSION="3.71") as opened:
+def session(openstack: Path, cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
+    with Session(openstack, cloud, tmp_path, OS_COMPUTE_API_VERSION="2.100", OS_VOLUME_API_VERSION="3.71") as opened:
         yield opened
 
 
@@ -126,7 +126,7 @@ def test_the_sdk_attaches_and_detaches(cloud: Cloud, monkeypatch: pytest.MonkeyP
     server = connection.compute.wait_for_server(connection.compute.get_server(server_id), interval=0.1)
     volume = connection.block_storage.create_volume(size=1, name="sdk")
     volume_is(connection, volume, "available")
-    made = connection.compute.create_volume_attachment(server, volume_id=volume.id)
+    made = connection.compute.create_volume_attachment(server, volume=volume)
     assert made.device == "/dev/vdb"
     volume_is(connection, volume, "in-use")
     (listed,) = connection.compute.volume_attachments(server)

@@ -208,14 +208,13 @@ asyncio.run(main())
 
 
 def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
-    busy = subprocess.Popen([sys.executable, "-c", _BUSY, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert busy.stdout is not None
-    for line in busy.stdout:
-        if int(line) == 150:
-            os.kill(busy.pid, signal.SIGKILL)
-            break
-    answered = 151 + len(busy.stdout.read().splitlines())
-    busy.wait()
+    with subprocess.Popen([sys.executable, "-c", _BUSY, str(tmp_path)], stdout=subprocess.PIPE, text=True) as busy:
+        assert busy.stdout is not None
+        for line in busy.stdout:
+            if int(line) == 150:
+                os.kill(busy.pid, signal.SIGKILL)
+                break
+        answered = 151 + len(busy.stdout.read().splitlines())
 
     async def scenario() -> None:
         reach = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))

@@ -43,7 +43,7 @@ def test_the_sdk_builds_and_takes_down_a_network(cloud: Cloud) -> None:
     assert len(demo.get_security_group(group.id).security_group_rules) == 3
     public = demo.find_network("public")
     router = demo.create_router(name="r", external_gateway_info={"network_id": public.id})
-    demo.add_interface_to_router(router, subnet_id=subnet.id)
+    demo.add_interface_to_router(router, subnet=subnet.id)
     floating = demo.create_ip(floating_network_id=public.id, port_id=port.id)
     assert (floating.status, floating.fixed_ip_address) == ("ACTIVE", "10.9.0.2")
     with pytest.raises(exceptions.ConflictException, match="ports still in use"):
@@ -53,9 +53,9 @@ def test_the_sdk_builds_and_takes_down_a_network(cloud: Cloud) -> None:
     assert demo.find_extension("extraroute-atomic")
     assert demo.add_extra_routes_to_router(router, {"router": {"routes": [route]}}).routes == [route]
     with pytest.raises(exceptions.ConflictException, match="required by one or more routes"):
-        demo.remove_interface_from_router(router, subnet_id=subnet.id)
+        demo.remove_interface_from_router(router, subnet=subnet.id)
     assert demo.remove_extra_routes_from_router(router, {"router": {"routes": [route]}}).routes == []
-    demo.remove_interface_from_router(router, subnet_id=subnet.id)
+    demo.remove_interface_from_router(router, subnet=subnet.id)
     demo.delete_router(router)
     demo.delete_port(port)
     demo.delete_security_group(group)

@@ -1,0 +1,28 @@
+"""Style and types of the code, checked beside the other tests. `make lint` checks the same alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "tests", "bench", "examples")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("mypy",), id="types"),
+        pytest.param(("ruff", "check", "--quiet", *FOLDERS), id="lint"),
+        pytest.param(("ruff", "format", "--check", "--quiet", *FOLDERS), id="format"),
+    ],
+)
+def test_style(command: tuple[str, ...]) -> None:
+    program, *arguments = command
+    ended = subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
