@@ -71,6 +71,7 @@ class AgentProcess:
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self, stack: AsyncExitStack) -> None:
+        from kilonova.delays import Delays
         from kilonova.hosts.agent import Agent
         from kilonova.hosts.images import ImageService
         from kilonova.hosts.journal import NAME, Journal, tend
@@ -84,7 +85,7 @@ class AgentProcess:
         stack.callback(journal.close)
         caller = Remote(config.agent.image_url.rstrip("/"))
         stack.push_async_callback(caller.close)
-        made = _make(config, self.host, ImageService(caller))
+        made = _make(config, self.host, ImageService(Delays(config.delays).caller(caller)))
         stack.push_async_callback(made.close)
         agent = Agent(self.host, made.driver, journal)
         try:

@@ -245,6 +245,15 @@ class Sim(msgspec.Struct, forbid_unknown_fields=True):
     latency: dict[str, float] = {}
 
 
+class DelaysConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """For tests: every statement, host command and HTTP call between services waits before and after for a random time
+    of up to `milliseconds`, mostly much less; see `make soak`.
+    """
+
+    milliseconds: float = 0.0
+    seed: int = 0
+
+
 class Quota(msgspec.Struct, forbid_unknown_fields=True):
     """Default limits of a project; -1 is none."""
 
@@ -288,6 +297,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     bridges: Bridges = msgspec.field(default_factory=Bridges)
     console: Console = msgspec.field(default_factory=Console)
     sim: Sim = msgspec.field(default_factory=Sim)
+    delays: DelaysConfig = msgspec.field(default_factory=DelaysConfig)
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
     volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)

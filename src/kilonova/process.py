@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import datadir, store
+from kilonova.delays import Delays
 from kilonova.services import Services
 from kilonova.store.url import dialect_of
 
@@ -87,6 +88,7 @@ class Process:
         self.roles = roles
         self.bound = bound
         self.directory = config.data_dir
+        self.delays = Delays(config.delays)
         self.services = Services()
         self.services.config = config
         self.passwords: dict[str, str] = {}
@@ -146,7 +148,7 @@ class Process:
             if dialect_of(url) != "sqlite":
                 await loaded.wait()  # a server has some seconds to answer, which a slow machine takes for the modules
             await store.upgrade(url)
-            db = self.services.db = await store.open_database(url)
+            db = self.services.db = self.delays.database(await store.open_database(url))
         except (store.StoreError, ValueError, OSError) as error:
             raise CannotStart(f"database: {error}") from None
         stack.push_async_callback(db.close)
@@ -210,15 +212,15 @@ class Process:
         from kilonova.volume.client import VolumeClient
         from kilonova.volume.compute import ComputeClient
 
-        services = self.services
+        services, delayed = self.services, self.delays.caller
         services.identity = IdentityClient(
-            InProcess(self.app, "/identity"), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
+            delayed(InProcess(self.app, "/identity")), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
         )
-        services.image = ImageClient(InProcess(self.app, "/image"))
-        services.network = NetworkClient(InProcess(self.app, "/network"))
+        services.image = ImageClient(delayed(InProcess(self.app, "/image")))
+        services.network = NetworkClient(delayed(InProcess(self.app, "/network")))
         elsewhere = self.config.volume.url
-        services.volume = VolumeClient(Remote(elsewhere) if elsewhere else InProcess(self.app, "/volume"))
-        services.compute = ComputeClient(InProcess(self.app, "/compute"))
+        services.volume = VolumeClient(delayed(Remote(elsewhere) if elsewhere else InProcess(self.app, "/volume")))
+        services.compute = ComputeClient(delayed(InProcess(self.app, "/compute")))
 
     def _make_scheduler(self, stack: AsyncExitStack) -> None:
         """Also where nothing is scheduled, for plans that are only tried. It reads no hosts before it is asked."""
@@ -245,7 +247,8 @@ class Process:
         own = self._own_hosts(stack)
         self._in_background(stack, own.run())
         elsewhere = self._hosts_elsewhere(stack, own) if self.config.messaging.url else None
-        hosts = self.hosts = self.services.hosts = own if elsewhere is None else elsewhere
+        hosts = self.hosts = own if elsewhere is None else elsewhere
+        self.services.hosts = self.delays.transport(hosts)
         interval = self.config.hosts.report_seconds
         heartbeat = Heartbeat(db, hosts, process_host=socket.gethostname(), interval=interval)
         if elsewhere is not None:
@@ -273,7 +276,7 @@ class Process:
         from kilonova.seeds import seed_tiny
 
         name = self.config.agent.host or socket.gethostname()
-        images = ImageService(InProcess(self.app, "/image"))
+        images = ImageService(self.delays.caller(InProcess(self.app, "/image")))
         host = LibvirtHost(name, self.config, images, lambda report: reports.heard(self.services, report))
         stack.push_async_callback(host.close)
         self._in_background(stack, seed_tiny(self.services))
@@ -296,7 +299,7 @@ class Process:
                 EmbeddedConfig(
                     directory=self.directory, hosts=sim.hosts, size=size, shapes=shapes, latency=sim.latency
                 ),
-                ImageService(InProcess(self.app, "/image")),
+                ImageService(self.delays.caller(InProcess(self.app, "/image"))),
             )
         except ValueError as error:
             raise CannotStart(str(error)) from None
@@ -333,7 +336,7 @@ class Process:
     def _reach_hosts(self, stack: AsyncExitStack) -> None:
         """For a process that serves no hosts and only reads from those of others, if it has a broker."""
         if self.config.messaging.url:
-            self.services.hosts = self._transport(stack)
+            self.services.hosts = self.delays.transport(self._transport(stack))
 
     async def _listen(self, bound: socket.socket) -> None:
         from kilonova.http.cors import with_cors

@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 
 from kilonova.store import Database, open_database
+from tests.support.delayed import DELAYS
 
 DIALECTS = ("sqlite", "postgresql")
 
@@ -67,7 +68,7 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
-    db = await open_database(url)
+    db = DELAYS.database(await open_database(url))
     try:
         yield db
     finally:

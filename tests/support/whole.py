@@ -44,6 +44,7 @@ from kilonova.volume.compute import ComputeClient
 from kilonova.volume.seed import seed as seed_volume_type
 from tests.support.cloud import ADMIN, Cloud, Identity, Tokens
 from tests.support.databases import opened
+from tests.support.delayed import DELAYS
 from tests.support.proves import Witness
 
 PATIENCE = 60.0
@@ -123,19 +124,20 @@ async def furnish(
     services.tokens = Tokens()
     services.metrics = Witness()
     services.identity = Identity()  # type: ignore[assignment]
-    services.image = ImageClient(InProcess(whole.app, "/image"))
-    services.network = NetworkClient(InProcess(whole.app, "/network"))
-    services.volume = VolumeClient(InProcess(whole.app, "/volume"))
-    services.compute = ComputeClient(InProcess(whole.app, "/compute"))
+    services.image = ImageClient(DELAYS.caller(InProcess(whole.app, "/image")))
+    services.network = NetworkClient(DELAYS.caller(InProcess(whole.app, "/network")))
+    services.volume = VolumeClient(DELAYS.caller(InProcess(whole.app, "/volume")))
+    services.compute = ComputeClient(DELAYS.caller(InProcess(whole.app, "/compute")))
     async with db.transaction() as tx:
         await flavors.seed(tx)
         await seed_volume_type(tx)
     whole.network_id = await seed_network(db, ADMIN)
     whole.image_id = await seed_image(db, directory / "images", ADMIN)
-    whole.hosts = services.hosts = EmbeddedHosts(
+    whole.hosts = EmbeddedHosts(
         EmbeddedConfig(directory=directory, hosts=hosts, size=Size(8, 16384, 100), shapes=shapes),
         ImageService(InProcess(whole.app, "/image")),
     )
+    services.hosts = DELAYS.transport(whole.hosts)
     stack.callback(whole.hosts.close)
     whole.heartbeat = Heartbeat(db, whole.hosts, process_host="control")
     await whole.heartbeat.beat()

@@ -1,0 +1,148 @@
+"""Random delays before and after every statement, host command and HTTP call of a process.
+
+A cloud with `[delays]` behaves like one on a slow, uneven machine: races that need an unlucky moment become common.
+`make soak` runs the tests with delays. Each wrapper implements the port that it wraps. Without delays nothing is
+wrapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from kilonova.config import DelaysConfig
+    from kilonova.hosts.messages import Command
+    from kilonova.hosts.transport import Transport
+    from kilonova.http.client import Caller, Response, StreamResponse
+    from kilonova.store import Database, Row, Transaction
+
+T = TypeVar("T")
+Pause = Callable[[], Awaitable[None]]
+# Most delays are short and a few are long: a delay is the longest one times a random number to this power.
+_SKEW = 4
+
+
+class Delays:
+    """Wraps the parts of one process. The seed fixes the order of delays, not which task gets which of them."""
+
+    def __init__(self, config: DelaysConfig) -> None:
+        self._seconds = config.milliseconds / 1000
+        self._random = random.Random(config.seed)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._seconds * self._random.random() ** _SKEW)
+
+    def database(self, db: Database) -> Database:
+        return cast("Database", _Database(db, self.pause)) if self._seconds else db
+
+    def transport(self, hosts: Transport) -> Transport:
+        return _Transport(hosts, self.pause) if self._seconds else hosts
+
+    def caller(self, caller: Caller) -> Caller:
+        return _Caller(caller, self.pause) if self._seconds else caller
+
+
+class _Reader:
+    def __init__(self, inner: Any, pause: Pause) -> None:
+        self._inner = inner
+        self._pause = pause
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        return await _slowly(self._pause, self._inner.fetch(sql, *args))
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None:
+        return await _slowly(self._pause, self._inner.fetch_one(sql, *args))
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        return await _slowly(self._pause, self._inner.fetch_value(sql, *args))
+
+
+class _Transaction(_Reader):
+    async def execute(self, sql: str, *args: Any) -> int:
+        return await _slowly(self._pause, self._inner.execute(sql, *args))
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        await _slowly(self._pause, self._inner.execute_many(sql, rows))
+
+    async def hold(self, key: str) -> None:
+        await _slowly(self._pause, self._inner.hold(key))
+
+    def wake(self, channel: str) -> None:
+        self._inner.wake(channel)
+
+
+class _Database(_Reader):
+    @property
+    def dialect(self) -> str:
+        return str(self._inner.dialect)
+
+    @property
+    def commits(self) -> int:
+        return int(self._inner.commits)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        await self._pause()
+        async with self._inner.transaction() as tx:
+            yield _Transaction(tx, self._pause)
+            await self._pause()
+        await self._pause()
+
+    def listen(self, channel: str, callback: Callable[[], None]) -> None:
+        self._inner.listen(channel, callback)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _Transport:
+    def __init__(self, inner: Transport, pause: Pause) -> None:
+        self._inner = inner
+        self._pause = pause
+
+    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+        return await _slowly(self._pause, self._inner.call(host, command, timeout=timeout))
+
+
+class _Caller:
+    def __init__(self, inner: Caller, pause: Pause) -> None:
+        self._inner = inner
+        self._pause = pause
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+    ) -> Response:
+        return await _slowly(
+            self._pause, self._inner.request(method, path, headers=headers, json=json, content=content)
+        )
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[StreamResponse]:
+        await self._pause()
+        async with self._inner.stream(method, path, headers=headers) as answer:
+            yield answer
+
+
+async def _slowly(pause: Pause, call: Awaitable[T]) -> T:
+    """A cancel during the first pause must close the call, which then never began."""
+    try:
+        await pause()
+    except BaseException:
+        if asyncio.iscoroutine(call):
+            call.close()
+        raise
+    result = await call
+    await pause()
+    return result
