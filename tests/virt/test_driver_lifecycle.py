@@ -251,3 +251,14 @@ def test_files_of_a_guest_that_is_elsewhere_by_now_stay(bench: Bench) -> None:
             assert not bench.left_of(guest)
 
     asyncio.run(live())
+
+
+def test_files_that_a_killed_agent_was_removing_go_at_its_next_start(bench: Bench) -> None:
+    left = bench.instances / ".gone-1"
+    left.mkdir(parents=True)
+    (left / "disk").touch()
+
+    async def live(driver: LibvirtDriver) -> None:
+        await until(lambda: not left.exists(), "the files go")
+
+    bench.run(live)

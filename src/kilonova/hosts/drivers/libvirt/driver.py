@@ -72,7 +72,8 @@ class LibvirtDriver:
     async def run(self) -> None:
         """Everything that goes on beside commands, until cancelled."""
         hv = self.hypervisor
-        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), snapshots.recover(hv), self._tidy()]
+        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), self._tidy()]
+        work += [arrivals.recover(hv), snapshots.recover(hv)]
         if hv.wiring is not None:
             work.append(hv.wiring.run())
         async with asyncio.TaskGroup() as tasks:
