@@ -7,6 +7,7 @@ It is up in well under a second also without hardware's help, and its counter te
     TICK 00002
 
 One that is `full` first fills so many MiB of its memory with numbers that all differ: what moves it carries them.
+One that `obeys` switches itself off when its power button is pressed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ _start:
     addl $4, %edi
     decl %ecx
     jnz 1b
-3:  movw $hello, %si
+3:  movw $0x602, %dx                # ACPI, where the firmware puts it: the button is told of if that is enabled
+    movw ${obeys} * 0x100, %ax
+    outw %ax, %dx
+    movw $hello, %si
     call say
 count:
     movw $digits + 4, %di
@@ -67,7 +71,14 @@ count:
     call say
     movw $18, %cx                   # the clock ticks 18.2 times a second
 1:  hlt
-    movw 0x46c, %ax
+    movw $0x600, %dx
+    inw %dx, %ax
+    testb $1, %ah
+    jz 2f
+    movw $0x604, %dx
+    movw $0x2000, %ax
+    outw %ax, %dx
+2:  movw 0x46c, %ax
     cmpw before, %ax
     je 1b
     movw %ax, before
@@ -102,18 +113,19 @@ hello:  .asciz "HELLO {word}\\r\\n"
 
 
 @cache
-def sector(word: str = "micro", full: int = 0) -> bytes:
+def sector(word: str = "micro", full: int = 0, obeys: bool = False) -> bytes:
     if not word.isalnum() or len(word) > 64:
         raise ValueError(f"not a word: {word!r}")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
-        (path / "boot.s").write_text(_SOURCE.replace("{word}", word).replace("{full}", str(full)))
+        source = _SOURCE.replace("{word}", word).replace("{full}", str(full)).replace("{obeys}", str(int(obeys)))
+        (path / "boot.s").write_text(source)
         subprocess.run(["as", "--32", "-o", path / "boot.o", path / "boot.s"], check=True)
         flags = ["-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary"]
         subprocess.run(["ld", *flags, "-o", path / "boot", path / "boot.o"], check=True)
         return (path / "boot").read_bytes()
 
 
-def image(word: str = "micro", full: int = 0) -> bytes:
+def image(word: str = "micro", full: int = 0, obeys: bool = False) -> bytes:
     """A raw disk."""
-    return sector(word, full).ljust(SIZE, b"\0")
+    return sector(word, full, obeys).ljust(SIZE, b"\0")

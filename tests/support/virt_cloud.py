@@ -12,16 +12,18 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kilonova.hosts.registry import COMPUTE, CONDUCTOR
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.process import KILONOVA, Client, Cloud
-from tests.support.virt_hosts import Host, Process, Site, site, until
+from tests.support.virt_hosts import Host, Process, Site, pause, site, until
 
 # However busy the machine is: a test that is to fail has time for it.
 BOOT_SECONDS = 300.0
@@ -196,6 +198,31 @@ class RealCloud:
 
         until(look, f"host {name} is {state}", seconds)
 
+    @contextlib.contextmanager
+    def database(self) -> Iterator[sqlite3.Connection]:
+        """Of the control plane (SQLite): a test makes time pass for what is written there."""
+        path = self.data / "kilonova.db"
+        with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
+            yield db
+
+    def wait_down(self, name: str) -> None:
+        """Until the host, which reports no more, counts as down.
+
+        As soon as a heartbeat leaves it out, its last one is moved back in the database: nobody has to wait for
+        `down_seconds`, which may be so long that a host of a busy machine is never down by mistake.
+        """
+        seen = "SELECT max(last_seen_at) FROM services WHERE program = ? AND host = coalesce(?, host)"
+        with self.database() as db:
+
+            def is_left_out() -> bool:
+                (process,), (host,) = (db.execute(seen, of).fetchone() for of in ((CONDUCTOR, None), (COMPUTE, name)))
+                return bool(process > host)
+
+            until(is_left_out, f"no heartbeat tells of host {name}")
+            aged = "UPDATE services SET last_seen_at = last_seen_at - 3600 WHERE program = ? AND host = ?"
+            db.execute(aged, (COMPUTE, name))
+        self.wait_host(name, "down")
+
     # What guests say
 
     def console(self, server: str) -> str:
@@ -215,10 +242,10 @@ class RealCloud:
 
     def told(self, server: str, look: Callable[[str], T | None], what: str, seconds: float = BOOT_SECONDS) -> T:
         """What `look` finds in all that is on the server's console, waited for."""
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         while not (found := look(said := self.console(server))):
-            assert time.monotonic() < end, f"not within {seconds:g} s: {what}, but\n{said[-2000:]}"
-            time.sleep(0.1)
+            assert time.monotonic() < began + seconds, f"not within {seconds:g} s: {what}, but\n{said[-2000:]}"
+            pause(began)
         return found
 
     def ticks(self, server: str) -> list[int]:
@@ -246,10 +273,10 @@ class RealCloud:
 
     def wait_clean(self, seconds: float = BOOT_SECONDS) -> None:
         """Until guests have left nothing."""
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         while left := self.leftovers():
-            assert time.monotonic() < end, left
-            time.sleep(0.2)
+            assert time.monotonic() < began + seconds, left
+            pause(began)
 
     def instances(self, name: str) -> Path:
         return self.site.directory / "shared" if self.shared else self.hosts[name].instances
@@ -268,13 +295,16 @@ class RealCloud:
                 "lease_seconds": 5.0,
                 "sweep_seconds": 1.0,
             },
-            "compute": {"shutdown_seconds": 3.0, "resize_on_same_host": False},
+            # The micro guest does not obey.
+            "compute": {"shutdown_seconds": 0.5, "resize_on_same_host": False},
         }
         if self.site.authority is not None:
             files = self.site.authority.issue(self.site.directory / "pki", self.site.address)
             settings["volume"]["nbd_tls"] = str(files)
         file = self.site.directory / "control.toml"
-        file.write_text(_toml(_merged(settings, self.more)))
+        file.write_text(
+            _toml(_merged(settings, {name: values for name, values in self.more.items() if "@" not in name}))
+        )
         return file
 
     def _agent_settings(self, host: Host) -> _TOML:
@@ -309,8 +339,10 @@ class RealCloud:
             # Hosts have one file system here, so that all of them may be this machine's client.
             uri = f"qemu+tls://{{address}}/system?pkipath={self.site.directory / 'pki'}"
             settings["libvirt"] |= {"migration_uri": uri, "migration_tls": True, "nbd_tls": True}
-        more = {section: values for section, values in self.more.items() if section in ("libvirt", "bridges", "agent")}
-        return _merged(settings, more)
+        for section in ("libvirt", "bridges", "agent"):
+            settings = _merged(settings, {section: self.more.get(section, {})})
+            settings = _merged(settings, {section: self.more.get(f"{section}@{host.name}", {})})
+        return settings
 
     @property
     def _nats_url(self) -> str:
@@ -333,7 +365,8 @@ def real_cloud(
     secure: bool = False,
     steady: bool = False,
 ) -> Iterator[RealCloud]:
-    """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration.
+    """`shared`: whether the hosts have one directory for the disks of guests. `more`: further configuration; that of
+    the section `libvirt@one` is the host's alone.
 
     `apart_on`: the database on which an API and two workers are processes of their own. `secure`: with certificates,
     by which volumes, disks and guests travel. `steady`: no host is ever given up for being slow, as on a busy machine

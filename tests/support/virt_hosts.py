@@ -93,7 +93,7 @@ _VIRTLOGD = """
 max_size = {size}
 max_backups = 3
 """
-CONSOLE_BYTES = 131072
+CONSOLE_BYTES = 32768
 _INIT = """#!/bin/sh
 # The first process of the host. What it starts dies with it.
 set -e
@@ -160,10 +160,10 @@ class Site:
         host.power_on()
         return host
 
-    def micro_image(self, word: str = "micro", full: int = 0) -> Path:
-        path = self.directory / f"{word}-{full}.raw"
+    def micro_image(self, word: str = "micro", full: int = 0, obeys: bool = False) -> Path:
+        path = self.directory / f"{word}-{full}{'-obeys' if obeys else ''}.raw"
         if not path.exists():
-            path.write_bytes(micro_guest.image(word, full))
+            path.write_bytes(micro_guest.image(word, full, obeys))
         return path
 
     def open(self) -> None:
@@ -251,6 +251,7 @@ class Host:
                     os.kill(self.init, signal.SIGKILL)
             for other in self._others:
                 other.let_go()
+                other.outer.wait(_POWER_SECONDS)
             self._others.clear()
             self._outer.wait(_POWER_SECONDS)
             self._outer = None
@@ -398,14 +399,22 @@ def site() -> Iterator[Site]:
     raise AssertionError("there is no free number for a site")
 
 
-def until(look: Any, what: str, seconds: float = 300.0, every: float = 0.1) -> Any:
-    """What `look` answers as soon as that is true."""
-    end = time.monotonic() + seconds
+def until(look: Any, what: str, seconds: float = 300.0, every: float = 0.0) -> Any:
+    """What `look` answers as soon as that is true. `every`: how often it is looked, unless less and less often."""
+    began = time.monotonic()
     while not (found := look()):
-        if time.monotonic() > end:
+        if time.monotonic() > began + seconds:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(every)
+        if every:
+            time.sleep(every)
+        else:
+            pause(began)
     return found
+
+
+def pause(began: float) -> None:
+    """Before looking again for what was waited for since then. Looking costs more than what takes long can lose."""
+    time.sleep(min(0.05 + 0.1 * (time.monotonic() - began), 0.5))
 
 
 _until = until

@@ -49,6 +49,18 @@ echo "$ip $mask mtu=$mtu dns=$dns router=$router" > "{out}"
 """
 
 
+# It does not wait for others who might have its addresses of IPv6, nor before it asks for a router.
+_CARD = """
+cd /proc/sys/net/ipv6/conf/eth0
+echo 0 >accept_dad
+echo 0 >router_solicitation_delay
+echo 1 >router_solicitation_interval
+ip link set eth0 address {mac}
+ip link set eth0 up
+"""
+_PING = ("busybox", "ping", "-c", "1", "-W", "1")
+
+
 def require() -> None:
     lacking = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
     if os.geteuid() != 0:
@@ -60,21 +72,22 @@ def require() -> None:
 
 
 class Space:
-    """A network namespace, which lives as long as a process in it."""
+    """A network namespace, which lives as long as a process in it, which ends with the test process at the latest."""
 
     def __init__(self, enter: list[str], mounts: bool = False) -> None:
         flags = ["-n", "-m"] if mounts else ["-n"]
+        dies = ["setpriv", "--pdeathsig", "KILL", "--"]
         self._process = subprocess.Popen(
-            [*enter, "unshare", *flags, "--", "sh", "-c", "echo; exec sleep 600"],
+            [*enter, *dies, "unshare", *flags, "--", "sh", "-c", "ip link set lo up; echo; exec sleep infinity"],
             stdout=subprocess.PIPE,
             env=_ENV,
             start_new_session=True,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        with self._process.stdout as ready:
+            ready.readline()
         self.pid = self._process.pid
         self.enter = ["nsenter", "-t", str(self.pid), "-n", *(["-m"] if mounts else []), "--"]
-        self.do("ip", "link", "set", "lo", "up")
 
     def do(self, *command: str | Path, check: bool = True, seconds: float = 120.0) -> str:
         done = subprocess.run(
@@ -95,7 +108,7 @@ class Space:
         return done.returncode == 0
 
     def ping(self, address: str, *options: str) -> bool:
-        return self.works("busybox", "ping", "-c", "1", "-W", "1", *options, address)
+        return self.works(*_PING, *options, address)
 
     def reaches(self, address: str, *options: str) -> bool:
         """Soon: one answer may be late where the machine is busy."""
@@ -110,6 +123,13 @@ class Space:
         self._process.wait(60)
 
 
+def nobody_reaches(*tries: tuple[Space, str]) -> bool:
+    """All at once, as each waits a second for an answer."""
+    pings = [space.start(*_PING, address, stdout=subprocess.DEVNULL) for space, address in tries]
+    ends = [ping.wait(120) for ping in pings]
+    return all(ends)
+
+
 class Guest(Space):
     def __init__(self, host: Host, network: WiredNetwork, port: WiredPort) -> None:
         super().__init__(host.space.enter)
@@ -119,8 +139,7 @@ class Guest(Space):
         tap = NAMES.tap(port.id)
         host.do("ip", "link", "add", tap, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         host.do("ip", "link", "set", tap, "master", NAMES.bridge(network.id), "up")
-        self.do("ip", "link", "set", "eth0", "address", port.mac)
-        self.do("ip", "link", "set", "eth0", "up")
+        self.do("sh", "-c", _CARD.format(mac=port.mac))
 
     def end(self) -> None:
         """And its interface, which the kernel would remove later, after it had spoken once more."""
@@ -170,7 +189,7 @@ class Host:
     def __init__(self, fabric: Fabric, number: int, directory: Path, **settings: Any) -> None:
         self.address = f"10.99.0.{10 + number}"
         self.directory = directory
-        self._settings = json.dumps(settings)
+        self.settings = settings
         directory.mkdir()
         self.space = Space([], mounts=True)
         self.do("sh", "-c", "mkdir -p /run/netns && mount -t tmpfs none /run/netns")
@@ -178,6 +197,7 @@ class Host:
         self.do("ip", "route", "add", "default", "via", fabric.address)
         self.guests: list[Guest] = []
         self._worker: subprocess.Popen[str] | None = None
+        self._bare = self.interfaces()
         self.start()
 
     def do(self, *command: str | Path, check: bool = True) -> str:
@@ -191,7 +211,7 @@ class Host:
             "tests.virt.network_worker",
             str(self.directory / "networks"),
             self.address,
-            self._settings,
+            json.dumps(self.settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -200,10 +220,14 @@ class Host:
         assert self._worker.stdout.readline().strip() == "ready", (self.directory / "log").read_text()
 
     def kill(self) -> None:
-        assert self._worker is not None
-        self._worker.kill()
-        self._worker.wait(60)
-        self._log.close()
+        worker = self._worker
+        assert worker is not None
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.kill()
+        worker.wait(60)
+        for file in (worker.stdin, worker.stdout, self._log):
+            file.close()
 
     def ask(self, verb: str, given: str) -> Any:
         worker = self._worker
@@ -243,6 +267,15 @@ class Host:
                     found.append(entry.name)
         return sorted(found)
 
+    def clear(self) -> bool:
+        """Take everything away that a test has made; whether the host then is as it was."""
+        for guest in self.guests:
+            guest.end()
+        self.guests.clear()
+        is_told = self._worker is not None and self._worker.poll() is None and self.tell() == "applied"
+        self.do("ip", "neigh", "flush", "all", check=False)
+        return is_told and self.interfaces() == self._bare and not self.namespaces() and not self.servers()
+
     def end(self) -> None:
         for guest in self.guests:
             guest.end()
@@ -255,7 +288,7 @@ class Host:
 
 
 class Fabric:
-    """What hosts are plugged into, and what is outside of them."""
+    """What hosts are plugged into, and what is outside of them. Hosts that one test leaves as they were, others use."""
 
     address = "10.99.0.1"
 
@@ -265,7 +298,10 @@ class Fabric:
         self.space.do("ip", "link", "add", "sw", "address", "02:00:00:00:00:01", "type", "bridge")
         self.space.do("ip", "addr", "add", f"{self.address}/24", "dev", "sw")
         self.space.do("ip", "link", "set", "sw", "up")
-        self.hosts: list[Host] = []
+        self._bare = self._state()
+        self._made = itertools.count(1)
+        self.idle: list[Host] = []
+        self.used: list[Host] = []
 
     def plug(self, space: Space, name: str, address: str) -> None:
         self.space.do("ip", "link", "add", name, "type", "veth", "peer", "name", "mgmt", "netns", str(space.pid))
@@ -275,25 +311,64 @@ class Fabric:
 
     def host(self, **settings: Any) -> Host:
         """`settings`: of its bridges."""
-        number = len(self.hosts) + 1
-        host = Host(self, number, self._directory / f"h{number}", **settings)
-        self.hosts.append(host)
-        return host
+        found = next((host for host in self.idle if host.settings == settings), None)
+        if found is not None:
+            self.idle.remove(found)
+        else:
+            number = next(self._made)
+            found = Host(self, number, self._directory / f"h{number}", **settings)
+        self.used.append(found)
+        return found
+
+    def clear(self) -> bool:
+        """After a test. Whether another one may use it."""
+        for host in self.used:
+            if host.clear():
+                self.idle.append(host)
+            else:
+                host.end()
+        self.used.clear()
+        self.space.do("ip", "neigh", "flush", "all")
+        return self._state() == self._bare
 
     def end(self) -> None:
-        for host in self.hosts:
+        for host in (*self.idle, *self.used):
             host.end()
         self.space.end()
 
+    def _state(self) -> tuple[str, str]:
+        """Addresses and routes, whether or not a host is plugged in."""
+        return self.space.do("ip", "-4", "-o", "addr"), self.space.do("ip", "route").replace(" linkdown", "")
 
-@contextlib.contextmanager
-def fabric(directory: Path) -> Iterator[Fabric]:
-    require()
-    made = Fabric(directory)
-    try:
-        yield made
-    finally:
-        made.end()
+
+class Fabrics:
+    """One fabric for the tests of a run. After a test that leaves it changed, the next one gets a new one."""
+
+    def __init__(self, directory: Path) -> None:
+        require()
+        self._directory = directory
+        self._numbers = itertools.count(1)
+        self._idle: Fabric | None = None
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Fabric]:
+        fabric, self._idle = self._idle or self._new(), None
+        try:
+            yield fabric
+            if fabric.clear():
+                self._idle = fabric
+        finally:
+            if self._idle is None:
+                fabric.end()
+
+    def _new(self) -> Fabric:
+        directory = self._directory / str(next(self._numbers))
+        directory.mkdir()
+        return Fabric(directory)
+
+    def end(self) -> None:
+        if self._idle is not None:
+            self._idle.end()
 
 
 _numbers = itertools.count(1)

@@ -11,23 +11,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.process import kilonova
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import until
+from tests.virt.clouds import delete
 
 HOST = "one"
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("power") / "data", hosts=(HOST,)) as running:
-        yield running
+def cloud(restless: RealCloud) -> RealCloud:
+    return restless
 
 
 @pytest.fixture(scope="module")
-def server(cloud: RealCloud) -> str:
-    made = cloud.boot("web", cloud.micro())
+def server(cloud: RealCloud) -> Iterator[str]:
+    made = cloud.boot("web", cloud.micro(), host=HOST)
     until(lambda: ticks(cloud, made), "the guest counts")
-    return made
+    yield made
+    delete(cloud, made)
 
 
 def ticks(cloud: RealCloud, server: str) -> int:
@@ -65,7 +66,7 @@ def test_a_guest_whose_qemu_dies_is_shut_off_and_can_be_started(cloud: RealCloud
 def test_what_changed_while_the_agent_was_away_is_seen_at_its_return(cloud: RealCloud, server: str) -> None:
     cloud.kill_agent(HOST)
     virsh(cloud, "destroy", server)
-    cloud.wait_host(HOST, "down")
+    cloud.wait_down(HOST)
     assert cloud.show(server)["status"] == "ACTIVE", "nobody knows"
     cloud.start_agent(HOST)
     cloud.wait(server, "SHUTOFF")

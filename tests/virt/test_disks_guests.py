@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,8 @@ from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
 from tests.hosts.libvirt.support import Shelf, do, transfer
 from tests.hosts.support import disk
 from tests.support.ports import free_port
-from tests.support.virt_hosts import Host, site, until
+from tests.support.virt_hosts import Host, until
 from tests.virt.disks_support import bench, config_of
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    with site() as place:
-        yield place.host("disks")
 
 
 def ticks(text: str) -> list[int]:

@@ -12,9 +12,7 @@ import pytest
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from kilonova.hosts.messages import Flavor, Image
 from tests.support.virt_driver import DATA, Bench, Files, until
-from tests.support.virt_hosts import linux_image
 
 # So long that a system that obeys has ended before, also on a busy machine.
 GRACE = 100.0
@@ -125,27 +123,26 @@ def test_guests_outlive_libvirt_and_are_found_again(bench: Bench) -> None:
 
 
 def test_a_system_that_shuts_down_by_itself_and_one_that_obeys(bench: Bench) -> None:
-    bench.images = Files(linux_image())
-    flavor = Flavor(vcpus=1, ram_mb=256, disk_gb=1)
-    guest = bench.guest(image=Image(id="linux", disk_format="qcow2"), flavor=flavor)
+    bench.images = Files(bench.host.site.micro_image("obedient", obeys=True))
+    guest = bench.guest()
 
     async def live(driver: LibvirtDriver) -> None:
         powers = Powers(driver)
         await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "BOOTED")
+        await bench.says(guest, "TICK")
         began = asyncio.get_running_loop().time()
         assert (await driver.power_off(guest.id, GRACE)).power == "shutdown"
         assert asyncio.get_running_loop().time() - began < GRACE
         await powers.until(driver, "shutdown")
         start = len(bench.console(guest))
         await driver.power_on(guest.id)
-        await bench.says(guest, "BOOTED", start)
+        await bench.says(guest, "TICK", start)
         start = len(bench.console(guest))
         driver.hypervisor.config.compute.shutdown_seconds = GRACE
         began = asyncio.get_running_loop().time()
         assert (await driver.reboot(guest.id, hard=False)).power == "running"
         assert asyncio.get_running_loop().time() - began < GRACE
-        await bench.says(guest, "BOOTED", start)
+        await bench.says(guest, "HELLO obedient", start)
 
     bench.run(live)
 

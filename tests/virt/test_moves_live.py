@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -268,8 +267,8 @@ def test_the_agent_of_the_destination_is_killed_in_the_middle(slow: Pair) -> Non
     moving = slow.begin(guest, slow.one, slow.two, slot)
     under_way(slow, guest)
     slow.two.kill()
+    slow.one.ask(HurryMigration(guest_id=guest.id))
     until(lambda: slow.runs(guest) == ["two"], "it has come")
-    time.sleep(1)
     slow.two.start()
 
     moving.result()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import pytest
 
 from kilonova.hosts.messages import WiredNetwork, WiredPort, WiredSubnet
 from kilonova.network.addresses import from_mac
-from tests.virt.network_hosts import fabric, network, port, soon, with_ports
+from tests.virt.network_hosts import Fabric, network, port, soon, with_ports
 
 _DNS = "2001:db8:53::53"
 # Asks for an advertisement, and then by DHCPv6 for an address and for what else there is; writes what it was told.
@@ -85,56 +84,53 @@ _MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", _MODES)
-def test_each_mode_tells_guests_what_it_is_for(tmp_path: Path, mode: str) -> None:
-    with fabric(tmp_path) as made:
-        host = made.host()
-        a = _port(mode)
-        one = with_ports(_network(mode=mode), a)
-        host.apply(one)
-        guest = host.guest(one, a)
-        guest.wait_for_link()
-        told = json.loads(guest.do(sys.executable, "-c", _ASK, a.mac, mode))
-        common = {"prefix": "2001:db8:1::/64", "mtu": 1400, "lifetime": 1800}
-        assert told == {**common, **_MODES[mode]}
-        by_itself = f"{_from_mac(a.mac)}/64"
-        if _MODES[mode]["autonomous"]:
-            assert soon(lambda: by_itself in guest.do("ip", "-6", "addr"))
-        else:
-            assert by_itself not in guest.do("ip", "-6", "addr")
-            guest.do("ip", "addr", "add", "2001:db8:1::77/64", "dev", "eth0", "nodad")
-        assert soon(lambda: "default" in guest.do("ip", "-6", "route", "show", "proto", "ra"))
-        assert soon(lambda: guest.ping("2001:db8:1::1", "-6"))
+def test_each_mode_tells_guests_what_it_is_for(fabric: Fabric, mode: str) -> None:
+    host = fabric.host()
+    a = _port(mode)
+    one = with_ports(_network(mode=mode), a)
+    host.apply(one)
+    guest = host.guest(one, a)
+    guest.wait_for_link()
+    told = json.loads(guest.do(sys.executable, "-c", _ASK, a.mac, mode))
+    common = {"prefix": "2001:db8:1::/64", "mtu": 1400, "lifetime": 1800}
+    assert told == {**common, **_MODES[mode]}
+    by_itself = f"{_from_mac(a.mac)}/64"
+    if _MODES[mode]["autonomous"]:
+        assert soon(lambda: by_itself in guest.do("ip", "-6", "addr"))
+    else:
+        assert by_itself not in guest.do("ip", "-6", "addr")
+        guest.do("ip", "addr", "add", "2001:db8:1::77/64", "dev", "eth0", "nodad")
+    assert soon(lambda: "default" in guest.do("ip", "-6", "route", "show", "proto", "ra"))
+    assert soon(lambda: guest.ping("2001:db8:1::1", "-6"))
 
 
-def test_guests_whose_gateway_is_another_guest_are_not_led_here(tmp_path: Path) -> None:
-    with fabric(tmp_path) as made:
-        host = made.host()
-        a = _port("slaac")
-        held = {"gateway": "2001:db8:1::fe", "held": ["2001:db8:1::2"]}
-        one = with_ports(_network(mode="slaac", **held), a)
-        host.apply(one)
-        guest = host.guest(one, a)
-        guest.wait_for_link()
-        assert json.loads(guest.do(sys.executable, "-c", _ASK, a.mac, "slaac"))["lifetime"] == 0
+def test_guests_whose_gateway_is_another_guest_are_not_led_here(fabric: Fabric) -> None:
+    host = fabric.host()
+    a = _port("slaac")
+    held = {"gateway": "2001:db8:1::fe", "held": ["2001:db8:1::2"]}
+    one = with_ports(_network(mode="slaac", **held), a)
+    host.apply(one)
+    guest = host.guest(one, a)
+    guest.wait_for_link()
+    assert json.loads(guest.do(sys.executable, "-c", _ASK, a.mac, "slaac"))["lifetime"] == 0
 
 
-def test_routers_lead_between_networks_and_to_next_hops(tmp_path: Path) -> None:
-    with fabric(tmp_path) as made:
-        host = made.host()
-        a, b = _port("slaac"), port("2001:db8:2::9", secured=False)
-        one, two = _network(mode="slaac"), _network("2001:db8:2::/64", mode="dhcpv6-stateful")
-        routes = [("2001:db8:7::/48", "2001:db8:2::9", two.id)]
-        one = with_ports(one, a, routed=[("2001:db8:2::/64", two.id)], routes=routes)
-        two = with_ports(two, b, routed=[("2001:db8:1::/64", one.id)], routes=routes)
-        host.apply(one, two)
-        first, second = host.guest(one, a), host.guest(two, b)
-        second.do("ip", "addr", "add", "2001:db8:2::9/64", "dev", "eth0", "nodad")
-        second.do("ip", "addr", "add", "2001:db8:7::1/128", "dev", "lo")
-        assert soon(lambda: first.ping("2001:db8:2::9", "-6"))
-        assert soon(lambda: first.ping("2001:db8:7::1", "-6"))
-        host.apply(*(msgspec.structs.replace(each, routes=[]) for each in (one, two)))
-        assert not first.ping("2001:db8:7::1", "-6")
-        assert soon(lambda: first.ping("2001:db8:2::9", "-6"))
+def test_routers_lead_between_networks_and_to_next_hops(fabric: Fabric) -> None:
+    host = fabric.host()
+    a, b = _port("slaac"), port("2001:db8:2::9", secured=False)
+    one, two = _network(mode="slaac"), _network("2001:db8:2::/64", mode="dhcpv6-stateful")
+    routes = [("2001:db8:7::/48", "2001:db8:2::9", two.id)]
+    one = with_ports(one, a, routed=[("2001:db8:2::/64", two.id)], routes=routes)
+    two = with_ports(two, b, routed=[("2001:db8:1::/64", one.id)], routes=routes)
+    host.apply(one, two)
+    first, second = host.guest(one, a), host.guest(two, b)
+    second.do("ip", "addr", "add", "2001:db8:2::9/64", "dev", "eth0", "nodad")
+    second.do("ip", "addr", "add", "2001:db8:7::1/128", "dev", "lo")
+    assert soon(lambda: first.ping("2001:db8:2::9", "-6"))
+    assert soon(lambda: first.ping("2001:db8:7::1", "-6"))
+    host.apply(*(msgspec.structs.replace(each, routes=[]) for each in (one, two)))
+    assert not first.ping("2001:db8:7::1", "-6")
+    assert soon(lambda: first.ping("2001:db8:2::9", "-6"))
 
 
 def _network(cidr: str = "2001:db8:1::/64", **said: Any) -> WiredNetwork:

@@ -6,23 +6,22 @@ import base64
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import linux_image
+from tests.virt.clouds import delete, make_network
 
 EVIL = "\"'></name><devices/>&lt; $(touch /tmp/kilonova-attack) `id` %s ../../etc \\ é \N{ROBOT FACE}"
 SECRET = "what no user may read"
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("attacks") / "data", hosts=("one",), steady=True) as running:
-        yield running
+@pytest.fixture
+def cloud(steady: RealCloud) -> RealCloud:
+    return steady
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_words_stay_words(cloud: RealCloud) -> None:
     image = cloud.image("tiny", linux_image().read_bytes(), "qcow2")
-    network = _network(cloud)
+    network = make_network(cloud, EVIL, "10.50.0.0/24")
     server = cloud.boot(
         EVIL,
         image,
@@ -55,7 +54,7 @@ def test_words_stay_words(cloud: RealCloud) -> None:
     cloud.act(server, "reboot", {"type": "HARD"})
     cloud.wait(server, "ACTIVE")
     assert not Path("/tmp/kilonova-attack").exists()
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def _is_refused(cloud: RealCloud, image: str, *, volume: bool = False) -> None:
     if volume:
         root = {"boot_index": 0, "uuid": image, "source_type": "image", "destination_type": "volume"}
         more["block_device_mapping_v2"] = [{**root, "volume_size": 1, "delete_on_termination": True}]
-    wanted = {"name": "evil", "flavorRef": cloud.flavor("micro"), "networks": "none", **more}
+    wanted = {"name": "evil", "flavorRef": cloud.flavor("micro"), "networks": "none", "host": "one", **more}
     if not volume:
         wanted["imageRef"] = image
     answer = cloud.client().post("compute", "/servers", {"server": wanted})
@@ -145,18 +144,4 @@ def _is_refused(cloud: RealCloud, image: str, *, volume: bool = False) -> None:
     assert SECRET not in told
     assert "/etc/passwd" not in shown["fault"]["message"]
     assert "Traceback" not in told
-    _delete(cloud, server)
-
-
-def _network(cloud: RealCloud) -> str:
-    client = cloud.client()
-    made: str = client.post("network", "/networks", {"network": {"name": EVIL}}).json()["network"]["id"]
-    subnet = {"network_id": made, "ip_version": 4, "cidr": "10.50.0.0/24", "name": EVIL}
-    assert client.post("network", "/subnets", {"subnet": subnet}).status == 201
-    return made
-
-
-def _delete(cloud: RealCloud, server: str) -> None:
-    cloud.client().delete("compute", f"/servers/{server}")
-    cloud.wait_gone(server)
-    cloud.wait_clean()
+    delete(cloud, server)

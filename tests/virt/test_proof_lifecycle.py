@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.stock_client import forking
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import until
+from tests.virt.clouds import Client, delete
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("lifecycle") / "data", steady=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def program() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory, forking(Path(directory)):
-        yield Path(directory) / "openstack"
-
-
-class Client:
-    def __init__(self, program: Path, cloud: RealCloud) -> None:
-        self._program = program
-        self._settings = {
-            "OS_CLOUD": "kilonova",
-            "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"),
-            "OS_COMPUTE_API_VERSION": "2.96",
-        }
-
-    def __call__(self, command: str) -> str:
-        done = subprocess.run(
-            [self._program, *command.split()], capture_output=True, text=True, check=False, env=self._settings
-        )
-        assert done.returncode == 0, f"openstack {command}: {done.stderr}"
-        return done.stdout
-
-
-@pytest.fixture(scope="module")
-def openstack(program: Path, cloud: RealCloud) -> Client:
-    return Client(program, cloud)
+@pytest.fixture
+def cloud(steady: RealCloud) -> RealCloud:
+    return steady
 
 
 def test_everything_that_can_happen_to_a_server(cloud: RealCloud, openstack: Client) -> None:
@@ -146,9 +113,7 @@ def test_guests_outlive_agent_and_control_plane(cloud: RealCloud) -> None:
     assert cloud.show(server)["status"] == "ACTIVE"
     _goes_on(cloud, server, cloud.ticks(server)[-1])
     assert cloud.said(server).count("HELLO") == 1
-    cloud.client().delete("compute", f"/servers/{server}")
-    cloud.wait_gone(server)
-    cloud.wait_clean()
+    delete(cloud, server)
 
 
 def _stands_still(cloud: RealCloud, server: str) -> list[int] | None:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import until
+from tests.virt.clouds import delete
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("partition") / "data", shared=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("apart") / "data") as running:
-        yield running
-
-
-def test_a_disk_in_use_is_not_taken(cloud: RealCloud) -> None:
+def test_a_disk_in_use_is_not_taken(shared: RealCloud) -> None:
+    cloud = shared
     server = cloud.boot("web", cloud.micro("red"))
     cloud.says(server, "TICK 00002")
     first, _ = _cut_off(cloud, server)
@@ -40,10 +27,11 @@ def test_a_disk_in_use_is_not_taken(cloud: RealCloud) -> None:
     cloud.wait_host(first, "up")
     cloud.wait(server, "ACTIVE")
     assert cloud.said(server).count("HELLO") == 1
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
-def test_volumes_are_taken_from_who_has_them(cloud: RealCloud) -> None:
+def test_volumes_are_taken_from_who_has_them(shared: RealCloud) -> None:
+    cloud = shared
     root = {"boot_index": 0, "uuid": cloud.micro("red"), "source_type": "image", "destination_type": "volume"}
     kept = {"volume_size": 1, "delete_on_termination": True}
     server = cloud.boot("web", None, block_device_mapping_v2=[{**root, **kept}])
@@ -64,34 +52,35 @@ def test_volumes_are_taken_from_who_has_them(cloud: RealCloud) -> None:
     cloud.start_agent(first)
     cloud.wait_host(first, "up")
     assert cloud.runs(server) == [other]
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
-def test_a_host_that_comes_back_is_cleared_before_it_is_up(apart: RealCloud) -> None:
+def test_a_host_that_comes_back_is_cleared_before_it_is_up(restless: RealCloud) -> None:
     """Also if its agent ends again and again meanwhile."""
-    server = apart.boot("web", apart.micro("red"))
-    apart.says(server, "TICK 00002")
-    first, other = _cut_off(apart, server)
-    apart.act(server, "evacuate", {}, version="2.90")
-    until(lambda: apart.host_of(server) == other, "it is elsewhere")
-    apart.wait(server, "ACTIVE")
+    cloud = restless
+    server = cloud.boot("web", cloud.micro("red"))
+    cloud.says(server, "TICK 00002")
+    first, other = _cut_off(cloud, server)
+    cloud.act(server, "evacuate", {}, version="2.90")
+    until(lambda: cloud.host_of(server) == other, "it is elsewhere")
+    cloud.wait(server, "ACTIVE")
 
     for seconds in (1.0, 1.5, 2.0):
-        apart.start_agent(first)
+        cloud.start_agent(first)
         time.sleep(seconds)
-        apart.kill_agent(first)
-    apart.start_agent(first)
-    apart.wait_host(first, "up")
-    assert apart.runs(server) == [other]
-    assert apart.hosts[first].domains() == {}
-    _delete(apart, server)
+        cloud.kill_agent(first)
+    cloud.start_agent(first)
+    cloud.wait_host(first, "up")
+    assert cloud.runs(server) == [other]
+    assert cloud.hosts[first].domains() == {}
+    delete(cloud, server)
 
 
 def _cut_off(cloud: RealCloud, server: str) -> tuple[str, str]:
     """The host of the server, whose agent is gone, and the other one."""
     first = cloud.host_of(server)
     cloud.kill_agent(first)
-    cloud.wait_host(first, "down")
+    cloud.wait_down(first)
     return first, next(name for name in cloud.hosts if name != first)
 
 
@@ -117,9 +106,3 @@ def _said(cloud: RealCloud, server: str) -> str:
     """By the events of the last action, to administrators."""
     path = f"/servers/{server}/os-instance-actions/{_last(cloud, server)['request_id']}"
     return str(cloud.client().get("compute", path).json()["instanceAction"]["events"])
-
-
-def _delete(cloud: RealCloud, server: str) -> None:
-    cloud.client().delete("compute", f"/servers/{server}")
-    cloud.wait_gone(server)
-    cloud.wait_clean()

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import until
+from tests.virt.clouds import delete
 
 ZONES = {"one": "east", "two": "west"}
 PIN = "pinned_availability_zone"
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("specs") / "data", shared=True) as running:
-        client = running.client()
-        for host, zone in ZONES.items():
-            made = client.post("compute", "/os-aggregates", {"aggregate": {"name": zone, "availability_zone": zone}})
-            path = f"/os-aggregates/{made.json()['aggregate']['id']}/action"
-            assert client.post("compute", path, {"add_host": {"host": host}}).status == 200
-        yield running
+def cloud(shared: RealCloud) -> RealCloud:
+    client = shared.client()
+    for host, zone in ZONES.items():
+        made = client.post("compute", "/os-aggregates", {"aggregate": {"name": zone, "availability_zone": zone}})
+        path = f"/os-aggregates/{made.json()['aggregate']['id']}/action"
+        assert client.post("compute", path, {"add_host": {"host": host}}).status == 200
+    return shared
 
 
 def test_unshelve_to_a_chosen_host(cloud: RealCloud) -> None:
@@ -40,7 +39,7 @@ def test_unshelve_to_a_chosen_host(cloud: RealCloud) -> None:
     assert shown["OS-EXT-SRV-ATTR:host"] == other
     assert cloud.runs(server) == [other]
     cloud.says(server, "HELLO red")
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 def test_a_live_migration_without_force_is_verified(cloud: RealCloud) -> None:
@@ -65,7 +64,7 @@ def test_a_live_migration_without_force_is_verified(cloud: RealCloud) -> None:
     cloud.wait(server, "ACTIVE")
     assert cloud.runs(server) == [other]
     assert cloud.said(server).count("HELLO") == 1  # one file for both hosts, and one boot
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 def test_evacuation_after_a_power_cut(cloud: RealCloud) -> None:
@@ -73,7 +72,7 @@ def test_evacuation_after_a_power_cut(cloud: RealCloud) -> None:
     cloud.says(server, "TICK 00002")
     first, other = _places(cloud, server)
     cloud.cut_power(first)
-    cloud.wait_host(first, "down")
+    cloud.wait_down(first)
     cloud.wait_host(other, "up")
 
     cloud.act(server, "evacuate", {"host": other}, version="2.90")
@@ -88,7 +87,7 @@ def test_evacuation_after_a_power_cut(cloud: RealCloud) -> None:
     assert cloud.runs(server) == [other]
     seen = cloud.ticks(server)[-1]
     until(lambda: cloud.ticks(server)[-1] > seen, "its disk is still there and it counts on")
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 def test_another_image_boots_from_the_same_volume(cloud: RealCloud) -> None:
@@ -113,7 +112,7 @@ def test_another_image_boots_from_the_same_volume(cloud: RealCloud) -> None:
 
     after = cloud.show(server)["os-extended-volumes:volumes_attached"]
     assert [one["id"] for one in after] == [one["id"] for one in before]
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 def test_the_pin_can_be_changed_and_is_obeyed(cloud: RealCloud) -> None:
@@ -131,7 +130,7 @@ def test_the_pin_can_be_changed_and_is_obeyed(cloud: RealCloud) -> None:
     assert _pin(client, server, "east") == 409
     assert _pin(client, server, "west") == 200
     assert cloud.runs(server) == ["two"]
-    _delete(cloud, server)
+    delete(cloud, server)
 
 
 def _pin(client: Any, server: str, zone: str | None) -> int:
@@ -150,9 +149,3 @@ def _disable(cloud: RealCloud, host: str, disabled: bool) -> None:
     (service,) = client.get("compute", f"/os-services?host={host}&binary=nova-compute").json()["services"]
     body = {"status": "disabled" if disabled else "enabled"}
     assert client.put("compute", f"/os-services/{service['id']}", body).status == 200
-
-
-def _delete(cloud: RealCloud, server: str) -> None:
-    cloud.client().delete("compute", f"/servers/{server}")
-    cloud.wait_gone(server)
-    cloud.wait_clean()

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from kilonova.volume.exports.daemon import Daemon
-from tests.support.virt_cloud import RealCloud, real_cloud
+from tests.support.virt_cloud import RealCloud
 from tests.support.virt_hosts import until
 from tests.volume.exports import support
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with real_cloud(tmp_path_factory.mktemp("volumes") / "data") as running:
-        yield running
 
 
 def exports(cloud: RealCloud) -> int:
@@ -40,7 +31,8 @@ def elsewhere(cloud: RealCloud, server: str, first: str) -> str:
     return cloud.host_of(server)
 
 
-def test_a_server_on_volumes(cloud: RealCloud) -> None:
+def test_a_server_on_volumes(restless: RealCloud) -> None:
+    cloud = restless
     image = cloud.image("red", cloud.site.micro_image("red").read_bytes(), hw_video_model="cirrus")
     root = {"boot_index": 0, "uuid": image, "source_type": "image", "destination_type": "volume"}
     kept = {"volume_size": 1, "delete_on_termination": True}
@@ -76,7 +68,7 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     until(lambda: f"{2 * GIB}" in host.do("virsh", "domblkinfo", domain, "vdb"), "the guest sees that it has grown")
 
     cloud.cut_power(second)
-    cloud.wait_host(second, "down")
+    cloud.wait_down(second)
     cloud.act(server, "evacuate", {}, version="2.95")
     # From 2.95 on an evacuated server stands still.
     until(lambda: cloud.host_of(server) == first, "it is elsewhere")
@@ -90,3 +82,5 @@ def test_a_server_on_volumes(cloud: RealCloud) -> None:
     cloud.wait_gone(server)
     until(lambda: status(cloud, made) == "available", "the volume is free")
     until(lambda: exports(cloud) == 0, "nothing is exported")
+    cloud.power_on(second)
+    cloud.wait_host(second, "up")
