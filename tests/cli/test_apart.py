@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 
 
 def test_up_on_postgresql(tmp_path: Path, empty_url: str) -> None:
-    with Cloud(tmp_path / "data", "--database", empty_url) as cloud:
+    with Cloud(tmp_path / "data", "--database", empty_url, fresh=True) as cloud:
         identity = cloud.client().boot()
         cloud.client().wait(identity, status="ACTIVE")
         assert not (cloud.data / "kilonova.db").exists()
@@ -26,9 +26,9 @@ def test_up_on_postgresql(tmp_path: Path, empty_url: str) -> None:
 def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
     data, database = tmp_path / "data", ("--database", empty_url)
     short = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2"}
-    first = Cloud(data, *database, command=("worker",), environ=short)
+    first = Cloud(data, *database, command=("worker",), environ=short, fresh=True)
     second = Cloud(data, *database, command=("worker",), environ=short)
-    with Cloud(data, *database, command=("api",)) as api:
+    with Cloud(data, *database, command=("api",), fresh=True) as api:
         client = api.client()
         waiting = client.boot()
         assert client.get("compute", f"/servers/{waiting}").json()["server"]["status"] == "BUILD", "nobody works yet"
@@ -46,7 +46,7 @@ def test_an_api_alone_can_try_a_plan(tmp_path: Path, empty_url: str) -> None:
     data, database = tmp_path / "data", ("--database", empty_url)
     with (
         Cloud(data, *database, "--hosts", "2", command=("worker",)) as worker,
-        Cloud(data, *database, command=("api",)) as api,
+        Cloud(data, *database, command=("api",), fresh=True) as api,
     ):
         client = api.client("kilonova")
         image = client.get("image", "/images").json()["images"][0]["id"]

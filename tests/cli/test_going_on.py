@@ -29,7 +29,7 @@ def test_a_boot_goes_on(tmp_path: Path, end: str) -> None:
         cloud.environ.clear()
         cloud.start()
         cloud.client().wait(identity, status="ACTIVE")
-        beside = kilonova("doctor", "--data", str(cloud.data))
+        beside = kilonova("doctor", "--data", str(cloud.data), fresh=True)
         assert beside.returncode == 0, beside.stdout
         assert "Everything agrees" in beside.stdout
 

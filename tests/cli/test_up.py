@@ -37,7 +37,7 @@ PATHS = {
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("up") / "data") as cloud:
+    with Cloud(tmp_path_factory.mktemp("up") / "data", fresh=True) as cloud:
         yield cloud
 
 
@@ -154,7 +154,7 @@ def test_secrets_stay_out_of_the_log(cloud: Cloud) -> None:
 
 
 def test_a_second_start_goes_on(tmp_path: Path) -> None:
-    with Cloud(tmp_path / "data") as cloud:
+    with Cloud(tmp_path / "data", fresh=True) as cloud:
         before = cloud.clouds["kilonova-demo"]["auth"]["password"]
         client = anybody(cloud)
         token = client.token

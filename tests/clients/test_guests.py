@@ -36,9 +36,9 @@ class Story:
         return {entry["addr"] for entries in self.show()["addresses"].values() for entry in entries}
 
 
-def test_what_is_said_of_a_server(tmp_path: Path) -> None:
+def test_what_is_said_of_a_server(openstack: Path, tmp_path: Path) -> None:
     with Cloud(tmp_path / "data", "--hosts", "1") as cloud:
-        with Session(cloud, tmp_path, OS_COMPUTE_API_VERSION="2.96") as session:
+        with Session(openstack, cloud, tmp_path, OS_COMPUTE_API_VERSION="2.96") as session:
             story = Story(cloud, session)
             words(story)
             interfaces(story)
@@ -47,7 +47,7 @@ def test_what_is_said_of_a_server(tmp_path: Path) -> None:
             (complaint,) = session.end().splitlines()
             assert "Unavailable console type novnc." in complaint
         (tmp_path / "old").mkdir()
-        with Session(cloud, tmp_path / "old", OS_COMPUTE_API_VERSION="2.43") as story.session:
+        with Session(openstack, cloud, tmp_path / "old", OS_COMPUTE_API_VERSION="2.43") as story.session:
             old_addresses(story)
             assert story.session.end() == ""
 

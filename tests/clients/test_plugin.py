@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.process import Client, Cloud
 
+# A new interpreter, which finds the plugin as users' clients do.
 OPENSTACK = [str(Path(sys.executable).with_name("openstack"))]
 # The same client, deaf to hooks.
 PLAIN = [
@@ -37,32 +38,46 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         yield running
 
 
-def openstack(
-    cloud: Cloud,
-    script: str,
-    version: str | None = None,
-    *,
-    client: Sequence[str] = OPENSTACK,
-    options: Sequence[str] = (),
-) -> subprocess.CompletedProcess[str]:
+class Run:
     """One run of the client by the project's admin, with a command on each line."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
-    environ |= {"OS_CLOUD": "kilonova-demo-admin", "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
-    if version is not None:
-        environ["OS_COMPUTE_API_VERSION"] = version
-    return subprocess.run(
-        [*client, *options], input=script, env=environ, capture_output=True, text=True, check=False, timeout=120
-    )
+
+    def __init__(self, program: Path, cloud: Cloud) -> None:
+        self.program = program
+        self.environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
+        self.environ |= {"OS_CLOUD": "kilonova-demo-admin", "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
+
+    def __call__(
+        self,
+        script: str,
+        version: str | None = None,
+        *,
+        client: Sequence[str] | None = None,
+        options: Sequence[str] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        chosen = {"OS_COMPUTE_API_VERSION": version} if version is not None else {}
+        return subprocess.run(
+            [*(client or [str(self.program)]), *options],
+            input=script,
+            env={**self.environ, **chosen},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def sent(self, script: str, version: str | None = None) -> list[Any]:
+        return requests(self(script, version, options=["--debug"]))
+
+
+@pytest.fixture
+def run(openstack: Path, cloud: Cloud) -> Run:
+    return Run(openstack, cloud)
 
 
 def requests(done: subprocess.CompletedProcess[str]) -> list[Any]:
     """Version and body of every request for a new server that a run with --debug tells of."""
     pattern = r"REQ: curl .*-X POST \S*/servers .*OpenStack-API-Version: compute ([\d.]+).* -d '(.*)'\n"
     return [(version, json.loads(body)["server"]) for version, body in re.findall(pattern, done.stderr)]
-
-
-def sent(cloud: Cloud, script: str, version: str | None = None) -> list[Any]:
-    return requests(openstack(cloud, script, version, options=["--debug"]))
 
 
 def shown(done: subprocess.CompletedProcess[str]) -> list[Any]:
@@ -75,27 +90,25 @@ def shown(done: subprocess.CompletedProcess[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", [None, "2.105", "2.latest"])
-def test_the_hypervisor_is_asked_for(cloud: Cloud, version: str | None) -> None:
+def test_the_hypervisor_is_asked_for(run: Run, version: str | None) -> None:
     script = f"{TOO_MANY} a\n{TOO_MANY} --hypervisor-uuid {NOBODY} a"
-    (plain_version, plain), (asked_version, asked) = sent(cloud, script, version)
+    (plain_version, plain), (asked_version, asked) = run.sent(script, version)
     assert asked == {**plain, "hypervisor_uuid": NOBODY}
     assert asked_version == "2.105"
     assert plain_version == (version if version == "2.105" else "2.100")  # the newest that this client knows
 
 
-def test_an_older_version_is_refused_before_anything_is_sent(cloud: Cloud) -> None:
-    debug = openstack(cloud, f"{TOO_MANY} --hypervisor-uuid {NOBODY} a", "2.104", options=["--debug"]).stderr
+def test_an_older_version_is_refused_before_anything_is_sent(run: Run) -> None:
+    debug = run(f"{TOO_MANY} --hypervisor-uuid {NOBODY} a", "2.104", options=["--debug"]).stderr
     assert REQUIRED in debug
     assert "-X POST" not in debug.replace("/auth/tokens", "")
 
 
-def test_without_the_option_the_command_is_the_stock_one(cloud: Cloud) -> None:
+def test_without_the_option_the_command_is_the_stock_one(run: Run) -> None:
     """Abbreviated options too: `--hypervisor` means the name, as ever."""
     lines = [f"{TOO_MANY} a", f"{TOO_MANY} --hypervisor nobody --host nobody --hint a=b a", f"{TOO_MANY} --hyper a"]
     lines += ["server delete --help", "flavor list -f json"]
-    told, plain = (
-        openstack(cloud, "\n".join(lines), client=client, options=["--debug"]) for client in (OPENSTACK, PLAIN)
-    )
+    told, plain = (run("\n".join(lines), client=client, options=["--debug"]) for client in (OPENSTACK, PLAIN))
     assert len(requests(told)) == 2
     assert requests(told)[1][1]["hypervisor_hostname"] == "nobody"
     assert requests(told) == requests(plain)
@@ -103,13 +116,13 @@ def test_without_the_option_the_command_is_the_stock_one(cloud: Cloud) -> None:
     assert "found duplicate implementations" not in told.stderr
 
 
-def test_the_help_names_the_option(cloud: Cloud) -> None:
-    done = openstack(cloud, "server create --help")
+def test_the_help_names_the_option(run: Run) -> None:
+    done = run("server create --help", client=OPENSTACK)
     assert "--hypervisor-uuid <uuid>" in done.stdout
     assert done.stderr.strip() == ""
 
 
-def test_one_command_leaves_nothing_to_the_next(cloud: Cloud) -> None:
+def test_one_command_leaves_nothing_to_the_next(run: Run) -> None:
     """The client keeps its connections for all commands of a session, also after one that failed half way."""
     lines = [
         f"server create --flavor nothing --image cirros-sim --hypervisor-uuid {NOBODY} a",
@@ -117,17 +130,17 @@ def test_one_command_leaves_nothing_to_the_next(cloud: Cloud) -> None:
         f"{TOO_MANY} --hypervisor-uuid {NOBODY} c",
         f"{TOO_MANY} d",
     ]
-    bodies = [body for _, body in sent(cloud, "\n".join(lines))]
+    bodies = [body for _, body in run.sent("\n".join(lines))]
     assert [(body["name"], body.get("hypervisor_uuid")) for body in bodies] == [("b", None), ("c", NOBODY), ("d", None)]
 
 
-def test_a_project_admin_boots_on_a_hypervisor_of_the_project(cloud: Cloud) -> None:
+def test_a_project_admin_boots_on_a_hypervisor_of_the_project(cloud: Cloud, run: Run) -> None:
     admin = cloud.client("kilonova")
     mine = _assign(admin, cloud.client("kilonova-demo").project_id, "sim-002")
     others = [found["id"] for found in _hypervisors(admin) if found["id"] != mine]
     lines = ["hypervisor list -f json"]
     lines += [f"{CREATE} --hypervisor-uuid {uuid} -f json a" for uuid in (mine, *others, NOBODY)]
-    done = openstack(cloud, "\n".join(lines), "2.105")
+    done = run("\n".join(lines), "2.105")
     listed, server = shown(done)
     assert [(found["ID"], found["State"]) for found in listed] == [(mine, "up")]
     assert server["hypervisor_uuid"] == mine

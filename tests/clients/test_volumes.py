@@ -20,8 +20,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def session(cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
-    with Session(cloud, tmp_path, OS_VOLUME_API_VERSION="3.71") as opened:
+def session(openstack: Path, cloud: Cloud, tmp_path: Path) -> Iterator[Session]:
+    with Session(openstack, cloud, tmp_path, OS_VOLUME_API_VERSION="3.71") as opened:
         yield opened
 
 

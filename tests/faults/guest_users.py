@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -54,6 +56,8 @@ WISHES: dict[str, dict[str, int]] = {
 }
 BUSY = {"nothing": 60, "delete": 1}
 REFUSED = (400, 403, 404, 409)
+# What one image holds beside the guest's system, so that there is time for faults while it is copied.
+CARGO_BYTES = 32 << 20
 
 
 class GuestUsers:
@@ -66,7 +70,7 @@ class GuestUsers:
         self.chance = chance
         self.servers = servers
         self.networks = networks
-        self.images = [cloud.micro("red"), cloud.micro("laden", 6)]
+        self.images = [_image(cloud, "red"), _image(cloud, "laden", 6, more=CARGO_BYTES)]
         self.flavors = [cloud.flavor("micro"), cloud.flavor("larger", ram=80, disk=1)]
         self.client = cloud.control.client("kilonova", VERSION)
         self.alive: set[str] = set()
@@ -243,6 +247,15 @@ class GuestUsers:
         assert answer.status == 202, answer.body
         made: str = answer.json()["volume"]["id"]
         return made
+
+
+def _image(cloud: RealCloud, word: str, full: int = 0, more: int = 0) -> str:
+    """As qcow2: a snapshot has its image's format, and a raw one would be a gibibyte of zeros to store."""
+    raw = cloud.site.directory / f"{word}.raw"
+    raw.write_bytes(cloud.site.micro_image(word, full).read_bytes() + os.urandom(more))
+    small = raw.with_suffix(".qcow2")
+    subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, small], check=True)
+    return cloud.image(word, small.read_bytes(), "qcow2")
 
 
 class Breaker(threading.Thread):

@@ -1,11 +1,17 @@
-"""Whether what is told of the past of a server agrees: its actions, its migrations, and where it is now."""
+"""Whether what is told of the past of a server agrees: its actions, its migrations, and where it is now.
+
+Also how long random histories are.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tests.support.process import Client
 
+# How many times as long histories are: more where time does not matter.
+ROUNDS = int(os.environ.get("SOAK_ROUNDS", "1"))
 MOVES = {"migrate": "migration", "resize": "resize", "live-migration": "live-migration", "evacuate": "evacuation"}
 ARRIVED = {"completed", "confirmed", "finished"}
 STAYED = {"reverted", "error", "failed", "cancelled"}

@@ -153,8 +153,9 @@ class Users:
     def _look(self) -> None:
         if time.monotonic() < self.look_at:
             return
-        servers = self.client.get("compute", "/servers/detail").json()["servers"]
-        self.seen = {server["id"]: server for server in servers}
+        answer = self.client.get("compute", "/servers/detail")
+        assert answer.status == 200, answer.body
+        self.seen = {server["id"]: server for server in answer.json()["servers"]}
         self.look_at = time.monotonic() + LOOK_EVERY
 
     def _act(self) -> None:

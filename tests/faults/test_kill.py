@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.histories import ROUNDS
 from tests.support.process import Client, Cloud, kilonova
 
-OPERATIONS = 200
-KILLS = 8
-WORK_SECONDS, SETTLE_SECONDS = 300.0, 200.0
+OPERATIONS = 200 * ROUNDS
+KILLS = 8 * ROUNDS
+WORK_SECONDS, SETTLE_SECONDS = 300.0 * ROUNDS, 200.0
 UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", "RAM")}
 QUICK = {"KILONOVA_OPERATIONS__LEASE_SECONDS": "2", "KILONOVA_OPERATIONS__SWEEP_SECONDS": "0.5"}
 SLOW_HOSTS = {"KILONOVA_SIM__LATENCY__SPAWN": "0.03", "KILONOVA_SIM__LATENCY__DESTROY": "0.02"}

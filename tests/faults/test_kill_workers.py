@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.histories import ROUNDS
 from tests.faults.test_kill import QUICK, SETTLE_SECONDS, SLOW_HOSTS, UNLIMITED
 from tests.support.process import Client, Cloud, kilonova
 
 ENVIRON = {**UNLIMITED, **QUICK, **SLOW_HOSTS, "KILONOVA_QUOTA__SERVER_GROUP_MEMBERS": "-1"}
-KILLS = 6
+KILLS = 6 * ROUNDS
 USERS = 4
 # More servers than there is room for: the last ones are refused, and none too many.
 SHAPE = """

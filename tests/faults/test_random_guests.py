@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.faults.guest_users import VERSION, Breaker, GuestUsers
+from tests.faults.histories import ROUNDS
 from tests.support.process import kilonova
 from tests.support.virt_cloud import RealCloud, real_cloud
 from tests.support.virt_hosts import until
@@ -55,7 +56,7 @@ def _use_at_random(cloud: RealCloud, url: str, kinds: list[str]) -> None:
     chance = random.Random(seed)
     users = GuestUsers(cloud, chance, int(os.environ.get("GUESTS_SERVERS", "4")), volumes=2, networks=[_network(cloud)])
     users.boot_all()
-    faults = [chance.choice(kinds) for _ in range(int(os.environ.get("GUESTS_FAULTS", "3")))]
+    faults = [chance.choice(kinds) for _ in range(int(os.environ.get("GUESTS_FAULTS", "3")) * ROUNDS)]
     _disturb(cloud, users, random.Random(seed + 1), faults)
     found = _settled(cloud, url)
     print(Counter(server["status"] for server in found.values()))

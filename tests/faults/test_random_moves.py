@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.histories import History
+from tests.faults.histories import ROUNDS, History
 from tests.faults.moving_users import VERSION, Trouble, Users
 from tests.faults.test_kill import QUICK, UNLIMITED
 from tests.support.process import Client, Cloud, kilonova
 
 from kilonova.store import open_database
 
-HOSTS = 20
+HOSTS = 12
 ENVIRON = {
     **UNLIMITED,
     **QUICK,
@@ -41,7 +41,7 @@ SETTLE_SECONDS = 180.0
 SHAPE = """
 [[shape]]
 name = "two-cells"
-hosts = 10
+hosts = 6
 inventory = { DISK_GB = 1000 }
 
 [[shape.nested]]
@@ -52,7 +52,7 @@ inventory = { VCPU = { total = 16, allocation_ratio = 2.0 }, MEMORY_MB = 32768 }
 
 [[shape]]
 name = "diskless"
-hosts = 10
+hosts = 6
 inventory = { VCPU = 64, MEMORY_MB = 65536 }
 
 [[sharing]]
@@ -74,7 +74,7 @@ STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 def test_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
     with Cloud(tmp_path / "data", *options, environ={**ENVIRON, **AT_FIRST}) as cloud:
-        _move_at_random(cloud, [cloud], empty_url, servers=60, kills=6, seconds=20.0)
+        _move_at_random(cloud, [cloud], empty_url, servers=40, kills=6, seconds=12.0)
 
 
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
@@ -89,7 +89,7 @@ def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
         Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as first,
         Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as second,
     ):
-        _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=12.0, cells=CELLS)
+        _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=10.0, cells=CELLS)
 
 
 def _move_at_random(
@@ -138,11 +138,11 @@ def _move_at_random(
 
 
 def _disturb(processes: list[Cloud], users: Users, chance: random.Random, kills: int, seconds: float) -> None:
-    """Requests for so many seconds of running, and so many kills spread over them."""
+    """Requests for so many seconds of running, and so many kills spread over them; so many times."""
     stop, done = threading.Event(), threading.Event()
 
     def kill() -> None:
-        for _ in range(kills):
+        for _ in range(kills * ROUNDS):
             if stop.wait(seconds / kills * chance.uniform(0.5, 1.5)):
                 return
             victim = chance.choice(processes)

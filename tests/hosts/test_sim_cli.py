@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from kilonova.hosts.messages import Destroy, Park
 from kilonova.hosts.transport import HostFailed, HostUnreachable, describe, list_guests
 from tests.hosts.support import HOST, command, spawn
 from tests.support import run
+from tests.support.process import kilonova
 
 Cli = Callable[..., str]
 
@@ -26,9 +25,8 @@ def hosts(tmp_path: Path) -> EmbeddedHosts:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    def call(*words: str, status: int = 0) -> str:
-        program = [sys.executable, "-c", "from kilonova.cli import main; main()", "sim"]
-        done = subprocess.run([*program, *words, "--data", str(tmp_path)], capture_output=True, text=True)
+    def call(*words: str, status: int = 0, fresh: bool = False) -> str:
+        done = kilonova("sim", *words, "--data", str(tmp_path), fresh=fresh)
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
 
@@ -61,10 +59,10 @@ def test_a_step_fails_as_often_as_told_and_only_where_told(hosts: EmbeddedHosts,
 
 def test_a_rule_for_all_hosts_holds_until_cleared(hosts: EmbeddedHosts, cli: Cli) -> None:
     async def scenario() -> None:
-        cli("fail", "--host", "*", "--step", "spawn")
+        cli("fail", "--host", "*", "--step", "spawn", fresh=True)
         failed = "simulated failure of spawn"
         assert [await outcome(hosts, host, "op-1") for host in hosts.names] == [failed] * 3
-        assert cli("clear") == "1 removed\n"
+        assert cli("clear", fresh=True) == "1 removed\n"
         assert [await outcome(hosts, host, "op-1") for host in hosts.names] == ["ok"] * 3
         assert cli("list").splitlines() == ["RULE  HOST  STEP  WHAT  STRUCK"]
 
@@ -123,9 +121,9 @@ def test_a_hanging_spawn_does_not_keep_its_guest_from_being_destroyed(hosts: Emb
 
 def test_the_newest_latency_that_matches_counts(hosts: EmbeddedHosts, cli: Cli) -> None:
     async def scenario() -> None:
-        cli("latency", "--step", "spawn", "--seconds", "30")
+        cli("latency", "--step", "spawn", "--seconds", "30", fresh=True)
         cli("latency", "--step", "spawn", "--seconds", "1")
-        assert "30" not in cli("list"), "the same host and step again replaces"
+        assert "30" not in cli("list", fresh=True), "the same host and step again replaces"
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert await outcome(hosts, HOST, "op-1") == "ok"
@@ -168,7 +166,7 @@ def test_where_a_latency_with_a_chance_does_not_strike_the_next_one_counts(hosts
 
 def test_guests_are_listed_with_their_hosts(hosts: EmbeddedHosts, cli: Cli) -> None:
     run(outcome(hosts, "sim-002", "op-1"))
-    head, line = cli("guests").splitlines()
+    head, line = cli("guests", fresh=True).splitlines()
     assert head.split() == ["HOST", "ID", "NAME", "POWER", "BOOTS", "CREATED", "DISK", "SLOT"]
     _, *words, disk, slot = line.split()
     assert words[:4] == ["guest-op-1", "web-1", "running", "1"]

@@ -16,15 +16,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import apsw
 import yaml
+
+from tests.support import template
+from tests.support.forked import Forked
 
 KILONOVA = str(Path(sys.executable).with_name("kilonova"))
 START_SECONDS = 300.0
@@ -64,6 +69,10 @@ class Client:
         self._project_id: str | None = None
         self._connection: http.client.HTTPConnection | None = None
         self._used = 0.0
+
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     def get(self, service: str, path: str, **options: Any) -> Response:
         return self.request("GET", service, path, **options)
@@ -182,13 +191,20 @@ class Cloud:
     """`with` starts it and, whatever happened meanwhile, leaves no process behind."""
 
     def __init__(
-        self, data: Path, *options: str, environ: Mapping[str, str] | None = None, command: Sequence[str] = ("up",)
+        self,
+        data: Path,
+        *options: str,
+        environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = ("up",),
+        fresh: bool = False,
     ) -> None:
+        """`fresh`: as users start it. Else it is forked, and what a new cloud begins with is laid out before."""
         self.data = data
+        self.fresh = fresh
         self.options = options
         self.command = command
         self.environ = dict(environ or {})
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Forked | subprocess.Popen[bytes] | None = None
         self.started_in = 0.0
         self.number = next(_NUMBERS)  # several may share a data directory
 
@@ -232,22 +248,28 @@ class Cloud:
         assert not self.running
         if self.command != ("worker",):
             (self.data / "endpoints.json").unlink(missing_ok=True)
-        arguments = [KILONOVA, *self.command, "--data", str(self.data), *self.options, *more]
+        arguments = [*self.command, "--data", str(self.data), *self.options, *more]
         if "--port" not in arguments and self.command != ("worker",):
             arguments += ["--port", "0"]
+        if not self.fresh and self._is_simulated:
+            template.lay_out(self.data, self._database)
         began = time.monotonic()
         with self._output_file.open("w") as output:
-            self.process = subprocess.Popen(
-                arguments,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.environ},
-                text=True,
-            )
+            self.process = _begin(arguments, {**os.environ, **self.environ}, output, output, fresh=self.fresh)
         if wait:
             self._wait(began + START_SECONDS)
             self.started_in = time.monotonic() - began
+
+    @property
+    def _database(self) -> str | None:
+        return self.options[self.options.index("--database") + 1] if "--database" in self.options else None
+
+    @property
+    def _is_simulated(self) -> bool:
+        """Clouds of real guests begin with another image."""
+        file = self.options[self.options.index("--config") + 1] if "--config" in self.options else None
+        settings = tomllib.loads(Path(file).read_text()) if file else {}
+        return not ("--driver" in self.options or "KILONOVA_DRIVER" in self.environ or settings.get("driver"))
 
     def _wait(self, until: float) -> None:
         ready = "working" if self.command == ("worker",) else "clouds.yaml"
@@ -289,24 +311,38 @@ class Cloud:
 
     @property
     def clouds(self) -> dict[str, Any]:
-        clouds: dict[str, Any] = yaml.safe_load((self.data / "clouds.yaml").read_text())["clouds"]
+        clouds: dict[str, Any] = yaml.load((self.data / "clouds.yaml").read_text(), yaml.CSafeLoader)["clouds"]
         return clouds
 
     def client(self, cloud: str = "kilonova-demo", version: str | None = None) -> Client:
         return Client(self.endpoints, self.clouds[cloud], version)
 
 
-def kilonova(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; one that does not end is killed."""
-    return subprocess.run(
-        [KILONOVA, *arguments],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(environ or {})},
-        timeout=600,  # some build an image
-        check=False,
-    )
+def kilonova(
+    *arguments: str, environ: Mapping[str, str] | None = None, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; one that does not end is killed. `fresh`: by an interpreter of its own."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = _begin(arguments, {**os.environ, **(environ or {})}, output, errors, fresh=fresh)
+        try:
+            process.wait(600)  # some build an image
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, process.returncode or 0, output.read(), errors.read())
+
+
+def _begin(
+    arguments: Sequence[str], environ: Mapping[str, str], output: IO[str], errors: IO[str], *, fresh: bool
+) -> Forked | subprocess.Popen[bytes]:
+    with open(os.devnull) as nothing:
+        if fresh or environ.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):  # which is read once, at the start
+            return subprocess.Popen(
+                [KILONOVA, *arguments], stdin=nothing, stdout=output, stderr=errors, env=dict(environ)
+            )
+        return Forked(list(arguments), environ, nothing.fileno(), output.fileno(), errors.fileno())
 
 
 def _dumps(body: Any) -> bytes:

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from tests.support.process import Cloud
 
-OPENSTACK = Path(sys.executable).with_name("openstack")
 # The first command waits for the client to start, which takes half a minute where many others start something too.
 PATIENCE = 300.0
 
@@ -21,7 +19,7 @@ PATIENCE = 300.0
 class Session:
     """An `openstack` that reads its commands as they come, because its start takes longer than all of them."""
 
-    def __init__(self, cloud: Cloud, directory: Path, **settings: str) -> None:
+    def __init__(self, openstack: Path, cloud: Cloud, directory: Path, **settings: str) -> None:
         """`settings` are what the client reads from its environment, such as `OS_COMPUTE_API_VERSION`."""
         environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
         environ |= {
@@ -31,20 +29,18 @@ class Session:
             **settings,
         }
         self.output, self.complaints = directory / "output", directory / "complaints"
-        self.process = subprocess.Popen(
-            [OPENSTACK],
-            stdin=subprocess.PIPE,
-            stdout=self.output.open("wb"),
-            stderr=self.complaints.open("wb"),
-            env=environ,
-            text=True,
-        )
+        with self.output.open("wb") as output, self.complaints.open("wb") as complaints:
+            self.process = subprocess.Popen(
+                [openstack], stdin=subprocess.PIPE, stdout=output, stderr=complaints, env=environ, text=True
+            )
         self._read = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # which ends the client also where the process only stands for it
         self.process.kill()
         self.process.wait()
 

@@ -105,6 +105,8 @@ def _run(arguments: list[str], environ: dict[str, str], folder: str) -> int:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = arguments
+    if environ.get("PYTHONUNBUFFERED"):  # which Python reads once, at the start
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     try:
         return int(main(arguments[1:]) or 0)
     except SystemExit as end:
