@@ -74,8 +74,8 @@ NOT_QUICK = (
 )
 # Of the tests that are generated for every operation, these are not quick.
 GENERATED_SLOW = ("test_killed_at_each_step", "test_failures_leave_nothing")
-# The longest tests begin first, so that no worker is left alone with one at the end.
-LONG = ("tests/suite/test_style.py::test_style[types]", "tests/virt/")
+# Each worker begins with some of the longest tests, so that none is left alone with them at the end.
+LONG = ("tests/virt/", "tests/faults/", "tests/virt/", "tests/fuzz/", "tests/cli/", "tests/clients/", "tests/suite/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,7 +88,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if _is_quick(item)]
     elif not config.getoption("--both-databases"):
         items[:] = [item for item in items if _is_on_its_database(item)]
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    if worker := getattr(config, "workerinput", None):
+        items[:] = _spread(items, worker["workercount"])
+
+
+def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """xdist gives each worker one part of the list, all of the same length: each part begins with long tests."""
+    rest = [item for item in items if not item.nodeid.startswith(LONG)]
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, folder in enumerate(LONG):
+        found = [item for item in items if item.nodeid.startswith(folder)]
+        nth, times = LONG[:number].count(folder), LONG.count(folder)
+        begin, end = len(found) * nth // times, len(found) * (nth + 1) // times
+        parts[number % workers] += found[begin:end]
+    size = -(-len(items) // workers)
+    for part in parts:
+        room = max(0, size - len(part))
+        part += rest[:room]
+        del rest[:room]
+    return [item for part in parts for item in part]
 
 
 def _is_quick(item: pytest.Item) -> bool:
