@@ -38,6 +38,8 @@ MULTIATTACH = "multiattach"
 LOOK_EVERY = "0"
 # Some tests look at servers while an image is made of them, and may be slow to look.
 SLOW = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "2"}
+# Tests wait more than they compute: on two processors four keep both busy.
+CONCURRENCY = "4"
 # Seconds after which something is said to hang; on a busy machine much less means nothing.
 PATIENCE = "300"
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
@@ -175,7 +177,7 @@ def run(cloud: Cloud, workspace: Path, wanted: list[str] | str) -> dict[str, str
         (workspace / "chosen.txt").write_text("".join(f"^{re.escape(name)}(\\[|$)\n" for name in wanted))
         selection = ["--include-list", "chosen.txt"]
     stream = subprocess.run(
-        [BIN / "tempest", "run", *selection, "--concurrency", "2", "--subunit"],
+        [BIN / "tempest", "run", *selection, "--concurrency", CONCURRENCY, "--subunit"],
         cwd=workspace,
         stdout=subprocess.PIPE,
         check=False,
