@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kilonova.http.openapi import document
+from kilonova.http import Api, openapi
 from tests.fuzz.runner import fuzz, prime
 from tests.fuzz.support import new_database, victim
 from tests.support.process import Client
 
 Names = dict[str, list[str]]
+
+
+def document(api: Api, minor: int = 0) -> Any:
+    """A copy: `prime` changes it, and other tests of this process use the API."""
+    return copy.deepcopy(openapi.document(api, minor))
 
 
 def identity(client: Client) -> tuple[Any, Names]:
@@ -29,7 +35,7 @@ def identity(client: Client) -> tuple[Any, Names]:
     role = made("role")
     service = client.get("identity", "/services").json()["services"][0]["id"]
     endpoint = client.get("identity", "/endpoints").json()["endpoints"][0]["id"]
-    return document(api, 0), {
+    return document(api), {
         "domain_id": [domain],
         "project_id": [project],
         "default_project_id": [project],
@@ -50,7 +56,7 @@ def image(client: Client) -> tuple[Any, Names]:
     made = client.post("image", "/images", {"name": "fuzz", "disk_format": "raw", "container_format": "bare"})
     assert made.status == 201, made.body
     there = client.get("image", "/images").json()["images"][0]
-    described = document(api, 0)
+    described = document(api)
     one = described["paths"]["/v2/images/{image_id}"]
     paths = [f"/{name}" for name in ("name", "tags", "tags/-", "min_ram", "owner", "own", "status", "locations/0")]
     operation = {
@@ -84,7 +90,7 @@ def network(client: Client) -> tuple[Any, Names]:
     subnet = made("subnet", network_id=net, cidr="10.99.0.0/24", ip_version=4)
     group = made("security_group", name="fuzz")
     outside = client.get("network", "/networks?router:external=True").json()["networks"][0]["id"]
-    return document(api, 0), {
+    return document(api), {
         "network_id": [net, outside],
         "floating_network_id": [outside],
         "subnet_id": [subnet],
@@ -154,6 +160,6 @@ def test_nothing_unexpected(
             described,
             version=version,
             phases="coverage,fuzzing",
-            examples=3,
+            examples=1,
             checks=checks,
         )

@@ -1,7 +1,7 @@
 """Schemathesis over the OpenAPI document of a running service: whatever the document allows or forbids, no answer is a
 500, none is missing, and each is as the document says. Every request has ten seconds.
 
-`FUZZ=20` sends twenty times as many, `FUZZ_SEED` others.
+`FUZZ=20` sends up to twenty times as many, `FUZZ_SEED` others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ GONE = "Is gone for good."
 @pytest.mark.parametrize(
     "database, user, version, phases, examples",
     [
-        ("sqlite", "kilonova", "latest", "examples,coverage,fuzzing", 4),
-        ("postgresql", "kilonova", "2.1", "examples,fuzzing", 3),
-        ("sqlite", "kilonova-demo", "2.47", "examples,fuzzing", 3),
-        ("postgresql", "kilonova-demo", "latest", "examples,fuzzing", 3),
+        ("sqlite", "kilonova", "latest", "examples,coverage,fuzzing", 2),
+        ("postgresql", "kilonova", "2.1", "examples,fuzzing", 2),
+        ("sqlite", "kilonova-demo", "2.47", "examples,fuzzing", 2),
+        ("postgresql", "kilonova-demo", "latest", "examples,fuzzing", 1),
     ],
 )
 def test_nothing_unexpected(
@@ -54,7 +54,7 @@ def test_the_frozen_root(tmp_path: Path) -> None:
         document["paths"] = {path.replace("/v2.1/", "/v2/"): methods for path, methods in document["paths"].items()}
         url = client.endpoints["compute"].removesuffix("/v2.1")
         checks = "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
-        fuzz(tmp_path, url, client, document, phases="examples,fuzzing", examples=3, checks=checks)
+        fuzz(tmp_path, url, client, document, phases="examples,fuzzing", examples=2, checks=checks)
         assert_worth(cloud)
 
 
@@ -62,7 +62,8 @@ def assert_worth(cloud: Cloud) -> None:
     """Enough of the requests came through to where something happens."""
     counts = answers(cloud)
     assert sum(count for status, count in counts.items() if status < 300) > 50, counts
-    assert counts[401] + counts[406] < sum(counts.values()) / 4, counts
+    # Two requests to each operation check that a token is needed.
+    assert counts[401] + counts[406] < sum(counts.values()) / 3, counts
 
 
 def primed(cloud: Cloud, client: Client, version: str) -> Any:

@@ -21,26 +21,16 @@ WHOSE = ("--project-id", "p", "--user-id", "u")
 
 
 class Client:
-    """The plugin asks for the version once in a process, so each has a client of its own."""
+    """The commands of one user at one version."""
 
-    def __init__(self, cloud: Cloud, name: str = "kilonova", version: str = "1.39") -> None:
-        self.version = version
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
-        environ |= {"OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"), "OS_CLOUD": name}
-        self.process = subprocess.Popen(
-            [sys.executable, DRIVER], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.communicate()
+    def __init__(self, process: subprocess.Popen[str], cloud: str = "kilonova", version: str = "1.39") -> None:
+        self.process = process
+        self.before = [cloud, "--os-placement-api-version", version]
 
     def run(self, *words: str) -> tuple[int, str, str]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(["--os-placement-api-version", self.version, *words]) + "\n")
+        self.process.stdin.write(json.dumps([*self.before, *words]) + "\n")
         self.process.stdin.flush()
         code, out, err = json.loads(self.process.stdout.readline())
         return code or 0, out, err
@@ -66,9 +56,18 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="module")
-def osc(cloud: Cloud) -> Iterator[Client]:
-    with Client(cloud) as client:
-        yield client
+def process(cloud: Cloud) -> Iterator[subprocess.Popen[str]]:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
+    environ["OS_CLIENT_CONFIG_FILE"] = str(cloud.data / "clouds.yaml")
+    driver = [sys.executable, DRIVER]
+    with subprocess.Popen(driver, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def osc(process: subprocess.Popen[str]) -> Client:
+    return Client(process)
 
 
 def test_hosts_are_providers(osc: Client) -> None:
@@ -192,25 +191,24 @@ def test_allocations(osc: Client, provider: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.11", "1.28"])
-def test_old_versions(cloud: Cloud, osc: Client, provider: str, version: str) -> None:
+def test_old_versions(process: subprocess.Popen[str], osc: Client, provider: str, version: str) -> None:
     osc("resource", "provider", "inventory", "set", provider, "--resource", "VCPU=8")
-    with Client(cloud, version=version) as old:
-        whose = () if version == "1.0" else WHOSE
-        old("resource", "provider", "allocation", "set", OTHER, "--allocation", f"rp={provider},VCPU=3", *whose)
-        (held,) = old("resource", "provider", "allocation", "show", OTHER)
-        assert held["resources"] == {"VCPU": 3}
-        if version == "1.11":
-            old("resource", "provider", "aggregate", "set", provider, "--aggregate", AGGREGATES[0])
-            assert old("resource", "provider", "aggregate", "list", provider) == [{"uuid": AGGREGATES[0]}]
-        if version != "1.0":
-            used = old("resource", "usage", "show", "p")
-            assert used == [{"resource_class": "VCPU", "usage": 3}]
-        old("resource", "provider", "allocation", "delete", OTHER, "quiet")
+    old = Client(process, version=version)
+    whose = () if version == "1.0" else WHOSE
+    old("resource", "provider", "allocation", "set", OTHER, "--allocation", f"rp={provider},VCPU=3", *whose)
+    (held,) = old("resource", "provider", "allocation", "show", OTHER)
+    assert held["resources"] == {"VCPU": 3}
+    if version == "1.11":
+        old("resource", "provider", "aggregate", "set", provider, "--aggregate", AGGREGATES[0])
+        assert old("resource", "provider", "aggregate", "list", provider) == [{"uuid": AGGREGATES[0]}]
+    if version != "1.0":
+        used = old("resource", "usage", "show", "p")
+        assert used == [{"resource_class": "VCPU", "usage": 3}]
+    old("resource", "provider", "allocation", "delete", OTHER, "quiet")
 
 
-def test_members_may_not(cloud: Cloud) -> None:
-    with Client(cloud, "kilonova-demo") as client:
-        assert "403" in client.refused("resource", "provider", "list")
+def test_members_may_not(process: subprocess.Popen[str]) -> None:
+    assert "403" in Client(process, "kilonova-demo").refused("resource", "provider", "list")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")

@@ -1,0 +1,471 @@
+"""Every route of every API answers on both databases, with real resources to name. Most other tests run on one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova import compute, volume
+from kilonova.http import Api, App
+from kilonova.http.api import Route
+from kilonova.http.client import InProcess, Response
+from kilonova.identity import passwords
+from kilonova.identity.api import api as identity_api
+from kilonova.image.routes import api as image_api
+from kilonova.network.routes import api as network_api
+from kilonova.placement.build import build as build_placement
+from kilonova.volume.operations import content
+from tests.fuzz.routes import REMOVED, Walk
+from tests.identity.support import cloud as identity_cloud
+from tests.identity.support import password_auth, project_scope
+from tests.support import run
+from tests.support.cloud import ADMIN, DEMO
+from tests.support.databases import DIALECTS
+from tests.support.whole import PATIENCE, Whole, whole
+
+FLAVOR = {"name": "f", "id": "f", "ram": 64, "vcpus": 1, "disk": 1, "os-flavor-access:is_public": False}
+CONSUMER = "33333333-3333-4333-8333-333333333333"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
+BODIES: dict[str, Any] = {
+    "GET /kilonova-fit": {"flavor": "1"},
+    "PUT /os-quota-sets/{project_id}": {"quota_set": {"key_pairs": 100}},
+    "PUT /os-quota-class-sets/{name}": {"quota_class_set": {"key_pairs": 100}},
+    "POST /servers/{server_id}/action#addSecurityGroup": {"addSecurityGroup": {"name": "g"}},
+    "POST /servers/{server_id}/action#removeSecurityGroup": {"removeSecurityGroup": {"name": "g"}},
+    "POST /servers/{server_id}/action#os-migrateLive": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
+    "POST /servers/{server_id}/action#migrate": {"migrate": None},
+    "POST /servers/{server_id}/os-interface": {"interfaceAttachment": {}},
+    "PUT /flavors/{flavor_id}/os-extra_specs/{key}": {"key": "y"},
+    "PUT /servers/{server_id}/metadata/{key}": {"meta": {"key": "y"}},
+    "PUT /images/{image_id}/metadata/{key}": {"meta": {"key": "y"}},
+}
+# What has to be done to a server before some actions.
+FIRST: dict[str, Any] = {
+    "os-start": {"os-stop": None},
+    "unpause": {"pause": None},
+    "resume": {"suspend": None},
+    "unrescue": {"rescue": None},
+    "confirmResize": {"migrate": None},
+    "revertResize": {"migrate": None},
+    "shelveOffload": {"shelve": None},
+    "unshelve": {"shelve": None},
+}
+PRIVATE: dict[str, Any] = {"extra_specs": {"key": "x"}, "os-volume-type-access:is_public": False}
+# Not of the default type, which one of the routes sets.
+VOLUME = {"size": 1, "volume_type": "__DEFAULT__"}
+VOLUME_BODIES: dict[str, Any] = {
+    "PUT /volumes/{volume_id}/metadata/{key}": {"meta": {"key": "y"}},
+    "PUT /snapshots/{snapshot_id}/metadata/{key}": {"meta": {"key": "y"}},
+    "PUT /types/{type_id}/extra_specs/{key}": {"key": "y"},
+    "POST /types/{type_id}/extra_specs": {"extra_specs": {"key": "y"}},
+    "POST /volumes/{volume_id}/action#os-extend": {"os-extend": {"new_size": 2}},
+    "POST /types": {"volume_type": {"name": "new"}},
+}
+# Neither resources of these kinds nor any way to make one in this process.
+NO_CONSOLE = {"GET /os-console-auth-tokens/{token}", "GET /servers/{server_id}/migrations/{migration_id}"}
+NO_SUCH = {
+    *("GET /os-hypervisors/{hypervisor_id}/search", "GET /os-hypervisors/{hypervisor_id}/servers"),
+    *("GET /os-snapshots/{snapshot_id}", "GET /os-floating-ips/{id}"),
+}
+Before = Callable[[Route], Awaitable[None]]
+UNLIMITED = {f"quota__{name}": -1 for name in ("instances", "cores", "ram")}
+
+
+@pytest.fixture(params=DIALECTS)
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+class Answering:
+    """Calls as an administrator."""
+
+    def __init__(self, c: Whole, api: Api) -> None:
+        self.caller = InProcess(App(c.services, [api]) if api.name == "placement" else c.app, api.prefix)
+        self.header, self.name = api.version_header, api.name
+
+    async def __call__(self, method: str, path: str, version: str | None, body: Any) -> Response:
+        headers = {"X-Auth-Token": "admin"}
+        if version is not None:
+            headers[self.header] = f"{self.name} {version}"
+        content = body if isinstance(body, bytes) else None
+        if content is not None:
+            headers["Content-Type"] = "application/octet-stream"
+        return await self.caller.request(
+            method, path, headers=headers, json=None if content is not None else body, content=content
+        )
+
+    async def make(self, path: str, noun: str, version: str | None = None, **values: Any) -> Any:
+        answer = await self("POST", path, version, {noun: values})
+        assert answer.status < 300, answer.body
+        return answer.json()[noun]
+
+
+async def visit(walk: Walk, before: Before | None = None, absent: Collection[str] = ()) -> None:
+    """Every route. All that read succeed but those of `absent`, and most of the others."""
+    for route in walk.routes():
+        if before is not None:
+            await before(route)
+        await walk.go(route)
+    assert walk.statuses.keys() == {*walk.api.routes, *walk.api.pages}
+    assert walk.refused("GET", "HEAD").keys() == set(absent)
+    written = [key for key, status in walk.statuses.items() if not key.startswith("GET ") and status not in REMOVED]
+    assert len(walk.refused("PUT", "PATCH", "POST", "DELETE")) < len(written) / 2
+    assert walk.filters[200] >= sum(walk.filters.values()) / 3
+
+
+async def things(c: Whole) -> dict[str, Any]:
+    """One resource of each kind that compute's paths and bodies name."""
+    call, network, volumes = Answering(c, compute.build()), Answering(c, network_api), Answering(c, volume.build())
+    server = await c.active(as_="admin", metadata={"key": "x"}, tags=["tag"])
+    flavor = await call.make("/v2.1/flavors", "flavor", **FLAVOR)
+    await call("POST", "/v2.1/flavors/f/os-extra_specs", None, {"extra_specs": {"key": "x"}})
+    await call.make("/v2.1/os-keypairs", "keypair", name="key", public_key=KEY)
+    aggregate = await call.make("/v2.1/os-aggregates", "aggregate", name="a")
+    group = await call.make("/v2.1/os-server-groups", "server_group", name="g", policies=["affinity"])
+    hypervisor = (await call("GET", "/v2.1/os-hypervisors", "2.96", None)).json()["hypervisors"][0]
+    service = (await call("GET", "/v2.1/os-services?binary=nova-compute", "2.96", None)).json()["services"][-1]
+    taken = (await call("GET", f"/v2.1/servers/{server['id']}/os-instance-actions", "2.96", None)).json()
+    ports = (await network("GET", f"/v2.0/ports?device_id={server['id']}", None, None)).json()["ports"]
+    image = (await Answering(c, image_api)("POST", "/v2/images", None, {"name": "i", "key": "x"})).json()
+    volume_ = await volumes.make("/v3/volumes", "volume", "3.71", name="v", size=1)
+    security_group = await network.make("/v2.0/security-groups", "security_group", name="g")
+    async with asyncio.timeout(PATIENCE):
+        while (await volumes("GET", f"/v3/volumes/{volume_['id']}", None, None)).json()["volume"][
+            "status"
+        ] != "available":
+            await asyncio.sleep(0.01)
+    attachments = f"/v2.1/servers/{server['id']}/os-volume_attachments"
+    await call.make(attachments, "volumeAttachment", volumeId=volume_["id"])
+    return {
+        "server_id": server["id"],
+        "version_id": "v2.1",
+        "alias": "os-keypairs",
+        "flavor_id": flavor["id"],
+        "flavorRef": "2",
+        "imageRef": c.image_id,
+        "os-keypairs/name": "key",
+        "os-quota-class-sets/name": "default",
+        "public_key": KEY,
+        "key": "key",
+        "tag": "tag",
+        "aggregate_id": aggregate["id"],
+        "group_id": group["id"],
+        "os-hosts/host": service["host"],
+        "hypervisor_id": hypervisor["id"],
+        "service_id": service["id"],
+        "project_id": ADMIN,
+        "tenant": DEMO,
+        "before": "2020-01-01 00:00:00",
+        "request_id": taken["instanceActions"][0]["request_id"],
+        "network": next(iter(server["addresses"])),
+        "port_id": ports[0]["id"],
+        "image_id": image["id"],
+        "volume_id": volume_["id"],
+        "volumeId": volume_["id"],
+        "os-networks/id": c.network_id,
+        "os-tenant-networks/id": c.network_id,
+        "networks": "auto",
+        "parent_group_id": security_group["id"],
+        "os-security-groups/id": security_group["id"],
+    }
+
+
+async def available(call: Answering, path: str, noun: str) -> None:
+    """Wait until a volume or a snapshot is."""
+    async with asyncio.timeout(PATIENCE):
+        while await status_of(call, path, noun) != "available":
+            await asyncio.sleep(0.01)
+
+
+async def status_of(call: Answering, path: str, noun: str) -> str:
+    answer = await call("GET", path, "3.71", None)
+    return str(answer.json()[noun]["status"]) if answer.status == 200 else "gone"
+
+
+async def idle(c: Whole, server_id: str) -> str:
+    """The server's status, once nothing happens to it."""
+    async with asyncio.timeout(PATIENCE):
+        while (state := await state_of(c, server_id)) == "busy":
+            await asyncio.sleep(0.01)
+    return state
+
+
+async def state_of(c: Whole, server_id: str) -> str:
+    answer = await c.get(f"/servers/{server_id}", as_="admin")
+    shown = answer.json()["server"] if answer.status == 200 else {"status": "gone", "OS-EXT-STS:task_state": None}
+    return "busy" if shown["OS-EXT-STS:task_state"] or shown["status"] == "BUILD" else shown["status"]
+
+
+def test_compute(url: str) -> None:
+    async def scenario() -> None:
+        async with whole(url, hosts=4, **UNLIMITED) as c:
+            api = compute.build()
+            names = await things(c)
+
+            async def active(route: Route) -> None:
+                """A server for the route to change, whatever the one before did to it."""
+                if "{server_id}" not in route.path or route.method == "GET":
+                    return
+                if await idle(c, names["server_id"]) != "ACTIVE":
+                    names["server_id"] = (await c.active(as_="admin", metadata={"key": "x"}, tags=["tag"]))["id"]
+                if route.action in FIRST:
+                    path = f"/servers/{names['server_id']}/action"
+                    answer = await c.post(path, FIRST[route.action], as_="admin", version="2.96")
+                    assert answer.status < 300, answer.body
+                    await idle(c, names["server_id"])
+
+            service = {"host": names["os-hosts/host"], "binary": "nova-compute"}
+            ways = ("enable", "disable", "disable-log-reason", "force-down")
+            services = {
+                f"PUT /os-services/{way}": {**service, "forced_down": False, "disabled_reason": "x"} for way in ways
+            }
+            hosts = {
+                f"POST /os-aggregates/{{aggregate_id}}/action#{way}": {way: {"host": service["host"]}}
+                for way in ("add_host", "remove_host")
+            }
+            walk = Walk(api, Answering(c, api), names, {**BODIES, **services, **hosts})
+            await visit(walk, active, NO_CONSOLE | NO_SUCH)
+
+    run(scenario())
+
+
+def test_image(url: str) -> None:
+    async def scenario() -> None:
+        async with whole(url, hosts=1) as c:
+            call = Answering(c, image_api)
+            image = {"name": "i", "disk_format": "raw", "container_format": "bare", "tags": ["tag"]}
+            made = (await call("POST", "/v2/images", None, {**image, "visibility": "shared"})).json()
+            await call("PUT", f"/v2/images/{made['id']}/file", None, b"x")
+            await call("POST", f"/v2/images/{made['id']}/members", None, {"member": DEMO})
+            names = {"image_id": made["id"], "member_id": DEMO, "tag": "tag", "schemas/name": "image", "member": "m"}
+            bodies = {
+                "PUT /v2/images/{image_id}/file": b"x",
+                "PUT /v2/images/{image_id}/stage": b"x",
+                "POST /v2/images": image,
+                "POST /v2/images/{image_id}/import": {"method": {"name": "glance-direct"}},
+            }
+            await visit(Walk(image_api, call, names, bodies), absent=["GET /v2/info/stores"])
+
+    run(scenario())
+
+
+def test_network(url: str) -> None:
+    async def scenario() -> None:
+        async with whole(url, hosts=1) as c:
+            call = Answering(c, network_api)
+
+            async def make(noun: str, **values: Any) -> str:
+                made = await call.make(f"/v2.0/{noun.replace('_', '-')}s", noun, **values)
+                path = f"/v2.0/{noun.replace('_', '-')}s/{made['id']}/tags/tag"
+                assert (await call("PUT", path, None, None)).status < 300 or noun == "security_group_rule"
+                return str(made["id"])
+
+            network = await make("network", name="n")
+            outside = await make("network", name="outside", **{"router:external": True})
+            await make("subnet", network_id=outside, cidr="10.98.0.0/24", ip_version=4)
+            subnet = await make("subnet", network_id=network, cidr="10.99.0.0/24", ip_version=4)
+            port = await make("port", network_id=network)
+            group = await make("security_group", name="g")
+            binding = {"binding": {"host": "host"}}
+            await call("POST", f"/v2.0/ports/{port}/bindings", None, binding)
+            names = {
+                "network_id": network,
+                "floating_network_id": outside,
+                "subnet_id": subnet,
+                "port_id": port,
+                "router_id": await make("router", name="r"),
+                "security_group_id": group,
+                "security_group_rule_id": await make(
+                    "security_group_rule", security_group_id=group, direction="ingress"
+                ),
+                "floatingip_id": await make("floatingip", floating_network_id=outside),
+                "project_id": ADMIN,
+                "host": "host",
+                "alias": "quotas",
+                "tag": "tag",
+                "cidr": "10.97.0.0/24",
+            }
+            await visit(Walk(network_api, call, names, {}))
+
+    run(scenario())
+
+
+def test_volume(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "GIB", 2**20)  # one of the routes reads a whole volume
+
+    async def scenario() -> None:
+        async with whole(url, hosts=1) as c:
+            api = volume.build()
+            call = Answering(c, api)
+            names: dict[str, Any] = {}
+
+            async def make(path: str, noun: str, **values: Any) -> str:
+                made = await call.make(path, noun, "3.71", name="v", metadata={"key": "x"}, **values)
+                await available(call, f"{path}/{made['id']}", noun)
+                return str(made["id"])
+
+            async def fresh(route: Route) -> None:
+                """A volume for the route to change, whatever the one before did to it."""
+                if "{volume_id}" not in route.path or route.method == "GET":
+                    return
+                if await status_of(call, f"/v3/volumes/{names['volume_id']}", "volume") != "available":
+                    names["volume_id"] = await make("/v3/volumes", "volume", **VOLUME)
+
+            names["volume_id"] = await make("/v3/volumes", "volume", **VOLUME)
+
+            names["volume_id"] = await make("/v3/volumes", "volume", **VOLUME)
+            other = await make("/v3/volumes", "volume", **VOLUME)
+            kind = await call.make("/v3/types", "volume_type", "3.71", name="t", **PRIVATE)
+            connected = await make("/v3/volumes", "volume", **VOLUME)
+            attachment = await call.make(
+                "/v3/attachments", "attachment", "3.71", volume_uuid=connected, instance_uuid=c.network_id
+            )
+            transfer = await call.make("/v3/volume-transfers", "transfer", "3.71", volume_id=other)
+            names |= {
+                "snapshot_id": await make("/v3/snapshots", "snapshot", volume_id=names["volume_id"]),
+                "type_id": kind["id"],
+                "transfer_id": transfer["id"],
+                "auth_key": transfer["auth_key"],
+                "attachment_id": attachment["id"],
+                "project": DEMO,
+                "project_id": ADMIN,
+                "key": "key",
+                "size": 1,
+                "os-quota-class-sets/name": "default",
+            }
+            absent = ("default-types/{project_id}", "messages/{message_id}", "os-hosts/{host}", "capabilities/{host}")
+            await visit(Walk(api, call, names, VOLUME_BODIES), fresh, [f"GET /{path}" for path in absent])
+
+    run(scenario())
+
+
+def test_placement(url: str) -> None:
+    async def scenario() -> None:
+        async with whole(url, hosts=2) as c:
+            api = build_placement()
+            call = Answering(c, api)
+            server = await c.active(as_="admin")  # a consumer
+
+            async def put(path: str, body: Any = None, method: str = "PUT") -> Response:
+                answer = await call(method, path, "1.39", body)
+                assert answer.status < 300, answer.body
+                return answer
+
+            for path in ("/traits/CUSTOM_A", "/resource_classes/CUSTOM_A"):
+                await put(path)
+            provider = (await put("/resource_providers", {"name": "a"}, "POST")).json()["uuid"]
+            below = f"/resource_providers/{provider}"
+            await put(
+                f"{below}/inventories", {"inventories": {"VCPU": {"total": 8}}, "resource_provider_generation": 0}
+            )
+            claim = {
+                "allocations": {provider: {"resources": {"VCPU": 1}}},
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+                "project_id": ADMIN,
+                "user_id": "u",
+            }
+            await put(f"/allocations/{CONSUMER}", claim)
+            names = {
+                "uuid": provider,
+                "resource_class": "VCPU",
+                "name": "CUSTOM_A",
+                "consumer_uuid": server["id"],
+                "project_id": ADMIN,
+                "in_tree": provider,
+                "member_of": provider,
+                "required": "CUSTOM_A",
+                "resources": "VCPU:1",
+            }
+
+            async def generation() -> int:
+                shown = (await call("GET", below, "1.39", None)).json()
+                return int(shown["generation"])
+
+            bodies: dict[str, Any] = {
+                "GET /usages": {"project_id": ADMIN},
+                "GET /allocation_candidates": {"resources": "VCPU:1"},
+                "PUT /allocations/{consumer_uuid}": {**claim, "consumer_generation": 1},
+                "POST /allocations": {CONSUMER: {**claim, "consumer_generation": 1}},
+                "POST /resource_classes": {"name": "CUSTOM_B"},
+                "PUT /traits/{name}": None,
+                "PUT /resource_classes/{name}": None,
+            }
+
+            async def current(route: Route) -> None:
+                """Whoever changes a provider names its generation."""
+                seen = {"resource_provider_generation": await generation()}
+                stock = {"total": 8}
+                bodies["PUT /resource_providers/{uuid}/inventories"] = {"inventories": {"VCPU": stock}, **seen}
+                bodies["POST /resource_providers/{uuid}/inventories"] = {
+                    "resource_class": "CUSTOM_A",
+                    **stock,
+                    **seen,
+                }
+                bodies["PUT /resource_providers/{uuid}/inventories/{resource_class}"] = {**stock, **seen}
+                bodies["PUT /resource_providers/{uuid}/traits"] = {"traits": ["CUSTOM_A"], **seen}
+                bodies["PUT /resource_providers/{uuid}/aggregates"] = {"aggregates": [provider], **seen}
+
+            await visit(Walk(api, call, names, bodies), current)
+
+    run(scenario())
+
+
+def test_identity(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "LOG_N", 4)
+
+    async def scenario() -> None:
+        async with identity_cloud(url, tmp_path) as c:
+            token = await c.login("admin")
+
+            async def make(noun: str, **values: Any) -> str:
+                made = await c.ok("POST", f"/v3/{noun}s", token, {noun: values})
+                return str(made[noun]["id"])
+
+            async def call(method: str, path: str, version: str | None, body: Any) -> Response:
+                # The token's own route ends it.
+                own = token if method != "DELETE" else "none"
+                return await c.call(method, path, token, body, X_Subject_Token=own)
+
+            domain = await make("domain", name="d")
+            user = await make("user", name="u", domain_id=domain, password="x")
+            project = await make("project", name="p", domain_id=domain, tags=["tag"])
+            role, implied = await make("role", name="r"), await make("role", name="implied")
+            await c.ok("PUT", f"/v3/roles/{role}/implies/{implied}", token, status=201)
+            for scope in (f"projects/{project}", f"domains/{domain}", "system"):
+                await c.ok("PUT", f"/v3/{scope}/users/{user}/roles/{role}", token, status=204)
+            inherited = f"/v3/OS-INHERIT/domains/{domain}/users/{user}/roles/{role}/inherited_to_projects"
+            await c.ok("PUT", inherited, token, status=204)
+            services = await c.ok("GET", "/v3/services", token)
+            endpoints = await c.ok("GET", "/v3/endpoints", token)
+            names = {
+                "domain_id": domain,
+                "user_id": user,
+                "project_id": project,
+                "role_id": role,
+                "implied_id": implied,
+                "service_id": services["services"][0]["id"],
+                "endpoint_id": endpoints["endpoints"][0]["id"],
+                "region_id": "RegionOne",
+                "tag": "tag",
+            }
+            bodies = {
+                "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
+                "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
+            }
+            groups = [key for key in identity_api.routes if "{group_id}" in key and key[:3] in ("GET", "HEA")]
+            await visit(Walk(identity_api, call, names, bodies), absent=groups)
+
+    run(scenario())
