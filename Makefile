@@ -24,7 +24,7 @@ test: packages libvirt compiled ## Run all tests, style and types among them (TE
 	@$(PYTEST) -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 quick: $(READY) compiled ## Run the in-process tests on SQLite, for use while working (TESTS=tests/store ARGS="-k name")
-	@$(PYTEST) -n auto --dist worksteal --quick $(TESTS) $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal --quick $(TESTS) $(ARGS)
 
 soak: packages libvirt compiled ## Repeat tests under random delays (ARGS="tests/faults --minutes 30")
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.soak $(ARGS)
@@ -57,7 +57,7 @@ packages:
 # One process writes the bytecode of all tests, which pytest rewrites; else each worker would do so on a new clone.
 compiled: $(READY)
 	@$(BIN)/python -m compileall -q src
-	@[ -e tests/__pycache__ ] || $(PYTEST) --collect-only -qqq tests >/dev/null
+	@ls tests/__pycache__/conftest.*pytest*.pyc >/dev/null 2>&1 || $(PYTEST) --collect-only -qqq tests >/dev/null
 
 # Real guests need a package that is built against the machine's libvirt; where that is not installed, none is missed.
 libvirt: $(READY)
