@@ -246,8 +246,8 @@ class Sim(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DelaysConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """For tests: every statement, host command and HTTP call between services waits before and after for a random time
-    of up to `milliseconds`, mostly much less; see `make soak`.
+    """For tests of timing: a random delay of at most `milliseconds` before and after every statement, host command and
+    HTTP call between services. Most delays are much shorter. `make soak` runs the tests with delays.
     """
 
     milliseconds: float = 0.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from kilonova.config import DelaysConfig
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kilonova.store import Database, Row, Transaction
 
 T = TypeVar("T")
-Pause = Callable[[], Awaitable[None]]
+P = ParamSpec("P")
 # Most delays are short and a few are long: a delay is the longest one times a random number to this power.
 _SKEW = 4
 
@@ -36,61 +36,68 @@ class Delays:
     async def pause(self) -> None:
         await asyncio.sleep(self._seconds * self._random.random() ** _SKEW)
 
+    async def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function, with a pause before it and one after it."""
+        await self.pause()
+        result = await function(*args, **kwargs)
+        await self.pause()
+        return result
+
     def database(self, db: Database) -> Database:
-        return cast("Database", _Database(db, self.pause)) if self._seconds else db
+        return _Database(db, self) if self._seconds else db
 
     def transport(self, hosts: Transport) -> Transport:
-        return _Transport(hosts, self.pause) if self._seconds else hosts
+        return _Transport(hosts, self) if self._seconds else hosts
 
     def caller(self, caller: Caller) -> Caller:
-        return _Caller(caller, self.pause) if self._seconds else caller
+        return _Caller(caller, self) if self._seconds else caller
 
 
 class _Reader:
-    def __init__(self, inner: Any, pause: Pause) -> None:
+    def __init__(self, inner: Any, delays: Delays) -> None:
         self._inner = inner
-        self._pause = pause
+        self._delays = delays
 
     async def fetch(self, sql: str, *args: Any) -> list[Row]:
-        return await _slowly(self._pause, self._inner.fetch(sql, *args))
+        return cast("list[Row]", await self._delays.call(self._inner.fetch, sql, *args))
 
     async def fetch_one(self, sql: str, *args: Any) -> Row | None:
-        return await _slowly(self._pause, self._inner.fetch_one(sql, *args))
+        return cast("Row | None", await self._delays.call(self._inner.fetch_one, sql, *args))
 
     async def fetch_value(self, sql: str, *args: Any) -> Any:
-        return await _slowly(self._pause, self._inner.fetch_value(sql, *args))
+        return await self._delays.call(self._inner.fetch_value, sql, *args)
 
 
 class _Transaction(_Reader):
     async def execute(self, sql: str, *args: Any) -> int:
-        return await _slowly(self._pause, self._inner.execute(sql, *args))
+        return cast("int", await self._delays.call(self._inner.execute, sql, *args))
 
     async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await _slowly(self._pause, self._inner.execute_many(sql, rows))
+        await self._delays.call(self._inner.execute_many, sql, rows)
 
     async def hold(self, key: str) -> None:
-        await _slowly(self._pause, self._inner.hold(key))
+        await self._delays.call(self._inner.hold, key)
 
     def wake(self, channel: str) -> None:
         self._inner.wake(channel)
 
 
 class _Database(_Reader):
-    @property
-    def dialect(self) -> str:
-        return str(self._inner.dialect)
+    def __init__(self, inner: Database, delays: Delays) -> None:
+        super().__init__(inner, delays)
+        self.dialect = inner.dialect
 
     @property
     def commits(self) -> int:
-        return int(self._inner.commits)
+        return cast("int", self._inner.commits)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        await self._pause()
+        await self._delays.pause()
         async with self._inner.transaction() as tx:
-            yield _Transaction(tx, self._pause)
-            await self._pause()
-        await self._pause()
+            yield _Transaction(tx, self._delays)
+            await self._delays.pause()
+        await self._delays.pause()
 
     def listen(self, channel: str, callback: Callable[[], None]) -> None:
         self._inner.listen(channel, callback)
@@ -100,49 +107,24 @@ class _Database(_Reader):
 
 
 class _Transport:
-    def __init__(self, inner: Transport, pause: Pause) -> None:
+    def __init__(self, inner: Transport, delays: Delays) -> None:
         self._inner = inner
-        self._pause = pause
+        self._delays = delays
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        return await _slowly(self._pause, self._inner.call(host, command, timeout=timeout))
+        return await self._delays.call(self._inner.call, host, command, timeout=timeout)
 
 
 class _Caller:
-    def __init__(self, inner: Caller, pause: Pause) -> None:
+    def __init__(self, inner: Caller, delays: Delays) -> None:
         self._inner = inner
-        self._pause = pause
+        self._delays = delays
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        json: Any = None,
-        content: bytes | AsyncIterator[bytes] | None = None,
-    ) -> Response:
-        return await _slowly(
-            self._pause, self._inner.request(method, path, headers=headers, json=json, content=content)
-        )
+    async def request(self, method: str, path: str, **options: Any) -> Response:
+        return await self._delays.call(self._inner.request, method, path, **options)
 
     @asynccontextmanager
-    async def stream(
-        self, method: str, path: str, *, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[StreamResponse]:
-        await self._pause()
-        async with self._inner.stream(method, path, headers=headers) as answer:
+    async def stream(self, method: str, path: str, **options: Any) -> AsyncIterator[StreamResponse]:
+        await self._delays.pause()
+        async with self._inner.stream(method, path, **options) as answer:
             yield answer
-
-
-async def _slowly(pause: Pause, call: Awaitable[T]) -> T:
-    """A cancel during the first pause must close the call, which then never began."""
-    try:
-        await pause()
-    except BaseException:
-        if asyncio.iscoroutine(call):
-            call.close()
-        raise
-    result = await call
-    await pause()
-    return result

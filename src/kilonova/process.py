@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -468,6 +469,8 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(f"port: {config.port} is not between 0 and 65535")
     if not 0 <= (config.placement.port or 0) <= 65535:
         raise CannotStart(f"placement.port: {config.placement.port} is not between 0 and 65535")
+    if not 0 <= config.delays.milliseconds < math.inf:
+        raise CannotStart(f"delays.milliseconds: {config.delays.milliseconds} is not a number of milliseconds")
     if config.sim.hosts < 0:
         raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
     for name, value in (

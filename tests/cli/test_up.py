@@ -265,6 +265,7 @@ def test_a_file_the_environment_and_options_in_this_order(tmp_path: Path) -> Non
         ([], {"KILONOVA_IMAGE__URL": "http://glance"}, 1, "image.url"),
         ([], {"KILONOVA_SIM": "3", "KILONOVA_SIM__HOSTS": "5"}, 1, "sim is a section"),
         ([], {"KILONOVA_SIM__LATENCY__SPAN": "1"}, 1, "sim.latency"),
+        ([], {"KILONOVA_DELAYS__MILLISECONDS": "-1"}, 1, "delays.milliseconds"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(

@@ -284,16 +284,16 @@ async def remove(hv: Hypervisor, directory: Path) -> None:
         directory.rename(grave)
     except FileNotFoundError:
         return
-    await hv.connection.run(_discard, grave)
+    await hv.connection.run(_remove_files, grave)
 
 
 async def recover(hv: Hypervisor) -> None:
     """Removes the files of directories that an agent was removing when it was killed. For when an agent starts."""
-    for grave in hv.layout.root.glob(f"{_GONE}*"):
+    for directory in hv.layout.root.glob(f"{_GONE}*"):
         try:
-            await hv.connection.run(_discard, grave)
+            await hv.connection.run(_remove_files, directory)
         except OSError as error:
-            log.warning("%s of a removed guest is still there: %s", grave, error)
+            log.warning("the files of a removed guest in %s cannot be removed: %s", directory, error)
 
 
 async def turn_away(hv: Hypervisor, guest_id: str) -> None:
@@ -304,14 +304,14 @@ async def turn_away(hv: Hypervisor, guest_id: str) -> None:
 # In threads
 
 
-def _discard(grave: Path) -> None:
+def _remove_files(directory: Path) -> None:
     """Another host that shares the storage may be removing the same files."""
 
     def skip_missing(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(trouble[1], FileNotFoundError):
             raise trouble[1]
 
-    shutil.rmtree(grave, onerror=skip_missing)
+    shutil.rmtree(directory, onerror=skip_missing)
 
 
 def _is_here(connection: libvirt.virConnect, guest_id: str) -> bool:
