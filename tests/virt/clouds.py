@@ -16,10 +16,10 @@ LINK_SECONDS = 300
 _PATIENT = {"hosts": {"down_seconds": 60.0}}
 KINDS: dict[str, dict[str, Any]] = {
     # Agents and hosts die, and operations soon go on without them.
-    "restless": {"more": _PATIENT},
+    "short_timeouts": {"more": _PATIENT},
     # The same, where hosts have one directory for the disks of guests.
-    "shared": {"more": _PATIENT, "shared": True},
-    "steady": {"more": {"console": {"token_seconds": LINK_SECONDS}}, "steady": True},
+    "shared_disks": {"more": _PATIENT, "shared": True},
+    "long_timeouts": {"more": {"console": {"token_seconds": LINK_SECONDS}}, "steady": True},
 }
 
 

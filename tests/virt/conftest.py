@@ -41,18 +41,18 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
 
 
 @pytest.fixture(scope="module")
-def restless(clouds: Clouds) -> RealCloud:
-    return clouds.get("restless")
+def short_timeouts(clouds: Clouds) -> RealCloud:
+    return clouds.get("short_timeouts")
 
 
 @pytest.fixture(scope="module")
-def shared(clouds: Clouds) -> RealCloud:
-    return clouds.get("shared")
+def shared_disks(clouds: Clouds) -> RealCloud:
+    return clouds.get("shared_disks")
 
 
 @pytest.fixture(scope="module")
-def steady(clouds: Clouds) -> RealCloud:
-    return clouds.get("steady")
+def long_timeouts(clouds: Clouds) -> RealCloud:
+    return clouds.get("long_timeouts")
 
 
 @pytest.fixture(scope="package")
@@ -62,8 +62,8 @@ def program() -> Iterator[Path]:
 
 
 @pytest.fixture
-def openstack(program: Path, steady: RealCloud) -> Client:
-    return Client(program, steady)
+def openstack(program: Path, long_timeouts: RealCloud) -> Client:
+    return Client(program, long_timeouts)
 
 
 @pytest.fixture(scope="package")

@@ -251,6 +251,14 @@ class Host:
         self.guests.append(guest)
         return guest
 
+    def start_guests(self, network: WiredNetwork, *ports: WiredPort) -> list[Guest]:
+        """Apply the network and start a guest on each port, with its address from DHCP."""
+        self.apply(network)
+        guests = [self.guest(network, port) for port in ports]
+        for guest in guests:
+            guest.dhcp()
+        return guests
+
     def interfaces(self) -> set[str]:
         return {link["ifname"] for link in json.loads(self.do("ip", "-j", "link", "show"))}
 

@@ -19,8 +19,8 @@ HOST = "one"
 
 
 @pytest.fixture(scope="module")
-def cloud(restless: RealCloud) -> RealCloud:
-    return restless
+def cloud(short_timeouts: RealCloud) -> RealCloud:
+    return short_timeouts
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,8 @@ def test_answers_pass_only_where_a_rule_permits_them(fabric: Fabric) -> None:
     host = fabric.host()
     a, b, c = port("10.1.0.5"), port("10.1.0.6", _OUT), port("10.1.0.7")
     one = with_ports(network(), a, b, c)
-    host.apply(one)
-    first, second, third = (host.guest(one, each) for each in (a, b, c))
     # What the network itself gives needs no rule.
-    for guest in (first, second, third):
-        guest.dhcp()
+    first, second, _ = host.start_guests(one, a, b, c)
     assert f'"uuid":"{b.guest_id}"' in second.asks("/openstack/latest/meta_data.json")
     host.apply(with_ports(one, a, _with(b, *OUTWARD), c))
     assert soon(lambda: second.ping("10.1.0.5"))

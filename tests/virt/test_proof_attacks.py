@@ -20,8 +20,8 @@ SECRET = "what no user may read"
 
 
 @pytest.fixture
-def cloud(steady: RealCloud) -> RealCloud:
-    return steady
+def cloud(long_timeouts: RealCloud) -> RealCloud:
+    return long_timeouts
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,8 @@ GOOD = "ping=yes carried=open shut=shut"
 
 
 @pytest.fixture
-def cloud(steady: RealCloud) -> RealCloud:
-    return steady
+def cloud(long_timeouts: RealCloud) -> RealCloud:
+    return long_timeouts
 
 
 def test_linux_guests_reach_whom_they_may_and_one_moves_with_its_card_and_its_volume(

@@ -6,8 +6,8 @@ from tests.support.virt_cloud import RealCloud
 from tests.virt.clouds import delete
 
 
-def test_libvirt_is_away(restless: RealCloud) -> None:
-    cloud = restless
+def test_libvirt_is_away(short_timeouts: RealCloud) -> None:
+    cloud = short_timeouts
     servers = {name: cloud.boot(name, cloud.micro(), host="one") for name in ("on", "off", "paused", "gone")}
     for server in servers.values():
         cloud.says(server, "TICK 00001")

@@ -13,8 +13,8 @@ from tests.virt.clouds import Client, delete
 
 
 @pytest.fixture
-def cloud(steady: RealCloud) -> RealCloud:
-    return steady
+def cloud(long_timeouts: RealCloud) -> RealCloud:
+    return long_timeouts
 
 
 def test_everything_that_can_happen_to_a_server(cloud: RealCloud, openstack: Client) -> None:

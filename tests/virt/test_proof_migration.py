@@ -27,8 +27,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
         yield running
 
 
-def test_the_counter_goes_on_without_a_gap(steady: RealCloud) -> None:
-    cloud = steady
+def test_the_counter_goes_on_without_a_gap(long_timeouts: RealCloud) -> None:
+    cloud = long_timeouts
     server = cloud.boot("web", cloud.micro())
     cloud.says(server, "TICK 00002")
     first = cloud.host_of(server)

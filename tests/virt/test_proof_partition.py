@@ -11,8 +11,8 @@ from tests.support.virt_hosts import until
 from tests.virt.clouds import delete
 
 
-def test_a_disk_in_use_is_not_taken(shared: RealCloud) -> None:
-    cloud = shared
+def test_a_disk_in_use_is_not_taken(shared_disks: RealCloud) -> None:
+    cloud = shared_disks
     server = cloud.boot("web", cloud.micro("red"))
     cloud.says(server, "TICK 00002")
     first, _ = _cut_off(cloud, server)
@@ -30,8 +30,8 @@ def test_a_disk_in_use_is_not_taken(shared: RealCloud) -> None:
     delete(cloud, server)
 
 
-def test_volumes_are_taken_from_who_has_them(shared: RealCloud) -> None:
-    cloud = shared
+def test_volumes_are_taken_from_who_has_them(shared_disks: RealCloud) -> None:
+    cloud = shared_disks
     root = {"boot_index": 0, "uuid": cloud.micro("red"), "source_type": "image", "destination_type": "volume"}
     kept = {"volume_size": 1, "delete_on_termination": True}
     server = cloud.boot("web", None, block_device_mapping_v2=[{**root, **kept}])
@@ -55,9 +55,9 @@ def test_volumes_are_taken_from_who_has_them(shared: RealCloud) -> None:
     delete(cloud, server)
 
 
-def test_a_host_that_comes_back_is_cleared_before_it_is_up(restless: RealCloud) -> None:
+def test_a_host_that_comes_back_is_cleared_before_it_is_up(short_timeouts: RealCloud) -> None:
     """Also if its agent ends again and again meanwhile."""
-    cloud = restless
+    cloud = short_timeouts
     server = cloud.boot("web", cloud.micro("red"))
     cloud.says(server, "TICK 00002")
     first, other = _cut_off(cloud, server)

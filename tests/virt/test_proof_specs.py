@@ -15,13 +15,13 @@ PIN = "pinned_availability_zone"
 
 
 @pytest.fixture(scope="module")
-def cloud(shared: RealCloud) -> RealCloud:
-    client = shared.client()
+def cloud(shared_disks: RealCloud) -> RealCloud:
+    client = shared_disks.client()
     for host, zone in ZONES.items():
         made = client.post("compute", "/os-aggregates", {"aggregate": {"name": zone, "availability_zone": zone}})
         path = f"/os-aggregates/{made.json()['aggregate']['id']}/action"
         assert client.post("compute", path, {"add_host": {"host": host}}).status == 200
-    return shared
+    return shared_disks
 
 
 def test_unshelve_to_a_chosen_host(cloud: RealCloud) -> None:

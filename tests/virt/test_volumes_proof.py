@@ -31,8 +31,8 @@ def elsewhere(cloud: RealCloud, server: str, first: str) -> str:
     return cloud.host_of(server)
 
 
-def test_a_server_on_volumes(restless: RealCloud) -> None:
-    cloud = restless
+def test_a_server_on_volumes(short_timeouts: RealCloud) -> None:
+    cloud = short_timeouts
     image = cloud.image("red", cloud.site.micro_image("red").read_bytes(), hw_video_model="cirrus")
     root = {"boot_index": 0, "uuid": image, "source_type": "image", "destination_type": "volume"}
     kept = {"volume_size": 1, "delete_on_termination": True}
