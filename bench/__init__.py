@@ -1,1 +1,1 @@
-"""How quick, how small: `make bench`."""
+"""Benchmarks: `make bench`."""

@@ -1,7 +1,7 @@
-"""What `GET /allocation_candidates` costs, by number of providers: `python -m bench.candidates`.
+"""Measures `GET /allocation_candidates` by number of providers: `python -m bench.candidates`.
 
-Every provider is a host of its own with three classes, twenty traits and two servers; the answers are those of the
-ASGI application on a SQLite file, or on an empty database at `--database`.
+Every provider is a host with three resource classes, twenty traits and two servers. The ASGI application is called
+directly, on a SQLite file or on the empty database `--database`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kilonova.policy import Policy
 from kilonova.services import Services
 from kilonova.store import Database, open_database, upgrade
 
-ASKED = "resources=VCPU:1,MEMORY_MB:512,DISK_GB:1"
+RESOURCES = "resources=VCPU:1,MEMORY_MB:512,DISK_GB:1"
 QUERIES = (
-    f"{ASKED}&limit=10",
-    f"{ASKED}&limit=1000",
-    ASKED,
-    f"{ASKED}&required=CUSTOM_TRAIT_0,!HW_CPU_X86_VMX&limit=1000",
+    f"{RESOURCES}&limit=10",
+    f"{RESOURCES}&limit=1000",
+    RESOURCES,
+    f"{RESOURCES}&required=CUSTOM_TRAIT_0,!HW_CPU_X86_VMX&limit=1000",
 )
 INVENTORIES = (("VCPU", 64, 16.0), ("MEMORY_MB", 262144, 1.5), ("DISK_GB", 4000, 1.0))
 TRAITS = [f"CUSTOM_TRAIT_{number}" for number in range(20)]
@@ -39,14 +39,14 @@ ROUNDS = 7
 
 
 class Listing(NamedTuple):
-    """One query on so many providers: how many candidates and bytes, how long, and how much of that at work."""
+    """One query: its number of candidates, size in bytes, duration and CPU time."""
 
     providers: int
     query: str
     candidates: int
     size: int
     milliseconds: float
-    cpu: float
+    cpu_milliseconds: float
 
 
 @click.command()
@@ -58,25 +58,25 @@ def main(database: str | None, providers: str) -> None:
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
         url = database or f"sqlite:///{Path(scratch) / 'bench.db'}"
         for one in asyncio.run(measure(url, sorted(int(number) for number in providers.split(",")))):
-            words = one.query.replace(ASKED, "…")
-            figures = (f"{one.milliseconds:.1f}", f"{one.cpu:.1f}")
-            table.add_row(str(one.providers), words, str(one.candidates), str(one.size), *figures)
+            query = one.query.replace(RESOURCES, "…")
+            figures = (f"{one.milliseconds:.1f}", f"{one.cpu_milliseconds:.1f}")
+            table.add_row(str(one.providers), query, str(one.candidates), str(one.size), *figures)
     Console(width=120).print(table)
 
 
 async def measure(url: str, sizes: Sequence[int]) -> list[Listing]:
-    """Every query at every size; `sizes` grow."""
+    """Every query at every size; `sizes` are ascending."""
     await upgrade(url)
     services = Services()
     services.config, services.policy, services.tokens = load(environ={}), Policy(), Tokens()
     services.db = await open_database(url)
     cloud = Cloud(services, [build()])
-    there, found = 0, []
+    existing, found = 0, []
     for size in sizes:
-        await _fill(services.db, there, size)
-        there = size
+        await _add_providers(services.db, existing, size)
+        existing = size
         if services.db.dialect == "postgresql":
-            await services.db.fetch("ANALYZE")  # as its autovacuum would soon
+            await services.db.fetch("ANALYZE")  # as autovacuum would do later
         found += [await _list(cloud, size, query) for query in QUERIES]
     await services.db.close()
     return found
@@ -97,8 +97,8 @@ async def _list(cloud: Cloud, size: int, query: str) -> Listing:
     return Listing(size, query, number, len(answer.body), *times)
 
 
-async def _fill(db: Database, there: int, size: int) -> None:
-    ids = range(there + 1, size + 1)
+async def _add_providers(db: Database, existing: int, size: int) -> None:
+    ids = range(existing + 1, size + 1)
     consumers = {number: [new_id() for _ in range(SERVERS)] for number in ids}
     async with db.transaction() as tx:
         for table, names in (("resource_classes", [name for name, _, _ in INVENTORIES]), ("traits", TRAITS)):

@@ -1,6 +1,6 @@
-"""What real guests cost, on two hosts in namespaces of this machine: `python -m bench.guests`.
+"""Measures real guests on two hosts in network namespaces of this machine: `python -m bench.guests`.
 
-The guests are the smallest there are, and run without hardware's help: the figures are those of everything around them.
+The guests are minimal and emulated, so the figures mostly show the cost of Kilonova and libvirt.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 from tests.support.virt_cloud import RealCloud, real_cloud
-from tests.support.virt_hosts import missing, until
+from tests.support.virt_hosts import find_missing_tools, wait_until
 
 Figure = tuple[str, float, str]
 IDLE_SECONDS = 20.0
-# Twenty guests are more than a small machine would be given.
-ROOM = {"quota": {"instances": -1, "cores": -1, "ram": -1}, "libvirt": {"cpu_ratio": 16.0}}
+# Twenty guests exceed the default limits of a small machine.
+LIMITS = {"quota": {"instances": -1, "cores": -1, "ram": -1}, "libvirt": {"cpu_allocation_ratio": 16.0}}
 LIVE = {"host": None, "block_migration": "auto"}
 
 
 def measure(scratch: Path, guests: int, moves: int = 5) -> Iterator[Figure]:
-    with real_cloud(scratch / "guests", shared=True, more=ROOM) as cloud:
-        image = cloud.micro()
+    with real_cloud(scratch / "guests", shared_storage=True, settings=LIMITS) as cloud:
+        image = cloud.micro_image()
         cloud.boot("first", image)  # fetches the image
         servers, seconds = _boots(cloud, image, guests)
-        yield f"{guests} real guests booted, to their first line", guests / seconds * 60, "/min"
+        yield f"{guests} real guests booted, until their first output", guests / seconds * 60, "/min"
         yield from _overhead(cloud, guests)
         yield from _migrations(cloud, servers[:moves])
 
@@ -40,7 +40,7 @@ def _boots(cloud: RealCloud, image: str, count: int) -> tuple[list[str], float]:
     servers = [cloud.boot(f"guest-{number}", image, wait=False) for number in range(count)]
     for server in servers:
         cloud.wait(server, "ACTIVE")
-        cloud.says(server, "HELLO")
+        cloud.wait_for_output(server, "HELLO")
     return servers, time.monotonic() - began
 
 
@@ -59,28 +59,30 @@ def _migrations(cloud: RealCloud, servers: list[str]) -> Iterator[Figure]:
     for server in servers:
         first = cloud.host_of(server)
         began = time.monotonic()
-        cloud.act(server, "os-migrateLive", LIVE)
-        until(lambda server=server, first=first: cloud.host_of(server) != first, "it has moved", every=0.05)
+        cloud.server_action(server, "os-migrateLive", LIVE)
+        wait_until(
+            lambda server=server, first=first: cloud.host_of(server) != first, "it has moved", interval_seconds=0.05
+        )
         cloud.wait(server, "ACTIVE")
         total.append(time.monotonic() - began)
-        told = cloud.hosts[cloud.host_of(server)].do("virsh", "domjobinfo", "--completed", f"kn-{server}")
-        found = re.search(r"Total downtime:\s+(\d+)", told)
+        job = cloud.hosts[cloud.host_of(server)].execute("virsh", "domjobinfo", "--completed", f"kn-{server}")
+        found = re.search(r"Total downtime:\s+(\d+)", job)
         down.append(int(found.group(1)) if found else 0)
-    yield f"live migration of {len(servers)}: request to rest, median", sorted(total)[len(total) // 2], "s"
+    yield f"live migration of {len(servers)}: until completed, median", sorted(total)[len(total) // 2], "s"
     yield "live migration: downtime of the guest, median", sorted(down)[len(down) // 2], "ms"
 
 
 @click.command()
 @click.option("--guests", default=20, show_default=True, help="How many guests to boot.")
-@click.option("--moves", default=5, show_default=True, help="How many of them to migrate alive.")
+@click.option("--moves", default=5, show_default=True, help="How many of them to live-migrate.")
 def main(guests: int, moves: int) -> None:
     """Measure boots, migrations and agents of real guests."""
-    if missing():
-        raise click.ClickException(f"real guests need {', '.join(missing())}")
-    table = Table("What", "Kilonova", title="Real guests", title_justify="left")
+    if find_missing_tools():
+        raise click.ClickException(f"real guests need {', '.join(find_missing_tools())}")
+    table = Table("Measurement", "Kilonova", title="Real guests", title_justify="left")
     with tempfile.TemporaryDirectory(prefix="kilonova-bench-") as scratch:
-        for what, value, unit in measure(Path(scratch), guests, moves):
-            table.add_row(what, f"{value:.2f} {unit}")
+        for name, value, unit in measure(Path(scratch), guests, moves):
+            table.add_row(name, f"{value:.2f} {unit}")
     Console(width=100).print(table)
 
 

@@ -1,4 +1,4 @@
-"""A keep-alive HTTP client on bare asyncio, so that the load costs little next to what it measures."""
+"""A minimal keep-alive HTTP client, so that the load itself needs little CPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Wire:
 
 
 async def log_in(auth_url: str, auth: dict[str, str]) -> str:
-    """A token for one cloud of clouds.yaml."""
+    """Get a token for one cloud of clouds.yaml."""
     user = {"name": auth["username"], "domain": {"name": auth["user_domain_name"]}, "password": auth["password"]}
     project = {"name": auth["project_name"], "domain": {"name": auth["project_domain_name"]}}
     body = {
@@ -58,5 +58,5 @@ async def log_in(auth_url: str, auth: dict[str, str]) -> str:
     status, headers, answer = await wire.request("POST", urlsplit(auth_url).path + "/auth/tokens", body)
     wire.close()
     if status != 201:
-        raise RuntimeError(f"no token: {status} {answer[:300].decode(errors='replace')}")
+        raise RuntimeError(f"cannot log in: {status} {answer[:300].decode(errors='replace')}")
     return headers["x-subject-token"]

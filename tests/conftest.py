@@ -1,4 +1,4 @@
-"""Fixtures for every test, and which tests run on which database."""
+"""Fixtures for all tests, and the selection of tests and databases."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["database", "database_url", "empty_url", "postgresql_server", "postgr
 
 pytest_plugins = ["tests.support.recheck"]
 
-# How long an example takes to make or to try says more of the machine than of what is tested.
+# The time of an example depends on the machine, so there is no deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# The database makes a difference here: these tests run on both. All others run on one of the two.
+# These tests depend on the database and run on both. All others run on one of the two.
 ON_BOTH_DATABASES = (
     "tests/faults/",
     "tests/fuzz/",
@@ -34,35 +34,31 @@ ON_BOTH_DATABASES = (
     "tests/scheduler/",
     "tests/store/",
 )
-# Generated for every operation: the steps run once more on the other database.
+# Generated for every operation, and run on both databases.
 GENERATED_ON_BOTH = "test_each_step_twice"
 
-# Tests that start processes, real guests or another database, or take long to make everything go wrong.
+# Slow tests: they start processes, real guests or another database, or inject many faults.
 NOT_QUICK = (
     "tests/cli/",
     "tests/clients/",
-    "tests/compute/operations/test_left_disks.py",
+    "tests/compute/operations/steps/",
     "tests/compute/operations/test_live_migrate.py",
-    "tests/compute/operations/test_moves_with_volumes.py",
-    "tests/compute/operations/test_ports.py",
-    "tests/compute/operations/test_refusals.py",
-    "tests/compute/operations/test_silence.py",
-    "tests/compute/operations/test_volumes_trouble.py",
-    "tests/compute/servers/test_halting.py",
-    "tests/compute/servers/test_live_migrating.py",
-    "tests/compute/servers/test_resizing_trouble.py",
+    "tests/compute/operations/test_move_volumes.py",
+    "tests/compute/servers/actions/test_suspend.py",
+    "tests/compute/servers/actions/test_live_migrate.py",
+    "tests/compute/servers/actions/test_resize_faults.py",
     "tests/compute/test_parallel_boots.py",
-    "tests/compute/volume_attachments/test_kept.py",
-    "tests/compute/volume_attachments/test_service_away.py",
+    "tests/compute/volume_attachments/test_failed_detach.py",
+    "tests/compute/volume_attachments/test_volume_service_unreachable.py",
     "tests/docs/",
     "tests/faults/",
     "tests/fuzz/",
     "tests/hosts/libvirt/",
-    "tests/hosts/test_fencing.py",
+    "tests/hosts/test_heartbeat_fencing.py",
     "tests/hosts/test_nats.py",
-    "tests/hosts/test_shapes.py",
-    "tests/hosts/test_sim_cli.py",
-    "tests/hosts/test_sim_moves.py",
+    "tests/hosts/sim/test_shapes.py",
+    "tests/hosts/sim/test_rules.py",
+    "tests/hosts/sim/test_driver_moves.py",
     "tests/identity/test_stock_clients.py",
     "tests/image/test_sdk.py",
     "tests/network/test_sdk.py",
@@ -72,7 +68,7 @@ NOT_QUICK = (
     "tests/placement/test_osc.py",
     "tests/scheduler/test_parallel.py",
     "tests/scheduler/test_plugins.py",
-    "tests/specs/test_volume_rebuild_trouble.py",
+    "tests/specs/test_volume_rebuild_failures.py",
     "tests/store/test_durability.py",
     "tests/suite/test_recheck.py",
     "tests/suite/test_soak.py",
@@ -80,9 +76,9 @@ NOT_QUICK = (
     "tests/volume/exports/",
     "tests/volume/test_sdk.py",
 )
-# Of the tests that are generated for every operation, these are not quick.
+# Slow tests among those generated for every operation.
 GENERATED_SLOW = ("test_killed_at_each_step", "test_failures_leave_nothing")
-# Each worker begins with some of the longest tests, so that none is left alone with them at the end.
+# Each xdist worker starts with some of the longest tests, so that none runs them alone at the end.
 LONG = ("tests/virt/", "tests/faults/", "tests/virt/", "tests/fuzz/", "tests/cli/", "tests/clients/", "tests/suite/")
 
 
@@ -101,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """xdist gives each worker one part of the list, all of the same length: each part begins with long tests."""
+    """xdist gives each worker one part of the list, all of equal length: each part begins with long tests."""
     rest = [item for item in items if not item.nodeid.startswith(LONG)]
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     for number, folder in enumerate(LONG):
@@ -125,7 +121,7 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 def _is_on_its_database(item: pytest.Item) -> bool:
-    """A test runs on the database that its name falls to, so that each directory has tests on both."""
+    """Whether the test's name selects this database, so that each directory has tests on both."""
     dialect = _dialect(item)
     if dialect is None or item.nodeid.startswith(ON_BOTH_DATABASES):
         return True
@@ -136,7 +132,7 @@ def _is_on_its_database(item: pytest.Item) -> bool:
 
 
 def _dialect(item: pytest.Item) -> str | None:
-    """The database that the test is to run on, where it runs once on each."""
+    """The database of a test that is parametrized by database."""
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec is not None else {}
     dialect: str | None = params.get("database_url", params.get("empty_url"))

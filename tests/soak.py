@@ -1,4 +1,4 @@
-"""Repeat tests under random delays, to find what depends on timing. `make soak ARGS="tests/faults --minutes 30"`
+"""Repeat tests under random delays, to find tests that depend on timing. `make soak ARGS="tests/faults --minutes 30"`
 
 Each round runs the tests once, with another seed: every statement, host command and HTTP call between services is
 delayed at random (`[delays]` in docs/configuration.md), in the tests and in the processes that they start. The summary
@@ -42,7 +42,7 @@ def run_round(arguments: list[str], seed: int, milliseconds: float) -> tuple[int
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="begin rounds for so long (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10, help="start rounds for this long (default: %(default)s)")
     parser.add_argument("--milliseconds", type=float, default=40, help="the longest delay (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the first round (default: the time)")
     options, arguments = parser.parse_known_args()

@@ -1,4 +1,4 @@
-"""The hint `rack` names a rack; only hosts of an aggregate with `rack` of that value in its metadata are taken."""
+"""The hint `rack` names a rack; only hosts of an aggregate with this value of `rack` in its metadata pass."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def _have(_: Request, host: Host) -> str:
     return ", ".join(metadata[KEY] for metadata in host.aggregates if KEY in metadata) or "no rack"
 
 
-# `28 not in rack r7` in the sentence; `need` and `have` for the hosts that a diagnosis shows.
+# Counted as `28 not in rack r7`. `need` and `have` are called for the hosts that a diagnosis lists.
 reason = Reason("not in rack {need}", need=lambda request: request.hints[KEY], have=_have)
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     wanted = request.hints.get(KEY)
     if wanted is None:
-        return hosts.everywhere  # nothing to check: costs nothing and does not show
+        return hosts.everywhere  # nothing to check: costs nothing and is not listed
     aggregates = hosts.aggregates
-    # Kept until an aggregate changes, so that a request costs a look-up however many hosts there are.
+    # Cached until an aggregate changes, so that a request needs one look-up for any number of hosts.
     return aggregates.keep(
         (KEY, wanted), lambda: aggregates.union(n for n, rack in aggregates.having(KEY).items() if rack == wanted)
     )

@@ -1,4 +1,4 @@
-"""The assembly of an agent's process: one host, its driver, its journal, and the way to the control plane."""
+"""Assembles an agent process: one host with its driver, its journal, and its connection to the control plane."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kilonova.process import DRIVERS, CannotStart
+from kilonova.process import DRIVERS, BackgroundTasks, CannotStart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long commands under way may go on after the process was asked to stop.
-GRACE = 2.0
+# How long the process waits for commands under way when it stops.
+COMMAND_GRACE_SECONDS = 2.0
 
 
-def host_of(config: Config) -> str:
+def host_name(config: Config) -> str:
     return config.agent.host or socket.gethostname()
 
 
 def check(config: Config) -> None:
-    """What keeps an agent from working, as far as its settings show it. Raises CannotStart."""
+    """Check the agent's settings. Raises CannotStart."""
     if not config.messaging.url:
         raise CannotStart("messaging.url is not set: an agent reaches its control plane by a NATS server")
     if not config.agent.image_url:
         raise CannotStart(
-            "agent.image_url is not set: it is where the image service is, such as http://cloud:8774/image"
+            "agent.image_url is not set: give the URL of the image service, such as http://cloud:8774/image"
         )
     if config.driver not in DRIVERS:
-        raise CannotStart(f"there is no driver {config.driver!r}; those there are: {', '.join(DRIVERS)}")
+        raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
     if config.driver == "libvirt":
         from kilonova.hosts.drivers.libvirt.preflight import missing
 
-        if lacks := missing(config):
-            raise CannotStart("\n".join(lacks))
+        if problems := missing(config):
+            raise CannotStart("\n".join(problems))
 
 
-class Made(NamedTuple):
-    """A driver, how it ends, what goes on beside its commands, its files, and whether the host plays dead."""
+class DriverSetup(NamedTuple):
+    """A driver with its background work, its SQLite files, and whether its simulated host is cut off."""
 
     driver: Driver
     close: Callable[[], Coroutine[Any, Any, None]]
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
     files: tuple[Path, ...] = ()
-    quiet: Callable[[], bool] = lambda: False
+    is_cut_off: Callable[[], bool] = lambda: False
 
 
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[AgentProcess]:
-    """An agent that has started; it stops at the end of the block, and its guests go on."""
+    """Run an agent for the duration of the block. Its guests keep running afterwards."""
     async with AsyncExitStack() as stack:
         process = AgentProcess(config)
         await process.start(stack)
@@ -67,76 +67,54 @@ async def running(config: Config) -> AsyncIterator[AgentProcess]:
 class AgentProcess:
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.host = host_of(config)
-        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.host = host_name(config)
+        self.background = BackgroundTasks("agent")
 
     async def start(self, stack: AsyncExitStack) -> None:
-        from kilonova.delays import Delays
         from kilonova.hosts.agent import Agent
         from kilonova.hosts.images import ImageService
-        from kilonova.hosts.journal import NAME, Journal, tend
-        from kilonova.hosts.nats import NatsAgent, Setting
-        from kilonova.hosts.reports import Reporter, every
+        from kilonova.hosts.journal import JOURNAL_FILE_NAME, Journal, maintain_files
+        from kilonova.hosts.nats import NatsAgent, SettingError
+        from kilonova.hosts.reports import Reporter, report_interval
         from kilonova.http.client import Remote
+        from kilonova.injected_delays import Delays
 
         config = self.config
         check(config)
-        journal = Journal(config.data_dir / NAME)
+        journal = Journal(config.data_dir / JOURNAL_FILE_NAME)
         stack.callback(journal.close)
         caller = Remote(config.agent.image_url.rstrip("/"))
         stack.push_async_callback(caller.close)
-        made = _make(config, self.host, ImageService(Delays(config.delays).caller(caller)))
-        stack.push_async_callback(made.close)
-        agent = Agent(self.host, made.driver, journal)
+        setup = _make_driver(config, self.host, ImageService(Delays(config.delays).caller(caller)))
+        stack.push_async_callback(setup.close)
+        agent = Agent(self.host, setup.driver, journal)
         try:
             service = NatsAgent(config.messaging, agent)
-        except Setting as error:
+        except SettingError as error:
             raise CannotStart(str(error)) from None
-        reporter = Reporter(
-            self.host, made.driver, service.report, every(config.hosts.report_seconds), quiet=made.quiet
-        )
-        service.link.on_connected = reporter.wake
-        if made.run is not None:
-            self._in_background(stack, made.run())
-        self._in_background(stack, tend(journal, *made.files))
-        stack.push_async_callback(_let_end, agent, service)
-        self._in_background(stack, service.run())
-        self._in_background(stack, reporter.run())
+        interval = report_interval(config.hosts.report_seconds)
+        reporter = Reporter(self.host, setup.driver, service.report, interval, setup.is_cut_off)
+        service.connection.on_connected = reporter.wake
+        if setup.run is not None:
+            self.background.start(stack, setup.run())
+        self.background.start(stack, maintain_files(journal, *setup.files))
+        stack.push_async_callback(_finish_commands, agent, service)
+        self.background.start(stack, service.run())
+        self.background.start(stack, reporter.run())
         log.info("started", extra={"host": self.host, "driver": config.driver})
 
-    async def run_until(self, stop: asyncio.Event) -> None:
-        """Raises CannotStart should a part of the process end before."""
-        waiting = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((waiting, self._broken), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._broken.done():
-            raise CannotStart(f"a part of the agent has failed: {self._broken.result()}; see the log")
 
-    def _in_background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+async def _finish_commands(agent: Any, service: Any) -> None:
+    """Wait for commands under way, then exit without cancelling the rest.
 
-        def ended(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None and not self._broken.done():
-                log.critical("a part of the agent has failed", exc_info=error)
-                self._broken.set_result(error)
-
-        async def cancel() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        task.add_done_callback(ended)
-        stack.push_async_callback(cancel)
-
-
-async def _let_end(agent: Any, service: Any) -> None:
-    """Commands under way may end. One that does not is left as a kill would leave it: to cancel it would stop what the
-    hypervisor does for the guest, while whoever asked will ask again and find the work.
+    Cancelling a command would stop the hypervisor's work on the guest. The caller repeats the command and finds the
+    work done, as after a kill.
     """
-    until = asyncio.get_running_loop().time() + GRACE
+    until = asyncio.get_running_loop().time() + COMMAND_GRACE_SECONDS
     while agent.busy and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.02)
     if agent.busy:
-        log.warning("stopped in the middle of commands, which go on without the agent or are found again")
+        log.warning("stopped during commands: callers repeat them")
         logging.shutdown()
         os._exit(0)
     await service.close()
@@ -145,32 +123,36 @@ async def _let_end(agent: Any, service: Any) -> None:
 # Drivers
 
 
-def _make(config: Config, host: str, images: Images) -> Made:
-    return _libvirt(config, host, images) if config.driver == "libvirt" else _simulated(config, host, images)
+def _make_driver(config: Config, host: str, images: Images) -> DriverSetup:
+    return (
+        _make_libvirt_driver(config, host, images)
+        if config.driver == "libvirt"
+        else _make_sim_driver(config, host, images)
+    )
 
 
-def _simulated(config: Config, host: str, images: Images) -> Made:
-    """One simulated host. Its guests are in its own `sim.db`, so that `kilonova sim` works there too."""
+def _make_sim_driver(config: Config, host: str, images: Images) -> DriverSetup:
+    """One simulated host. Its guests are in its own `sim.db`, which `kilonova sim` can read."""
     from kilonova.hosts.drivers.sim.driver import SimDriver
-    from kilonova.hosts.drivers.sim.facts import Body
+    from kilonova.hosts.drivers.sim.facts import Hardware
     from kilonova.hosts.drivers.sim.rules import Rules
-    from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore, Size
+    from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore, Size
 
     sim = config.sim
-    body = Body(Size(sim.vcpus, sim.memory_mb, sim.disk_gb))
-    store = SimStore(config.data_dir / FILE_NAME)
-    store.set_hosts({host: body.size})
+    hardware = Hardware(Size(sim.vcpus, sim.memory_mb, sim.disk_gb))
+    store = SimStore(config.data_dir / SIM_FILE_NAME)
+    store.set_hosts({host: hardware.size})
     rules = Rules(store)
 
     async def close() -> None:
         store.close()
 
-    driver = SimDriver(host, {host: body}, store, rules, sim.latency, images)
-    return Made(driver, close, files=(store.path,), quiet=lambda: bool(rules.silent([host])))
+    driver = SimDriver(host, {host: hardware}, store, rules, sim.latency, images)
+    return DriverSetup(driver, close, files=(store.path,), is_cut_off=lambda: bool(rules.unreachable([host])))
 
 
-def _libvirt(config: Config, host: str, images: Images) -> Made:
+def _make_libvirt_driver(config: Config, host: str, images: Images) -> DriverSetup:
     from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 
     driver = LibvirtDriver(host, config, images)
-    return Made(driver, driver.close, driver.run)
+    return DriverSetup(driver, driver.close, driver.run)

@@ -1,4 +1,4 @@
-"""Certificates in files, by which processes prove who they are and know each other."""
+"""TLS contexts from certificate files."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import ssl
 from pathlib import Path
 
 
-class Unusable(Exception):
-    """They are not there, cannot be read, or do not belong together."""
+class UnusableCertificate(Exception):
+    """A certificate file is missing, unreadable, or does not match its key."""
 
 
-def context(
+def tls_context(
     purpose: ssl.Purpose, authority: str | Path | None, certificate: str | Path | None, key: str | Path | None
 ) -> ssl.SSLContext:
-    """`purpose` is whom one speaks to. Without an authority those of the system count. Raises Unusable."""
+    """`purpose` names the peer. Without `authority` the system's CAs are trusted. Raises UnusableCertificate."""
     try:
-        made = ssl.create_default_context(purpose, cafile=authority or None)
+        context = ssl.create_default_context(purpose, cafile=authority or None)
         if certificate:
-            made.load_cert_chain(certificate, key or None, password=_nobody_knows)
+            context.load_cert_chain(certificate, key or None, password=_refuse_passphrase)
     except (OSError, ValueError) as error:
-        raise Unusable(str(error)) from None
-    return made
+        raise UnusableCertificate(str(error)) from None
+    return context
 
 
-def _nobody_knows() -> str:
-    """Else one would be asked at the terminal."""
+def _refuse_passphrase() -> str:
+    """Without this callback OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted")

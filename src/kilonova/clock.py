@@ -1,4 +1,4 @@
-"""The one place that asks the time, and the API's ways of writing it."""
+"""The current time, and the time formats of the API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def now() -> float:
-    """To the microsecond and no finer, so that a time which is shown and sent back is the same moment."""
+    """Return epoch seconds, rounded to the API's microseconds: a client may send a time back that it was shown."""
     return round(time.time(), 6)
 
 
@@ -22,7 +22,7 @@ def iso_micro(moment: float) -> str:
 
 
 def parse(text: str) -> float:
-    """Epoch seconds of an ISO 8601 time; one without a zone is UTC. Raises ValueError."""
+    """Return the epoch seconds of an ISO 8601 time. Without a zone it is UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text.strip())
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

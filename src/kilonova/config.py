@@ -1,6 +1,6 @@
-"""Configuration: a TOML file, overridden by `KILONOVA_*` in the environment, overridden by flags.
+"""The configuration of a process: defaults, then a TOML file, then `KILONOVA_*` variables, then flags.
 
-`KILONOVA_SIM__HOSTS=5` sets `hosts` of the section `[sim]`; `KILONOVA_PORT=0` a key of no section.
+`KILONOVA_SIM__HOSTS=5` sets `hosts` of the section `[sim]`. `KILONOVA_PORT=0` sets `port`, which is in no section.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class ConfigError(Exception):
 
 
 class Log(msgspec.Struct, forbid_unknown_fields=True):
-    """Where logs go (`-` is standard error; empty is `kilonova.log` in the data directory) and from which level."""
+    """Logging. `file` is a path; `-` is standard error, and empty is `kilonova.log` in the data directory."""
 
     level: str = "info"
     file: str = ""
 
 
 class Api(msgspec.Struct, forbid_unknown_fields=True):
-    """Limits of requests."""
+    """Limits of requests: entries on a page, and bytes of a body."""
 
     max_limit: int = 1000
     body_limit: int = 114688
@@ -36,7 +36,8 @@ class Api(msgspec.Struct, forbid_unknown_fields=True):
 class Identity(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in identity service. `auth_url` is for a real Keystone; this release refuses it.
 
-    `token_keys`, newest first, are for API processes that share no data directory; without them keys are kept there.
+    `token_keys` sign tokens, newest first. Set them if API processes share no data directory; without them each process
+    keeps its keys in its data directory.
     """
 
     token_seconds: int = 3600
@@ -59,15 +60,16 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Volume(msgspec.Struct, forbid_unknown_fields=True):
-    """Volumes: of the built-in service, or with `url` (without a version) of a Cinder that trusts the same identity
-    service. The built-in one copies `copies` volumes at a time, and its quotas are those of the section `volume_quota`.
-    Hosts with real guests reach its volumes by NBD at `nbd_address` and `nbd_port` (0: any free one); with `nbd_tls`,
-    a directory with `ca-cert.pem`, `server-cert.pem` and `server-key.pem`, by TLS and with certificates of their own.
-    It keeps the messages that say why something failed for `message_days`.
+    """The built-in volume service, or with `url` (without a version) a Cinder that trusts the same identity service.
+
+    `concurrent_copies` limits how many volumes are copied at a time. Hosts with real guests connect to volumes by NBD
+    at `nbd_address` and `nbd_port` (0 picks a free port). `nbd_tls` is a directory with `ca-cert.pem`,
+    `server-cert.pem` and `server-key.pem`; with it connections use TLS and hosts need certificates. Error messages are
+    kept for `message_days`.
     """
 
     url: str = ""
-    copies: int = 4
+    concurrent_copies: int = 4
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0
     nbd_tls: str = ""
@@ -75,7 +77,7 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default limits of a project at the built-in volume service; sizes in GiB, -1 is none."""
+    """Default volume quota of a project. Sizes are in GiB; -1 is unlimited."""
 
     volumes: int = 10
     snapshots: int = 10
@@ -87,9 +89,9 @@ class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Placement(msgspec.Struct, forbid_unknown_fields=True):
-    """The Placement API. With `port` it also stands at the root of a port of its own (0: any free one).
+    """The Placement API. With `port` it is also served at the root of that port (0 picks a free port).
 
-    Consumers that callers of old versions make, which name no project and no user, get those named here.
+    Callers of old microversions create consumers without project and user; those get the ids named here.
     """
 
     port: int | None = None
@@ -107,47 +109,52 @@ class Cors(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Operations(msgspec.Struct, forbid_unknown_fields=True):
-    """The durable engine: how long a lease lasts, how many operations a worker has at a time (of servers
-    and of volumes each), on how many hosts the building of a server is tried, and after how many seconds without any
-    answer from a host an operation goes on without it.
+    """The operation engine.
+
+    A worker's lease lasts `lease_seconds`. A worker runs at most `slots` operations per lane and polls for due ones
+    every `poll_seconds`. A server is built on at most `max_build_attempts` hosts. An operation continues without a host
+    that has not responded for `host_timeout_seconds`.
     """
 
     lease_seconds: float = 15.0
     slots: int = 64
-    sweep_seconds: float = 5.0
-    boot_hosts: int = 3
-    host_seconds: float = 60.0
+    poll_seconds: float = 5.0
+    max_build_attempts: int = 3
+    host_timeout_seconds: float = 60.0
 
 
 class Compute(msgspec.Struct, forbid_unknown_fields=True):
-    """Servers: whether a resize may stay on its host; after how many seconds a resize is confirmed by itself (0: never)
-    and a shelved server leaves its host (0: at once, -1: never); for how many seconds per GiB of its memory a live
-    migration may run, and how many may leave one host at a time (0: any number); how many seconds per GiB of an image
-    the volume service has for replacing a volume's content by it, and as many again besides; for how many seconds a
-    guest's system may shut down by itself before its power is cut, unless its image says otherwise; and for how many
-    seconds a deleted server can be restored (0: it is deleted at once).
+    """Servers.
+
+    `resize_on_same_host`: a resize may stay on its host. `resize_confirm_seconds`: resizes are confirmed automatically
+    after this time (0: never). `shelved_offload_seconds`: a shelved server leaves its host after this time (0: at once,
+    -1: never). `live_migration_seconds_per_gib`: time limit of a live migration per GiB of memory.
+    `live_migrations_per_host`: how many may leave one host at a time (0: unlimited). `reimage_seconds_per_gib`: time
+    limit for re-imaging a volume, per GiB of the image, plus once more. `shutdown_timeout_seconds`: how long a guest
+    may shut down before it is powered off, unless its image says otherwise. `reclaim_seconds`: how long a deleted
+    server can be restored (0: it is deleted at once).
     """
 
     resize_on_same_host: bool = False
     resize_confirm_seconds: float = 0.0
     shelved_offload_seconds: float = 0.0
-    live_migration_seconds: float = 800.0
+    live_migration_seconds_per_gib: float = 800.0
     live_migrations_per_host: int = 4
-    reimage_seconds: float = 20.0
-    shutdown_seconds: float = 60.0
+    reimage_seconds_per_gib: float = 20.0
+    shutdown_timeout_seconds: float = 60.0
     reclaim_seconds: float = 0.0
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):
-    """Agents: how often they report, and after how long without a report a host is down."""
+    """Agents report every `report_seconds`. A host without a report for `down_seconds` is down."""
 
     report_seconds: float = 10.0
     down_seconds: float = 60.0
 
 
 class Messaging(msgspec.Struct, forbid_unknown_fields=True):
-    """How agents in processes of their own are reached: the NATS server, if there is one. `prefix` begins all subjects,
-    so that several clouds may share a server; the certificates are those of this process.
+    """The NATS server that connects agents and control plane. `prefix` begins all subjects, so that several clouds can
+    share a server. The certificate is that of this process.
     """
 
     url: str = ""
@@ -160,10 +167,11 @@ class Messaging(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Agent(msgspec.Struct, forbid_unknown_fields=True):
-    """The agent of one host: its name (empty: the machine's), the address by which other hosts reach it, where the
-    image service is, where other agents fetch disks that move, and the secret that they share for that. With the files
-    of an authority, a certificate and its key they fetch them by TLS, and both prove who they are. Guests' data lie in
-    `instances`; empty is `instances` in the data directory.
+    """The agent of one host.
+
+    `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. Agents fetch
+    disks of moving guests from each other at `disk_port`, with `disk_secret`, which all agents share; with the three
+    files by mutual TLS. Guests' disks are in `instances_path` (empty: `instances` in the data directory).
     """
 
     host: str = ""
@@ -174,19 +182,21 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True):
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    instances: str = ""
+    instances_path: str = ""
 
 
 class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
-    """Real guests. `migration_uri` is how other hosts reach this libvirt (`{address}` is the agent's address), and
-    `migration_address` where guests come in. `migration_tls`: guests come and go by TLS alone. `nbd_tls`: volumes can
-    be reached by TLS. For both libvirt's `qemu.conf` says where the certificates are. `force_complete`: by `pause` or
-    `postcopy`. `reserved_*` is what guests do not get; images that no guest has used for `image_cache_seconds` go.
+    """Real guests.
+
+    Other hosts reach this libvirt at `migration_uri`, where `{address}` is the agent's address; migrating guests arrive
+    at `migration_address`. With `migration_tls` guests migrate by TLS only; with `nbd_tls` volumes can be connected by
+    TLS. The certificates of both are set in libvirt's `qemu.conf`. `reserved_*` is kept for the host. An image that no
+    guest has used for `image_cache_seconds` is removed.
     """
 
     uri: str = "qemu:///system"
     virt_type: str = ""
-    machine: str = "pc"
+    machine_type: str = "pc"
     cpu_mode: str = ""
     cpu_model: str = ""
     cache_mode: str = "none"
@@ -200,9 +210,9 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     force_complete: Literal["pause", "postcopy"] = "pause"
     vnc_listen: str = "127.0.0.1"
     vnc_address: str = "127.0.0.1"
-    cpu_ratio: float = 4.0
-    memory_ratio: float = 1.0
-    disk_ratio: float = 1.0
+    cpu_allocation_ratio: float = 4.0
+    ram_allocation_ratio: float = 1.0
+    disk_allocation_ratio: float = 1.0
     reserved_memory_mb: int = 512
     reserved_disk_gb: int = 0
     image_cache_seconds: int = 86400
@@ -210,32 +220,32 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Bridges(msgspec.Struct, forbid_unknown_fields=True):
-    """Networks of real guests on a host: between hosts by VXLAN on `vxlan_port`, to the outside by NAT through
-    `outside`, an interface (empty: that of the default route), unless `nat` is off. Guests reach nothing there of what
-    is `closed`, addresses or prefixes: put in it what is the operator's alone. Hosts that share a network with this one
-    are closed without being named. Names of what is made on the host begin with `prefix`, 2 to 6 letters and digits.
+    """Networks of real guests.
+
+    Hosts connect networks by VXLAN on `vxlan_port`. Unless `nat` is off, guests reach external networks by NAT through
+    `external_interface` (empty: that of the default route), except `blocked_addresses` (addresses or prefixes): list
+    there what only operators may reach. Hosts that share a network with this one are blocked without being listed.
+    Names of devices on the host begin with `prefix`, 2 to 6 letters and digits.
     """
 
     enabled: bool = True
     nat: bool = True
-    outside: str = ""
-    closed: list[str] = []
+    external_interface: str = ""
+    blocked_addresses: list[str] = []
     vxlan_port: int = 4789
     prefix: str = "kn"
 
 
 class Console(msgspec.Struct, forbid_unknown_fields=True):
-    """Remote consoles: where browsers reach the proxy (empty: this process), for how many seconds a link is good, and
-    the directory with noVNC.
-    """
+    """Remote consoles. Browsers reach the proxy at `url` (empty: this process). A link is valid for `token_seconds`."""
 
     url: str = ""
     token_seconds: int = 600
-    novnc: str = "/usr/share/novnc"
+    novnc_path: str = "/usr/share/novnc"
 
 
 class Sim(msgspec.Struct, forbid_unknown_fields=True):
-    """Simulated hosts: how many, how large, how slow; or with `shape` a file that says what they are made of."""
+    """Simulated hosts: their number, size and latency. `shape` is a file that describes them instead."""
 
     hosts: int = 3
     vcpus: int = 32
@@ -255,7 +265,7 @@ class DelaysConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Quota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default limits of a project; -1 is none."""
+    """Default quota of a project; -1 is unlimited."""
 
     instances: int = 10
     cores: int = 20
@@ -314,8 +324,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
 def load(
     file: Path | None = None, environ: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
 ) -> Config:
-    """`flags` are dotted keys (`sim.hosts`); those with the value None were not given."""
-    values: dict[str, Any] = _read(file) if file else {}
+    """`flags` are dotted keys (`sim.hosts`). A flag with the value None was not given."""
+    values: dict[str, Any] = _use_new_names(_read(file)) if file else {}
     for name, text in environ.items():
         if name.startswith("KILONOVA_") and name not in _NOT_CONFIG:
             _put(values, name.removeprefix("KILONOVA_").lower().split("__"), text)
@@ -328,10 +338,43 @@ def load(
         raise ConfigError(f"Configuration: {error}") from None
 
 
-# Settings that the environment and flags give as words with commas between them.
+# Settings that the environment and flags give as comma-separated lists.
 _LISTS = frozenset(
-    {"zones", "filters", "isolated_hosts", "isolated_images", "token_keys", "allowed_origin", "allow_headers", "closed"}
+    {
+        "zones",
+        "filters",
+        "isolated_hosts",
+        "isolated_images",
+        "token_keys",
+        "allowed_origin",
+        "allow_headers",
+        "blocked_addresses",
+    }
 )
+# Settings that had another name in a released version. The former name still works.
+FORMER_NAMES = {
+    ("operations", "sweep_seconds"): "poll_seconds",
+    ("operations", "boot_hosts"): "max_build_attempts",
+    ("operations", "host_seconds"): "host_timeout_seconds",
+    ("compute", "live_migration_seconds"): "live_migration_seconds_per_gib",
+    ("compute", "reimage_seconds"): "reimage_seconds_per_gib",
+    ("compute", "shutdown_seconds"): "shutdown_timeout_seconds",
+    ("volume", "copies"): "concurrent_copies",
+    ("agent", "instances"): "instances_path",
+    ("libvirt", "machine"): "machine_type",
+    ("libvirt", "cpu_ratio"): "cpu_allocation_ratio",
+    ("libvirt", "memory_ratio"): "ram_allocation_ratio",
+    ("libvirt", "disk_ratio"): "disk_allocation_ratio",
+    ("scheduler", "foresight"): "proposal_seconds",
+    ("scheduler", "overlap"): "change_overlap_seconds",
+    ("scheduler", "refresh_every"): "refresh_seconds",
+    ("scheduler", "liveness_every"): "liveness_seconds",
+    ("scheduler", "reload_every"): "reload_seconds",
+    ("scheduler", "shown_hosts"): "max_listed_hosts",
+    ("bridges", "outside"): "external_interface",
+    ("bridges", "closed"): "blocked_addresses",
+    ("console", "novnc"): "novnc_path",
+}
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 
@@ -346,7 +389,20 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"Configuration file {file}: {error}") from None
 
 
+def _use_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    for (section, old), new in FORMER_NAMES.items():
+        settings = values.get(section)
+        if isinstance(settings, dict) and old in settings:
+            if new in settings:
+                raise ConfigError(
+                    f"Configuration: {section}.{old} is the former name of {section}.{new}; set one of them"
+                )
+            settings[new] = settings.pop(old)
+    return values
+
+
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    path = [*path[:-1], FORMER_NAMES.get((path[0], path[-1]), path[-1])]
     for part in path[:-1]:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""The data directory: whose it is at the moment, its passwords, and the files that lead clients to the process."""
+"""The data directory: its lock, the passwords, and the files with endpoints and credentials for clients."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ CLOUDS = "clouds.yaml"
 ENDPOINTS = "endpoints.json"
 
 
-class InUse(Exception):
-    """Another process works on the directory."""
+class DirectoryInUse(Exception):
+    """Another process uses the directory."""
 
     def __init__(self, directory: Path, pid: str) -> None:
-        whose = f"process {pid}" if pid else "another process"
-        super().__init__(f"{directory} is in use by {whose}; stop it first, or choose another directory with --data")
+        user = f"process {pid}" if pid else "another process"
+        super().__init__(f"{directory} is in use by {user}; stop it first, or choose another directory with --data")
 
 
 def prepare(directory: Path) -> None:
-    """Make the directory, for its owner alone. Raises OSError."""
+    """Create the directory, accessible to its owner only. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Somebody else's directory, given by mistake or on purpose, keeps its mode: what lies in it is private anyway.
+    # A directory with other content keeps its mode: every file written here is private anyway.
     if not any(directory.iterdir()) or (directory / LOCK).exists():
         directory.chmod(0o700)
 
 
 @contextmanager
-def locked(directory: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the directory, alone or with others that share it. The kernel frees it with the process. Raises InUse."""
+def lock(directory: Path, *, shared: bool = False) -> Iterator[None]:
+    """Lock the directory. The kernel releases the lock when the process ends. Raises DirectoryInUse."""
     descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUse(directory, os.pread(descriptor, 32, 0).decode().strip()) from None
+            raise DirectoryInUse(directory, os.pread(descriptor, 32, 0).decode().strip()) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -49,59 +49,59 @@ def locked(directory: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replace a private file whole: a reader sees the old one or the new one, also after a power cut."""
-    _scratch(path, content).replace(path)
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a private file atomically: a reader sees the old or the new content, also after a power cut."""
+    _write_temporary(path, content).replace(path)
 
 
-def _scratch(path: Path, content: bytes) -> Path:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _write_temporary(path: Path, content: bytes) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-    return scratch
+    return temporary
 
 
 def has_passwords(directory: Path) -> bool:
     return (directory / SECRETS).exists()
 
 
-def passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
-    """The passwords of these users, made at the first start and kept. Raises ValueError if the file is spoilt."""
+def load_passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
+    """Return the users' passwords, which the first start generates. Raises ValueError if the file is malformed."""
     from secrets import token_urlsafe
 
     path = directory / SECRETS
     if not path.exists():
-        made = {"passwords": {user: token_urlsafe(24) for user in users}}
-        scratch = _scratch(path, orjson.dumps(made, option=orjson.OPT_INDENT_2) + b"\n")
+        generated = {"passwords": {user: token_urlsafe(24) for user in users}}
+        temporary = _write_temporary(path, orjson.dumps(generated, option=orjson.OPT_INDENT_2) + b"\n")
         try:
-            os.link(scratch, path)
+            os.link(temporary, path)
         except FileExistsError:
-            pass  # another process of the same cloud was faster: its passwords count
+            pass  # another process of the same cloud was faster: its passwords are used
         finally:
-            scratch.unlink()
+            temporary.unlink()
     try:
-        kept: dict[str, str] = orjson.loads(path.read_bytes())["passwords"]
-        return {user: kept[user] for user in users}
+        stored: dict[str, str] = orjson.loads(path.read_bytes())["passwords"]
+        return {user: stored[user] for user in users}
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no passwords as expected ({error})") from None
+        raise ValueError(f'expected a password of each user under "passwords" ({error})') from None
 
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
-    write(directory / ENDPOINTS, orjson.dumps(dict(endpoints), option=orjson.OPT_INDENT_2) + b"\n")
+    replace_file(directory / ENDPOINTS, orjson.dumps(dict(endpoints), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def write_clouds(directory: Path, auth_url: str, region: str, clouds: Mapping[str, Mapping[str, str]]) -> Path:
-    """`clouds` gives each cloud's own part of `auth`. Strings in JSON's spelling are YAML too."""
+    """Write clouds.yaml. `clouds` has the `auth` of each cloud, without the URL. JSON strings are valid YAML."""
     lines = ["clouds:"]
     for name, auth in clouds.items():
         lines += [f"  {name}:", "    auth_type: password", "    auth:"]
         lines += [f"      {key}: {_quoted(value)}" for key, value in {"auth_url": auth_url, **auth}.items()]
         lines += [f"    region_name: {_quoted(region)}", "    identity_api_version: 3", "    interface: public"]
     path = directory / CLOUDS
-    write(path, ("\n".join(lines) + "\n").encode())
+    replace_file(path, ("\n".join(lines) + "\n").encode())
     return path
 
 

@@ -1,4 +1,4 @@
-"""Identifiers: every resource is named by a random UUID."""
+"""Random UUIDs, the identifiers of all resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assembly of a process: which parts it has, how they reach each other, in which order they start and stop."""
+"""Assembles a control-plane process: creates its parts, connects them, starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import datadir, store
-from kilonova.delays import Delays
+from kilonova.injected_delays import Delays
 from kilonova.services import Services
 from kilonova.store.url import dialect_of
 
@@ -22,18 +23,19 @@ if TYPE_CHECKING:
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
     from kilonova.hosts.nats import NatsTransport
-    from kilonova.hosts.remote import AllHosts, OwnHosts
+    from kilonova.hosts.remote import AllHosts, LocalHosts
+    from kilonova.hosts.reports import ReportQueue
     from kilonova.http import Api, App
     from kilonova.http.server import Server
     from kilonova.operations import Worker
 
 log = logging.getLogger(__name__)
 
-# How long running steps may go on after the process was asked to stop; a worker waits for them twice at most.
-STEP_GRACE = 1.0
-WARM_AFTER = 0.25
+# How long a worker waits for running steps when the process stops; it waits twice at most.
+STEP_GRACE_SECONDS = 1.0
+WARM_UP_DELAY_SECONDS = 0.25
 
-# What `endpoints.json` calls a service, and where it stands below the process's address.
+# Services in `endpoints.json`, with their paths.
 ENDPOINTS = {
     "identity": "/identity/v3",
     "compute": "/compute/v2.1",
@@ -44,7 +46,7 @@ ENDPOINTS = {
 }
 DRIVERS = ("sim", "libvirt")
 _DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
-# The part of each cloud's `auth` in clouds.yaml that is the same everywhere.
+# Each cloud's `auth` in clouds.yaml, without password and URL.
 CLOUDS: dict[str, dict[str, str]] = {
     "kilonova": {"username": "admin", "project_name": "admin", **_DOMAINS},
     "kilonova-system": {"username": "admin", "user_domain_name": "Default", "system_scope": "all"},
@@ -56,11 +58,43 @@ CLOUDS: dict[str, dict[str, str]] = {
 
 
 class CannotStart(Exception):
-    """For the operator: why the process cannot start, or cannot go on."""
+    """The process cannot start or continue. The text is for the operator."""
+
+
+class BackgroundTasks:
+    """Tasks that run until the process stops. The failure of one stops the process."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def start(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task, which the stack cancels."""
+        task = asyncio.create_task(work)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None and not self._failure.done():
+                log.critical("a part of the %s has failed", self._owner, exc_info=error)
+                self._failure.set_result(error)
+
+        async def cancel() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        task.add_done_callback(ended)
+        stack.push_async_callback(cancel)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`. Raises CannotStart if a task fails before."""
+        waiting = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((waiting, self._failure), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._failure.done():
+            raise CannotStart(f"a part of the {self._owner} has failed: {self._failure.result()}; see the log")
 
 
 class Roles(NamedTuple):
-    """What a process does: answer requests, carry out operations, or both."""
+    """The roles of a process: answer requests, execute operations, or both."""
 
     api: bool = True
     worker: bool = True
@@ -72,7 +106,7 @@ class Roles(NamedTuple):
 
 @asynccontextmanager
 async def running(config: Config, roles: Roles = Roles(), bound: socket.socket | None = None) -> AsyncIterator[Process]:
-    """A process that has started; it stops at the end of the block. Without a socket it answers only inside."""
+    """Run a process for the duration of the block. Without a socket only its own clients reach its APIs."""
     async with AsyncExitStack() as stack:
         process = Process(config, roles, bound)
         await process.start(stack)
@@ -80,7 +114,7 @@ async def running(config: Config, roles: Roles = Roles(), bound: socket.socket |
 
 
 class Process:
-    """`app` answers on the socket where there is one, and inside the process always: clients of services use it."""
+    """`app` serves the socket, if there is one, and the clients inside the process."""
 
     app: App
 
@@ -97,24 +131,17 @@ class Process:
         self.clouds: Path | None = None
         self.hosts: ServedHosts | None = None
         self.ready = False
+        self._reports: ReportQueue
         self._server: Server | None = None
         self._placement_server: Server | None = None
         self._workers: list[Worker] = []
-        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.background = BackgroundTasks("process")
 
     @property
     def host_count(self) -> int:
         return len(self.hosts.names) if self.hosts is not None else 0
 
-    async def run_until(self, stop: asyncio.Event) -> None:
-        """Raises CannotStart should a part of the process end before."""
-        waiting = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((waiting, self._broken), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._broken.done():
-            raise CannotStart(f"a part of the process has failed: {self._broken.result()}; see the log")
-
-    # Starting: in this order. What is entered into the stack ends in reverse.
+    # Start, in this order. The stack stops everything in reverse order.
 
     async def start(self, stack: AsyncExitStack) -> None:
         began = time.perf_counter()
@@ -123,7 +150,7 @@ class Process:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
         loaded = asyncio.Event()
         opening = asyncio.create_task(self._open_database(stack, loaded))
-        await asyncio.sleep(0)  # threads make the schema, then hash the passwords, while modules load here
+        await asyncio.sleep(0)  # threads create the schema and hash passwords while this thread loads modules
         self._make_app()
         loaded.set()
         await opening
@@ -134,8 +161,8 @@ class Process:
         if self.roles.worker:
             await self._start_hosts(stack)
         else:
-            self._reach_hosts(stack)
-        stack.push_async_callback(self._stop_working)
+            self._connect_to_hosts(stack)
+        stack.push_async_callback(self._stop_work)
         if self.bound is not None:
             await self._listen(self.bound)
         if self.roles.worker:
@@ -147,19 +174,19 @@ class Process:
         url = self.config.database_url
         try:
             if dialect_of(url) != "sqlite":
-                await loaded.wait()  # a server has some seconds to answer, which a slow machine takes for the modules
+                await loaded.wait()  # on a slow machine, loading modules takes longer than the connection's timeout
             await store.upgrade(url)
             db = self.services.db = self.delays.database(await store.open_database(url))
         except (store.StoreError, ValueError, OSError) as error:
             raise CannotStart(f"database: {error}") from None
         stack.push_async_callback(db.close)
-        await self._identify(db)
+        await self._set_up_identity(db)
 
-    async def _identify(self, db: store.Database) -> None:
-        """Users and their passwords, and who can read tokens."""
-        from kilonova.identity.bootstrap import bootstrap, users
-        from kilonova.identity.keys import key_ring
-        from kilonova.identity.tokens import Validator
+    async def _set_up_identity(self, db: store.Database) -> None:
+        """Create the users with their passwords, and the token validator."""
+        from kilonova.identity.seed import seed, user_names
+        from kilonova.identity.token_keys import key_ring
+        from kilonova.identity.token_provider import TokenProvider
 
         if not datadir.has_passwords(self.directory) and await db.fetch_value("SELECT COUNT(*) FROM users"):
             raise CannotStart(
@@ -167,29 +194,33 @@ class Process:
                 "missing; use the data directory that the database was set up with"
             )
         try:
-            self.passwords = datadir.passwords(self.directory, users())
+            self.passwords = datadir.load_passwords(self.directory, user_names())
         except ValueError as error:
             raise CannotStart(f"{self.directory / datadir.SECRETS}: {error}") from None
-        await bootstrap(db, self.passwords)
+        await seed(db, self.passwords)
         try:
             keys = key_ring(self.config)
         except ValueError as error:
             raise CannotStart(str(error)) from None
-        self.services.tokens = Validator(db, keys, token_seconds=self.config.identity.token_seconds)
+        self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:
-        from kilonova.console import MOUNT, WEBSOCKET
-        from kilonova.console.pages import pages as novnc
-        from kilonova.console.proxy import Proxy
+        from kilonova.compute import metrics as compute_metrics
+        from kilonova.compute.consoles.novnc_files import novnc_pages
+        from kilonova.compute.consoles.proxy import Proxy
+        from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
+        from kilonova.hosts import metrics as host_metrics
         from kilonova.http import App
-        from kilonova.telemetry.pages import pages
+        from kilonova.http.monitoring import monitoring_endpoints
+        from kilonova.operations import metrics as operation_metrics
 
         services = self.services
+        gauge_sources = (operation_metrics.gauges, host_metrics.gauges, compute_metrics.gauges)
         self.app = App(
             services,
             _apis(),
-            pages(services, lambda: self.ready),
-            pages={MOUNT: novnc(services.config.console)},
+            monitoring_endpoints(services, lambda: self.ready, gauge_sources),
+            pages={MOUNT: novnc_pages(services.config.console)},
             sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
         )
 
@@ -204,14 +235,15 @@ class Process:
             policy.check(name for route in api.routes.values() for name in (route.policy, *route.checks) if name)
 
     def _make_clients(self) -> None:
-        """Compute reaches the other services by their public APIs alone, also where they are in this process."""
+        """Create clients of the other services. They use the public APIs even where a service is in this process."""
+        from kilonova.compute.status import ComputeStatus
         from kilonova.http.client import InProcess, Remote
-        from kilonova.identity.bootstrap import SERVICE_USER
         from kilonova.identity.client import IdentityClient
+        from kilonova.identity.seed import SERVICE_USER
         from kilonova.image.client import ImageClient
         from kilonova.network.client import NetworkClient
         from kilonova.volume.client import VolumeClient
-        from kilonova.volume.compute import ComputeClient
+        from kilonova.volume.compute_client import ComputeClient
 
         services, delayed = self.services, self.delays.caller
         services.identity = IdentityClient(
@@ -219,17 +251,18 @@ class Process:
         )
         services.image = ImageClient(delayed(InProcess(self.app, "/image")))
         services.network = NetworkClient(delayed(InProcess(self.app, "/network")))
-        elsewhere = self.config.volume.url
-        services.volume = VolumeClient(delayed(Remote(elsewhere) if elsewhere else InProcess(self.app, "/volume")))
+        url = self.config.volume.url
+        services.volume = VolumeClient(delayed(Remote(url) if url else InProcess(self.app, "/volume")))
         services.compute = ComputeClient(delayed(InProcess(self.app, "/compute")))
+        services.compute_status = ComputeStatus(services.db, self.config)
 
     def _make_scheduler(self, stack: AsyncExitStack) -> None:
-        """Also where nothing is scheduled, for plans that are only tried. It reads no hosts before it is asked."""
+        """Create the scheduler. API-only processes need it for dry runs. It loads hosts at the first request."""
         from kilonova.scheduler import Scheduler
 
         services, config = self.services, self.config
         try:
-            services.scheduler = Scheduler(services.db, config.scheduler, down_time=config.hosts.down_seconds)
+            services.scheduler = Scheduler(services.db, config.scheduler, down_seconds=config.hosts.down_seconds)
         except ValueError as error:
             raise CannotStart(f"scheduler: {error}") from None
         stack.push_async_callback(services.scheduler.close)
@@ -240,50 +273,49 @@ class Process:
         await seed(self.services)
 
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
+        from kilonova.compute import power_state_sync
+        from kilonova.compute.pending_cleanups import find_pending_cleanups
         from kilonova.hosts.heartbeat import Heartbeat
-        from kilonova.seeds import spread
+        from kilonova.hosts.reports import ReportQueue
+        from kilonova.seeds import spread_hosts
 
         db = self.services.db
-        stack.push_async_callback(self._end_comparing)
-        own = self._own_hosts(stack)
-        self._in_background(stack, own.run())
-        elsewhere = self._hosts_elsewhere(stack, own) if self.config.messaging.url else None
-        hosts = self.hosts = own if elsewhere is None else elsewhere
+        self._reports = ReportQueue(partial(power_state_sync.sync, self.services))
+        stack.push_async_callback(self._reports.close)
+        local = self._libvirt_host(stack) if self.config.driver == "libvirt" else self._simulated_hosts(stack)
+        self.background.start(stack, local.run())
+        all_hosts = self._with_remote_hosts(stack, local) if self.config.messaging.url else None
+        hosts = self.hosts = local if all_hosts is None else all_hosts
         self.services.hosts = self.delays.transport(hosts)
-        interval = self.config.hosts.report_seconds
-        heartbeat = Heartbeat(db, hosts, process_host=socket.gethostname(), interval=interval)
-        if elsewhere is not None:
-            elsewhere.on_change(heartbeat.wake)
+        heartbeat = Heartbeat(
+            db,
+            hosts,
+            process_host=socket.gethostname(),
+            interval=self.config.hosts.report_seconds,
+            find_cleanups=find_pending_cleanups,
+        )
+        if all_hosts is not None:
+            all_hosts.on_change(heartbeat.wake)
         await heartbeat.beat()
         if self.config.zones:
-            await spread(db, self.config.zones, own.names)
-        self._in_background(stack, heartbeat.run())
+            await spread_hosts(db, self.config.zones, local.names)
+        self.background.start(stack, heartbeat.run())
 
-    async def _end_comparing(self) -> None:
-        from kilonova.hosts import reports
-
-        await reports.close(self.services)
-
-    def _own_hosts(self, stack: AsyncExitStack) -> OwnHosts:
-        """The hosts that this process serves itself."""
-        return self._machine(stack) if self.config.driver == "libvirt" else self._simulated_hosts(stack)
-
-    def _machine(self, stack: AsyncExitStack) -> OwnHosts:
-        """This machine, with real guests."""
-        from kilonova.hosts import reports
+    def _libvirt_host(self, stack: AsyncExitStack) -> LocalHosts:
+        """Return this machine as a host with real guests."""
         from kilonova.hosts.drivers.libvirt.embedded import LibvirtHost
         from kilonova.hosts.images import ImageService
         from kilonova.http.client import InProcess
-        from kilonova.seeds import seed_tiny
+        from kilonova.seeds import seed_tiny_image
 
         name = self.config.agent.host or socket.gethostname()
         images = ImageService(self.delays.caller(InProcess(self.app, "/image")))
-        host = LibvirtHost(name, self.config, images, lambda report: reports.heard(self.services, report))
+        host = LibvirtHost(name, self.config, images, self._reports.put)
         stack.push_async_callback(host.close)
-        self._in_background(stack, seed_tiny(self.services))
+        self.background.start(stack, seed_tiny_image(self.services))
         return host
 
-    def _simulated_hosts(self, stack: AsyncExitStack) -> OwnHosts:
+    def _simulated_hosts(self, stack: AsyncExitStack) -> LocalHosts:
         import apsw
 
         from kilonova.hosts.drivers.sim.shapes import Shapes, load
@@ -305,48 +337,49 @@ class Process:
         except ValueError as error:
             raise CannotStart(str(error)) from None
         except apsw.Error as error:
-            raise CannotStart(f"the simulated hosts' files in {self.directory}: {error}") from None
+            raise CannotStart(f"cannot open the simulated hosts' files in {self.directory}: {error}") from None
         stack.callback(hosts.close)
         return hosts
 
-    def _hosts_elsewhere(self, stack: AsyncExitStack, own: OwnHosts) -> AllHosts:
-        """Together with those of this process."""
-        from kilonova.hosts import reports
+    def _with_remote_hosts(self, stack: AsyncExitStack, local: LocalHosts) -> AllHosts:
         from kilonova.hosts.remote import AllHosts, RemoteHosts
+        from kilonova.hosts.reports import report_interval
 
-        def heard(report: Report) -> None:
-            if hosts.heard(report):
-                reports.heard(self.services, report)
+        def on_report(report: Report) -> None:
+            if hosts.receive_report(report):
+                self._reports.put(report)
 
-        transport = self._transport(stack, heard)
-        remote = RemoteHosts(transport, seconds=reports.every(self.config.hosts.report_seconds))
-        hosts = AllHosts(own, remote)
+        transport = self._nats_transport(stack, on_report)
+        remote = RemoteHosts(transport, report_seconds=report_interval(self.config.hosts.report_seconds))
+        hosts = AllHosts(local, remote)
         return hosts
 
-    def _transport(self, stack: AsyncExitStack, heard: Callable[[Report], None] | None = None) -> NatsTransport:
-        """Connects in its own time: a broker that is down keeps nobody from starting."""
-        from kilonova.hosts.nats import NatsTransport, Setting
+    def _nats_transport(
+        self, stack: AsyncExitStack, on_report: Callable[[Report], None] | None = None
+    ) -> NatsTransport:
+        """Connect in the background, so that the process starts even if the broker is down."""
+        from kilonova.hosts.nats import NatsTransport, SettingError
 
         try:
-            transport = NatsTransport(self.config.messaging, heard)
-        except Setting as error:
+            transport = NatsTransport(self.config.messaging, on_report)
+        except SettingError as error:
             raise CannotStart(str(error)) from None
-        self._in_background(stack, transport.run())
+        self.background.start(stack, transport.run())
         return transport
 
-    def _reach_hosts(self, stack: AsyncExitStack) -> None:
-        """For a process that serves no hosts and only reads from those of others, if it has a broker."""
+    def _connect_to_hosts(self, stack: AsyncExitStack) -> None:
+        """Give an API-only process read access to hosts, if there is a broker."""
         if self.config.messaging.url:
-            self.services.hosts = self.delays.transport(self._transport(stack))
+            self.services.hosts = self.delays.transport(self._nats_transport(stack))
 
     async def _listen(self, bound: socket.socket) -> None:
-        from kilonova.http.cors import with_cors
-        from kilonova.http.server import Server, url_of
+        from kilonova.http.cors import allow_origins
+        from kilonova.http.server import Server, socket_url
 
-        server = Server(with_cors(self.app, self.config.cors), bound)
+        server = Server(allow_origins(self.app, self.config.cors), bound)
         await server.start()
         self._server = server
-        base = self.config.public_url.rstrip("/") or url_of(bound)
+        base = self.config.public_url.rstrip("/") or socket_url(bound)
         urls = {name: base + path for name, path in ENDPOINTS.items()}
         if self.config.placement.port is not None:
             urls["placement-root"] = await self._listen_for_placement()
@@ -356,114 +389,97 @@ class Process:
         datadir.write_endpoints(self.directory, self.endpoints)
 
     async def _listen_for_placement(self) -> str:
-        """Placement at the root of a port of its own, beside its mount: many tools expect it so."""
+        """Serve placement at the root of its own port as well, as many tools expect."""
         from kilonova.http import App
-        from kilonova.http.cors import with_cors
-        from kilonova.http.server import CannotListen, Server, bind, url_of
+        from kilonova.http.cors import allow_origins
+        from kilonova.http.server import CannotListen, Server, listen, socket_url
 
         try:
-            bound = bind(self.config.host, self.config.placement.port or 0, "--placement-port")
+            bound = listen(self.config.host, self.config.placement.port or 0, "--placement-port")
         except CannotListen as error:
             raise CannotStart(str(error)) from None
         app = App.at_root(self.services, self.app.apis["placement"])
-        self._placement_server = Server(with_cors(app, self.config.cors), bound)
+        self._placement_server = Server(allow_origins(app, self.config.cors), bound)
         await self._placement_server.start()
-        return url_of(bound)
+        return socket_url(bound)
 
     async def _start_workers(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations
-        import kilonova.volume.operations  # noqa: F401 - both declare what there is to carry out
-        from kilonova.compute.duties import attend
-        from kilonova.network.pushing import Pusher
+        import kilonova.volume.operations  # noqa: F401 - both register kinds of operations
+        from kilonova.compute.periodic import run_tasks
+        from kilonova.network.host_sync import HostSync
         from kilonova.operations import Worker
-        from kilonova.operations.store import free_all
+        from kilonova.operations.store import end_all_leases
         from kilonova.volume.operations.common import LANE
 
         services, settings = self.services, self.config.operations
         if not self.config.volume.url:
             await self._start_exports(stack)
-        if self.roles.whole and (left := await free_all(services.db, settings.lease_seconds)):
-            log.info("going on with operations that an earlier process left", extra={"operations": left})
+        if self.roles.whole and (unfinished := await end_all_leases(services.db, settings.lease_seconds)):
+            log.info("resuming operations of an earlier process", extra={"operations": unfinished})
         for lane in ("", LANE):
             worker = Worker(
                 services.db,
                 services,
                 lease=settings.lease_seconds,
                 slots=settings.slots,
-                sweep=settings.sweep_seconds,
+                sweep=settings.poll_seconds,
                 lane=lane,
                 observer=services.metrics,
             )
             self._workers.append(worker)
-            self._in_background(stack, worker.run())
-        self._in_background(stack, attend(services))
-        self._in_background(stack, Pusher(services.db, services.hosts).run())
-        self._in_background(stack, self._warm())
+            self.background.start(stack, worker.run())
+        self.background.start(stack, run_tasks(services))
+        self.background.start(stack, HostSync(services.db, services.hosts).run())
+        self.background.start(stack, self._warm_up())
 
     async def _start_exports(self, stack: AsyncExitStack) -> None:
-        """Guests that reach their volumes do so through a daemon, which may have died while nobody looked."""
-        from kilonova.volume.exports.keeper import Keeper
+        """Start the volume exports. Their daemon may have died since the last start."""
+        from kilonova.volume.exports.manager import ExportManager
 
-        keeper = Keeper(self.config, self.services.db)
-        await keeper.recover()
-        stack.push_async_callback(keeper.close)
-        self._in_background(stack, keeper.watch())
+        exports = ExportManager(self.config, self.services.db)
+        await exports.recover()
+        stack.push_async_callback(exports.close)
+        self.background.start(stack, exports.watch())
 
-    async def _warm(self) -> None:
-        """What is heavy and not needed for an answer loads after the first ones."""
-        await asyncio.sleep(WARM_AFTER)
+    async def _warm_up(self) -> None:
+        """Load the scheduler's modules and hosts once the process has started."""
+        await asyncio.sleep(WARM_UP_DELAY_SECONDS)
         try:
             await self.services.scheduler.warm()
         except store.StoreError as error:
-            log.warning("the first plan will take longer: %s", error)
+            log.warning("the scheduler was not warmed up: %s", error)
 
-    # Stopping
+    # Stop
 
-    async def _stop_working(self) -> None:
-        """Take nothing new, and end what is under way, requests and operations at the same time."""
+    async def _stop_work(self) -> None:
+        """Accept no new requests and operations, and finish those under way."""
         self.ready = False
         stopping: list[Coroutine[Any, Any, None]] = []
         for server in (self._server, self._placement_server):
             if server is not None:
                 stopping.append(server.stop())
-        stopping += [worker.stop(STEP_GRACE) for worker in self._workers]
+        stopping += [worker.stop(STEP_GRACE_SECONDS) for worker in self._workers]
         await asyncio.gather(*stopping)
         if self.roles.whole and self.endpoints:
-            # Whoever waits for the file must not find that of an earlier process.
+            # A script that waits for the file must not find the one of an earlier process.
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
-
-    def _in_background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        """Runs until the process stops. Should it fail before, the process cannot go on."""
-        task = asyncio.create_task(work)
-
-        def ended(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None and not self._broken.done():
-                log.critical("a part of the process has failed", exc_info=error)
-                self._broken.set_result(error)
-
-        task.add_done_callback(ended)
-        stack.push_async_callback(_cancel, task)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def check(config: Config, roles: Roles) -> None:
-    """What this release cannot do. Raises CannotStart."""
+    """Check settings that this release does not support. Raises CannotStart."""
     if config.driver not in DRIVERS:
-        raise CannotStart(f"there is no driver {config.driver!r}; those there are: {', '.join(DRIVERS)}")
+        raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
     if config.driver == "libvirt" and roles.worker and not roles.whole:
-        raise CannotStart("a worker has no real guests of its own: run `kilonova agent --driver libvirt` on each host")
+        raise CannotStart("a worker runs no real guests itself: run `kilonova agent --driver libvirt` on each host")
     if config.driver == "libvirt" and roles.whole:
         from kilonova.hosts.drivers.libvirt.preflight import missing
 
-        if lacks := missing(config):
-            raise CannotStart("\n".join(lacks))
+        if problems := missing(config):
+            raise CannotStart("\n".join(problems))
     if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
         raise CannotStart(
-            "parts of a cloud apart need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
+            "separate API and worker processes need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
         )
     if not 0 <= config.port <= 65535:
         raise CannotStart(f"port: {config.port} is not between 0 and 65535")
@@ -483,11 +499,8 @@ def check(config: Config, roles: Roles) -> None:
 
 
 def _apis() -> list[Api]:
-    from kilonova import compute
-    from kilonova.identity.api import api as identity
-    from kilonova.image.routes import api as image
-    from kilonova.network.routes import api as network
+    from kilonova import compute, identity, image, network
     from kilonova.placement.build import build as placement
     from kilonova.volume import build as volume
 
-    return [identity, compute.build(), placement(), image, volume(), network]
+    return [identity.build(), compute.build(), placement(), image.build(), volume(), network.build()]

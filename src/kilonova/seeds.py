@@ -1,4 +1,4 @@
-"""What a new cloud has to boot from, and the zones its hosts are spread over."""
+"""Initial data of a new cloud: flavors, an image, a network, a volume type, and availability zones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NOWHERE = ""
+_NO_ZONE = ""
 
 
 async def seed(services: Services) -> None:
-    """Flavors, an image, a network and a type of volumes, where there are none of the kind.
+    """Create flavors, an image, a network and a volume type, where none exist.
 
-    An image that real guests boot takes time to build: see seed_tiny.
+    The image for real guests takes time to build: `seed_tiny_image` creates it in the background.
     """
     from kilonova.compute.flavors import model as flavors
     from kilonova.image.files import ImageFiles
-    from kilonova.image.recovery import recover as recover_images
     from kilonova.image.seed import seed as seed_image
+    from kilonova.image.upload_cleanup import clean_up_uploads as recover_images
     from kilonova.network.seed import seed as seed_network
     from kilonova.volume.files import VolumeFiles
     from kilonova.volume.recovery import recover as recover_volumes
@@ -46,46 +46,46 @@ async def seed(services: Services) -> None:
     await recover_volumes(db, VolumeFiles.of(services.config))
 
 
-async def seed_tiny(services: Services) -> None:
-    """A tiny Linux for real guests, in a cloud that has no image yet. A machine that cannot build it goes without."""
+async def seed_tiny_image(services: Services) -> None:
+    """Build a tiny Linux image for real guests, if there is no image yet. A failure is only logged."""
     from tempfile import TemporaryDirectory
 
     from kilonova.hosts.drivers.libvirt.connection import in_thread
     from kilonova.image.files import ImageFiles
-    from kilonova.image.seed import add_first
+    from kilonova.image.seed import create_first
     from kilonova.tiny import CannotBuild, build
 
     db = services.db
     if await db.fetch_value("SELECT COUNT(*) FROM images"):
         return
     try:
-        # A process that stops does not wait for it.
+        # A process that stops does not wait for the build, which may still write into the directory.
         with TemporaryDirectory(dir=services.config.data_dir, ignore_cleanup_errors=True) as directory:
-            Path(directory).chmod(0o711)  # apt downloads as a user of its own
+            Path(directory).chmod(0o711)  # apt downloads as its own user
             built = Path(directory) / "tiny.qcow2"
             await in_thread(build, built)
             image = {"name": "tiny", "visibility": "public", "disk_format": "qcow2", "container_format": "bare"}
             files = ImageFiles(services.config.data_dir / "images")
-            await add_first(db, files, await _project_id(db), image, await in_thread(built.read_bytes))
+            await create_first(db, files, await _project_id(db), image, await in_thread(built.read_bytes))
     except (CannotBuild, OSError) as error:
-        log.warning("there is no image to boot from yet, the tiny one cannot be built: %s", error)
+        log.warning("the tiny image cannot be built, so there is no image to boot from: %s", error)
 
 
 async def _project_id(db: Database) -> str:
     return str(await db.fetch_value("SELECT id FROM projects WHERE name = 'admin' AND domain_id = 'default'"))
 
 
-async def spread(db: Database, zones: Sequence[str], hosts: Sequence[str]) -> None:
-    """Put every host that is in no zone into the smallest of these. A host that is in one stays there."""
+async def spread_hosts(db: Database, zones: Sequence[str], hosts: Sequence[str]) -> None:
+    """Put each host without a zone into the smallest of these zones."""
     async with db.transaction() as tx:
-        await tx.hold("aggregates")
-        known = await model.zone_of_hosts(tx, hosts, _NOWHERE)
+        await tx.lock("aggregates")
+        zone_of = await model.zone_of_hosts(tx, hosts, _NO_ZONE)
         members: dict[str, list[str]] = {zone: [] for zone in zones}
         for host in hosts:
-            if known[host] in members:
-                members[known[host]].append(host)
+            if zone_of[host] in members:
+                members[zone_of[host]].append(host)
         for host in hosts:
-            if known[host] == _NOWHERE:
+            if zone_of[host] == _NO_ZONE:
                 min(members.values(), key=len).append(host)
-        for zone, joining in members.items():
-            await model.create_zone(tx, zone, joining)
+        for zone, zone_hosts in members.items():
+            await model.create_zone(tx, zone, zone_hosts)

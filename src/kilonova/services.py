@@ -1,4 +1,4 @@
-"""The parts of one process, by name. Handlers and steps reach everything through here."""
+"""The container of a process's parts. Request handlers and operation steps use it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Protocol
 from kilonova.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from kilonova.compute.status import ComputeStatus
     from kilonova.config import Config
     from kilonova.hosts.transport import Transport
     from kilonova.identity.client import IdentityClient
-    from kilonova.identity.token import Token
     from kilonova.image.client import ImageClient
     from kilonova.network.client import NetworkClient
     from kilonova.policy import Policy
+    from kilonova.policy.credentials import Credentials
     from kilonova.scheduler import Scheduler
     from kilonova.store import Database
     from kilonova.volume.client import VolumeClient
-    from kilonova.volume.compute import ComputeClient
+    from kilonova.volume.compute_client import ComputeClient
 
 
 class TokenValidator(Protocol):
-    async def validate(self, token: str) -> Token | None: ...
+    async def validate(self, token: str) -> Credentials | None: ...
 
 
 class Services:
-    """Filled once at start by `kilonova.process`; a process that lacks a part does not set it."""
+    """Filled by `kilonova.process` at start. A process without a part does not set its attribute."""
 
     config: Config
     # The first path segments of the APIs served here.
@@ -37,9 +38,11 @@ class Services:
     image: ImageClient
     network: NetworkClient
     volume: VolumeClient
-    # How the built-in volume service tells compute of what it did.
+    # For events that the built-in volume service sends to compute.
     compute: ComputeClient
     hosts: Transport
+    # For the built-in volume and network services, which do not read compute's tables.
+    compute_status: ComputeStatus
     scheduler: Scheduler
 
     def __init__(self) -> None:

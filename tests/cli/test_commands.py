@@ -1,4 +1,4 @@
-"""The other commands of `kilonova`."""
+"""The other commands of `kilonova`, and the help."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import yaml
 
 import kilonova as package
 from kilonova.cli import COMMANDS
-from tests.support import process
+from tests.support import cloud_process
 
-# Each by an interpreter of its own: a command loads what it needs, and whatever it lacks shows here.
-kilonova = partial(process.kilonova, fresh=True)
+# Each command runs in a separate interpreter, so that missing imports show here.
+kilonova = partial(cloud_process.kilonova, fresh=True)
 
 
-def test_help_names_every_command() -> None:
+def test_help_lists_every_command() -> None:
     shown = kilonova("--help")
     assert shown.returncode == 0
     for name, (_, words) in COMMANDS.items():
@@ -26,13 +26,13 @@ def test_help_names_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_explains_itself(name: str) -> None:
+def test_each_command_has_help(name: str) -> None:
     shown = kilonova(name, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(f"Usage: kilonova {name}")
 
 
-def test_an_unknown_command_is_refused() -> None:
+def test_unknown_command_is_refused() -> None:
     refused = kilonova("hypervisor")
     assert refused.returncode == 2
     assert "No such command 'hypervisor'" in refused.stderr
@@ -44,16 +44,16 @@ def test_version() -> None:
     assert module.stdout.strip() == package.__version__
 
 
-def test_the_policy_sample_is_a_policy_file() -> None:
+def test_policy_sample_is_a_valid_policy_file() -> None:
     lines = kilonova("policy", "sample").stdout.splitlines()
     rules = yaml.safe_load("\n".join(line[1:] for line in lines if line.startswith('#"')))
     assert rules["os_compute_api:servers:create"]
     assert rules["identity:create_project"]
-    assert yaml.safe_load("\n".join(lines)) is None, "as printed, the sample changes nothing"
+    assert yaml.safe_load("\n".join(lines)) is None, "the printed sample changes no rule"
 
 
 @pytest.mark.parametrize("name", ["api", "worker"])
-def test_parts_apart_need_postgresql(name: str, tmp_path: object) -> None:
+def test_api_and_worker_need_postgresql(name: str, tmp_path: object) -> None:
     refused = kilonova(name, "--data", f"{tmp_path}/data")
     assert refused.returncode == 1
     assert "--database postgresql://" in refused.stderr

@@ -1,4 +1,4 @@
-"""`kilonova image tiny`: an image from the distribution's packages, and how it comes into a running cloud."""
+"""`kilonova image tiny`: builds an image and uploads it to a running cloud."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from kilonova import tiny
-from tests.support.process import Cloud, kilonova
+from tests.support.cloud_process import CloudProcess, kilonova
 from tests.support.virt_hosts import linux_image
 
 
 @pytest.fixture(autouse=True)
 def _tools() -> None:
-    lacking = tiny.missing()
-    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
-        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
-    if lacking:
-        pytest.skip(f"the tiny image is built with {', '.join(lacking)}")
+    missing = tiny.missing_packages()
+    if missing and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(missing)}, and KILONOVA_REQUIRE_ALL=1")
+    if missing:
+        pytest.skip(f"the tiny image is built with {', '.join(missing)}")
 
 
-def test_it_boots(tmp_path: Path) -> None:
+def test_tiny_image_boots(tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     subprocess.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-b", linux_image(), "-F", "qcow2", str(disk)], check=True
@@ -35,17 +35,17 @@ def test_it_boots(tmp_path: Path) -> None:
     ) as qemu:
         assert qemu.stdout is not None
         try:
-            said = [next(line for line in qemu.stdout if line.startswith(word)) for word in (b"ROOT", b"BOOTED")]
+            lines = [next(line for line in qemu.stdout if line.startswith(word)) for word in (b"ROOT", b"BOOTED")]
         finally:
             qemu.kill()
 
-    assert b"boots=1" in said[0]
+    assert b"boots=1" in lines[0]
 
 
-def test_a_running_cloud_gets_it_and_the_same_is_built_again(tmp_path: Path) -> None:
-    with Cloud(tmp_path / "data") as cloud:
-        told = kilonova("image", "tiny", "--data", str(cloud.data), "--name", "small", fresh=True)
-        image = cloud.client().get("image", f"/images/{told.stdout.split()[0]}").json()
+def test_tiny_image_is_uploaded_and_reproducible(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data") as cloud:
+        uploaded = kilonova("image", "tiny", "--data", str(cloud.data), "--name", "small", fresh=True)
+        image = cloud.client().get("image", f"/images/{uploaded.stdout.split()[0]}").json()
 
     assert (image["name"], image["disk_format"], image["status"]) == ("small", "qcow2", "active")
     assert (image["os_hash_algo"], image["os_hash_value"]) == (

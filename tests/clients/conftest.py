@@ -1,4 +1,4 @@
-"""What the tests of the stock client share."""
+"""Fixtures of the tests with the stock client."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stock_client import forking
+from tests.support.forked_openstack import forked_openstack
 
 
 @pytest.fixture(scope="session")
 def openstack() -> Iterator[Path]:
-    """The program."""
-    # A socket's path may not be long, and those of pytest are.
-    with tempfile.TemporaryDirectory() as directory, forking(Path(directory)):
+    """The path of the `openstack` program."""
+    # pytest's directories are too long for the path of a socket.
+    with tempfile.TemporaryDirectory() as directory, forked_openstack(Path(directory)):
         yield Path(directory) / "openstack"

@@ -1,4 +1,4 @@
-"""What operators ask of hosts, zones, services and quotas with the stock client, at the versions that people use."""
+"""Hosts, zones, services and quotas with the stock client, at common microversions."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
-# `2.latest` is how this client says latest.
+# This client spells `latest` as `2.latest`.
 VERSIONS = (None, "2.1", "2.53", "2.latest")
-Run = Callable[[str | None, str], tuple[list[Any], str]]
+RunScript = Callable[[str | None, str], tuple[list[Any], str]]
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("operators") / "data", "--hosts", "4", "--zones", "east") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("operators") / "data", "--hosts", "4", "--zones", "east") as running:
         yield running
 
 
 @pytest.fixture
-def run(openstack: Path, cloud: Cloud) -> Run:
-    return running(openstack, cloud)
+def run(openstack: Path, cloud: CloudProcess) -> RunScript:
+    return script_runner(openstack, cloud)
 
 
-def running(openstack: Path, cloud: Cloud) -> Run:
-    """What the commands show, in one run of the client, and what it complains of."""
+def script_runner(openstack: Path, cloud: CloudProcess) -> RunScript:
+    """A function that runs commands in one process of the client, and returns their output and its errors."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
     environ |= {"OS_CLOUD": "kilonova", "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
 
@@ -67,10 +67,10 @@ AGGREGATES = """
 
 
 def check_aggregates(
-    made: Any, joined: Any, north: Any, aggregates: Any, zones: Any, shown: Any, left: Any, others: Any
+    created: Any, with_host: Any, north: Any, aggregates: Any, zones: Any, shown: Any, without_host: Any, remaining: Any
 ) -> None:
-    assert (made["name"], made["is_deleted"]) == ("fast", False)
-    assert (joined["name"], joined["hosts"]) == ("faster", ["sim-003"])
+    assert (created["name"], created["is_deleted"]) == ("fast", False)
+    assert (with_host["name"], with_host["hosts"]) == ("faster", ["sim-003"])
     assert north["availability_zone"] == "north"
     row = next(each for each in aggregates if each["Name"] == "faster")
     assert row["Hosts"] == ["sim-003"]
@@ -79,8 +79,8 @@ def check_aggregates(
         ("east", f"sim-00{number}") for number in range(1, 5)
     }
     assert shown["properties"] == {"cpu_allocation_ratio": "2.0"}
-    assert left["hosts"] == []
-    assert [each["Name"] for each in others] == ["east"]
+    assert without_host["hosts"] == []
+    assert [each["Name"] for each in remaining] == ["east"]
 
 
 SERVICES = """
@@ -109,7 +109,7 @@ HYPERVISORS = """
 
 def check_hypervisors(listed: Any, matching: Any, shown: Any, totals: Any) -> None:
     assert [each["Hypervisor Hostname"] for each in listed] == ["sim-001", "sim-002", "sim-003", "sim-004"]
-    # Newer versions leave amounts to placement.
+    # Newer versions have no amounts, which placement shows.
     assert listed[0].get("vCPUs", 1) > 0
     assert [each["Hypervisor Hostname"] for each in matching] == ["sim-002"]
     assert (shown["hypervisor_hostname"], shown["aggregates"], shown["users"]) == ("sim-001", ["east"], "0")
@@ -127,27 +127,27 @@ QUOTAS = """
 """
 
 
-def check_quotas(lowered: Any, back: Any, defaults: Any, limits: Any) -> None:
-    lower, after, default = ({row["Resource"]: row["Limit"] for row in each} for each in (lowered, back, defaults))
-    assert (lower["cores"], lower["server-groups"]) == (5, 3)
+def check_quotas(changed: Any, deleted: Any, defaults: Any, limits: Any) -> None:
+    quotas, after, default = ({row["Resource"]: row["Limit"] for row in each} for each in (changed, deleted, defaults))
+    assert (quotas["cores"], quotas["server-groups"]) == (5, 3)
     assert after == default
     assert after["cores"] == 20
     assert any(row["Name"] in ("total_server_groups_used", "server_groups_used") for row in limits)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_day_of_an_operator(run: Run, version: str | None) -> None:
+def test_aggregates_services_hypervisors_and_quotas(run: RunScript, version: str | None) -> None:
     down, up = ("", "") if version == "2.1" else ("--down", "--up")
     script = AGGREGATES + SERVICES.format(down=down, up=up) + HYPERVISORS + QUOTAS
-    shown, complaints = run(version, script)
-    assert complaints == ""
+    shown, errors = run(version, script)
+    assert errors == ""
     check_aggregates(*shown[:8])
     check_services(*shown[8:10])
     check_hypervisors(*shown[10:14])
     check_quotas(*shown[14:])
 
 
-def test_hosts_of_old_versions(run: Run) -> None:
+def test_os_hosts_of_old_versions(run: RunScript) -> None:
     script = """
         host list --zone east -f json
         host set --disable sim-002
@@ -156,8 +156,8 @@ def test_hosts_of_old_versions(run: Run) -> None:
         compute service list --host sim-002 -f json
         host show sim-002 -f json
     """
-    (listed, off, on, amounts), complaints = run("2.42", script)
-    assert set(complaints.splitlines()) == {
+    (listed, off, on, amounts), errors = run("2.42", script)
+    assert set(errors.splitlines()) == {
         f"API has been deprecated; consider using '{other}' instead."
         for other in ("hypervisor list", "compute service set", "hypervisor show")
     }
@@ -168,31 +168,31 @@ def test_hosts_of_old_versions(run: Run) -> None:
     assert [each["Project"] for each in amounts] == ["(total)", "(used_now)", "(used_max)"]
 
 
-def test_images_are_fetched_ahead(run: Run) -> None:
-    shown, complaints = run("2.81", "aggregate cache image east cirros-sim\naggregate show east -f json")
-    assert complaints == ""
+def test_aggregate_cache_image(run: RunScript) -> None:
+    shown, errors = run("2.81", "aggregate cache image east cirros-sim\naggregate show east -f json")
+    assert errors == ""
     assert [each["name"] for each in shown] == ["east"]
 
 
-def test_a_service_is_deleted(tmp_path: Path, openstack: Path) -> None:
-    """Of a cloud that no other test looks at: for a while it has a host less."""
-    with Cloud(tmp_path / "data", "--hosts", "1") as own:
+def test_delete_service(tmp_path: Path, openstack: Path) -> None:
+    """Uses a cloud of its own, because a host is missing for a while."""
+    with CloudProcess(tmp_path / "data", "--hosts", "1") as own:
         admin, path = own.client("kilonova", version="2.53"), "/os-services?host=sim-001"
         (service,) = admin.get("compute", path).json()["services"]
-        shown, complaints = running(openstack, own)(None, f"compute service delete {service['id']}")
-        assert (shown, complaints) == ([], "")
-        # Its host is alive, so that another takes its place with the next beat.
+        shown, errors = script_runner(openstack, own)(None, f"compute service delete {service['id']}")
+        assert (shown, errors) == ([], "")
+        # Its host is alive and registers again with the next heartbeat.
         assert service["id"] not in [each["id"] for each in admin.get("compute", path).json()["services"]]
 
 
-def test_refusals_are_said_in_the_clients_own_terms(run: Run) -> None:
+def test_error_messages_of_the_client(run: RunScript) -> None:
     script = """
         aggregate add host east sim-009
         aggregate delete east
         quota show nowhere
         hypervisor show nowhere
     """
-    shown, complaints = run(None, script)
+    shown, errors = run(None, script)
     assert shown == []
-    for words in ("Compute host sim-009 could not be found", "still has hosts", "nowhere"):
-        assert words in complaints
+    for text in ("Compute host sim-009 could not be found", "still has hosts", "nowhere"):
+        assert text in errors

@@ -1,4 +1,4 @@
-"""What Kilonova adds to the stock client: `server create --hypervisor-uuid`, and nothing that is not asked for."""
+"""The plugin of the stock client: `server create --hypervisor-uuid`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import Client, Cloud
+from tests.support.cloud_process import Client, CloudProcess
 
-# A new interpreter, which finds the plugin as users' clients do.
+# A new interpreter, which finds the plugin by its entry point.
 OPENSTACK = [str(Path(sys.executable).with_name("openstack"))]
-# The same client, deaf to hooks.
+# The same client without hooks.
 PLAIN = [
     sys.executable,
     "-c",
@@ -26,22 +26,22 @@ PLAIN = [
     "Command._load_hooks = lambda self: setattr(self, '_hooks', []); sys.exit(main(sys.argv[1:]))",
 ]
 CREATE = "server create --flavor m1.tiny --image cirros-sim --network private"
-# More than the quota: asked for, but never made.
-TOO_MANY = f"{CREATE} --min 99 --max 99"
-NOBODY = "00000000-0000-4000-8000-00000000000f"
+# Exceeds the quota, so that no server is created.
+CREATE_TOO_MANY = f"{CREATE} --min 99 --max 99"
+UNKNOWN_UUID = "00000000-0000-4000-8000-00000000000f"
 REQUIRED = "--os-compute-api-version 2.105 or greater is required to support the --hypervisor-uuid option"
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("plugin") / "data", "--hosts", "3") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("plugin") / "data", "--hosts", "3") as running:
         yield running
 
 
-class Run:
-    """One run of the client by the project's admin, with a command on each line."""
+class ClientRunner:
+    """Runs the client as the project's admin, with a command on each line."""
 
-    def __init__(self, program: Path, cloud: Cloud) -> None:
+    def __init__(self, program: Path, cloud: CloudProcess) -> None:
         self.program = program
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
         self.environ |= {"OS_CLOUD": "kilonova-demo-admin", "OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml")}
@@ -65,90 +65,98 @@ class Run:
             timeout=120,
         )
 
-    def sent(self, script: str, version: str | None = None) -> list[Any]:
+    def sent_requests(self, script: str, version: str | None = None) -> list[Any]:
         return requests(self(script, version, options=["--debug"]))
 
 
 @pytest.fixture
-def run(openstack: Path, cloud: Cloud) -> Run:
-    return Run(openstack, cloud)
+def run(openstack: Path, cloud: CloudProcess) -> ClientRunner:
+    return ClientRunner(openstack, cloud)
 
 
 def requests(done: subprocess.CompletedProcess[str]) -> list[Any]:
-    """Version and body of every request for a new server that a run with --debug tells of."""
+    """Microversion and body of each POST /servers in the --debug output."""
     pattern = r"REQ: curl .*-X POST \S*/servers .*OpenStack-API-Version: compute ([\d.]+).* -d '(.*)'\n"
     return [(version, json.loads(body)["server"]) for version, body in re.findall(pattern, done.stderr)]
 
 
-def shown(done: subprocess.CompletedProcess[str]) -> list[Any]:
+def parse_output(done: subprocess.CompletedProcess[str]) -> list[Any]:
     found, rest = [], done.stdout.lstrip()
     while rest:
-        one, end = json.JSONDecoder().raw_decode(rest)
-        found.append(one)
+        value, end = json.JSONDecoder().raw_decode(rest)
+        found.append(value)
         rest = rest[end:].lstrip()
     return found
 
 
 @pytest.mark.parametrize("version", [None, "2.105", "2.latest"])
-def test_the_hypervisor_is_asked_for(run: Run, version: str | None) -> None:
-    script = f"{TOO_MANY} a\n{TOO_MANY} --hypervisor-uuid {NOBODY} a"
-    (plain_version, plain), (asked_version, asked) = run.sent(script, version)
-    assert asked == {**plain, "hypervisor_uuid": NOBODY}
-    assert asked_version == "2.105"
-    assert plain_version == (version if version == "2.105" else "2.100")  # the newest that this client knows
+def test_option_requests_the_hypervisor(run: ClientRunner, version: str | None) -> None:
+    script = f"{CREATE_TOO_MANY} a\n{CREATE_TOO_MANY} --hypervisor-uuid {UNKNOWN_UUID} a"
+    (plain_version, plain), (requested_version, requested) = run.sent_requests(script, version)
+    assert requested == {**plain, "hypervisor_uuid": UNKNOWN_UUID}
+    assert requested_version == "2.105"
+    assert plain_version == (version if version == "2.105" else "2.100")  # the newest version of this client
 
 
-def test_an_older_version_is_refused_before_anything_is_sent(run: Run) -> None:
-    debug = run(f"{TOO_MANY} --hypervisor-uuid {NOBODY} a", "2.104", options=["--debug"]).stderr
+def test_old_microversion_is_refused_without_request(run: ClientRunner) -> None:
+    debug = run(f"{CREATE_TOO_MANY} --hypervisor-uuid {UNKNOWN_UUID} a", "2.104", options=["--debug"]).stderr
     assert REQUIRED in debug
     assert "-X POST" not in debug.replace("/auth/tokens", "")
 
 
-def test_without_the_option_the_command_is_the_stock_one(run: Run) -> None:
-    """Abbreviated options too: `--hypervisor` means the name, as ever."""
-    lines = [f"{TOO_MANY} a", f"{TOO_MANY} --hypervisor nobody --host nobody --hint a=b a", f"{TOO_MANY} --hyper a"]
+def test_without_option_requests_are_unchanged(run: ClientRunner) -> None:
+    """Abbreviations too: `--hypervisor` still means `--hypervisor-hostname`."""
+    lines = [
+        f"{CREATE_TOO_MANY} a",
+        f"{CREATE_TOO_MANY} --hypervisor nobody --host nobody --hint a=b a",
+        f"{CREATE_TOO_MANY} --hyper a",
+    ]
     lines += ["server delete --help", "flavor list -f json"]
-    told, plain = (run("\n".join(lines), client=client, options=["--debug"]) for client in (OPENSTACK, PLAIN))
-    assert len(requests(told)) == 2
-    assert requests(told)[1][1]["hypervisor_hostname"] == "nobody"
-    assert requests(told) == requests(plain)
-    assert told.stdout == plain.stdout
-    assert "found duplicate implementations" not in told.stderr
+    with_plugin, plain = (run("\n".join(lines), client=client, options=["--debug"]) for client in (OPENSTACK, PLAIN))
+    assert len(requests(with_plugin)) == 2
+    assert requests(with_plugin)[1][1]["hypervisor_hostname"] == "nobody"
+    assert requests(with_plugin) == requests(plain)
+    assert with_plugin.stdout == plain.stdout
+    assert "found duplicate implementations" not in with_plugin.stderr
 
 
-def test_the_help_names_the_option(run: Run) -> None:
+def test_help_lists_the_option(run: ClientRunner) -> None:
     done = run("server create --help", client=OPENSTACK)
     assert "--hypervisor-uuid <uuid>" in done.stdout
     assert done.stderr.strip() == ""
 
 
-def test_one_command_leaves_nothing_to_the_next(run: Run) -> None:
-    """The client keeps its connections for all commands of a session, also after one that failed half way."""
+def test_option_does_not_affect_next_command(run: ClientRunner) -> None:
+    """The client keeps connections for all commands of a session, even after a failure."""
     lines = [
-        f"server create --flavor nothing --image cirros-sim --hypervisor-uuid {NOBODY} a",
-        f"{TOO_MANY} b",
-        f"{TOO_MANY} --hypervisor-uuid {NOBODY} c",
-        f"{TOO_MANY} d",
+        f"server create --flavor nothing --image cirros-sim --hypervisor-uuid {UNKNOWN_UUID} a",
+        f"{CREATE_TOO_MANY} b",
+        f"{CREATE_TOO_MANY} --hypervisor-uuid {UNKNOWN_UUID} c",
+        f"{CREATE_TOO_MANY} d",
     ]
-    bodies = [body for _, body in run.sent("\n".join(lines))]
-    assert [(body["name"], body.get("hypervisor_uuid")) for body in bodies] == [("b", None), ("c", NOBODY), ("d", None)]
+    bodies = [body for _, body in run.sent_requests("\n".join(lines))]
+    assert [(body["name"], body.get("hypervisor_uuid")) for body in bodies] == [
+        ("b", None),
+        ("c", UNKNOWN_UUID),
+        ("d", None),
+    ]
 
 
-def test_a_project_admin_boots_on_a_hypervisor_of_the_project(cloud: Cloud, run: Run) -> None:
+def test_project_admin_boots_on_assigned_hypervisor(cloud: CloudProcess, run: ClientRunner) -> None:
     admin = cloud.client("kilonova")
-    mine = _assign(admin, cloud.client("kilonova-demo").project_id, "sim-002")
-    others = [found["id"] for found in _hypervisors(admin) if found["id"] != mine]
+    assigned = _assign(admin, cloud.client("kilonova-demo").project_id, "sim-002")
+    others = [found["id"] for found in _hypervisors(admin) if found["id"] != assigned]
     lines = ["hypervisor list -f json"]
-    lines += [f"{CREATE} --hypervisor-uuid {uuid} -f json a" for uuid in (mine, *others, NOBODY)]
+    lines += [f"{CREATE} --hypervisor-uuid {uuid} -f json a" for uuid in (assigned, *others, UNKNOWN_UUID)]
     done = run("\n".join(lines), "2.105")
-    listed, server = shown(done)
-    assert [(found["ID"], found["State"]) for found in listed] == [(mine, "up")]
-    assert server["hypervisor_uuid"] == mine
+    listed, server = parse_output(done)
+    assert [(found["ID"], found["State"]) for found in listed] == [(assigned, "up")]
+    assert server["hypervisor_uuid"] == assigned
     assert admin.wait(server["id"], status="ACTIVE")["OS-EXT-SRV-ATTR:host"] == "sim-002"
-    complaints = [re.sub(r"[0-9a-f-]{36}", "UUID", line) for line in done.stderr.splitlines() if line.strip()]
-    assert len(complaints) == 3, done.stderr
-    assert len(set(complaints)) == 1, done.stderr
-    assert "400" in complaints[0]
+    errors = [re.sub(r"[0-9a-f-]{36}", "UUID", line) for line in done.stderr.splitlines() if line.strip()]
+    assert len(errors) == 3, done.stderr
+    assert len(set(errors)) == 1, done.stderr
+    assert "400" in errors[0]
 
 
 def _hypervisors(admin: Client) -> list[dict[str, Any]]:
@@ -157,18 +165,17 @@ def _hypervisors(admin: Client) -> list[dict[str, Any]]:
 
 
 def _assign(admin: Client, project_id: str, host: str) -> str:
-    """Put the host into an aggregate of the project's; its hypervisor's uuid."""
-    made = admin.post("compute", "/os-aggregates", {"aggregate": {"name": "theirs"}}).json()["aggregate"]
-    path = f"/os-aggregates/{made['id']}/action"
+    """Assign the host to the project by an aggregate. Returns the id of its hypervisor."""
+    created = admin.post("compute", "/os-aggregates", {"aggregate": {"name": "assigned"}}).json()["aggregate"]
+    path = f"/os-aggregates/{created['id']}/action"
     metadata = {"set_metadata": {"metadata": {"filter_tenant_id": project_id}}}
     for body in (metadata, {"add_host": {"host": host}}):
         assert admin.post("compute", path, body).status == 200
-    (found,) = [one["id"] for one in _hypervisors(admin) if one["hypervisor_hostname"] == host]
-    identity: str = found
-    return identity
+    (hypervisor,) = [found for found in _hypervisors(admin) if found["hypervisor_hostname"] == host]
+    return str(hypervisor["id"])
 
 
-def test_the_plugin_loads_nothing_of_the_service() -> None:
+def test_plugin_imports_nothing_of_the_service() -> None:
     code = "import sys, kilonova.client.server_create; print(*sorted(m for m in sys.modules if '{}' in m))"
     for name, expected in (("kilonova", "kilonova kilonova.client kilonova.client.server_create"), ("openstack", "")):
         done = subprocess.run(
@@ -177,14 +184,14 @@ def test_the_plugin_loads_nothing_of_the_service() -> None:
         assert done.stdout.strip() == expected
 
 
-def test_a_client_whose_command_goes_another_way_is_refused() -> None:
-    """One that has no such method would boot the server anywhere."""
+def test_client_without_create_server_is_refused() -> None:
+    """A client without `create_server` would ignore the hypervisor."""
     from osc_lib.exceptions import CommandError
 
     from kilonova.client.server_create import OnHypervisor
 
     manager = SimpleNamespace(compute=SimpleNamespace(servers=None), sdk_connection=None)
     command: Any = SimpleNamespace(app=SimpleNamespace(client_manager=manager))
-    options: Any = SimpleNamespace(hypervisor_uuid=NOBODY)
+    options: Any = SimpleNamespace(hypervisor_uuid=UNKNOWN_UUID)
     with pytest.raises(CommandError, match="too old"):
         OnHypervisor(command).before(options)

@@ -1,4 +1,4 @@
-"""openstacksdk does what the tour does, at the versions that people use; it knows the newest by number only."""
+"""openstacksdk at common microversions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from openstack.exceptions import (
     ResourceFailure,
 )
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqGzU4zHF7cqqQxXL9TbXKM3Ot2ZcS2rm8Jdm8Y8m8r somebody"
 
-# The SDK warns of its own future.
+# The SDK emits deprecation warnings of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("sdk") / "data", "--zones", "east,west") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("sdk") / "data", "--zones", "east,west") as running:
         yield running
 
 
-def connect(cloud: Cloud, name: str, version: str | None) -> Any:
+def connect(cloud: CloudProcess, name: str, version: str | None) -> Any:
     os.environ.pop("OS_CLOUD", None)
     config = openstack.config.OpenStackConfig(config_files=[str(cloud.data / "clouds.yaml")])
     options = {} if version is None else {"compute_default_microversion": version}
@@ -39,7 +39,7 @@ def connect(cloud: Cloud, name: str, version: str | None) -> Any:
 
 
 @pytest.mark.parametrize("version", [None, "2.1", "2.53", "2.96", "2.106"])
-def test_a_server_from_boot_to_delete(cloud: Cloud, version: str | None) -> None:
+def test_server_lifecycle(cloud: CloudProcess, version: str | None) -> None:
     demo = connect(cloud, "kilonova-demo", version)
     compute = demo.compute
     image = demo.image.find_image("cirros-sim")
@@ -82,12 +82,12 @@ def test_a_server_from_boot_to_delete(cloud: Cloud, version: str | None) -> None
 
 
 @pytest.mark.parametrize("version", [None, "2.1", "2.53", "2.96", "2.106"])
-def test_what_an_administrator_sees(cloud: Cloud, version: str | None) -> None:
+def test_admin_resources(cloud: CloudProcess, version: str | None) -> None:
     admin = connect(cloud, "kilonova", version)
     assert {zone.name for zone in admin.compute.availability_zones()} >= {"east", "west"}
     computes = [service for service in admin.compute.services() if service.binary == "nova-compute"]
     assert {service.state for service in computes} == {"up"}
-    # Of a project, even its administrators see only the assigned ones, from 2.105 on.
+    # Since 2.105 administrators of a project see only its assigned hypervisors.
     hypervisors = list(connect(cloud, "kilonova-system", version).compute.hypervisors(details=True))
     assert {hypervisor.name for hypervisor in hypervisors} == {service.host for service in computes}
     flavor = admin.compute.create_flavor(name=f"big-{version}", ram=1024, vcpus=2, disk=5)
@@ -97,15 +97,15 @@ def test_what_an_administrator_sees(cloud: Cloud, version: str | None) -> None:
 
 
 def boot(demo: Any, **keys: Any) -> Any:
-    """Not waited for: a server of the smallest kind."""
-    given = {
+    """Create a server of the smallest flavor without waiting."""
+    attributes = {
         "name": "s",
         "image_id": demo.image.find_image("cirros-sim").id,
         "flavor_id": demo.compute.find_flavor("m1.tiny").id,
         "networks": "none",
         **keys,
     }
-    return demo.compute.create_server(**given)
+    return demo.compute.create_server(**attributes)
 
 
 def delete(demo: Any, *servers: Any) -> None:
@@ -115,7 +115,7 @@ def delete(demo: Any, *servers: Any) -> None:
         demo.compute.wait_for_delete(server, interval=0.1, wait=120)
 
 
-def test_an_image_goes_up_and_down_and_is_booted_from(cloud: Cloud, tmp_path: Path) -> None:
+def test_upload_download_and_boot_image(cloud: CloudProcess, tmp_path: Path) -> None:
     demo = connect(cloud, "kilonova-demo", "2.98")
     content = os.urandom(300_000)
     image = demo.image.create_image(
@@ -134,7 +134,7 @@ def test_an_image_goes_up_and_down_and_is_booted_from(cloud: Cloud, tmp_path: Pa
         boot(demo, image_id=image.id)
 
 
-def test_a_port_of_ones_own(cloud: Cloud) -> None:
+def test_boot_with_existing_port(cloud: CloudProcess) -> None:
     demo = connect(cloud, "kilonova-demo", "2.96")
     network = demo.network.find_network("private")
     port = demo.network.create_port(network_id=network.id)
@@ -147,14 +147,14 @@ def test_a_port_of_ones_own(cloud: Cloud) -> None:
     demo.network.delete_port(port)
 
 
-def test_lists_come_whole_whatever_the_page(cloud: Cloud) -> None:
+def test_lists_follow_pagination(cloud: CloudProcess) -> None:
     demo, admin = connect(cloud, "kilonova-demo", "2.96"), connect(cloud, "kilonova", "2.96")
     boot(demo, name="many", max_count=5)
-    made = list(demo.compute.servers(name="many"))
-    assert sorted(server.name for server in made) == [f"many-{number}" for number in range(1, 6)]
-    for server in made:
+    created = list(demo.compute.servers(name="many"))
+    assert sorted(server.name for server in created) == [f"many-{number}" for number in range(1, 6)]
+    for server in created:
         demo.compute.wait_for_server(server, interval=0.1, wait=120)
-    expected = [server.id for server in made]
+    expected = [server.id for server in created]
     for limit in (1, 2, 5):
         assert [server.id for server in demo.compute.servers(name="many", limit=limit)] == expected
         found = demo.compute.servers(details=False, limit=limit, sort_key="display_name", sort_dir="asc")
@@ -167,13 +167,13 @@ def test_lists_come_whole_whatever_the_page(cloud: Cloud) -> None:
     with pytest.raises(ForbiddenException):
         list(demo.compute.servers(all_projects=True))
     assert demo.compute.find_server("many-3").id in expected
-    actions = list(demo.compute.server_actions(made[0]))
-    (events,) = [demo.compute.get_server_action(action.request_id, made[0].id).events for action in actions]
+    actions = list(demo.compute.server_actions(created[0]))
+    (events,) = [demo.compute.get_server_action(action.request_id, created[0].id).events for action in actions]
     assert {event.result for event in events} == {"Success"}
-    delete(demo, *made)
+    delete(demo, *created)
 
 
-def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
+def test_error_messages_of_the_sdk(cloud: CloudProcess) -> None:
     demo, reader = connect(cloud, "kilonova-demo", "2.96"), connect(cloud, "kilonova-demo-reader", "2.96")
     server = demo.compute.wait_for_server(boot(demo), interval=0.1, wait=120)
     with pytest.raises(ConflictException, match=f"Cannot 'start' instance {server.id} while it is in vm_state active"):
@@ -203,7 +203,7 @@ def test_what_goes_wrong_is_said_in_the_clients_own_terms(cloud: Cloud) -> None:
     assert list(admin.compute.servers(all_projects=True, project_id=project)) == []
 
 
-def test_the_calls_that_do_it_all_at_once(cloud: Cloud) -> None:
+def test_cloud_layer_create_and_delete_server(cloud: CloudProcess) -> None:
     demo = connect(cloud, "kilonova-demo", None)
     server = demo.create_server(
         "all-in-one", image="cirros-sim", flavor="m1.tiny", network="private", wait=True, auto_ip=False, timeout=120

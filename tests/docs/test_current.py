@@ -1,4 +1,4 @@
-"""The generated pages are those of the present program, and say what is true."""
+"""The generated pages are current and correct."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kilonova.volume import build as volume
 ROOT = Path(__file__).parents[2]
 
 
-def test_nothing_is_out_of_date() -> None:
-    """Asked of a process of its own: other tests declare operations that are nobody's to read about."""
-    told = subprocess.run(
+def test_generated_pages_are_current() -> None:
+    """In a process of its own, because other tests register operations."""
+    checked = subprocess.run(
         [sys.executable, "-m", "kilonova.docs", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stderr
+    assert checked.returncode == 0, checked.stderr
 
 
-def test_check_tells_and_writing_mends(
+def test_check_lists_stale_pages_and_run_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tests").mkdir()
@@ -37,18 +37,18 @@ def test_check_tells_and_writing_mends(
         monkeypatch.setattr(sys, "argv", ["kilonova.docs", "--root", str(tmp_path), *options])
         return main(), capsys.readouterr().err
 
-    code, told = call("--check")
+    code, error = call("--check")
     assert code == 1
-    assert all(name in told for name in PAGES)
+    assert all(name in error for name in PAGES)
     assert call() == (0, "")
     assert call("--check") == (0, "")
     (tmp_path / "docs/policy.yaml").write_text("old")
-    code, told = call("--check")
+    code, error = call("--check")
     assert code == 1
-    assert "policy.yaml is out of date" in told
+    assert "policy.yaml is out of date" in error
 
 
-def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
+def test_handwritten_text_is_kept(tmp_path: Path) -> None:
     from kilonova.docs.configuration import MARK, page
 
     (tmp_path / "docs").mkdir()
@@ -59,9 +59,9 @@ def test_what_is_written_by_hand_stays(tmp_path: Path) -> None:
     assert "`KILONOVA_SIM__HOSTS`" in written
 
 
-def test_claims_name_routes_that_exist() -> None:
+def test_proves_names_existing_routes() -> None:
     api = compute.build()
-    known = {*api.routes, *api.pages}
+    known = {*api.routes, *api.document_routes}
     for other in (placement(), volume()):
         known |= {
             f"{route.method} {other.prefix}{route.path}" + (f"#{route.action}" if route.action else "")
@@ -70,7 +70,7 @@ def test_claims_name_routes_that_exist() -> None:
     assert sorted(set(proving_tests(ROOT / "tests")) - known) == []
 
 
-def test_claims_are_found_in_functions_and_classes(tmp_path: Path) -> None:
+def test_proving_tests_are_found_in_functions_and_classes(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         '@proves("GET /a", "GET /b")\ndef test_one(): ...\n'
         'class TestTwo:\n    @proves("GET /b")\n    def test_two(self): ...\n'
@@ -84,7 +84,7 @@ def test_claims_are_found_in_functions_and_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not (ROOT.parent / "shared/compute-api/routes.md").exists(), reason="needs ../shared")
-def test_the_list_of_routes_is_the_public_one() -> None:
+def test_routes_json_has_all_public_routes() -> None:
     text = (ROOT.parent / "shared/compute-api/routes.md").read_text()
     routes = json.loads((ROOT / "docs/api/routes.json").read_text())
     assert f"{len(routes)} method/path/action entries" in text

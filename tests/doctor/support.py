@@ -1,4 +1,4 @@
-"""A database in which one server, its share, port and guest agree, and ways to make them disagree."""
+"""A database with a consistent server, allocation, port and guest, and functions that make it inconsistent."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SERVER, OTHER, PORT = "server-1", "server-2", "port-1"
 
 
 async def insert(db: Database, table: str, **values: Any) -> None:
-    """A row with these values, and something harmless where a value is needed."""
+    """Insert a row; required columns without a value get a neutral one."""
     for column in metadata.tables[table].columns:
-        if not column.nullable and column.name not in values and not _numbers_itself(column):
+        if not column.nullable and column.name not in values and not _is_generated(column):
             kind = column.type
             values[column.name] = (
                 False if isinstance(kind, Boolean) else 0 if isinstance(kind, BigInteger | Integer | Double) else "{}"
             )
     names = ", ".join(values)
-    places = ", ".join(f"${place}" for place in range(1, len(values) + 1))
+    placeholders = ", ".join(f"${number}" for number in range(1, len(values) + 1))
     async with db.transaction() as tx:
-        await tx.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", *values.values())
+        await tx.execute(f"INSERT INTO {table} ({names}) VALUES ({placeholders})", *values.values())
 
 
-def _numbers_itself(column: Any) -> bool:
+def _is_generated(column: Any) -> bool:
     return bool(column.primary_key and column.autoincrement is True)
 
 
@@ -72,10 +72,10 @@ async def allocate(
     db: Database, consumer: str = SERVER, provider: int = 1, kind: str | None = "INSTANCE", used: int = 1
 ) -> None:
     await insert(db, "consumers", uuid=consumer, type=kind)
-    await hold(db, consumer, provider, "VCPU", used)
+    await add_allocation(db, consumer, provider, "VCPU", used)
 
 
-async def hold(db: Database, consumer: str, provider: int, resource_class: str, used: int = 1) -> None:
+async def add_allocation(db: Database, consumer: str, provider: int, resource_class: str, used: int = 1) -> None:
     values = {"consumer_uuid": consumer, "provider_id": provider, "resource_class": resource_class, "used": used}
     await insert(db, "allocations", **values)
 
@@ -116,7 +116,7 @@ def guest(
     return host, GuestState(id=identity, name="web", power=power, vcpus=1, ram_mb=1, disk_gb=1, slot=slot)
 
 
-async def sound(db: Database) -> None:
+async def add_consistent_server(db: Database) -> None:
     await add_hosts(db)
     await add_server(db)
     await allocate(db)
@@ -124,12 +124,12 @@ async def sound(db: Database) -> None:
 
 
 def findings(database: Opener, prepare: Any, *guests: tuple[str, GuestState]) -> list[tuple[str, str]]:
-    async def look() -> list[Finding]:
+    async def collect() -> list[Finding]:
         async with database() as db:
             await prepare(db)
             return await examine(db, guests)
 
-    return [(finding.kind, finding.subject) for finding in run(look())]
+    return [(finding.kind, finding.subject) for finding in run(collect())]
 
 
 async def change(db: Database, sql: str, *args: Any) -> None:

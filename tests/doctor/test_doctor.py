@@ -1,4 +1,4 @@
-"""The doctor finds each thing that can disagree, and nothing where all agrees or is still under way."""
+"""Findings of the doctor, except those about moves and volumes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.doctor.support import (
     OTHER,
     SERVER,
     Opener,
+    add_allocation,
+    add_consistent_server,
     add_hosts,
     add_operation,
     add_port,
@@ -33,18 +35,16 @@ from tests.doctor.support import (
     findings,
     flavor,
     guest,
-    hold,
     insert,
-    sound,
 )
 from tests.support import run
 
 
-def test_all_agrees(database: Opener) -> None:
-    assert findings(database, sound, guest()) == []
+def test_consistent_cloud_has_no_findings(database: Opener) -> None:
+    assert findings(database, add_consistent_server, guest()) == []
 
 
-def test_a_stopped_server_and_one_that_failed_are_fine(database: Opener) -> None:
+def test_stopped_and_failed_servers_have_no_findings(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_server(db, OTHER, vm_state=STOPPED, power_state=SHUTDOWN)
@@ -54,7 +54,7 @@ def test_a_stopped_server_and_one_that_failed_are_fine(database: Opener) -> None
     assert findings(database, prepare, guest(identity=OTHER, power="shutdown")) == []
 
 
-def test_consumers_that_are_no_servers_are_not_ours(database: Opener) -> None:
+def test_consumers_of_other_types_are_ignored(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await allocate(db, "accelerator", kind="CUSTOM")
@@ -72,22 +72,22 @@ def test_consumers_that_are_no_servers_are_not_ours(database: Opener) -> None:
         ([guest(power="shutdown")], [("guest power differs", SERVER)]),
     ],
 )
-def test_guests(database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]) -> None:
-    assert findings(database, sound, *guests) == found
+def test_wrong_guests(database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]) -> None:
+    assert findings(database, add_consistent_server, *guests) == found
 
 
-def test_without_guests_only_the_database_is_compared(database: Opener) -> None:
-    async def look() -> list[Finding]:
+def test_examine_without_guests(database: Opener) -> None:
+    async def collect() -> list[Finding]:
         async with database() as db:
-            await sound(db)
+            await add_consistent_server(db)
             return await examine(db)
 
-    assert run(look()) == []
+    assert run(collect()) == []
 
 
-def test_allocations(database: Opener) -> None:
+def test_wrong_allocations(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await allocate(db, "nobody")
         await add_server(db, OTHER)
         await add_server(db, "moved", host="sim-001")
@@ -101,7 +101,7 @@ def test_allocations(database: Opener) -> None:
     ]
 
 
-def test_a_server_holds_what_it_needs_summed_over_nested_and_sharing_providers(database: Opener) -> None:
+def test_allocations_are_summed_over_nested_and_sharing_providers(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_provider(db, 3, "cell", parent_id=1, root_id=1)
@@ -111,8 +111,8 @@ def test_a_server_holds_what_it_needs_summed_over_nested_and_sharing_providers(d
         specs = {"resources1:VCPU": "2", "resources:DISK_GB": "3"}
         await add_server(db, OTHER, flavor=flavor(1, **specs))
         await allocate(db, OTHER)
-        await hold(db, OTHER, 3, "VCPU", 2)
-        await hold(db, OTHER, 4, "DISK_GB", 3)
+        await add_allocation(db, OTHER, 3, "VCPU", 2)
+        await add_allocation(db, OTHER, 4, "DISK_GB", 3)
 
     assert findings(database, prepare, guest(identity=OTHER)) == []
 
@@ -125,7 +125,7 @@ def test_a_server_holds_what_it_needs_summed_over_nested_and_sharing_providers(d
         ({"flavor": flavor(1, **{"resources:DISK_GB": "much"})}, "server's needs cannot be read"),
     ],
 )
-def test_a_server_that_holds_something_else_than_it_needs(database: Opener, values: dict[str, Any], found: str) -> None:
+def test_allocation_that_differs_from_flavor(database: Opener, values: dict[str, Any], found: str) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_server(db, OTHER, **values)
@@ -134,15 +134,15 @@ def test_a_server_that_holds_something_else_than_it_needs(database: Opener, valu
     assert findings(database, prepare, guest(identity=OTHER)) == [(found, OTHER)]
 
 
-def test_what_the_quota_counts(database: Opener) -> None:
+def test_wrong_quota_usage(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await change(db, "UPDATE servers SET ram = 512")
 
     assert findings(database, prepare, guest()) == [("quota counts wrongly", SERVER)]
 
 
-def test_allocations_on_a_provider_of_no_host_are_on_the_wrong_one(database: Opener) -> None:
+def test_allocation_on_provider_outside_of_hosts(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_provider(db, 3, "elsewhere")
@@ -152,45 +152,45 @@ def test_allocations_on_a_provider_of_no_host_are_on_the_wrong_one(database: Ope
     assert findings(database, prepare, guest(identity=OTHER)) == [("allocation on the wrong host", OTHER)]
 
 
-def test_a_consumer_that_holds_nothing(database: Opener) -> None:
+def test_consumer_without_allocations(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await insert(db, "consumers", uuid="nobody", type="CUSTOM")
 
     assert findings(database, prepare) == [("consumer without allocations", "nobody")]
 
 
-def test_a_provider_over_capacity(database: Opener) -> None:
-    async def look() -> list[Finding]:
+def test_provider_over_capacity(database: Opener) -> None:
+    async def collect() -> list[Finding]:
         async with database() as db:
-            await sound(db)
+            await add_consistent_server(db)
             await allocate(db, "accelerator", kind="CUSTOM", used=7)
             assert await examine(db) == []
             await change(db, "UPDATE inventories SET reserved = 1 WHERE provider_id = 1")
             return await examine(db)
 
-    (found,) = run(look())
+    (found,) = run(collect())
     assert (found.kind, found.subject) == ("provider over capacity", "host-1")
     assert found.detail == "8 VCPU in use on sim-001, which has 7: (total 8 - reserved 1) * ratio 1"
-    assert "raise them again" in found.remedy
+    assert "raise it again" in found.remedy
 
 
-def test_every_finding_says_what_to_do() -> None:
+def test_every_kind_of_finding_has_a_remedy() -> None:
     source = "".join(file.read_text() for file in Path(doctor.__file__).parent.glob("*.py"))
     kinds = set(re.findall(r'Finding\(\s*"([^"]+)"', source))
     assert len(kinds) > 15
     assert kinds == REMEDIES.keys()
 
 
-def test_an_allocation_without_inventory(database: Opener) -> None:
+def test_allocation_without_inventory(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
-        await unlinked(db, "DELETE FROM inventories WHERE provider_id = 1")
+        await add_consistent_server(db)
+        await execute_without_constraints(db, "DELETE FROM inventories WHERE provider_id = 1")
 
     assert findings(database, prepare, guest()) == [("allocation without inventory", SERVER)]
 
 
-async def unlinked(db: Database, sql: str) -> None:
-    """Break what the database itself would not let be broken."""
+async def execute_without_constraints(db: Database, sql: str) -> None:
+    """Execute a statement that foreign keys would prevent."""
     if db.dialect == "postgresql":
         async with db.transaction() as tx:
             await tx.execute("SET LOCAL session_replication_role = replica")
@@ -211,10 +211,10 @@ async def add_aggregate(db: Database, *hosts: str) -> None:
         await insert(db, "aggregate_hosts", aggregate_id=1, host=host)
 
 
-def test_aggregates_that_placement_has_too(database: Opener) -> None:
+def test_mirrored_aggregates_have_no_findings(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
-        await add_aggregate(db, "sim-001", "no host any more")
+        await add_aggregate(db, "sim-001", "deleted host")
         await insert(db, "provider_aggregates", provider_id=1, aggregate_uuid="rack-1")
         await insert(db, "provider_aggregates", provider_id=2, aggregate_uuid="an aggregate of placement's own")
         await insert(db, "provider_aggregates", provider_id=2, aggregate_uuid="rack-1", reported=True)
@@ -222,7 +222,7 @@ def test_aggregates_that_placement_has_too(database: Opener) -> None:
     assert findings(database, prepare) == []
 
 
-def test_aggregates_that_differ(database: Opener) -> None:
+def test_aggregates_that_are_not_mirrored(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_aggregate(db, "sim-001")
@@ -231,7 +231,7 @@ def test_aggregates_that_differ(database: Opener) -> None:
     assert findings(database, prepare) == [("aggregate not mirrored", "rack-1")] * 2
 
 
-def test_disabled_services(database: Opener) -> None:
+def test_disabled_services_that_are_not_mirrored(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await insert(db, "traits", name="COMPUTE_STATUS_DISABLED")
@@ -259,7 +259,9 @@ def test_disabled_services(database: Opener) -> None:
         ("soft-anti-affinity", None, ("sim-001", "sim-001"), False),
     ],
 )
-def test_server_groups(database: Opener, policy: str, most: int | None, hosts: tuple[str, ...], broken: bool) -> None:
+def test_broken_server_group_policies(
+    database: Opener, policy: str, most: int | None, hosts: tuple[str, ...], broken: bool
+) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await insert(db, "server_groups", id="group-1", policy=policy, max_server_per_host=most)
@@ -273,7 +275,7 @@ def test_server_groups(database: Opener, policy: str, most: int | None, hosts: t
     assert findings(database, prepare, *guests) == [("server group policy broken", "group-1")] * broken
 
 
-def test_ports(database: Opener) -> None:
+def test_missing_and_orphaned_ports(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_hosts(db)
         await add_server(db)
@@ -286,14 +288,14 @@ def test_ports(database: Opener) -> None:
     ]
 
 
-def test_building_without_an_operation(database: Opener) -> None:
+def test_building_server_without_operation(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await add_server(db, OTHER, vm_state=BUILDING, power_state=0, host=None, hypervisor_hostname=None)
 
     assert findings(database, prepare) == [("transient state without operation", OTHER)]
 
 
-def test_what_is_under_way_or_has_just_ended_is_left_alone(database: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_and_just_finished_operations_are_skipped(database: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
@@ -307,14 +309,14 @@ def test_what_is_under_way_or_has_just_ended_is_left_alone(database: Opener, mon
     assert findings(database, prepare, guest(identity=OTHER)) == []
 
 
-def test_what_has_ended_since_the_first_host_was_asked_is_left_alone(database: Opener) -> None:
-    async def look() -> list[list[Finding]]:
+def test_operations_finished_since_guests_were_read_are_skipped(database: Opener) -> None:
+    async def collect() -> list[list[Finding]]:
         async with database() as db:
-            await sound(db)
+            await add_consistent_server(db)
             await add_operation(db, finished_at=clock.now() - 100)
             return [await examine(db, [], since=since) for since in (None, clock.now() - 1000)]
 
-    late, in_time = run(look())
+    late, in_time = run(collect())
     assert [found.kind for found in late] == ["guest missing"]
     assert in_time == []
 

@@ -1,4 +1,4 @@
-"""What the doctor finds of servers that move, were moved or are shelved, and of what is left to silent hosts."""
+"""Findings about moves, resizes, shelved servers, and deferred cleanup."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.doctor.support import (
     PORT,
     SERVER,
     Opener,
+    add_allocation,
+    add_consistent_server,
     add_hosts,
     add_operation,
     add_port,
@@ -32,21 +34,19 @@ from tests.doctor.support import (
     findings,
     flavor,
     guest,
-    hold,
     insert,
-    sound,
 )
 
 MOVE = "move-1"
 
 
 async def resized(db: Database, state: str = "done", **move: Any) -> None:
-    """From the first host to the second, with one core more, and not decided yet."""
-    await sound(db)
+    """A server resized from the first host to the second, with one more core; not confirmed."""
+    await add_consistent_server(db)
     values = {"host": "sim-002", "hypervisor_hostname": "sim-002", "flavor": flavor(2), "vcpus": 2}
     await change(db, "DELETE FROM allocations")
     await change(db, "UPDATE consumers SET type = 'INSTANCE'")
-    await hold(db, SERVER, 2, "VCPU", 2)
+    await add_allocation(db, SERVER, 2, "VCPU", 2)
     await allocate(db, MOVE, kind="MIGRATION")
     await update_server(db, vm_state=RESIZED, **values)
     await change(db, "UPDATE ports SET host_id = 'sim-002'")
@@ -66,7 +66,7 @@ async def update_server(db: Database, **values: Any) -> None:
 OLD_GUEST = guest(power="shutdown", slot=MOVE)
 
 
-def test_a_resized_server_has_two_shares_and_two_guests(database: Opener) -> None:
+def test_unconfirmed_resize_has_two_allocations_and_two_guests(database: Opener) -> None:
     assert findings(database, resized, guest("sim-002"), OLD_GUEST) == []
 
 
@@ -90,7 +90,7 @@ def test_a_resized_server_has_two_shares_and_two_guests(database: Opener) -> Non
         ("UPDATE ports SET host_id = 'sim-001'", [("port on the wrong host", PORT)]),
     ],
 )
-def test_a_resize_that_waits(database: Opener, sql: str, found: list[tuple[str, str]]) -> None:
+def test_inconsistent_unconfirmed_resize(database: Opener, sql: str, found: list[tuple[str, str]]) -> None:
     async def prepare(db: Database) -> None:
         await resized(db)
         await change(db, sql)
@@ -110,13 +110,13 @@ def test_a_resize_that_waits(database: Opener, sql: str, found: list[tuple[str, 
         ([guest("sim-002"), OLD_GUEST, guest(slot="another")], [("guest kept without reason", SERVER)]),
     ],
 )
-def test_guests_of_a_resize(
+def test_wrong_guests_of_unconfirmed_resize(
     database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]
 ) -> None:
     assert findings(database, resized, *guests) == found
 
 
-def test_a_move_under_way_is_left_alone(database: Opener) -> None:
+def test_running_move_is_skipped(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await resized(db, state="running")
         await insert(db, "standby_bindings", port_id=PORT, host="sim-001")
@@ -124,9 +124,9 @@ def test_a_move_under_way_is_left_alone(database: Opener) -> None:
     assert findings(database, prepare, guest("sim-001"), guest("sim-002"), OLD_GUEST) == []
 
 
-def test_shares_and_bindings_of_no_move(database: Opener) -> None:
+def test_allocation_and_standby_binding_without_move(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await allocate(db, MOVE, provider=2, kind="MIGRATION")
         await insert(db, "standby_bindings", port_id=PORT, host="sim-002")
 
@@ -142,7 +142,7 @@ async def offloaded(db: Database) -> None:
     await add_port(db, host="")
 
 
-def test_shelved_servers(database: Opener) -> None:
+def test_shelved_servers_have_no_findings(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await offloaded(db)
         await add_server(db, OTHER, vm_state=SHELVED, power_state=SHUTDOWN)
@@ -151,15 +151,15 @@ def test_shelved_servers(database: Opener) -> None:
     assert findings(database, prepare, guest(identity=OTHER, power="shutdown")) == []
 
 
-def test_a_shelved_server_that_runs(database: Opener) -> None:
+def test_running_guest_of_shelved_server(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await update_server(db, vm_state=SHELVED)
 
     assert findings(database, prepare, guest()) == [("guest power differs", SERVER)]
 
 
-def test_an_offloaded_server_that_is_somewhere(database: Opener) -> None:
+def test_offloaded_server_with_allocation_port_and_guest(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await offloaded(db)
         await allocate(db)
@@ -172,22 +172,22 @@ def test_an_offloaded_server_that_is_somewhere(database: Opener) -> None:
     ]
 
 
-def test_an_offloaded_server_that_says_so(database: Opener) -> None:
+def test_offloaded_server_with_host(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await update_server(db, vm_state=SHELVED_OFFLOADED, power_state=SHUTDOWN)
 
     assert findings(database, prepare, guest(power="shutdown")) == [("offloaded server on a host", SERVER)]
 
 
-# What operations leave for hosts to do
+# Deferred cleanup
 
 
-async def add_leftover(db: Database, kind: str = "clear guest", **values: Any) -> None:
-    """For the second host unless another is named, since ever."""
+async def add_cleanup(db: Database, kind: str = "clean_up_guest", **values: Any) -> None:
+    """A deferred cleanup operation; an old one for the second host unless given."""
     slot, host = values.pop("slot", None), values.pop("host", "sim-002")
     params = {"guest_id": SERVER, "host": host, "slot": slot, "operation": MOVE, "round": 1, "epoch": 2}
-    defaults = {"id": "leftover-1", "kind": kind, "server_id": None, "host": host, "state": "queued"}
+    defaults = {"id": "cleanup-1", "kind": kind, "server_id": None, "host": host, "state": "queued"}
     text = orjson.dumps(params).decode()
     await add_operation(db, **{**defaults, "params": text, "created_at": 1.0, **values})
 
@@ -195,28 +195,28 @@ async def add_leftover(db: Database, kind: str = "clear guest", **values: Any) -
 @pytest.mark.parametrize(
     "kind, slot, there",
     [
-        ("clear guest", None, [guest(), guest("sim-002")]),
-        ("clear slot", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
-        ("clear slot", MOVE, [guest()]),
-        ("restore guest", None, [guest(), guest("sim-002", power="shutdown")]),
-        ("restore guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
+        ("clean_up_guest", None, [guest(), guest("sim-002")]),
+        ("clean_up_slot", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
+        ("clean_up_slot", MOVE, [guest()]),
+        ("restore_guest", None, [guest(), guest("sim-002", power="shutdown")]),
+        ("restore_guest", MOVE, [guest(), guest("sim-002", slot=MOVE)]),
     ],
 )
-def test_what_is_to_be_done_on_a_silent_host(
+def test_deferred_cleanup_on_unreachable_host_is_no_finding(
     database: Opener, kind: str, slot: str | None, there: list[tuple[str, GuestState]]
 ) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
-        trouble = '{"type": "Failed", "message": "no answer from the host", "fault": "sim-002: no answer"}'
-        await add_leftover(db, kind, slot=slot, attempt=9, trouble=trouble)
+        await add_consistent_server(db)
+        error = '{"type": "Failed", "message": "no answer from the host", "fault": "sim-002: no answer"}'
+        await add_cleanup(db, kind, slot=slot, attempt=9, trouble=error)
 
     assert findings(database, prepare, *there) == []
 
 
-def test_only_what_is_to_be_cleared_is_excused(database: Opener) -> None:
+def test_deferred_cleanup_excuses_only_its_own_guest(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
-        await add_leftover(db, slot=MOVE)
+        await add_consistent_server(db)
+        await add_cleanup(db, slot=MOVE)
 
     assert findings(database, prepare, guest(), guest("sim-002"), guest(slot=MOVE)) == [
         ("guest on the wrong host", SERVER),
@@ -224,47 +224,47 @@ def test_only_what_is_to_be_cleared_is_excused(database: Opener) -> None:
     ]
 
 
-def test_a_guest_that_is_to_be_restored_may_be_in_its_slot(database: Opener) -> None:
+def test_guest_with_deferred_restore_may_be_in_its_slot(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await update_server(db, host="sim-002", hypervisor_hostname="sim-002")
         await change(db, "UPDATE allocations SET provider_id = 2")
         await change(db, "UPDATE ports SET host_id = 'sim-002'")
-        await add_leftover(db, "restore guest", slot=MOVE)
+        await add_cleanup(db, "restore_guest", slot=MOVE)
 
     assert findings(database, prepare, guest("sim-002", power="shutdown", slot=MOVE)) == []
 
 
 @pytest.mark.parametrize("there", [[guest("sim-001")], []])
-def test_a_guest_that_is_to_go_back_into_its_slot_may_be_out_of_it(
+def test_guest_with_deferred_parking_may_be_outside_its_slot(
     database: Opener, there: list[tuple[str, GuestState]]
 ) -> None:
     async def prepare(db: Database) -> None:
         await resized(db)
-        await add_leftover(db, "park guest again", slot=MOVE, host="sim-001")
+        await add_cleanup(db, "park_guest", slot=MOVE, host="sim-001")
 
     assert findings(database, prepare, guest("sim-002"), *there) == []
 
 
-@pytest.mark.parametrize("kind", ["clear guest", "clear slot", "restore guest", "park guest again"])
-def test_a_host_that_is_up_does_what_it_has_to(database: Opener, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["clean_up_guest", "clean_up_slot", "restore_guest", "park_guest"])
+def test_overdue_cleanup_on_host_that_is_up(database: Opener, kind: str) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await change(db, "UPDATE services SET last_seen_at = $1", clock.now())
-        await add_leftover(db, kind, created_at=clock.now())
-        assert await examine(db) == [], "there was little time"
+        await add_cleanup(db, kind, created_at=clock.now())
+        assert await examine(db) == [], "not overdue yet"
         await change(db, "UPDATE operations SET created_at = $1", clock.now() - 100)
         await change(db, "UPDATE services SET forced_down = TRUE")
-        assert await examine(db) == [], "the host does not count as up"
+        assert await examine(db) == [], "the host is not up"
         await change(db, "UPDATE services SET forced_down = FALSE")
 
-    assert findings(database, prepare, guest()) == [("leftover on a host", "leftover-1")]
+    assert findings(database, prepare, guest()) == [("cleanup overdue", "cleanup-1")]
 
 
-def test_a_host_that_answers_and_cannot(database: Opener) -> None:
+def test_cleanup_that_fails_on_reachable_host(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
-        trouble = '{"type": "Failed", "message": "the disk is full", "fault": null}'
-        await add_leftover(db, attempt=9, trouble=trouble)
+        await add_consistent_server(db)
+        error = '{"type": "Failed", "message": "the disk is full", "fault": null}'
+        await add_cleanup(db, attempt=9, trouble=error)
 
-    assert findings(database, prepare, guest()) == [("leftover on a host", "leftover-1")]
+    assert findings(database, prepare, guest()) == [("cleanup overdue", "cleanup-1")]

@@ -1,4 +1,4 @@
-"""What the doctor finds of volumes: at the volume service, in compute's records, and in guests."""
+"""Findings about volumes: in the volume service, in block devices, and in guests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from msgspec import structs
 
 from kilonova.compute.servers.states import ERROR, SHELVED, SHELVED_OFFLOADED, SHUTDOWN
 from kilonova.config import load
-from kilonova.doctor import Finding, Unasked, examine
-from kilonova.doctor.volumes import built_in, elsewhere, told
+from kilonova.doctor import Finding, VolumesUnavailable, examine
+from kilonova.doctor.volumes import read_built_in, read_external, read_from_api
 from kilonova.hosts.messages import GuestState, Power
 from kilonova.identity.client import Auth
 from kilonova.store import Database
@@ -24,15 +24,15 @@ from tests.doctor.support import (
     OTHER,
     SERVER,
     Opener,
+    add_consistent_server,
     add_operation,
     add_server,
     change,
     guest,
     insert,
-    sound,
 )
 from tests.support import run
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
 
 VOLUME, ATTACHMENT = "volume-1", "attachment-1"
 
@@ -55,13 +55,13 @@ async def add_device(db: Database, **values: Any) -> None:
 
 
 async def with_volume(db: Database) -> None:
-    await sound(db)
+    await add_consistent_server(db)
     await add_volume(db)
     await attach(db)
     await add_device(db)
 
 
-def having(
+def guest_with(
     *volumes: str, host: str = "sim-001", identity: str = SERVER, power: Power = "running"
 ) -> tuple[str, GuestState]:
     _, plain = guest(identity=identity, power=power)
@@ -71,18 +71,18 @@ def having(
 def findings(
     database: Opener, prepare: Any, *those: tuple[str, GuestState], guests: bool = True
 ) -> list[tuple[str, str]]:
-    """Without any named, the server's own guest is there with its volume; or else none at all."""
+    """The guests default to the server's guest with its volume; `guests=False` means no guests."""
 
-    async def look() -> list[Finding]:
+    async def collect() -> list[Finding]:
         async with database() as db:
             await prepare(db)
-            there = (those or [having(VOLUME)]) if guests else []
-            return await examine(db, there, partial(built_in, db))
+            reported = (those or [guest_with(VOLUME)]) if guests else []
+            return await examine(db, reported, partial(read_built_in, db))
 
-    return [(finding.kind, finding.subject) for finding in run(look())]
+    return [(finding.kind, finding.subject) for finding in run(collect())]
 
 
-def test_all_agrees(database: Opener) -> None:
+def test_consistent_volume_has_no_findings(database: Opener) -> None:
     assert findings(database, with_volume) == []
 
 
@@ -112,14 +112,14 @@ def test_all_agrees(database: Opener) -> None:
         ("UPDATE volumes SET status = 'uploading'", [("volume stuck", VOLUME)]),
         ("UPDATE volumes SET status = 'available'", [("volume status differs", VOLUME)]),
         ("UPDATE volumes SET status = 'error'", []),
-        # Whose they are we do not know.
+        # An attachment without a server may belong to another user of the volume service.
         (
             "UPDATE volume_attachments SET server_id = NULL",
             [("device without attachment", SERVER)],
         ),
     ],
 )
-def test_one_side_without_the_other(database: Opener, sql: str, found: list[tuple[str, str]]) -> None:
+def test_inconsistent_attachment_or_status(database: Opener, sql: str, found: list[tuple[str, str]]) -> None:
     async def prepare(db: Database) -> None:
         await with_volume(db)
         await change(db, sql)
@@ -127,17 +127,17 @@ def test_one_side_without_the_other(database: Opener, sql: str, found: list[tupl
     assert findings(database, prepare) == found
 
 
-def test_a_volume_that_is_gone(database: Opener) -> None:
+def test_missing_volume(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await add_device(db)
 
     assert findings(database, prepare) == [("server's volume missing", SERVER)]
 
 
-def test_an_attachment_of_a_server_that_is_gone(database: Opener) -> None:
+def test_attachment_of_deleted_server(database: Opener) -> None:
     async def prepare(db: Database) -> None:
-        await sound(db)
+        await add_consistent_server(db)
         await add_volume(db)
         await add_server(db, OTHER, deleted=True)
         await attach(db, server_id=OTHER)
@@ -150,28 +150,30 @@ def test_an_attachment_of_a_server_that_is_gone(database: Opener) -> None:
 @pytest.mark.parametrize(
     "guests, found",
     [
-        ([having()], [("guest's volumes differ", SERVER)]),
-        ([having(VOLUME, "volume-2")], [("guest's volumes differ", SERVER)]),
+        ([guest_with()], [("guest's volumes differ", SERVER)]),
+        ([guest_with(VOLUME, "volume-2")], [("guest's volumes differ", SERVER)]),
         (
-            [having(VOLUME), having(VOLUME, host="sim-002", identity=OTHER)],
+            [guest_with(VOLUME), guest_with(VOLUME, host="sim-002", identity=OTHER)],
             [("volume in several guests", VOLUME), ("guest without server", OTHER)],
         ),
     ],
 )
-def test_guests(database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]) -> None:
+def test_guest_volumes_that_differ(
+    database: Opener, guests: list[tuple[str, GuestState]], found: list[tuple[str, str]]
+) -> None:
     assert findings(database, with_volume, *guests) == found
 
 
-def test_a_shared_volume_may_be_in_several_guests(database: Opener) -> None:
+def test_multiattach_volume_may_be_in_several_guests(database: Opener) -> None:
     async def prepare(db: Database) -> None:
         await with_volume(db)
         await change(db, "UPDATE block_devices SET multiattach = TRUE")
 
-    guests = [having(VOLUME), having(VOLUME, host="sim-002", identity=OTHER)]
+    guests = [guest_with(VOLUME), guest_with(VOLUME, host="sim-002", identity=OTHER)]
     assert findings(database, prepare, *guests) == [("guest without server", OTHER)]
 
 
-PARTED = (
+DISCONNECT = (
     "UPDATE volume_attachments SET host = NULL, status = 'reserved'",
     "UPDATE block_devices SET connection = NULL",
     "UPDATE volumes SET status = 'reserved'",
@@ -179,18 +181,18 @@ PARTED = (
 
 
 @pytest.mark.parametrize("state", [SHELVED, ERROR])
-def test_a_server_that_is_parted_from_its_volumes_for_now(database: Opener, state: str) -> None:
+def test_shelved_or_failed_server_may_be_disconnected_from_its_volumes(database: Opener, state: str) -> None:
     async def prepare(db: Database) -> None:
         await with_volume(db)
         await change(db, "UPDATE servers SET vm_state = $1, power_state = $2", state, SHUTDOWN)
-        for sql in PARTED:
+        for sql in DISCONNECT:
             await change(db, sql)
 
-    assert findings(database, prepare, having(VOLUME, power="shutdown")) == []
+    assert findings(database, prepare, guest_with(VOLUME, power="shutdown")) == []
 
 
-@pytest.mark.parametrize("changes, found", [(PARTED, []), ((), [("attachment on the wrong host", ATTACHMENT)])])
-def test_the_volumes_of_an_offloaded_server(database: Opener, changes: tuple[str, ...], found: list[Any]) -> None:
+@pytest.mark.parametrize("changes, found", [(DISCONNECT, []), ((), [("attachment on the wrong host", ATTACHMENT)])])
+def test_volumes_of_offloaded_server(database: Opener, changes: tuple[str, ...], found: list[Any]) -> None:
     async def prepare(db: Database) -> None:
         await with_volume(db)
         sql = "UPDATE servers SET vm_state = $1, host = NULL, hypervisor_hostname = NULL"
@@ -205,10 +207,10 @@ def test_the_volumes_of_an_offloaded_server(database: Opener, changes: tuple[str
     "operation",
     [
         {"kind": "detach_volume", "server_id": SERVER},
-        {"kind": "extend volume", "server_id": None, "params": orjson.dumps({"volume_id": VOLUME}).decode()},
+        {"kind": "grow_volume", "server_id": None, "params": orjson.dumps({"volume_id": VOLUME}).decode()},
     ],
 )
-def test_what_is_under_way_is_left_alone(database: Opener, operation: dict[str, Any]) -> None:
+def test_volume_with_running_operation_is_skipped(database: Opener, operation: dict[str, Any]) -> None:
     async def prepare(db: Database) -> None:
         await with_volume(db)
         await change(db, "UPDATE volumes SET status = 'detaching'")
@@ -217,38 +219,38 @@ def test_what_is_under_way_is_left_alone(database: Opener, operation: dict[str, 
     assert findings(database, prepare) == []
 
 
-def test_a_disk_that_is_left_to_a_silent_host(database: Opener) -> None:
-    """Until it is back the volume is not given to others."""
+def test_volume_of_deferred_disk_restore_is_skipped(database: Opener) -> None:
+    """Until the disk is restored, the attachment must stay."""
 
     async def prepare(db: Database) -> None:
         await with_volume(db)
         await change(db, "DELETE FROM block_devices")
         params = {"guest_id": SERVER, "host": "sim-001", "volume_id": VOLUME}
-        await add_operation(db, kind="restore disk", server_id=None, params=orjson.dumps(params).decode())
+        await add_operation(db, kind="restore_disk", server_id=None, params=orjson.dumps(params).decode())
 
     assert findings(database, prepare) == []
 
 
-def test_another_volume_service_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_unreachable_external_volume_service(tmp_path: Path) -> None:
     config = load(environ={}, flags={"data": str(tmp_path), "volume.url": "http://127.0.0.1:1/volume"})
-    with pytest.raises(Unasked, match="nobody serves"):
-        run(elsewhere(config))
+    with pytest.raises(VolumesUnavailable, match="no running cloud"):
+        run(read_external(config))
 
 
-def test_another_volume_service_is_asked_by_its_api(sqlite_url: str) -> None:
+def test_external_volume_service_is_read_by_its_api(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             world = World()
             world.__dict__.update(vars(c.services), cloud=c, server_id="00000000-0000-4000-8000-000000000001")
             await make_server(c.db, world)
             await change(c.db, "UPDATE operations SET finished_at = 1")
-            ask = partial(told, VolumeClient(c.services.volume._caller), Auth("admin", "a" * 32))
-            assert await examine(c.db, await c.everything(), ask) == []
+            read_volumes = partial(read_from_api, VolumeClient(c.services.volume._caller), Auth("admin", "a" * 32))
+            assert await examine(c.db, await c.list_guests_and_slots(), read_volumes) == []
             await change(c.db, "UPDATE volume_attachments SET host = 'sim-009'")
-            found = await examine(c.db, await c.everything(), ask)
+            found = await examine(c.db, await c.list_guests_and_slots(), read_volumes)
             assert [finding.kind for finding in found] == ["attachment on the wrong host"] * 2
             await change(c.db, "DELETE FROM volume_attachments")
-            found = await examine(c.db, await c.everything(), ask)
+            found = await examine(c.db, await c.list_guests_and_slots(), read_volumes)
             kinds = ["device without attachment"] * 2 + ["volume status differs"] * 2
             assert [finding.kind for finding in found] == kinds
 

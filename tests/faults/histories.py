@@ -1,24 +1,26 @@
-"""Whether what is told of the past of a server agrees: its actions, its migrations, and where it is now.
-
-Also how long random histories are.
-"""
+"""Checks that a server's instance actions, migrations and current host are consistent."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from tests.support.process import Client
+from tests.support.cloud_process import Client
 
-# How many times as long histories are: more where time does not matter.
+# Multiplies the length of random tests.
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "1"))
-MOVES = {"migrate": "migration", "resize": "resize", "live-migration": "live-migration", "evacuate": "evacuation"}
-ARRIVED = {"completed", "confirmed", "finished"}
-STAYED = {"reverted", "error", "failed", "cancelled"}
+MIGRATION_TYPES = {
+    "migrate": "migration",
+    "resize": "resize",
+    "live-migration": "live-migration",
+    "evacuate": "evacuation",
+}
+DESTINATION_STATUSES = {"completed", "confirmed", "finished"}
+SOURCE_STATUSES = {"reverted", "error", "failed", "cancelled"}
 
 
 class History:
-    """Of one server, which may be deleted."""
+    """The actions and migrations of one server, which may be deleted."""
 
     def __init__(self, client: Client, server_id: str, migrations: list[dict[str, Any]]) -> None:
         path = f"/servers/{server_id}/os-instance-actions"
@@ -37,7 +39,7 @@ class History:
         return events
 
     def check(self, server: dict[str, Any] | None) -> None:
-        """`server` is how it is shown, if it is still there."""
+        """`server` is its API view; None if it is deleted."""
         for action in self.actions:
             self._check_ended(action)
         self._check_moves(server)
@@ -52,48 +54,50 @@ class History:
             assert event["finish_time"], (self.server_id, action, event)
             assert event["result"] in ("Success", "Error"), (self.server_id, action, event)
         if action["message"] == "Error":
-            # One that was cancelled before it began has nothing to tell.
+            # An operation that was cancelled before its first step has no events.
             assert not events or any(event["result"] == "Error" and event["details"] for event in events), events
         else:
             assert [event["result"] for event in events[-1:]] == ["Success"], (self.server_id, action, events)
 
     def _check_moves(self, server: dict[str, Any] | None) -> None:
-        """Every move begins where the one before has left the server."""
-        rest = iter(self.migrations)
-        places: set[str] | None = None  # where it may be, if anybody could tell
+        """Every move starts at the host where the previous one ended."""
+        remaining = iter(self.migrations)
+        hosts: set[str] | None = None  # hosts where the server may be; None: unknown
         for action in self.actions:
-            name, well = action["action"], action["message"] != "Error"
-            if name in MOVES:
-                migration = next(rest)
-                told = (self.server_id, action, migration)
-                assert migration["migration_type"] == MOVES[name], told
-                assert places is None or migration["source_compute"] in places, (told, places)
-                assert (migration["status"] in ARRIVED or migration["status"] == "reverted") == well, told
-                places = self._after(migration)
+            name, succeeded = action["action"], action["message"] != "Error"
+            if name in MIGRATION_TYPES:
+                migration = next(remaining)
+                context = (self.server_id, action, migration)
+                assert migration["migration_type"] == MIGRATION_TYPES[name], context
+                assert hosts is None or migration["source_compute"] in hosts, (context, hosts)
+                assert (
+                    migration["status"] in DESTINATION_STATUSES or migration["status"] == "reverted"
+                ) == succeeded, context
+                hosts = self._hosts_after(migration)
             elif name in ("create", "unshelve", "shelveOffload"):
-                places = None
-        assert next(rest, None) is None, self.migrations
+                hosts = None
+        assert next(remaining, None) is None, self.migrations
         if server is not None:
-            self._check_now(server, places)
+            self._check_current_host(server, hosts)
 
     @staticmethod
-    def _after(migration: dict[str, Any]) -> set[str]:
-        if migration["status"] in ARRIVED:
+    def _hosts_after(migration: dict[str, Any]) -> set[str]:
+        if migration["status"] in DESTINATION_STATUSES:
             return {migration["dest_compute"]}
-        assert migration["status"] in STAYED, migration
+        assert migration["status"] in SOURCE_STATUSES, migration
         source = {migration["source_compute"]}
-        # A guest that has arrived when its migration is undone, and cannot be brought back, takes its server along.
+        # If a migration is undone after the guest has arrived, the server stays at the destination.
         failed_live = migration["migration_type"] == "live-migration" and migration["status"] in ("failed", "cancelled")
         return source | {migration["dest_compute"]} if failed_live and migration["dest_compute"] else source
 
-    def _check_now(self, server: dict[str, Any], places: set[str] | None) -> None:
+    def _check_current_host(self, server: dict[str, Any], hosts: set[str] | None) -> None:
         host = server["OS-EXT-SRV-ATTR:host"]
-        assert places is None or host in places, (server, places)
-        waits = [migration for migration in self.migrations if migration["status"] == "finished"]
-        if server["status"] == "ERROR":  # only what could neither be built nor be removed
+        assert hosts is None or host in hosts, (server, hosts)
+        unconfirmed = [migration for migration in self.migrations if migration["status"] == "finished"]
+        if server["status"] == "ERROR":  # only a failed create or delete ends in ERROR
             failed = {action["action"] for action in self.actions if action["message"] == "Error"}
             assert failed & {"create", "delete"}, (server, self.actions)
         else:
-            assert len(waits) == (server["status"] == "VERIFY_RESIZE"), (server, waits)
-        if waits:
-            assert waits[0] == self.migrations[-1], self.migrations
+            assert len(unconfirmed) == (server["status"] == "VERIFY_RESIZE"), (server, unconfirmed)
+        if unconfirmed:
+            assert unconfirmed[0] == self.migrations[-1], self.migrations

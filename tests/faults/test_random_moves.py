@@ -1,4 +1,4 @@
-"""Random moves on hosts that fail, are slow and get lost, under `kill -9`: all settles, agrees, and is told truly."""
+"""Random moves on failing, slow and unreachable hosts under `kill -9`: states and histories are consistent."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 from tests.faults.histories import ROUNDS, History
-from tests.faults.moving_users import VERSION, Trouble, Users
-from tests.faults.test_kill import QUICK, UNLIMITED
-from tests.support.process import Client, Cloud, kilonova
+from tests.faults.move_users import VERSION, HostFaults, Users
+from tests.faults.test_kill import SHORT_LEASE, UNLIMITED_QUOTA
+from tests.support.cloud_process import Client, CloudProcess, kilonova
 
 from kilonova.store import open_database
 
 HOSTS = 12
 ENVIRON = {
-    **UNLIMITED,
-    **QUICK,
+    **UNLIMITED_QUOTA,
+    **SHORT_LEASE,
     "KILONOVA_QUOTA__SERVER_GROUP_MEMBERS": "-1",
-    "KILONOVA_OPERATIONS__HOST_SECONDS": "1.5",
+    "KILONOVA_OPERATIONS__HOST_TIMEOUT_SECONDS": "1.5",
     "KILONOVA_HOSTS__REPORT_SECONDS": "0.5",
     "KILONOVA_HOSTS__DOWN_SECONDS": "2",
     "KILONOVA_COMPUTE__RESIZE_ON_SAME_HOST": "true",
@@ -33,10 +33,10 @@ ENVIRON = {
     "KILONOVA_COMPUTE__LIVE_MIGRATIONS_PER_HOST": "2",
     "KILONOVA_SIM__LATENCY__MIGRATE_LIVE": "0.1",
 }
-# Until all servers are there, every host counts as up.
-AT_FIRST = {"KILONOVA_HOSTS__DOWN_SECONDS": "60"}
-# In the end nothing shall happen by itself while everything is compared.
-AT_REST = {"KILONOVA_COMPUTE__RESIZE_CONFIRM_SECONDS": "0", "KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "-1"}
+# While the servers are booted, every host counts as up.
+WHILE_BOOTING = {"KILONOVA_HOSTS__DOWN_SECONDS": "60"}
+# No periodic task changes anything while the results are compared.
+WHILE_CHECKING = {"KILONOVA_COMPUTE__RESIZE_CONFIRM_SECONDS": "0", "KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "-1"}
 SETTLE_SECONDS = 180.0
 SHAPE = """
 [[shape]]
@@ -60,92 +60,94 @@ name = "san"
 shapes = ["diskless"]
 inventory = { DISK_GB = 5000 }
 """
-CELLS = {
+CELL_SPECS = {
     "resources:VCPU": "0",
     "resources:MEMORY_MB": "0",
     "resources1:VCPU": "2",
     "resources1:MEMORY_MB": "256",
     "trait1:HW_NUMA_ROOT": "required",
 }
-STABLE = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
+STABLE_STATUSES = {"ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED", "SHELVED_OFFLOADED"}
 
 
 @pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
-def test_one_process(tmp_path: Path, empty_url: str) -> None:
+def test_random_moves_in_one_process(tmp_path: Path, empty_url: str) -> None:
     options = ("--hosts", str(HOSTS), "--zones", "east,west", "--database", empty_url)
-    with Cloud(tmp_path / "data", *options, environ={**ENVIRON, **AT_FIRST}) as cloud:
+    with CloudProcess(tmp_path / "data", *options, environ={**ENVIRON, **WHILE_BOOTING}) as cloud:
         _move_at_random(cloud, [cloud], empty_url, servers=40, kills=6, seconds=12.0)
 
 
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
-def test_api_and_workers_apart(tmp_path: Path, empty_url: str) -> None:
-    """On hosts that are trees, and hosts that share a disk."""
+def test_random_moves_with_separate_workers(tmp_path: Path, empty_url: str) -> None:
+    """On hosts with nested providers, and hosts with a shared disk."""
     data, database = tmp_path / "data", ("--database", empty_url)
     shape = tmp_path / "shape.toml"
     shape.write_text(SHAPE)
     hosts = ("--host-shape", str(shape), "--zones", "east,west")
     with (
-        Cloud(data, *database, command=("api",), environ={**ENVIRON, **AT_FIRST}) as api,
-        Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as first,
-        Cloud(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **AT_FIRST}) as second,
+        CloudProcess(data, *database, command=("api",), environ={**ENVIRON, **WHILE_BOOTING}) as api,
+        CloudProcess(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **WHILE_BOOTING}) as first,
+        CloudProcess(data, *database, *hosts, command=("worker",), environ={**ENVIRON, **WHILE_BOOTING}) as second,
     ):
-        _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=10.0, cells=CELLS)
+        _move_at_random(api, [api, first, second], empty_url, servers=30, kills=5, seconds=10.0, cell_specs=CELL_SPECS)
 
 
 def _move_at_random(
-    cloud: Cloud,
-    processes: list[Cloud],
+    cloud: CloudProcess,
+    processes: list[CloudProcess],
     empty_url: str,
     *,
     servers: int,
     kills: int,
     seconds: float,
-    cells: dict[str, str] | None = None,
+    cell_specs: dict[str, str] | None = None,
 ) -> None:
-    """`cloud` is the process that answers."""
+    """`cloud` is the process that serves the API."""
     seed = int(os.environ.get("MOVES_SEED", time.time_ns() % 100000))
     print(f"MOVES_SEED={seed}")
-    trouble = Trouble(cloud.data, random.Random(seed + 1))
-    users = Users(cloud, trouble, random.Random(seed), servers, cells)
+    faults = HostFaults(cloud.data, random.Random(seed + 1))
+    users = Users(cloud, faults, random.Random(seed), servers, cell_specs)
     users.boot_all()
-    _settled(users.client, empty_url)
-    disks = trouble.disks()
+    _wait_until_idle(users.client, empty_url)
+    disks = faults.disks()
     assert disks.keys() == users.alive
     for process in processes:
         process.environ |= ENVIRON
         process.restart()
     try:
-        trouble.begin()
-        _disturb(processes, users, random.Random(seed + 2), kills, seconds)
+        faults.begin()
+        _act_and_kill(processes, users, random.Random(seed + 2), kills, seconds)
     finally:
-        trouble.end()
+        faults.end()
         print(sorted(users.answers.items()))
     for process in processes:
-        process.environ |= AT_REST
+        process.environ |= WHILE_CHECKING
         process.restart()
-    users.mend()
+    users.clear_forced_down()
     client = cloud.client("kilonova", version=VERSION)
-    found = _settled(client, empty_url)
+    found = _wait_until_idle(client, empty_url)
     _check_servers(cloud, users, found)
     evacuated = _check_histories(client, users, found)
-    rebuilt = {row["server_id"] for row in _ask(empty_url, _REBUILT)}
-    same = (disks.keys() & trouble.disks().keys()) - evacuated - rebuilt
-    assert {one: disks[one] for one in same} == {one: trouble.disks()[one] for one in same}
-    assert not {one for one in rebuilt & disks.keys() if trouble.disks().get(one) == disks[one]}
-    trouble.close()
-    _examine(cloud, empty_url)
-    _remove_all(client, cloud, empty_url, found)
+    rebuilt = {row["server_id"] for row in _fetch(empty_url, _REBUILT)}
+    unchanged = (disks.keys() & faults.disks().keys()) - evacuated - rebuilt
+    assert {server_id: disks[server_id] for server_id in unchanged} == {
+        server_id: faults.disks()[server_id] for server_id in unchanged
+    }
+    assert not {server_id for server_id in rebuilt & disks.keys() if faults.disks().get(server_id) == disks[server_id]}
+    faults.close()
+    _run_doctor(cloud, empty_url)
+    _delete_all_and_check(client, cloud, empty_url, found)
 
 
-def _disturb(processes: list[Cloud], users: Users, chance: random.Random, kills: int, seconds: float) -> None:
-    """Requests for so many seconds of running, and so many kills spread over them; so many times."""
+def _act_and_kill(processes: list[CloudProcess], users: Users, rng: random.Random, kills: int, seconds: float) -> None:
+    """Send requests for `seconds`, with `kills` spread over them; ROUNDS times."""
     stop, done = threading.Event(), threading.Event()
 
     def kill() -> None:
         for _ in range(kills * ROUNDS):
-            if stop.wait(seconds / kills * chance.uniform(0.5, 1.5)):
+            if stop.wait(seconds / kills * rng.uniform(0.5, 1.5)):
                 return
-            victim = chance.choice(processes)
+            victim = rng.choice(processes)
             victim.kill()
             victim.start()
         done.set()
@@ -156,17 +158,17 @@ def _disturb(processes: list[Cloud], users: Users, chance: random.Random, kills:
         while not done.is_set():
             users.act()
             time.sleep(0.01)
-            assert killer.is_alive() or done.is_set(), "it does not start again"
+            assert killer.is_alive() or done.is_set(), "the process does not start again"
     finally:
         stop.set()
         killer.join()
 
 
-def _settled(client: Client, url: str) -> dict[str, dict[str, Any]]:
-    """All servers, once nothing is happening to any of them, and nothing is left to be done."""
+def _wait_until_idle(client: Client, url: str) -> dict[str, dict[str, Any]]:
+    """Return all servers once all operations are finished."""
     until = time.monotonic() + SETTLE_SECONDS
-    while left := _ask(url, _UNFINISHED):
-        assert time.monotonic() < until, "\n".join(map(str, left))
+    while unfinished := _fetch(url, _UNFINISHED):
+        assert time.monotonic() < until, "\n".join(map(str, unfinished))
         time.sleep(0.5)
     return {server["id"]: server for server in client.get("compute", "/servers/detail").json()["servers"]}
 
@@ -180,7 +182,7 @@ WHERE finished_at IS NULL ORDER BY seq
 _REBUILT = "SELECT DISTINCT server_id FROM operations WHERE kind = 'rebuild' AND state = 'done'"
 
 
-def _ask(url: str, sql: str) -> list[dict[str, Any]]:
+def _fetch(url: str, sql: str) -> list[dict[str, Any]]:
     async def fetch() -> list[dict[str, Any]]:
         db = await open_database(url)
         try:
@@ -191,15 +193,15 @@ def _ask(url: str, sql: str) -> list[dict[str, Any]]:
     return asyncio.run(fetch())
 
 
-def _check_servers(cloud: Cloud, users: Users, found: dict[str, dict[str, Any]]) -> None:
-    assert users.alive <= found.keys(), "acknowledged creates are there"
+def _check_servers(cloud: CloudProcess, users: Users, found: dict[str, dict[str, Any]]) -> None:
+    assert users.alive <= found.keys(), "servers of acknowledged creates exist"
     statuses = Counter(server["status"] for server in found.values())
     print(statuses)
     for server in found.values():
         assert server["OS-EXT-STS:task_state"] is None, server
-        assert server["status"] in STABLE or server["fault"]["message"], server
-    # Those whose deletion was refused by their host are still there.
-    assert {found[one]["status"] for one in users.deleted & found.keys()} <= {"ERROR"}
+        assert server["status"] in STABLE_STATUSES or server["fault"]["message"], server
+    # A server whose host refused the deletion is in ERROR.
+    assert {found[server_id]["status"] for server_id in users.deleted & found.keys()} <= {"ERROR"}
     guests = kilonova("sim", "guests", "--data", str(cloud.data)).stdout
     failed = [server for server in found.values() if server["status"] == "ERROR"]
     for server in failed:
@@ -207,7 +209,7 @@ def _check_servers(cloud: Cloud, users: Users, found: dict[str, dict[str, Any]])
 
 
 def _check_histories(client: Client, users: Users, found: dict[str, dict[str, Any]]) -> set[str]:
-    """The servers that were evacuated, and so have another disk than before."""
+    """Check all histories. Return the evacuated servers, whose disks are new."""
     migrations: dict[str, list[dict[str, Any]]] = {}
     for migration in _pages(client, "/os-migrations", "migrations", "uuid"):
         migrations.setdefault(migration["instance_uuid"], []).append(migration)
@@ -221,7 +223,11 @@ def _check_histories(client: Client, users: Users, found: dict[str, dict[str, An
         for name, request_id in acknowledged.get(server_id, []):
             if not (name == "delete" and len([1 for other, _ in acknowledged[server_id] if other == "delete"]) > 1):
                 history.check_acknowledged(name, request_id)
-    return {one for one, of_it in migrations.items() if any(m["migration_type"] == "evacuation" for m in of_it)}
+    return {
+        server_id
+        for server_id, moves in migrations.items()
+        if any(move["migration_type"] == "evacuation" for move in moves)
+    }
 
 
 def _pages(client: Client, path: str, key: str, marker: str) -> list[dict[str, Any]]:
@@ -231,24 +237,26 @@ def _pages(client: Client, path: str, key: str, marker: str) -> list[dict[str, A
     return found
 
 
-def _examine(cloud: Cloud, url: str) -> None:
+def _run_doctor(cloud: CloudProcess, url: str) -> None:
     examined = kilonova("doctor", "--data", str(cloud.data), "--database", url)
     assert examined.returncode == 0, examined.stdout + examined.stderr
 
 
-def _remove_all(client: Client, cloud: Cloud, url: str, found: dict[str, dict[str, Any]]) -> None:
-    """Whatever a server is, its deletion leaves nothing of it."""
-    kept = _ask(url, "SELECT shelved_image_id AS id FROM servers WHERE NOT deleted AND shelved_image_id IS NOT NULL")
-    assert _snapshots(client) == {image["id"] for image in kept}
+def _delete_all_and_check(client: Client, cloud: CloudProcess, url: str, found: dict[str, dict[str, Any]]) -> None:
+    """Delete all servers, and check that nothing of them remains."""
+    shelved = _fetch(
+        url, "SELECT shelved_image_id AS id FROM servers WHERE NOT deleted AND shelved_image_id IS NOT NULL"
+    )
+    assert _snapshots(client) == {image["id"] for image in shelved}
     for server_id in found:
         assert client.delete("compute", f"/servers/{server_id}").status == 204
-    assert _settled(client, url) == {}
+    assert _wait_until_idle(client, url) == {}
     assert _snapshots(client) == set()
-    assert kilonova("sim", "guests", "--data", str(cloud.data)).stdout.count("\n") == 1, "only the heads of columns"
+    assert kilonova("sim", "guests", "--data", str(cloud.data)).stdout.count("\n") == 1, "only the header"
     usages = client.get("placement", f"/usages?project_id={client.project_id}", version="1.9").json()["usages"]
     assert usages == {}
     assert client.get("network", "/ports?device_owner=compute:nova").json()["ports"] == []
-    _examine(cloud, url)
+    _run_doctor(cloud, url)
 
 
 def _snapshots(client: Client) -> set[str]:

@@ -1,4 +1,4 @@
-"""A machine on which modules take long to load: the seconds that the database has to answer do not pass meanwhile."""
+"""Start on a slow machine: the time to load modules does not count towards the database's timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kilonova.process import Process, Roles, running
 
 
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
-def test_the_database_is_asked_when_modules_are_loaded(
+def test_database_connection_starts_after_modules_are_loaded(
     tmp_path: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
@@ -24,12 +24,12 @@ def test_the_database_is_asked_when_modules_are_loaded(
         make_app(process)
         order.append("loaded")
 
-    async def noted(*args: Any, **options: Any) -> Any:
-        order.append("asked")
+    async def recorded_connect(*args: Any, **options: Any) -> Any:
+        order.append("connected")
         return await connect(*args, **options)
 
     monkeypatch.setattr(Process, "_make_app", load)
-    monkeypatch.setattr(asyncpg, "connect", noted)
+    monkeypatch.setattr(asyncpg, "connect", recorded_connect)
 
     async def scenario() -> None:
         settings = config.load(environ={}, flags={"data": str(tmp_path / "data"), "database": empty_url})
@@ -38,4 +38,4 @@ def test_the_database_is_asked_when_modules_are_loaded(
             assert process.ready
 
     run(scenario())
-    assert order[:2] == ["loaded", "asked"]
+    assert order[:2] == ["loaded", "connected"]

@@ -1,15 +1,15 @@
-"""Users who boot from volumes, attach and detach, rebuild, move and delete at random; all chances come from a seed."""
+"""Random users of volumes: they boot, attach, detach, rebuild, move and delete. A seed makes them reproducible."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from tests.faults.moving_users import Trouble, Users
-from tests.support.process import Cloud
+from tests.faults.move_users import HostFaults, Users
+from tests.support.cloud_process import CloudProcess
 
-# How often each is asked for, by the status that the server showed last.
-WISHES: dict[str, dict[str, int]] = {
+# Weights of the actions, by the last seen status of the server.
+ACTIONS: dict[str, dict[str, int]] = {
     "ACTIVE": {
         "attach": 8,
         "detach": 6,
@@ -26,16 +26,16 @@ WISHES: dict[str, dict[str, int]] = {
     "SHELVED": {"unshelve": 2, "offload": 2, "delete": 1},
     "SHELVED_OFFLOADED": {"unshelve": 8, "attach": 1, "detach": 1, "delete": 1},
     "ERROR": {"rebuild": 2, "delete": 2},
-    "MIGRATING": {"abort": 2, "hurry": 2},
+    "MIGRATING": {"abort": 2, "force_complete": 2},
 }
-BUSY = {"delete": 1, "attach": 1, "look": 12}
+BUSY_ACTIONS = {"delete": 1, "attach": 1, "nothing": 12}
 
 
 class VolumeUsers(Users):
-    """Of the servers half boot from a volume. `volumes` are for data."""
+    """About half of the servers boot from a volume. `volumes` are data volumes."""
 
-    def __init__(self, cloud: Cloud, trouble: Trouble, chance: random.Random, servers: int, volumes: int) -> None:
-        super().__init__(cloud, trouble, chance, servers, None)
+    def __init__(self, cloud: CloudProcess, faults: HostFaults, rng: random.Random, servers: int, volumes: int) -> None:
+        super().__init__(cloud, faults, rng, servers, None)
         self.volumes: list[str] = []
         self.from_volume: set[str] = set()
         for number in range(volumes):
@@ -45,16 +45,16 @@ class VolumeUsers(Users):
             assert answer.status == 202, answer.body
             self.volumes.append(answer.json()["volume"]["id"])
 
-    def _wish(self, server: dict[str, Any]) -> None:
-        wishes = WISHES.get(server["status"], BUSY)
+    def _act_on(self, server: dict[str, Any]) -> None:
+        weights = ACTIONS.get(server["status"], BUSY_ACTIONS)
         if server["OS-EXT-STS:task_state"] and server["status"] != "MIGRATING":
-            wishes = BUSY
-        what = self.chance.choices(list(wishes), list(wishes.values()))[0]
-        if what != "look":
-            getattr(self, f"_{what}")(server)
+            weights = BUSY_ACTIONS
+        action = self.rng.choices(list(weights), list(weights.values()))[0]
+        if action != "nothing":
+            getattr(self, f"_{action}")(server)
 
     def _create(self) -> None:
-        if self.chance.random() < 0.4:
+        if self.rng.random() < 0.4:
             return super()._create()
         device = {
             "boot_index": 0,
@@ -62,21 +62,21 @@ class VolumeUsers(Users):
             "uuid": self.image,
             "destination_type": "volume",
             "volume_size": 1,
-            "delete_on_termination": self.chance.random() < 0.7,
+            "delete_on_termination": self.rng.random() < 0.7,
         }
         server = {"name": "v", "flavorRef": "1", "networks": "auto", "block_device_mapping_v2": [device]}
         answer = self.client.post("compute", "/servers", {"server": server})
         self.answers["create from volume", answer.status] += 1
         assert answer.status < 500, answer.body
         if answer.status == 202:
-            identity = answer.json()["server"]["id"]
-            self.alive.add(identity)
-            self.from_volume.add(identity)
-            self.acknowledged.append((identity, "create", answer.headers["x-openstack-request-id"]))
+            server_id = answer.json()["server"]["id"]
+            self.alive.add(server_id)
+            self.from_volume.add(server_id)
+            self.acknowledged.append((server_id, "create", answer.headers["x-openstack-request-id"]))
         return None
 
     def _attach(self, server: dict[str, Any]) -> None:
-        attachment = {"volumeId": self.chance.choice(self.volumes), "delete_on_termination": False}
+        attachment = {"volumeId": self.rng.choice(self.volumes), "delete_on_termination": False}
         path = f"/servers/{server['id']}/os-volume_attachments"
         answer = self.client.post("compute", path, {"volumeAttachment": attachment})
         self._count("attach", answer.status, answer.body)
@@ -85,9 +85,9 @@ class VolumeUsers(Users):
         path = f"/servers/{server['id']}/os-volume_attachments"
         answer = self.client.get("compute", path)
         found = answer.json()["volumeAttachments"] if answer.status == 200 else []
-        mine = [one["volumeId"] for one in found if one["volumeId"] in self.volumes]
-        if mine:
-            answer = self.client.delete("compute", f"{path}/{self.chance.choice(mine)}")
+        attached = [attachment["volumeId"] for attachment in found if attachment["volumeId"] in self.volumes]
+        if attached:
+            answer = self.client.delete("compute", f"{path}/{self.rng.choice(attached)}")
             self._count("detach", answer.status, answer.body)
 
     def _count(self, name: str, status: int, body: bytes) -> None:

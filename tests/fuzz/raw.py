@@ -1,4 +1,4 @@
-"""HTTP by hand: bytes to a socket, and what comes back until the server hangs up or has nothing more to say."""
+"""Raw HTTP: sends bytes to a socket, and parses the responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
 
 class Reply(NamedTuple):
@@ -20,15 +20,15 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-class Raw:
-    """One connection. `with Raw(cloud) as wire: wire.send(b"…"); wire.reply()`"""
+class RawConnection:
+    """One connection. `with RawConnection(cloud) as connection: connection.send(b"…"); connection.reply()`"""
 
-    def __init__(self, cloud: Cloud, seconds: float = 60.0) -> None:
+    def __init__(self, cloud: CloudProcess, seconds: float = 60.0) -> None:
         address = cloud.endpoints["compute"].split("/")[2].rsplit(":", 1)
         self.socket = socket.create_connection((address[0], int(address[1])), timeout=seconds)
         self.file = self.socket.makefile("rb")
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,18 +36,18 @@ class Raw:
         self.socket.close()
 
     def send(self, *parts: bytes) -> None:
-        """The server may hang up meanwhile; what it said can still be read."""
+        """Send bytes. If the server closes the connection meanwhile, its response can still be read."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for part in parts:
                 self.socket.sendall(part)
 
     def end(self) -> None:
-        """Nothing more will be sent."""
+        """Close the sending side."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     def reply(self, method: str = "GET") -> Reply | None:
-        """The next answer; None if the server has hung up. No answer in time is a TimeoutError."""
+        """The next response; None if the server has closed the connection. Raises TimeoutError."""
         try:
             line = self.file.readline()
             if not line:
@@ -75,7 +75,7 @@ class Raw:
         return self.file.read(int(headers.get("content-length", "0")))
 
     def is_closed(self) -> bool:
-        """Whether the server hangs up, and says nothing before."""
+        """Whether the server closes the connection without sending anything more."""
         try:
             return self.file.read(1) == b""
         except ConnectionResetError:
@@ -94,22 +94,22 @@ def chunked(parts: Iterable[bytes]) -> bytes:
 
 
 def assert_fault(path: str, reply: Reply) -> None:
-    """An error in the format of the API that the path belongs to."""
+    """Check that an error has the format of the path's API."""
     assert 400 <= reply.status < 500, reply
     assert reply.headers["content-type"] == "application/json", reply
     fault = reply.json()
     service = path.split("/")[1]
     if service == "compute":
-        ((_, told),) = fault.items()
-        assert told["code"] == reply.status, reply
+        ((_, error),) = fault.items()
+        assert error["code"] == reply.status, reply
     elif service == "network":
-        told = fault["NeutronError"]
-        assert set(told) == {"type", "message", "detail"}, reply
+        error = fault["NeutronError"]
+        assert set(error) == {"type", "message", "detail"}, reply
     elif service == "image":
-        told = fault
-        assert told["code"].startswith(f"{reply.status} "), reply
+        error = fault
+        assert error["code"].startswith(f"{reply.status} "), reply
     else:
-        told = fault["error"]
-        assert told["code"] == reply.status, reply
-    assert told["message"], reply
-    assert len(told["message"]) < 1500, reply
+        error = fault["error"]
+        assert error["code"] == reply.status, reply
+    assert error["message"], reply
+    assert len(error["message"]) < 1500, reply

@@ -1,4 +1,4 @@
-"""A walk over every route of an API inside the process: calls each once, as validly as its schema and names tell."""
+"""Calls every route of an API in this process once, with a body generated from its schema and known names."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kilonova.http import Api
-from kilonova.http.api import Form, Route
-from kilonova.http.client import Response
+from kilonova.http.api import Route, RouteVersion
+from kilonova.http.client import ClientResponse
 from kilonova.http.errors import BadRequest
 from kilonova.http.schema import Validator
 
-# Who calls: method, path below the API's prefix, version, and the body.
-Call = Callable[[str, str, str | None, Any], Awaitable[Response]]
+# Arguments: method, path below the API's prefix, version, and body.
+Call = Callable[[str, str, str | None, Any], Awaitable[ClientResponse]]
 SORT_KEYS = ("created_at", "updated_at", "id", "uuid", "name", "status")
-# The answers of routes that no longer do anything, or that hosts and services do not support.
+# Statuses of removed routes, and of routes that hosts and services do not support.
 REMOVED = (410, 501)
-# The first that fits the schema of a key without a name of its own.
+# For keys without a known name: the first value that matches the schema is used.
 TEXTS = (
     *("something", "1", "true", "1.5", "2020-01-01T00:00:00Z", "2020-01-01T00:00:00.000000"),
     *("33333333-3333-4333-8333-333333333333", "10.99.0.7", "10.99.0.0/24", "CUSTOM_A", "VCPU:1", "asc", "name:asc"),
     *("=something", "in:something", "c29tZXRoaW5n", "VCPU", "/dev/vdb", "application/octet-stream"),
 )
-# Resources stay until the routes that change them have been called, and what is below them is deleted first.
+# Resources are deleted last, subresources before their parents.
 ORDER = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE")
 
 
-class Walk:
-    """`names` gives the value of a path's parameter, a body's key or a query's key; `bodies` what no schema tells."""
+class RouteWalker:
+    """`names` has values of path parameters, body keys and query keys; `bodies` has explicit bodies by route."""
 
     def __init__(self, api: Api, call: Call, names: Mapping[str, Any], bodies: Mapping[str, Any]) -> None:
         self.api = api
@@ -44,28 +44,28 @@ class Walk:
         def place(route: Route) -> tuple[int, int]:
             return ORDER.index(route.method), -route.path.count("/") if route.method == "DELETE" else 0
 
-        return sorted((*self.api.pages.values(), *self.api.routes.values()), key=place)
+        return sorted((*self.api.document_routes.values(), *self.api.routes.values()), key=place)
 
-    async def go(self, route: Route) -> Response:
-        """One call, in the newest version that has the route. A list is asked for by each of its filters, too."""
-        minor, form = self._newest(route)
+    async def call_route(self, route: Route) -> ClientResponse:
+        """Call the route at the newest version that has it. Lists are also called with each of their filters."""
+        minor, route_version = self._newest_version(route)
         version = f"{self.api.major}.{minor}" if self.api.major else None
         path = self.path(route)
-        body = self._body(route, form)
+        body = self._body(route, route_version)
         if route.method == "GET" and body is not None:
             answer = await self.call("GET", f"{path}?{urlencode(body)}", version, None)
         else:
             answer = await self.call(route.method, path, version, body)
-        self._keep(route.key, answer)
+        self._record(route.key, answer)
         if route.method == "GET" and answer.status == 200:
-            for query in self._queries(form):
+            for query in self._queries(route_version):
                 filtered = await self.call("GET", f"{path}?{urlencode(query)}", version, None)
                 assert filtered.status < 500 or filtered.status == 501, (route.key, query, filtered.body)
                 self.filters[filtered.status] += 1
         return answer
 
     def path(self, route: Route) -> str:
-        root = "" if route.key in self.api.pages or not self.api.roots else f"/{self.api.roots[0]}"
+        root = "" if route.key in self.api.document_routes or not self.api.roots else f"/{self.api.roots[0]}"
 
         def named(found: re.Match[str]) -> str:
             noun, name = found.groups()
@@ -74,37 +74,39 @@ class Walk:
         return root + re.sub(r"([^/]*)/\{(\w+)\}", named, route.path)
 
     def refused(self, *methods: str) -> dict[str, int]:
-        """Which routes that there are did not answer with success."""
+        """The routes that were refused, except for removed ones."""
         return {
             key: status
             for key, status in self.statuses.items()
             if status >= 400 and status not in REMOVED and key.split(" ")[0] in methods
         }
 
-    def _newest(self, route: Route) -> tuple[int, Form]:
-        found = [(place, form) for place, form in enumerate(route.table) if form is not None]
-        place, form = found[-1]
-        return self.api.low + place, form
+    def _newest_version(self, route: Route) -> tuple[int, RouteVersion]:
+        found = [
+            (place, route_version) for place, route_version in enumerate(route.versions) if route_version is not None
+        ]
+        place, route_version = found[-1]
+        return self.api.low + place, route_version
 
-    def _keep(self, key: str, answer: Response) -> None:
+    def _record(self, key: str, answer: ClientResponse) -> None:
         assert answer.status < 500 or answer.status == 501, (key, answer.body)
         self.statuses[key] = answer.status
 
-    def _body(self, route: Route, form: Form) -> Any:
+    def _body(self, route: Route, route_version: RouteVersion) -> Any:
         if route.key in self.bodies:
             return self.bodies[route.key]
-        return self.sample(form.body.schema, "") if form.body is not None else None
+        return self.sample(route_version.body.schema, "") if route_version.body is not None else None
 
-    def _queries(self, form: Form) -> Iterator[dict[str, str]]:
-        for key in form.query_keys:
+    def _queries(self, route_version: RouteVersion) -> Iterator[dict[str, str]]:
+        for key in route_version.query_keys:
             if key == "sort_key":
                 for name in SORT_KEYS:
-                    yield {key: name, **({"sort_dir": "desc"} if "sort_dir" in form.query_keys else {})}
+                    yield {key: name, **({"sort_dir": "desc"} if "sort_dir" in route_version.query_keys else {})}
             else:
-                yield {key: str(self._text(key, {"type": "string", **form.query_keys[key]}))}
+                yield {key: str(self._text(key, {"type": "string", **route_version.query_keys[key]}))}
 
     def sample(self, schema: Mapping[str, Any], key: str) -> Any:
-        """A value that the schema allows, small but with whatever has a name."""
+        """A small value that matches the schema, with values of `names` where possible."""
         if key in self.names and _allows(schema, self.names[key]):
             return self.names[key]
         if "enum" in schema:
@@ -112,24 +114,24 @@ class Walk:
         for choice in ("anyOf", "oneOf"):
             if choice in schema and "properties" not in schema:
                 return self.sample({**schema[choice][0]}, key)
-        kinds = schema.get("type", "object" if "properties" in schema else "string")
-        kind = kinds if isinstance(kinds, str) else kinds[0]
-        if kind == "object":
+        types = schema.get("type", "object" if "properties" in schema else "string")
+        type_ = types if isinstance(types, str) else types[0]
+        if type_ == "object":
             return self._object(schema)
-        if kind == "array":
+        if type_ == "array":
             return [self.sample(schema.get("items", {}), key)] * schema.get("minItems", 1)
-        if kind in ("integer", "number"):
+        if type_ in ("integer", "number"):
             return max(schema.get("minimum", 1), 1)
-        return {"boolean": True, "null": None}[kind] if kind != "string" else self._text(key, schema)
+        return {"boolean": True, "null": None}[type_] if type_ != "string" else self._text(key, schema)
 
     def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         known = schema.get("properties", {})
-        wanted = {*schema.get("required", ()), *(self.names.keys() & known.keys())}
+        keys = {*schema.get("required", ()), *(self.names.keys() & known.keys())}
         for choice in ("anyOf", "oneOf"):
-            wanted.update(*(each.get("required", ()) for each in schema.get(choice, ())[:1]))
-        if not wanted and known:
-            wanted = {next(iter(known))}
-        return {key: self.sample(each, key) for key, each in known.items() if key in wanted}
+            keys.update(*(each.get("required", ()) for each in schema.get(choice, ())[:1]))
+        if not keys and known:
+            keys = {next(iter(known))}
+        return {key: self.sample(each, key) for key, each in known.items() if key in keys}
 
     def _text(self, key: str, schema: Mapping[str, Any]) -> Any:
         values = (*([self.names[key]] if key in self.names else ()), *schema.get("enum", TEXTS))

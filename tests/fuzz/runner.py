@@ -1,4 +1,4 @@
-"""Running schemathesis against a real process, with the names of things that are there among the values it tries."""
+"""Runs schemathesis against a cloud process, with names of existing resources among its values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.support import MORE, SEED
-from tests.support.process import Client
+from tests.fuzz.support import EXAMPLES_FACTOR, SEED
+from tests.support.cloud_process import Client
 
 SCHEMATHESIS = str(Path(sys.executable).with_name("schemathesis"))
-# A body may be too large before it is looked at, and what hosts do not report is 501.
+# The size of a body is checked before its content, and unsupported features are 501.
 SETTINGS = """
 [checks]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501]
@@ -22,9 +22,9 @@ negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 
 unexpected-methods = ["patch", "put"]
 """
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
-# Hypothesis keeps its tables of characters there. To make them takes a second.
-TABLES = Path(__file__).parents[2] / ".hypothesis"
-SECONDS_A_REQUEST = 60
+# Cache of Hypothesis's character tables, which take a second to create.
+HYPOTHESIS_DIRECTORY = Path(__file__).parents[2] / ".hypothesis"
+REQUEST_TIMEOUT_SECONDS = 60
 
 
 def fuzz(
@@ -38,18 +38,18 @@ def fuzz(
     examples: int,
     checks: str,
 ) -> None:
-    """Fails with what schemathesis has to say."""
+    """Run schemathesis; fails with its report."""
     (directory / "settings.toml").write_text(SETTINGS)
     (directory / "openapi.json").write_text(json.dumps(document))
     options = {
         "--url": url,
         "--phases": phases,
         "--checks": checks,
-        # Random names are seldom those of something that is there, so valid requests may well be refused.
+        # Random names rarely exist, so valid requests may be refused.
         "--exclude-checks": "positive_data_acceptance",
-        "--max-examples": str(examples * MORE),
+        "--max-examples": str(examples * EXAMPLES_FACTOR),
         "--seed": str(SEED),
-        "--request-timeout": str(SECONDS_A_REQUEST),
+        "--request-timeout": str(REQUEST_TIMEOUT_SECONDS),
         "--generation-database": "none",
         "--suppress-health-check": "all",
         "--warnings": "off",
@@ -64,16 +64,16 @@ def fuzz(
             *(f"{name}={value}" for name, value in options.items()),
         ],
         cwd=directory,
-        # No more than that: the HTTP client looks through all of it for proxies, at each request.
+        # A small environment: the HTTP client searches it for proxies at each request.
         env={
             "PATH": os.defpath,
-            "FUZZ": str(MORE),
+            "FUZZ": str(EXAMPLES_FACTOR),
             "SCHEMATHESIS_HOOKS": str(HOOKS),
-            "HYPOTHESIS_STORAGE_DIRECTORY": str(TABLES),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(HYPOTHESIS_DIRECTORY),
         },
         capture_output=True,
         text=True,
-        timeout=1800 * MORE,  # a hang, not a busy machine
+        timeout=1800 * EXAMPLES_FACTOR,  # only exceeded by a hang
         check=False,
     )
     assert run.returncode == 0, _readable(run.stdout + run.stderr)
@@ -85,24 +85,24 @@ def _readable(output: str) -> str:
     return "\n".join(line[:300] for line in failures.splitlines())[:20000]
 
 
-def prime(document: Any, names: dict[str, list[str]]) -> None:
-    """Let path parameters and keys of bodies take these values as well as any other."""
+def add_known_values(document: Any, names: dict[str, list[str]]) -> None:
+    """Add these values to the schemas of path parameters and of body keys."""
     for methods in document["paths"].values():
         for parameter in methods.get("parameters", ()):
             if parameter["name"] in names:
                 parameter["schema"] = {"anyOf": [{"enum": names[parameter["name"]]}, parameter["schema"]]}
                 parameter["examples"] = {name: {"value": name} for name in names[parameter["name"]]}
-    _prime(document["paths"], names)
+    _add_known_values(document["paths"], names)
 
 
-def _prime(schema: Any, names: dict[str, list[str]]) -> None:
+def _add_known_values(schema: Any, names: dict[str, list[str]]) -> None:
     if isinstance(schema, list):
         for each in schema:
-            _prime(each, names)
+            _add_known_values(each, names)
     if not isinstance(schema, dict):
         return
     for each in list(schema.values()):
-        _prime(each, names)
+        _add_known_values(each, names)
     properties = schema.get("properties", {})
     for key in names.keys() & properties.keys():
         properties[key] = {"anyOf": [{"enum": names[key]}, properties[key]]}

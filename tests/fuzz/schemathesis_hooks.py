@@ -1,4 +1,4 @@
-"""What schemathesis loads in its own process: see `runner.fuzz`."""
+"""Hooks that schemathesis loads in its own process: see `runner.fuzz`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import schemathesis
 
-MORE = int(os.environ["FUZZ"])
+EXAMPLES_FACTOR = int(os.environ["FUZZ"])
 _sent: Counter[Any] = Counter()
 
 
@@ -21,10 +21,10 @@ def json_patch(ctx: Any, value: Any) -> bytes:
 
 @schemathesis.hook
 def filter_case(ctx: Any, case: Any) -> bool:
-    """Sends one case of each kind in the coverage phase, which would else try all 29 spellings of a boolean.
+    """Send one case of each kind in the coverage phase, which otherwise tries all 29 spellings of a boolean.
 
-    A kind is what the phase does, to which operation or action. Of valid requests it is also the parameter, or the key
-    of the body, with the unusual value: handlers see them. Invalid ones end at the schema that the document is made of.
+    A kind consists of the scenario and the operation or action. For valid requests, which reach handlers, it includes
+    the parameter, or the key of the body, with the unusual value. Invalid ones are refused by the schema.
     """
     if case.meta.phase.name != "coverage":
         return True
@@ -33,8 +33,8 @@ def filter_case(ctx: Any, case: Any) -> bool:
     if isinstance(case.body, dict):
         kind += tuple(case.body)
     if case.meta.generation.mode == "positive":
-        # As "Object with valid 'port' value: Object with valid 'name' value: Maximum length string".
+        # For example "Object with valid 'port' value: Object with valid 'name' value: Maximum length string".
         steps = re.sub(r"\b\d+\b", "", data.description).split(": ")
         kind += (data.parameter, *steps[-2 if data.parameter_location == "body" else -1 :])
     _sent[kind] += 1
-    return _sent[kind] <= MORE
+    return _sent[kind] <= EXAMPLES_FACTOR

@@ -1,4 +1,4 @@
-"""A real process to be treated badly, and the question whether it has taken harm."""
+"""A cloud process for fuzz tests, and the check that it is intact afterwards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.cloud_process import Client, CloudProcess, kilonova
 from tests.support.databases import PostgresServer
-from tests.support.process import Client, Cloud, kilonova
 
-# How many times as many examples as usual: `FUZZ=20 make test TESTS=tests/fuzz`.
-MORE = int(os.environ.get("FUZZ", "1"))
+# Multiplies the number of examples: `FUZZ=20 make test TESTS=tests/fuzz`.
+EXAMPLES_FACTOR = int(os.environ.get("FUZZ", "1"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 UNLIMITED = {
     "KILONOVA_QUOTA__INSTANCES": "-1",
@@ -23,58 +23,58 @@ UNLIMITED = {
     "KILONOVA_QUOTA__RAM": "-1",
     "KILONOVA_QUOTA__KEY_PAIRS": "-1",
 }
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @contextmanager
-def victim(data: Path, database_url: str = "", hosts: int = 10) -> Iterator[Cloud]:
-    """A cloud without limits. It must be sound when the block ends."""
+def fuzzed_cloud(data: Path, database_url: str = "", hosts: int = 10) -> Iterator[CloudProcess]:
+    """A cloud without quotas, which is checked at the end."""
     database = ["--database", database_url] if database_url else []
-    with Cloud(data, "--hosts", str(hosts), *database, environ=UNLIMITED) as cloud:
+    with CloudProcess(data, "--hosts", str(hosts), *database, environ=UNLIMITED) as cloud:
         yield cloud
-        assert_sound(cloud, database)
+        assert_intact(cloud, database)
 
 
-def assert_sound(cloud: Cloud, database: list[str]) -> None:
-    """It answers, finishes what it has begun, has met nothing unexpected, and everything agrees."""
+def assert_intact(cloud: CloudProcess, database: list[str]) -> None:
+    """Check that the process responds and becomes idle, without errors in the log or findings of the doctor."""
     assert cloud.running, cloud.output
     client = cloud.client("kilonova")
     base = client.endpoints["compute"].removesuffix("/compute/v2.1")
-    assert client.plain("GET", f"{base}/healthz").body == b"ok\n"
-    assert client.plain("GET", f"{base}/readyz").body == b"ok\n"
+    assert client.request_url("GET", f"{base}/healthz").body == b"ok\n"
+    assert client.request_url("GET", f"{base}/readyz").body == b"ok\n"
     _wait_until_idle(client)
-    assert troubles(cloud) == []
-    time.sleep(1.1)  # what has just ended is left out
+    assert find_errors(cloud) == []
+    time.sleep(1.1)  # the doctor skips servers whose operations have just ended
     found = kilonova("doctor", "--data", str(cloud.data), *database)
     assert (found.returncode, found.stdout.strip()) == (0, "Everything agrees."), found.stdout
 
 
-def log_lines(cloud: Cloud) -> list[dict[str, Any]]:
+def log_lines(cloud: CloudProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in cloud.log.split("\n") if line]
 
 
-def answers(cloud: Cloud) -> Counter[int]:
-    """How many requests got which status."""
+def count_statuses(cloud: CloudProcess) -> Counter[int]:
+    """The number of requests by status."""
     return Counter(line["status"] for line in log_lines(cloud) if line["message"] == "request")
 
 
-def troubles(cloud: Cloud) -> list[dict[str, Any]]:
-    """What the log says at the level of errors, and what came to the terminal beside the endpoints."""
+def find_errors(cloud: CloudProcess) -> list[dict[str, Any]]:
+    """Errors in the log, and tracebacks in the output."""
     wrong = [line for line in log_lines(cloud) if line["level"] in ("error", "critical") or line.get("status") == 500]
     return wrong + ([{"output": cloud.output}] if "Traceback" in cloud.output else [])
 
 
 def _wait_until_idle(client: Client) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
         servers = client.get("compute", "/servers/detail?all_tenants=1&limit=1000").json()["servers"]
         busy = [server for server in servers if server["OS-EXT-STS:task_state"] or server["status"] == "BUILD"]
         if not busy:
             return
         time.sleep(0.1)
-    raise AssertionError(f"still busy after {PATIENCE} seconds: {busy[0]}")
+    raise AssertionError(f"still busy after {TIMEOUT_SECONDS} seconds: {busy[0]}")
 
 
 def new_database(server: PostgresServer) -> str:
-    """The URL of an empty database of its own: the process makes the schema."""
+    """The URL of a new empty database."""
     return server.url(server.create())

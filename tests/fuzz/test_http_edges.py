@@ -1,4 +1,4 @@
-"""The edges of the HTTP core: clients that leave, answers that break off, headers that cannot be said."""
+"""Edge cases of the HTTP framework: disconnecting clients, incomplete responses, invalid headers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from kilonova.http import Answer, Api, Context, context, protocol
-from kilonova.http.client import InProcess, Remote, Response, Unreachable
+from kilonova.http import Api, Context, Response, context, protocol
+from kilonova.http.client import ClientResponse, InProcess, Remote, Unreachable
 from kilonova.http.schema import Validator
-from kilonova.http.server import Server, bind
+from kilonova.http.server import Server, listen
 from kilonova.network.client import NetworkError
 from kilonova.telemetry.logs import JsonFormatter
 from tests.http.toy import Toy, toy_fault
 from tests.support import run
 
-Handler = Callable[[Context], Awaitable[Answer | None]]
+Handler = Callable[[Context], Awaitable[Response | None]]
 
 
 def app(handler: Handler, method: str = "GET", **options: Any) -> Toy:
@@ -33,8 +33,8 @@ def app(handler: Handler, method: str = "GET", **options: Any) -> Toy:
 
 
 @asynccontextmanager
-async def served(toy: Toy) -> AsyncIterator[int]:
-    bound = bind("127.0.0.1", 0)
+async def serve(toy: Toy) -> AsyncIterator[int]:
+    bound = listen("127.0.0.1", 0)
     server = Server(toy.app, bound)
     await server.start()
     try:
@@ -43,8 +43,8 @@ async def served(toy: Toy) -> AsyncIterator[int]:
         await server.stop()
 
 
-async def talk(port: int, data: bytes) -> bytes:
-    """Everything the server says until it hangs up."""
+async def exchange(port: int, data: bytes) -> bytes:
+    """Everything that the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     try:
@@ -58,46 +58,46 @@ def get(path: str = "/edge/x", method: str = "GET") -> bytes:
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
-# Answers that cannot be given
+# Invalid responses
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer({"name": "\ud800"}),
-        Answer({"number": 2**70}),
-        Answer({"thing": object()}),
-        Answer({}, headers={"Location": "http://x/\U0001f600"}),
-        Answer({}, headers={"Location": "http://x/\r\nX-Evil: 1"}),
-        Answer({}, headers={"Location": "http://x/\nX-Evil: 1"}),
-        Answer({}, headers={"Location": "http://x/\x00"}),
+        Response({"name": "\ud800"}),
+        Response({"number": 2**70}),
+        Response({"thing": object()}),
+        Response({}, headers={"Location": "http://x/\U0001f600"}),
+        Response({}, headers={"Location": "http://x/\r\nX-Evil: 1"}),
+        Response({}, headers={"Location": "http://x/\nX-Evil: 1"}),
+        Response({}, headers={"Location": "http://x/\x00"}),
     ],
 )
-def test_what_cannot_be_said_is_an_error_in_the_apis_format(answer: Answer) -> None:
-    async def handler(ctx: Context) -> Answer:
+def test_unencodable_response_is_500_in_the_apis_format(answer: Response) -> None:
+    async def handler(ctx: Context) -> Response:
         return answer
 
     async def scenario() -> bytes:
-        async with served(app(handler)) as port:
-            return await talk(port, get())
+        async with serve(app(handler)) as port:
+            return await exchange(port, get())
 
-    said = run(scenario())
-    assert said.startswith(b"HTTP/1.1 500 ")
-    assert b"X-Evil" not in said
-    assert json.loads(said.partition(b"\r\n\r\n")[2])["fault"]["code"] == 500
+    received = run(scenario())
+    assert received.startswith(b"HTTP/1.1 500 ")
+    assert b"X-Evil" not in received
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["fault"]["code"] == 500
 
 
-def test_a_name_for_a_header_may_be_encoded(caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(ctx: Context) -> Answer:
-        return Answer({}, headers={"Location": ctx.links("/\U0001f600 \r\n")[0]["href"]})
+def test_links_in_headers_are_percent_encoded(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(ctx: Context) -> Response:
+        return Response({}, headers={"Location": ctx.links("/\U0001f600 \r\n")[0]["href"]})
 
     answer = app(handler).get("/edge/x")
     assert answer.status == 200
     assert answer.headers["location"].endswith("/%F0%9F%98%80%20%0D%0A")
 
 
-def test_another_service_out_of_reach_is_503(caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(ctx: Context) -> Answer:
+def test_unreachable_service_is_503(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(ctx: Context) -> Response:
         raise Unreachable("10.0.0.7 cannot be reached")
 
     answer = app(handler).get("/edge/x")
@@ -106,8 +106,8 @@ def test_another_service_out_of_reach_is_503(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409])
-def test_a_refusal_by_another_service_is_passed_on(status: int) -> None:
-    async def handler(ctx: Context) -> Answer:
+def test_refusal_of_another_service_is_forwarded(status: int) -> None:
+    async def handler(ctx: Context) -> Response:
         raise NetworkError(status, "Why", "because")
 
     answer = app(handler).get("/edge/x")
@@ -115,53 +115,53 @@ def test_a_refusal_by_another_service_is_passed_on(status: int) -> None:
 
 
 @pytest.mark.parametrize("odd", ["\ud800", 2**70, {1: 2}, b"\xff", float("inf")])
-def test_a_log_line_is_written_whatever_is_in_it(odd: Any) -> None:
+def test_log_line_with_unusual_values(odd: Any) -> None:
     record = logging.makeLogRecord({"msg": "%s", "args": (odd,), "name": "x", "levelname": "INFO", "extra": odd})
     line = JsonFormatter().format(record)
     assert "\n" not in line
     assert json.loads(line.encode())["level"] == "info"
 
 
-# Clients that leave
+# Disconnecting clients
 
 
-def test_a_client_that_leaves_does_not_stop_what_it_asked_for() -> None:
+def test_disconnect_does_not_stop_the_handler() -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         begun.set()
         await asyncio.sleep(0.1)
         done.set()
-        return Answer({"big": "x" * 1_000_000})
+        return Response({"big": "x" * 1_000_000})
 
     async def scenario() -> None:
-        async with served(app(handler)) as port:
+        async with serve(app(handler)) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(get())
             await begun.wait()
             writer.transport.abort()
             async with asyncio.timeout(60):
                 await done.wait()
-            assert await talk(port, get("/edge/none"))
+            assert await exchange(port, get("/edge/none"))
 
     run(scenario())
 
 
-def test_a_handler_that_waits_for_a_body_hears_that_the_client_has_left() -> None:
+def test_disconnect_fails_a_handler_that_reads_the_body() -> None:
     errors: list[str] = []
     begun = asyncio.Event()
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         begun.set()
         try:
             _ = [chunk async for chunk in ctx.stream()]
         except Exception as error:
             errors.append(str(error))
             raise
-        return Answer()
+        return Response()
 
     async def scenario() -> None:
-        async with served(app(handler, "PUT", stream=True)) as port:
+        async with serve(app(handler, "PUT", stream=True)) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"PUT /edge/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
             await writer.drain()
@@ -175,14 +175,14 @@ def test_a_handler_that_waits_for_a_body_hears_that_the_client_has_left() -> Non
     assert "closed the connection" in errors[0]
 
 
-def test_a_client_that_stops_sending_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "CHUNK_SECONDS", 0.1)
+def test_stalled_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "CHUNK_TIMEOUT_SECONDS", 0.1)
 
-    async def handler(ctx: Context) -> Answer:
-        return Answer({"size": sum([len(chunk) async for chunk in ctx.stream()])})
+    async def handler(ctx: Context) -> Response:
+        return Response({"size": sum([len(chunk) async for chunk in ctx.stream()])})
 
     async def scenario() -> None:
-        async with served(app(handler, "PUT", stream=True)) as port:
+        async with serve(app(handler, "PUT", stream=True)) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"PUT /edge/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
             async with asyncio.timeout(60):
@@ -192,31 +192,31 @@ def test_a_client_that_stops_sending_is_let_go(monkeypatch: pytest.MonkeyPatch) 
     run(scenario())
 
 
-def test_a_client_that_never_says_what_it_wants_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+def test_stalled_head_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_SECONDS", 0.1)
 
-    async def handler(ctx: Context) -> Answer:
-        return Answer({"ok": True})
+    async def handler(ctx: Context) -> Response:
+        return Response({"ok": True})
 
     async def scenario() -> None:
-        async with served(app(handler)) as port:
-            said = await talk(port, b"GET /edge/x HTTP/1.1\r\nHost: x\r\nX-Slow")
-            assert said.startswith(b"HTTP/1.1 408 ")
-            # Also as the second request of a connection; and a whole one has all the time it needs.
+        async with serve(app(handler)) as port:
+            received = await exchange(port, b"GET /edge/x HTTP/1.1\r\nHost: x\r\nX-Slow")
+            assert received.startswith(b"HTTP/1.1 408 ")
+            # Also for the second request of a connection. A complete request has no time limit.
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(get().replace(b"Connection: close\r\n", b""))
             await asyncio.sleep(0.3)
             writer.write(b"GET ")
             async with asyncio.timeout(60):
-                said = await reader.read()
-            assert said.startswith(b"HTTP/1.1 200 ")
-            assert b"HTTP/1.1 408 " in said
+                received = await reader.read()
+            assert received.startswith(b"HTTP/1.1 200 ")
+            assert b"HTTP/1.1 408 " in received
             writer.close()
 
     run(scenario())
 
 
-# Answers that break off
+# Incomplete responses
 
 
 async def three_chunks() -> AsyncIterator[bytes]:
@@ -225,39 +225,39 @@ async def three_chunks() -> AsyncIterator[bytes]:
     raise OSError("the disk is gone")
 
 
-def breaks_off(headers: dict[str, str] | None = None) -> Toy:
-    async def handler(ctx: Context) -> Answer:
-        return Answer(stream=three_chunks(), headers=headers)
+def incomplete_response(headers: dict[str, str] | None = None) -> Toy:
+    async def handler(ctx: Context) -> Response:
+        return Response(stream=three_chunks(), headers=headers)
 
     return app(handler)
 
 
 @pytest.mark.parametrize("headers", [None, {"Content-Length": "9"}])
-def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_one(
+def test_incomplete_stream_is_detected_by_clients(
     headers: dict[str, str] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> bytes:
-        async with served(breaks_off(headers)) as port:
+        async with serve(incomplete_response(headers)) as port:
             with pytest.raises(Unreachable):
                 caller = Remote(f"http://127.0.0.1:{port}")
                 try:
                     await caller.request("GET", "/edge/x")
                 finally:
                     await caller.close()
-            return await talk(port, get())
+            return await exchange(port, get())
 
     with caplog.at_level(logging.ERROR):
-        said = run(scenario())
-    assert said.startswith(b"HTTP/1.1 200 ")
-    assert b"two" in said
-    assert not said.endswith(b"0\r\n\r\n")
-    assert b"disk" not in said
+        received = run(scenario())
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"two" in received
+    assert not received.endswith(b"0\r\n\r\n")
+    assert b"disk" not in received
     assert "the disk is gone" in caplog.text
 
 
-def test_also_for_callers_in_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_incomplete_stream_is_detected_in_process(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> list[bytes]:
-        caller = InProcess(breaks_off().app)
+        caller = InProcess(incomplete_response().app)
         with pytest.raises(Unreachable):
             await caller.request("GET", "/edge/x")
         got = []
@@ -270,7 +270,7 @@ def test_also_for_callers_in_the_process(caplog: pytest.LogCaptureFixture) -> No
     assert run(scenario()) == [b"one", b"two"]
 
 
-def test_a_reader_in_the_process_that_leaves_ends_the_stream() -> None:
+def test_leaving_a_stream_in_process_closes_it() -> None:
     closed = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -280,8 +280,8 @@ def test_a_reader_in_the_process_that_leaves_ends_the_stream() -> None:
         finally:
             closed.set()
 
-    async def handler(ctx: Context) -> Answer:
-        return Answer(stream=endless())
+    async def handler(ctx: Context) -> Response:
+        return Response(stream=endless())
 
     async def scenario() -> None:
         async with InProcess(app(handler).app).stream("GET", "/edge/x") as answer:
@@ -292,16 +292,16 @@ def test_a_reader_in_the_process_that_leaves_ends_the_stream() -> None:
     run(scenario())
 
 
-def test_a_caller_in_the_process_that_is_cancelled_stops_the_call() -> None:
+def test_cancelling_a_call_in_process_stops_the_handler() -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         begun.set()
         try:
             await asyncio.sleep(60)
         finally:
             stopped.set()
-        return Answer()
+        return Response()
 
     async def scenario() -> None:
         call = asyncio.create_task(InProcess(app(handler).app).request("GET", "/edge/x"))
@@ -314,72 +314,72 @@ def test_a_caller_in_the_process_that_is_cancelled_stops_the_call() -> None:
     run(scenario())
 
 
-def test_a_body_comes_once() -> None:
-    """Who asks again after the end waits for the caller to leave, which one in the process never does."""
+def test_body_is_received_once() -> None:
+    """`receive` after the end waits for a disconnect, which never comes from a caller in this process."""
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         seen = [chunk async for chunk in ctx.stream()]
         more = asyncio.create_task(ctx.receive())
         await asyncio.sleep(0.01)
         is_waiting = not more.done()
         more.cancel()
-        return Answer({"seen": len(seen), "waits": is_waiting})
+        return Response({"seen": len(seen), "waits": is_waiting})
 
     toy = app(handler, "PUT", stream=True)
     assert toy.request("PUT", "/edge/x", content=b"once").json() == {"seen": 1, "waits": True}
     assert toy.request("PUT", "/edge/x").json() == {"seen": 0, "waits": True}
 
 
-# HEAD, and nothing to say
+# HEAD, and invalid requests
 
 
-def test_head_has_the_headers_and_no_body() -> None:
-    async def handler(ctx: Context) -> Answer:
-        return Answer({"a": 1})
+def test_head_has_headers_and_no_body() -> None:
+    async def handler(ctx: Context) -> Response:
+        return Response({"a": 1})
 
     async def scenario() -> bytes:
-        async with served(app(handler, "HEAD")) as port:
-            return await talk(port, get(method="HEAD").replace(b"Connection: close\r\n", b"") + get(method="HEAD"))
+        async with serve(app(handler, "HEAD")) as port:
+            return await exchange(port, get(method="HEAD").replace(b"Connection: close\r\n", b"") + get(method="HEAD"))
 
-    said = run(scenario())
-    assert said.count(b"HTTP/1.1 200 ") == 2
-    assert said.count(b"content-length: 7") == 2
-    assert b'{"a"' not in said
+    received = run(scenario())
+    assert received.count(b"HTTP/1.1 200 ") == 2
+    assert received.count(b"content-length: 7") == 2
+    assert b'{"a"' not in received
 
 
-def test_a_broken_chunk_ends_the_request() -> None:
+def test_malformed_chunk_is_400() -> None:
     seen: list[str] = []
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         try:
             _ = [chunk async for chunk in ctx.stream()]
         except Exception as error:
             seen.append(type(error).__name__)
             raise
-        return Answer()
+        return Response()
 
     async def scenario() -> bytes:
-        async with served(app(handler, "PUT", stream=True)) as port:
+        async with serve(app(handler, "PUT", stream=True)) as port:
             head = b"PUT /edge/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-            return await talk(port, head + b"nonsense\r\n")
+            return await exchange(port, head + b"nonsense\r\n")
 
     assert run(scenario()).startswith(b"HTTP/1.1 400 ")
     assert seen == ["BadRequest"]
 
 
-def test_garbage_behind_a_request_does_not_cost_its_answer() -> None:
-    async def handler(ctx: Context) -> Answer:
+def test_garbage_after_requests_does_not_lose_their_responses() -> None:
+    async def handler(ctx: Context) -> Response:
         await asyncio.sleep(0.1)
-        return Answer({"ok": True})
+        return Response({"ok": True})
 
     async def scenario() -> bytes:
-        async with served(app(handler)) as port:
-            return await talk(port, get().replace(b"Connection: close\r\n", b"") * 2 + b"\x00\x01\x02")
+        async with serve(app(handler)) as port:
+            return await exchange(port, get().replace(b"Connection: close\r\n", b"") * 2 + b"\x00\x01\x02")
 
     assert run(scenario()).count(b'{"ok":true}') == 2
 
 
-def test_a_refusal_takes_no_time_however_long_the_list() -> None:
+def test_validation_errors_of_long_lists_are_fast() -> None:
     item = {"type": "object", "properties": {"a": {"type": "string", "format": "uuid"}}, "required": ["a"]}
     schema = {"type": "object", "properties": {"items": {"oneOf": [{"type": "array", "items": item}, {"const": "no"}]}}}
     began = time.process_time()
@@ -389,25 +389,25 @@ def test_a_refusal_takes_no_time_however_long_the_list() -> None:
     assert time.process_time() - began < 5
 
 
-def test_many_at_once() -> None:
-    """More connections than a listener's backlog of old, all answered."""
+def test_many_concurrent_connections() -> None:
+    """More connections than a small listen backlog, all answered."""
 
-    async def handler(ctx: Context) -> Answer:
+    async def handler(ctx: Context) -> Response:
         await asyncio.sleep(0.05)
-        return Answer({"ok": True})
+        return Response({"ok": True})
 
     async def scenario() -> list[bytes]:
-        async with served(app(handler)) as port:
-            return await asyncio.gather(*(talk(port, get()) for _ in range(300)))
+        async with serve(app(handler)) as port:
+            return await asyncio.gather(*(exchange(port, get()) for _ in range(300)))
 
-    assert all(said.startswith(b"HTTP/1.1 200 ") for said in run(scenario()))
+    assert all(received.startswith(b"HTTP/1.1 200 ") for received in run(scenario()))
 
 
-def test_a_remote_that_is_not_there() -> None:
-    async def scenario() -> Response:
-        with socket.socket() as mute:  # it does not listen, and nobody else can at its port
-            mute.bind(("127.0.0.1", 0))
-            caller = Remote(f"http://127.0.0.1:{mute.getsockname()[1]}")
+def test_unused_port_is_unreachable() -> None:
+    async def scenario() -> ClientResponse:
+        with socket.socket() as unused:  # bound but not listening, so that the port stays unused
+            unused.bind(("127.0.0.1", 0))
+            caller = Remote(f"http://127.0.0.1:{unused.getsockname()[1]}")
             try:
                 return await caller.request("GET", "/")
             finally:

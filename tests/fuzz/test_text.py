@@ -1,4 +1,4 @@
-"""Text of every kind is stored and comes back as it was, from both databases."""
+"""Unusual text is stored and returned unchanged, on both databases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.fuzz.support import new_database, victim
-from tests.support.process import Client, Cloud
+from tests.fuzz.support import fuzzed_cloud, new_database
+from tests.support.cloud_process import Client, CloudProcess
 
 TEXTS = {
     "plain": "server",
@@ -44,18 +44,18 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
     url = new_database(request.getfixturevalue("postgresql_server")) if request.param == "postgresql" else ""
-    with victim(tmp_path_factory.mktemp("text") / "data", url) as cloud:
+    with fuzzed_cloud(tmp_path_factory.mktemp("text") / "data", url) as cloud:
         yield cloud
 
 
 @pytest.fixture(scope="module")
-def client(cloud: Cloud) -> Client:
+def client(cloud: CloudProcess) -> Client:
     return cloud.client("kilonova")
 
 
-def made(client: Client, service: str, path: str, body: Any, *keys: str) -> Any:
+def create(client: Client, service: str, path: str, body: Any, *keys: str) -> Any:
     answer = client.post(service, path, body, version="2.96" if service == "compute" else None)
     assert answer.status in (200, 201, 202), answer.body
     shown = answer.json()
@@ -74,9 +74,9 @@ def shown(client: Client, service: str, path: str, *keys: str) -> Any:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_servers(client: Client, name: str) -> None:
+def test_text_in_servers(client: Client, name: str) -> None:
     text = TEXTS[name]
-    # By its name, since the other tests make images too, and the newest is the first of the list.
+    # By name, because other tests create images too.
     image = shown(client, "image", "/images?name=cirros-sim", "images")[0]["id"]
     server = {
         "name": text,
@@ -86,7 +86,7 @@ def test_servers(client: Client, name: str) -> None:
         "imageRef": image,
         "networks": "none",
     }
-    server_id = made(client, "compute", "/servers", {"server": server}, "server", "id")
+    server_id = create(client, "compute", "/servers", {"server": server}, "server", "id")
     found = shown(client, "compute", f"/servers/{server_id}", "server")
     assert (found["name"], found["description"], found["metadata"]) == (text, text, {"key": text})
     assert found["OS-EXT-SRV-ATTR:hostname"].isascii()
@@ -95,10 +95,10 @@ def test_servers(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_flavors(client: Client, name: str) -> None:
+def test_text_in_flavors(client: Client, name: str) -> None:
     text = TEXTS[name]
     flavor = {"name": text, "description": text, "ram": 1, "vcpus": 1, "disk": 1}
-    flavor_id = made(client, "compute", "/flavors", {"flavor": flavor}, "flavor", "id")
+    flavor_id = create(client, "compute", "/flavors", {"flavor": flavor}, "flavor", "id")
     found = shown(client, "compute", f"/flavors/{flavor_id}", "flavor")
     assert (found["name"], found["description"]) == (text, text)
     listed = shown(client, "compute", "/flavors", "flavors")
@@ -106,9 +106,9 @@ def test_flavors(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_images(client: Client, name: str) -> None:
+def test_text_in_images(client: Client, name: str) -> None:
     text = TEXTS[name]
-    image_id = made(client, "image", "/images", {"name": text, "own": text, "tags": [text]}, "id")
+    image_id = create(client, "image", "/images", {"name": text, "own": text, "tags": [text]}, "id")
     found = shown(client, "image", f"/images/{image_id}")
     assert (found["name"], found["own"], found["tags"]) == (text, text, [text])
     for key in ("name", "own", "tag"):
@@ -119,11 +119,11 @@ def test_images(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_networks(client: Client, name: str) -> None:
+def test_text_in_networks(client: Client, name: str) -> None:
     text = TEXTS[name]
     for noun in ("network", "router", "security_group"):
         path = f"/{noun.replace('_', '-')}s"
-        made_id = made(client, "network", path, {noun: {"name": text, "description": text}}, noun, "id")
+        made_id = create(client, "network", path, {noun: {"name": text, "description": text}}, noun, "id")
         found = shown(client, "network", f"{path}/{made_id}", noun)
         assert (found["name"], found["description"]) == (text, text)
         listed = shown(client, "network", f"{path}?" + urlencode({"name": text}), f"{noun}s")
@@ -131,32 +131,32 @@ def test_networks(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_identity(client: Client, name: str) -> None:
+def test_text_in_identity(client: Client, name: str) -> None:
     text = TEXTS[name]
     for noun, limit in (("user", 255), ("project", 64), ("domain", 64), ("role", 255)):
-        cut = text[:limit].strip()
-        named = {"name": cut, "description": text, "own": {"any": [text]}}
-        made_id = made(client, "identity", f"/{noun}s", {noun: named}, noun, "id")
+        truncated = text[:limit].strip()
+        named = {"name": truncated, "description": text, "own": {"any": [text]}}
+        made_id = create(client, "identity", f"/{noun}s", {noun: named}, noun, "id")
         found = shown(client, "identity", f"/{noun}s/{made_id}", noun)
-        assert (found["name"], found["description"], found["own"]) == (cut, text, {"any": [text]})
-        listed = shown(client, "identity", f"/{noun}s?" + urlencode({"name": cut}), f"{noun}s")
+        assert (found["name"], found["description"], found["own"]) == (truncated, text, {"any": [text]})
+        listed = shown(client, "identity", f"/{noun}s?" + urlencode({"name": truncated}), f"{noun}s")
         assert [each["id"] for each in listed] == [made_id]
 
 
-def test_passwords(cloud: Cloud, client: Client) -> None:
-    """Whoever sets a password can log in with it, and with no other."""
+def test_text_in_passwords(cloud: CloudProcess, client: Client) -> None:
+    """Users can log in with their password, and with no other."""
     for place, kind in enumerate(("emoji", "decomposed", "no character", "backslashes", "255 emoji")):
         text = TEXTS[kind]
         user = {"name": f"user {place}", "password": text, "domain_id": "default"}
-        made(client, "identity", "/users", {"user": user})
+        create(client, "identity", "/users", {"user": user})
         for tried, status in ((text, 201), (text + "x", 401)):
             named = {"name": user["name"], "domain": {"id": "default"}, "password": tried}
             body = {"auth": {"identity": {"methods": ["password"], "password": {"user": named}}}}
-            assert client.plain("POST", client.endpoints["auth_url"] + "/auth/tokens", json=body).status == status
+            assert client.request_url("POST", client.endpoints["auth_url"] + "/auth/tokens", json=body).status == status
 
 
 @pytest.mark.parametrize("text", ["n" * 256, "\U0001f600" * 256, "", " ", " x", "x ", "a\tb", "a\nb", "a\x7fb", "\x01"])
-def test_names_that_compute_refuses(client: Client, text: str) -> None:
+def test_invalid_names_are_refused_by_compute(client: Client, text: str) -> None:
     for path, body in (
         ("/servers", {"server": {"name": text, "flavorRef": "1", "imageRef": "x", "networks": "none"}}),
         ("/flavors", {"flavor": {"name": text, "ram": 1, "vcpus": 1, "disk": 1}}),
@@ -167,6 +167,6 @@ def test_names_that_compute_refuses(client: Client, text: str) -> None:
 
 
 def test_names_differ_by_every_character(client: Client) -> None:
-    """Neither database folds case, composes characters or cuts spaces."""
+    """Neither database folds case, normalizes characters or strips spaces."""
     for text in ("caf\u00e9", "cafe\u0301", "CAF\u00c9", "cafe", "caf\u00e9\u200b"):
-        made(client, "compute", "/flavors", {"flavor": {"name": text, "ram": 1, "vcpus": 1, "disk": 1}})
+        create(client, "compute", "/flavors", {"flavor": {"name": text, "ram": 1, "vcpus": 1, "disk": 1}})

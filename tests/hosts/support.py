@@ -1,4 +1,4 @@
-"""Guests, commands and a driver that tests can hold still."""
+"""Guests, commands, and a driver whose methods tests can block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from kilonova import ids
 from kilonova.hosts.drivers.base import MissingGuest
 from kilonova.hosts.messages import (
-    Change,
     Command,
     Disk,
     Display,
@@ -22,9 +21,9 @@ from kilonova.hosts.messages import (
     NetworkPlan,
     Nic,
     Power,
-    Spawn,
     Transfer,
 )
+from kilonova.hosts.messages.verbs import Change, Spawn
 
 HOST = "sim-001"
 T = TypeVar("T")
@@ -57,17 +56,17 @@ def spawn(guest_id: str = "guest-1", **more: Any) -> Command:
 
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for something that happens in its own time, but not for ever."""
+    """Wait until the condition holds, for a minute at most."""
     async with asyncio.timeout(60):
         while not await reached():
             await asyncio.sleep(0.01)
 
 
 class HeldDriver:
-    """Counts what it is asked, and waits where a test holds it."""
+    """Records its calls, and blocks in the methods that a test holds.."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.errors: list[Exception] = []
         self.states: dict[str, GuestState] = {}
@@ -168,7 +167,7 @@ class HeldDriver:
         await self._step("stop_migration", guest_id, lambda: None)
 
     async def hurry_migration(self, guest_id: str) -> None:
-        self.asked.append("hurry_migration")
+        self.calls.append("hurry_migration")
         self.gates["migrate_live"].set()
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
@@ -204,16 +203,16 @@ class HeldDriver:
     async def look_migration(self, guest_id: str) -> MigrationState | None:
         return MigrationState(memory_total=512) if guest_id in self.busy else None
 
-    async def guests(self) -> list[GuestState]:
+    async def list_guests(self) -> list[GuestState]:
         return list(self.states.values())
 
     async def describe(self) -> HostFacts:
         raise RuntimeError("the password is hunter2")
 
     async def _step(self, step: str, guest_id: str, work: Callable[[], T]) -> T:
-        assert guest_id not in self.busy, "two methods at once on one guest"
+        assert guest_id not in self.busy, "two methods at the same time on one guest"
         self.busy.add(guest_id)
-        self.asked.append(step)
+        self.calls.append(step)
         try:
             if step in self.gates:
                 await self.gates[step].wait()

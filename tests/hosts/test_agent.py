@@ -1,8 +1,9 @@
-"""The agent's promises: once, the same again, never by a worker that lost its lease."""
+"""The agent executes each command once, repeats its reply, and refuses stale epochs."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -12,43 +13,39 @@ import pytest
 
 from kilonova.hosts import messages
 from kilonova.hosts.agent import Agent
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import Driver, DriverError
 from kilonova.hosts.journal import Journal
-from kilonova.hosts.messages import (
-    Command,
+from kilonova.hosts.messages import Command, MigrationState, NetworkPlan, Nic, Reply, Transfer
+from kilonova.hosts.messages.verbs import (
+    VERBS,
     Describe,
     Destroy,
     HurryMigration,
     LookMigration,
     MigrateLive,
-    MigrationState,
-    NetworkPlan,
-    Nic,
     PowerOff,
     PowerOn,
-    Reply,
     StopMigration,
-    Transfer,
 )
 from tests.hosts.support import HOST, HeldDriver, command, disk, guest, spawn
 from tests.support import run
 
-Ask = Callable[[Command], Coroutine[Any, Any, Reply]]
+Send = Callable[[Command], Coroutine[Any, Any, Reply]]
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Ask], Awaitable[None]]], None]:
-    """Runs a scenario with a held driver and a way to ask its agent."""
+def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Send], Awaitable[None]]], None]:
+    """Run a scenario with a held driver and a function that sends commands to its agent."""
 
-    def play(scenario: Callable[[HeldDriver, Ask], Awaitable[None]]) -> None:
+    def play(scenario: Callable[[HeldDriver, Send], Awaitable[None]]) -> None:
         async def main() -> None:
             driver, journal = HeldDriver(), Journal(tmp_path / "agents.db")
             agent = Agent(HOST, driver, journal)
 
-            async def ask(asked: Command) -> Reply:
-                return messages.decode_reply(await agent.handle(messages.encode(asked)))
+            async def send(sent: Command) -> Reply:
+                return messages.decode_reply(await agent.handle(messages.encode(sent)))
 
-            await scenario(driver, ask)
+            await scenario(driver, send)
             journal.close()
 
         run(main())
@@ -56,7 +53,7 @@ def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Ask], Awaitable[Non
     return play
 
 
-async def settle() -> None:
+async def yield_to_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -65,13 +62,13 @@ def kind(reply: Reply) -> str | None:
     return None if reply.error is None else reply.error.kind
 
 
-def test_a_repeat_is_answered_the_same_and_not_done_again(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
-        first = await ask(spawn())
+def test_repeated_command_gets_same_reply_and_is_not_executed_again(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        first = await send(spawn())
         assert first.ok
-        assert await ask(spawn()) == first
-        assert await ask(spawn(epoch=5)) == first, "nor by the worker that takes over"
-        assert driver.asked == ["spawn"]
+        assert await send(spawn()) == first
+        assert await send(spawn(epoch=5)) == first, "also to the worker that takes over"
+        assert driver.calls == ["spawn"]
 
     scene(scenario)
 
@@ -87,89 +84,89 @@ def test_a_repeat_is_answered_the_same_and_not_done_again(scene: Any) -> None:
     ],
     ids=["step", "round", "operation", "guest", "verb"],
 )
-def test_another_command_is_done(scene: Any, again: Command) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
-        await ask(spawn())
-        assert (await ask(again)).ok
-        assert len(driver.asked) == 2
+def test_different_command_is_executed(scene: Any, again: Command) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        await send(spawn())
+        assert (await send(again)).ok
+        assert len(driver.calls) == 2
 
     scene(scenario)
 
 
-def test_a_failure_is_not_remembered(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_failed_command_is_executed_again(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.errors.append(DriverError("no disk", passing=True))
-        reply = await ask(spawn())
+        reply = await send(spawn())
         assert reply.error == messages.HostError(kind="driver", message="no disk", passing=True)
-        assert (await ask(spawn())).ok
-        assert driver.asked == ["spawn", "spawn"]
+        assert (await send(spawn())).ok
+        assert driver.calls == ["spawn", "spawn"]
 
     scene(scenario)
 
 
-def test_a_stale_epoch_is_refused_even_for_what_is_finished(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
-        await ask(spawn(epoch=2))
-        late = await ask(command(Destroy(guest_id="guest-1"), epoch=1))
+def test_stale_epoch_is_refused_even_for_finished_command(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        await send(spawn(epoch=2))
+        late = await send(command(Destroy(guest_id="guest-1"), epoch=1))
         assert kind(late) == "stale epoch"
-        assert kind(await ask(spawn(epoch=1))) == "stale epoch"
+        assert kind(await send(spawn(epoch=1))) == "stale epoch"
         assert "guest-1" in driver.states
-        assert (await ask(spawn(operation="op-2", epoch=1))).ok, "epochs are an operation's own"
+        assert (await send(spawn(operation="op-2", epoch=1))).ok, "epochs are per operation"
 
     scene(scenario)
 
 
-def test_a_failed_command_of_a_higher_epoch_also_makes_lower_ones_stale(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_failed_command_raises_epoch(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.errors.append(DriverError("no"))
-        await ask(spawn(epoch=2))
-        assert kind(await ask(spawn(epoch=1))) == "stale epoch"
+        await send(spawn(epoch=2))
+        assert kind(await send(spawn(epoch=1))) == "stale epoch"
         assert driver.states == {}
 
     scene(scenario)
 
 
-def test_the_same_command_twice_at_once_runs_once(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_concurrent_repeat_runs_once(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        both = [asyncio.create_task(ask(spawn())) for _ in range(2)]
-        await settle()
-        assert driver.asked == ["spawn"]
+        both = [asyncio.create_task(send(spawn())) for _ in range(2)]
+        await yield_to_tasks()
+        assert driver.calls == ["spawn"]
         gate.set()
         first, second = await asyncio.gather(*both)
         assert first.ok
         assert first == second
-        assert driver.asked == ["spawn"]
+        assert driver.calls == ["spawn"]
 
     scene(scenario)
 
 
-def test_the_new_worker_joins_what_the_old_one_started(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_new_worker_joins_running_command(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        old = asyncio.create_task(ask(spawn(epoch=1)))
-        await settle()
-        new = asyncio.create_task(ask(spawn(epoch=2)))
-        await settle()
-        assert kind(await ask(spawn(epoch=1))) == "stale epoch"
+        old = asyncio.create_task(send(spawn(epoch=1)))
+        await yield_to_tasks()
+        new = asyncio.create_task(send(spawn(epoch=2)))
+        await yield_to_tasks()
+        assert kind(await send(spawn(epoch=1))) == "stale epoch"
         gate.set()
         assert (await new).ok
         assert (await old).ok
-        assert driver.asked == ["spawn"]
+        assert driver.calls == ["spawn"]
 
     scene(scenario)
 
 
-def test_a_change_waits_for_the_one_before_on_the_same_guest(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_change_waits_for_earlier_change_of_same_guest(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        first = asyncio.create_task(ask(spawn()))
-        await settle()
-        off = asyncio.create_task(ask(command(PowerOff(guest_id="guest-1"), step="stop", epoch=2)))
-        await settle()
+        first = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
+        off = asyncio.create_task(send(command(PowerOff(guest_id="guest-1"), step="stop", epoch=2)))
+        await yield_to_tasks()
         del driver.gates["spawn"]
-        assert (await ask(spawn("guest-2", operation="op-2"))).ok, "other guests need not wait"
-        assert driver.asked == ["spawn", "spawn"]
+        assert (await send(spawn("guest-2", operation="op-2"))).ok, "other guests do not wait"
+        assert driver.calls == ["spawn", "spawn"]
         gate.set()
         assert (await off).ok
         assert (await first).ok
@@ -178,78 +175,78 @@ def test_a_change_waits_for_the_one_before_on_the_same_guest(scene: Any) -> None
     scene(scenario)
 
 
-def test_what_became_stale_while_it_waited_is_not_done(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_waiting_command_that_becomes_stale_is_not_executed(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        first = asyncio.create_task(ask(spawn()))
-        await settle()
-        waiting = asyncio.create_task(ask(command(PowerOff(guest_id="guest-1"), step="stop")))
-        await settle()
-        newer = asyncio.create_task(ask(command(PowerOn(guest_id="guest-1"), step="start", epoch=2)))
-        await settle()
+        first = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
+        waiting = asyncio.create_task(send(command(PowerOff(guest_id="guest-1"), step="stop")))
+        await yield_to_tasks()
+        newer = asyncio.create_task(send(command(PowerOn(guest_id="guest-1"), step="start", epoch=2)))
+        await yield_to_tasks()
         gate.set()
         assert kind(await waiting) == "stale epoch"
         assert (await newer).ok
         assert (await first).ok
-        assert driver.asked == ["spawn", "power_on"]
+        assert driver.calls == ["spawn", "power_on"]
 
     scene(scenario)
 
 
-def test_a_waiting_command_joined_by_a_new_worker_is_not_stale(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_waiting_command_joined_by_new_worker_is_not_stale(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        first = asyncio.create_task(ask(spawn()))
-        await settle()
+        first = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
         stops = []
         for epoch in (1, 2):
             stop = command(PowerOff(guest_id="guest-1"), step="stop", epoch=epoch)
-            stops.append(asyncio.create_task(ask(stop)))
-            await settle()
+            stops.append(asyncio.create_task(send(stop)))
+            await yield_to_tasks()
         gate.set()
         assert [reply.ok for reply in await asyncio.gather(first, *stops)] == [True, True, True]
-        assert driver.asked == ["spawn", "power_off"]
+        assert driver.calls == ["spawn", "power_off"]
 
     scene(scenario)
 
 
-def test_a_destroy_interrupts_a_spawn_that_hangs_and_starts_when_it_has_ended(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_destroy_interrupts_hanging_spawn_and_waits_for_its_end(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.hold("spawn")
         driver.unwinding = 0.02
-        spawning = asyncio.create_task(ask(spawn()))
-        await settle()
-        assert (await ask(command(Destroy(guest_id="guest-1"), epoch=2))).ok
+        spawning = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
+        assert (await send(command(Destroy(guest_id="guest-1"), epoch=2))).ok
         assert kind(await spawning) == "interrupted"
-        assert driver.asked == ["spawn", "destroy"]
+        assert driver.calls == ["spawn", "destroy"]
         assert driver.states == {}
 
     scene(scenario)
 
 
-def test_a_spawn_interrupted_before_it_began_is_never_begun(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
-        replies = await asyncio.gather(ask(spawn()), ask(command(Destroy(guest_id="guest-1"))))
+def test_spawn_interrupted_before_start_never_runs(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        replies = await asyncio.gather(send(spawn()), send(command(Destroy(guest_id="guest-1"))))
         assert [kind(reply) for reply in replies] == ["interrupted", None]
         assert driver.states == {}
-        assert "spawn" not in driver.asked
+        assert "spawn" not in driver.calls
 
     scene(scenario)
 
 
-def test_a_caller_that_gives_up_does_not_stop_the_work(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_cancelled_caller_does_not_stop_the_work(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        asking = asyncio.create_task(ask(spawn()))
-        await settle()
-        asking.cancel()
+        sending = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
+        sending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await sending
         gate.set()
-        await settle()
+        await yield_to_tasks()
         assert "guest-1" in driver.states
-        assert (await ask(spawn())).ok
-        assert driver.asked == ["spawn"]
+        assert (await send(spawn())).ok
+        assert driver.calls == ["spawn"]
 
     scene(scenario)
 
@@ -262,15 +259,15 @@ def test_a_caller_that_gives_up_does_not_stop_the_work(scene: Any) -> None:
         (spawn(step=""), "malformed"),
     ],
 )
-def test_refusals_change_nothing(scene: Any, refused: Command, expect: str) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
-        assert kind(await ask(refused)) == expect
-        assert driver.asked == []
+def test_invalid_command_is_refused_without_effect(scene: Any, refused: Command, expect: str) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        assert kind(await send(refused)) == expect
+        assert driver.calls == []
 
     scene(scenario)
 
 
-def test_rubbish_is_answered(tmp_path: Path) -> None:
+def test_malformed_data_is_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         agent = Agent(HOST, HeldDriver(), Journal(tmp_path / "agents.db"))
         assert kind(messages.decode_reply(await agent.handle(b"rubbish"))) == "malformed"
@@ -278,10 +275,10 @@ def test_rubbish_is_answered(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_an_unexpected_error_tells_the_caller_no_internals(scene: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_unexpected_error_hides_internals_from_caller(scene: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         with caplog.at_level(logging.ERROR):
-            reply = await ask(Command(host=HOST, verb=Describe()))
+            reply = await send(Command(host=HOST, verb=Describe()))
         assert kind(reply) == "internal"
         assert reply.error is not None
         assert "hunter2" not in reply.error.message
@@ -290,93 +287,93 @@ def test_an_unexpected_error_tells_the_caller_no_internals(scene: Any, caplog: p
     scene(scenario)
 
 
-# Live migrations: stopped, hurried and watched while they run
+# Live migrations
 
 MIGRATE = MigrateLive(guest_id="guest-1", destination="sim-002", slot="op-1")
-LOOK = Command(host=HOST, verb=LookMigration(guest_id="guest-1"))
+GET_PROGRESS = Command(host=HOST, verb=LookMigration(guest_id="guest-1"))
 
 
-def test_a_stop_interrupts_a_migration_and_then_succeeds(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_stop_migration_interrupts_migration(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.hold("migrate_live")
         driver.unwinding = 0.02
-        await ask(spawn())
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
-        await settle()
-        assert (await ask(command(StopMigration(guest_id="guest-1"), step="undo"))).ok
+        await send(spawn())
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate")))
+        await yield_to_tasks()
+        assert (await send(command(StopMigration(guest_id="guest-1"), step="undo"))).ok
         reply = await migrating
         assert reply.error == messages.HostError(kind="interrupted", message="the migration was stopped")
-        assert driver.asked == ["spawn", "migrate_live", "stop_migration"]
+        assert driver.calls == ["spawn", "migrate_live", "stop_migration"]
         assert "guest-1" in driver.states
 
     scene(scenario)
 
 
-def test_a_stop_succeeds_without_a_migration_and_interrupts_nothing_else(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_stop_migration_without_migration_interrupts_nothing(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("spawn")
-        spawning = asyncio.create_task(ask(spawn()))
-        await settle()
-        stopping = asyncio.create_task(ask(command(StopMigration(guest_id="guest-1"), step="undo")))
-        await settle()
+        spawning = asyncio.create_task(send(spawn()))
+        await yield_to_tasks()
+        stopping = asyncio.create_task(send(command(StopMigration(guest_id="guest-1"), step="undo")))
+        await yield_to_tasks()
         gate.set()
         assert (await spawning).ok
         assert (await stopping).ok
-        assert driver.asked == ["spawn", "stop_migration"]
+        assert driver.calls == ["spawn", "stop_migration"]
 
     scene(scenario)
 
 
-def test_the_same_stop_again_stops_the_next_migration(scene: Any) -> None:
-    """A stop found nothing under way, and the command to migrate came after it."""
+def test_repeated_stop_migration_stops_next_migration(scene: Any) -> None:
+    """The first stop found no migration: the command to migrate arrived later."""
 
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.hold("migrate_live")
         stop = command(StopMigration(guest_id="guest-1"), step="undo")
-        assert (await ask(stop)).ok
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
-        await settle()
-        assert (await ask(stop)).ok
+        assert (await send(stop)).ok
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate")))
+        await yield_to_tasks()
+        assert (await send(stop)).ok
         assert kind(await migrating) == "interrupted"
 
     scene(scenario)
 
 
-def test_a_stop_of_a_stale_epoch_stops_nothing(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_stale_stop_migration_stops_nothing(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("migrate_live")
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate", epoch=2)))
-        await settle()
-        assert kind(await ask(command(StopMigration(guest_id="guest-1"), step="undo", epoch=1))) == "stale epoch"
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate", epoch=2)))
+        await yield_to_tasks()
+        assert kind(await send(command(StopMigration(guest_id="guest-1"), step="undo", epoch=1))) == "stale epoch"
         gate.set()
         assert (await migrating).ok
 
     scene(scenario)
 
 
-def test_a_hurry_runs_beside_the_migration_and_what_waits_for_it(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_hurry_migration_runs_beside_migration_and_waiting_commands(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.hold("migrate_live")
-        await ask(spawn())
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
-        await settle()
-        waiting = asyncio.create_task(ask(command(PowerOff(guest_id="guest-1"), step="stop")))
-        await settle()
-        assert (await ask(command(HurryMigration(guest_id="guest-1"), operation="op-2"))).ok
+        await send(spawn())
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate")))
+        await yield_to_tasks()
+        waiting = asyncio.create_task(send(command(PowerOff(guest_id="guest-1"), step="stop")))
+        await yield_to_tasks()
+        assert (await send(command(HurryMigration(guest_id="guest-1"), operation="op-2"))).ok
         assert (await migrating).ok
         assert (await waiting).ok
-        assert driver.asked == ["spawn", "migrate_live", "hurry_migration", "power_off"]
+        assert driver.calls == ["spawn", "migrate_live", "hurry_migration", "power_off"]
 
     scene(scenario)
 
 
-def test_a_destroy_interrupts_a_migration_too(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_destroy_interrupts_migration(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.hold("migrate_live")
-        await ask(spawn())
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
-        await settle()
-        assert (await ask(command(Destroy(guest_id="guest-1"), operation="op-2"))).ok
+        await send(spawn())
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate")))
+        await yield_to_tasks()
+        assert (await send(command(Destroy(guest_id="guest-1"), operation="op-2"))).ok
         reply = await migrating
         assert reply.error == messages.HostError(kind="interrupted", message="the guest is being destroyed")
         assert driver.states == {}
@@ -384,22 +381,28 @@ def test_a_destroy_interrupts_a_migration_too(scene: Any) -> None:
     scene(scenario)
 
 
-def test_a_migration_is_watched_while_it_runs_and_looks_are_not_remembered(scene: Any) -> None:
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+def test_migration_progress_is_readable_and_not_journalled(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         gate = driver.hold("migrate_live")
-        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) is None
-        migrating = asyncio.create_task(ask(command(MIGRATE, step="migrate")))
-        await settle()
-        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) == MigrationState(memory_total=512)
+        assert messages.decode_answer(GET_PROGRESS.verb, await send(GET_PROGRESS)) is None
+        migrating = asyncio.create_task(send(command(MIGRATE, step="migrate")))
+        await yield_to_tasks()
+        assert messages.decode_answer(GET_PROGRESS.verb, await send(GET_PROGRESS)) == MigrationState(memory_total=512)
         gate.set()
         assert (await migrating).ok
-        assert messages.decode_answer(LOOK.verb, await ask(LOOK)) is None
+        assert messages.decode_answer(GET_PROGRESS.verb, await send(GET_PROGRESS)) is None
 
     scene(scenario)
 
 
-@pytest.mark.parametrize("verb", sorted(messages.VERBS))
-def test_every_verb_reaches_its_method_of_the_driver(scene: Any, verb: str) -> None:
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_verb_has_the_parameters_of_the_drivers_method(verb: str) -> None:
+    parameters = inspect.signature(getattr(Driver, verb)).parameters
+    assert {"self", *VERBS[verb].__struct_fields__} == set(parameters)
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
     facts = {
         "guest": guest("guest-1"),
         "guest_id": "guest-1",
@@ -419,17 +422,17 @@ def test_every_verb_reaches_its_method_of_the_driver(scene: Any, verb: str) -> N
         "kind": "novnc",
         "plan": NetworkPlan(read_at=1.0),
     }
-    kind_of_verb: Any = messages.VERBS[verb]
+    kind_of_verb: Any = VERBS[verb]
     built = kind_of_verb(**{name: facts[name] for name in facts if name in kind_of_verb.__struct_fields__})
 
-    async def scenario(driver: HeldDriver, ask: Ask) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
         driver.gates["migrate_live"] = asyncio.Event()
         driver.gates["migrate_live"].set()
-        await ask(spawn())
-        driver.asked.clear()
-        reply = await ask(command(built, step="another"))
-        if verb != "describe":  # which this driver cannot
+        await send(spawn())
+        driver.calls.clear()
+        reply = await send(command(built, step="another"))
+        if verb != "describe":  # HeldDriver fails there
             assert reply.ok, reply.error
-        assert driver.asked == ([verb] if built.changes else [])
+        assert driver.calls == ([verb] if built.changes else [])
 
     scene(scenario)

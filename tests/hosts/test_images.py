@@ -1,4 +1,4 @@
-"""How hosts get at the data of images: by the image service's own API, with the token that a command brings."""
+"""Image data for drivers, by the image service's API and the token of the command."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.operations.common import transfer_of
+from kilonova.compute.operations.steps.server import image_transfer
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.images import ImageService
-from kilonova.hosts.messages import Image, Snapshot, Spawn, Transfer
-from kilonova.http.client import InProcess, Response, StreamResponse, Unreachable
+from kilonova.hosts.messages import Image, Transfer
+from kilonova.hosts.messages.verbs import Snapshot, Spawn
+from kilonova.http.client import ClientResponse, InProcess, StreamResponse, Unreachable
 from tests.hosts.support import command, guest
 from tests.support import run
 from tests.support.cloud import DEMO
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
 
 IMAGE = {"name": "shelf", "disk_format": "raw", "container_format": "bare", "owner": DEMO, "image_type": "snapshot"}
 
 
-async def new_image(c: Whole) -> str:
+async def new_image(c: FullCloud) -> str:
     made = await c.services.image.create(IMAGE, "admin")
     image_id: str = made["id"]
     return image_id
@@ -36,30 +37,30 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-def test_what_is_written_is_read_and_written_once(sqlite_url: str) -> None:
+def test_image_is_written_once_and_read_back(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             service = ImageService(InProcess(c.app, "/image"))
             for data in (b"data", chunks(b"da", b"ta")):
-                transfer = await transfer_of(c.services, await new_image(c))
+                transfer = await image_transfer(c.services, await new_image(c))
                 await service.write(transfer, data)
-                await service.write(transfer, b"an earlier try has written it")
+                await service.write(transfer, b"ignored: the image has data")
                 assert await read(service, transfer) == b"data"
 
     run(scenario())
 
 
-def test_refusals_are_final_and_name_no_token(sqlite_url: str) -> None:
+def test_refusals_are_not_transient_and_hide_token(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             service = ImageService(InProcess(c.app, "/image"))
             image_id = await new_image(c)
-            nowhere = await transfer_of(c.services, "nowhere")
-            nobody = Transfer(url=f"/v2/images/{image_id}/file", token="stolen")
-            for transfer, status in ((nowhere, 404), (nobody, 401)):
-                for tried in (service.write(transfer, b"data"), read(service, transfer)):
+            missing = await image_transfer(c.services, "nowhere")
+            unauthorized = Transfer(url=f"/v2/images/{image_id}/file", token="stolen")
+            for transfer, status in ((missing, 404), (unauthorized, 401)):
+                for attempt in (service.write(transfer, b"data"), read(service, transfer)):
                     with pytest.raises(DriverError, match=f"the image service answered {status}") as refused:
-                        await tried
+                        await attempt
                     assert not refused.value.passing
                     assert "stolen" not in repr((refused.value, transfer))
 
@@ -67,34 +68,34 @@ def test_refusals_are_final_and_name_no_token(sqlite_url: str) -> None:
 
 
 class Broken:
-    """A service that is out of order: it answers so, or not at all."""
+    """An image service that answers with an error, or is unreachable."""
 
     def __init__(self, status: int | None) -> None:
         self.status = status
 
-    async def request(self, *_: Any, **__: Any) -> Response:
+    async def request(self, *_: Any, **__: Any) -> ClientResponse:
         if self.status is None:
             raise Unreachable("connection refused")
-        return Response(self.status, {}, b"{}")
+        return ClientResponse(self.status, {}, b"{}")
 
     def stream(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[StreamResponse]:
         raise Unreachable("connection refused")
 
 
 @pytest.mark.parametrize("status", [None, 429, 500, 503])
-def test_trouble_of_the_service_passes(status: int | None) -> None:
+def test_service_errors_are_transient(status: int | None) -> None:
     async def scenario() -> None:
         service = ImageService(Broken(status))
         transfer = Transfer(url="/v2/images/1/file", token="t")
-        for tried in (service.write(transfer, b"data"), read(service, transfer)):
+        for attempt in (service.write(transfer, b"data"), read(service, transfer)):
             with pytest.raises(DriverError, match="the image service") as failed:
-                await tried
+                await attempt
             assert failed.value.passing
 
     run(scenario())
 
 
-def test_an_image_that_somebody_else_fills_just_now_is_refused() -> None:
+def test_write_to_image_being_saved_is_refused() -> None:
     async def scenario() -> None:
         with pytest.raises(DriverError, match="answered 409"):
             await ImageService(Saving(409)).write(Transfer(url="/v2/images/1/file", token="t"), b"data")
@@ -103,15 +104,15 @@ def test_an_image_that_somebody_else_fills_just_now_is_refused() -> None:
 
 
 class Saving(Broken):
-    async def request(self, method: str, *_: Any, **__: Any) -> Response:
-        return Response(200, {}, b'{"status": "saving"}') if method == "GET" else Response(409, {}, b"{}")
+    async def request(self, method: str, *_: Any, **__: Any) -> ClientResponse:
+        return ClientResponse(200, {}, b'{"status": "saving"}') if method == "GET" else ClientResponse(409, {}, b"{}")
 
 
-def test_a_snapshot_is_an_image_that_a_guest_can_be_built_from(database_url: str) -> None:
+def test_guest_can_be_built_from_snapshot(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2) as c:
+        async with full_cloud(database_url, hosts=2) as c:
             image_id = await new_image(c)
-            transfer = await transfer_of(c.services, image_id)
+            transfer = await image_transfer(c.services, image_id)
             first = await c.hosts.call("sim-001", command(Spawn(guest=guest("g"))))
             for step in ("snapshot", "snapshot again"):
                 await c.hosts.call("sim-001", command(Snapshot(guest_id="g", data=transfer), step=step))

@@ -1,4 +1,4 @@
-"""The journal outlives the process and forgets in time."""
+"""The agents' journal."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from kilonova.hosts.journal import Journal, Key
 KEY = Key("sim-001", "op-1", "start guest", 0, "spawn", "guest-1")
 
 
-def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_journal_survives_restart(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "agents.db")
-    assert journal.look(KEY) == (None, None)
+    assert journal.find(KEY) == (None, None)
     journal.raise_epoch(KEY, 3)
     journal.finish(KEY, b"reply")
     journal.close()
-    assert Journal(tmp_path / "agents.db").look(KEY) == (3, b"reply")
+    assert Journal(tmp_path / "agents.db").find(KEY) == (3, b"reply")
 
 
-def test_an_epoch_never_falls(tmp_path: Path) -> None:
+def test_epoch_never_decreases(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "agents.db")
     journal.raise_epoch(KEY, 3)
     journal.raise_epoch(KEY, 2)
-    assert journal.look(KEY) == (3, None)
+    assert journal.find(KEY) == (3, None)
 
 
-def test_hosts_do_not_share_entries(tmp_path: Path) -> None:
+def test_entries_are_per_host(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "agents.db")
     journal.raise_epoch(KEY, 3)
     journal.finish(KEY, b"reply")
-    assert journal.look(KEY._replace(host="sim-002")) == (None, None)
+    assert journal.find(KEY._replace(host="sim-002")) == (None, None)
 
 
-def test_it_is_private(tmp_path: Path) -> None:
+def test_journal_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     Journal(path).raise_epoch(KEY, 1)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_old_entries_are_pruned_and_young_ones_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_deletes_old_entries_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "agents.db")
     began = clock.now()
     keys = [KEY._replace(operation=f"op-{number}") for number in range(1200)]
@@ -53,6 +53,6 @@ def test_old_entries_are_pruned_and_young_ones_kept(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(clock, "now", lambda: began)
     journal.finish(keys[0]._replace(step="settle"), b"young")
     assert journal.prune(keep_seconds=50) == 1200 + 1199
-    assert journal.look(keys[1]) == (None, None)
-    assert journal.look(keys[0]) == (1, None), "its epoch counts as long as anything of the operation is kept"
-    assert journal.look(keys[0]._replace(step="settle")) == (1, b"young")
+    assert journal.find(keys[1]) == (None, None)
+    assert journal.find(keys[0]) == (1, None), "the epoch stays as long as any entry of the operation"
+    assert journal.find(keys[0]._replace(step="settle")) == (1, b"young")

@@ -1,4 +1,4 @@
-"""Commands and reports by a real NATS server: what arrives, what does not, and who may send what."""
+"""The NATS transport with a real NATS server: commands, reports, reconnects and permissions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,17 @@ from kilonova.hosts import nats as module
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.journal import Journal
-from kilonova.hosts.messages import Command, GuestState, ListGuests, LookConsole, PowerOn, Reboot, Report, Spawn
-from kilonova.hosts.nats import Joiner, NatsAgent, NatsTransport, Setting, TooLong, parts, token
+from kilonova.hosts.messages import Command, GuestState, Report
+from kilonova.hosts.messages.verbs import ListGuests, LookConsole, PowerOn, Reboot, Spawn
+from kilonova.hosts.nats import (
+    MessageTooLong,
+    NatsAgent,
+    NatsTransport,
+    PartAssembler,
+    SettingError,
+    split_message,
+    subject_token,
+)
 from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch, list_guests
 from tests.hosts.support import HeldDriver, command, guest, spawn, until
 from tests.support import run
@@ -30,15 +39,15 @@ PREFIX = "cloud"
 
 class Driver(HeldDriver):
     console = b"TICK\n"
-    silent = False
+    is_cut_off = False
 
     async def look_console(self, guest_id: str, lines: int | None) -> bytes:
         return self.console
 
-    async def guests(self) -> list[GuestState]:
-        if self.silent:
+    async def list_guests(self) -> list[GuestState]:
+        if self.is_cut_off:
             raise NoAnswer("down")
-        return await super().guests()
+        return await super().list_guests()
 
 
 def settings(nats: NatsServer, **more: str) -> Messaging:
@@ -46,11 +55,13 @@ def settings(nats: NatsServer, **more: str) -> Messaging:
 
 
 @asynccontextmanager
-async def served(messaging: Messaging, host: str, driver: HeldDriver, directory: Path) -> AsyncIterator[NatsAgent]:
-    journal = Journal(directory / f"{token(host)}.db")
+async def connected_agent(
+    messaging: Messaging, host: str, driver: HeldDriver, directory: Path
+) -> AsyncIterator[NatsAgent]:
+    journal = Journal(directory / f"{subject_token(host)}.db")
     agent = NatsAgent(messaging, Agent(host, driver, journal))
     running = asyncio.create_task(agent.run())
-    assert await agent.link.ready(60)
+    assert await agent.connection.wait_connected(60)
     try:
         yield agent
     finally:
@@ -61,10 +72,12 @@ async def served(messaging: Messaging, host: str, driver: HeldDriver, directory:
 
 
 @asynccontextmanager
-async def controlling(messaging: Messaging, heard: list[Report] | None = None) -> AsyncIterator[NatsTransport]:
-    transport = NatsTransport(messaging, None if heard is None else heard.append, timeout=60)
+async def connected_transport(
+    messaging: Messaging, reports: list[Report] | None = None
+) -> AsyncIterator[NatsTransport]:
+    transport = NatsTransport(messaging, None if reports is None else reports.append, timeout=60)
     running = asyncio.create_task(transport.run())
-    assert await transport.link.ready(60)
+    assert await transport.connection.wait_connected(60)
     try:
         yield transport
     finally:
@@ -72,42 +85,42 @@ async def controlling(messaging: Messaging, heard: list[Report] | None = None) -
         await asyncio.gather(running, return_exceptions=True)
 
 
-def ask(host: str, verb: Any, **more: Any) -> Command:
+def command_for(host: str, verb: Any, **more: Any) -> Command:
     return command(verb, host=host, **more)
 
 
 @pytest.mark.parametrize("host", ["node-1", "node.example.org", "a b*>", "knoten-ä"])
-def test_answers_refusals_and_reports_come_through(nats: NatsServer, tmp_path: Path, host: str) -> None:
+def test_answers_errors_and_reports_are_delivered(nats: NatsServer, tmp_path: Path, host: str) -> None:
     async def scenario() -> None:
-        heard: list[Report] = []
+        reports: list[Report] = []
         async with (
-            controlling(settings(nats), heard) as reach,
-            served(settings(nats), host, Driver(), tmp_path) as agent,
+            connected_transport(settings(nats), reports) as transport,
+            connected_agent(settings(nats), host, Driver(), tmp_path) as agent,
         ):
-            state = await reach.call(host, spawn(host=host, epoch=2))
+            state = await transport.call(host, spawn(host=host, epoch=2))
             assert isinstance(state, GuestState)
-            assert await list_guests(reach, host) == [state]
+            assert await list_guests(transport, host) == [state]
             with pytest.raises(HostFailed, match="no guest guest-9") as failed:
-                await reach.call(host, ask(host, Reboot(guest_id="guest-9"), operation="op-2"))
+                await transport.call(host, command_for(host, Reboot(guest_id="guest-9"), operation="op-2"))
             assert failed.value.kind == "missing guest"
             with pytest.raises(StaleEpoch):
-                await reach.call(host, spawn(host=host, epoch=1))
+                await transport.call(host, spawn(host=host, epoch=1))
             assert await agent.report(Report(host=host, boot="b", guests=[state]))
-            await until(_filled(heard))
-            assert heard == [Report(host=host, boot="b", guests=[state])]
+            await until(_is_filled(reports))
+            assert reports == [Report(host=host, boot="b", guests=[state])]
 
     run(scenario())
 
 
-def _filled(found: list[Any]) -> Any:
+def _is_filled(found: list[Any]) -> Any:
     async def filled() -> bool:
         return bool(found)
 
     return filled
 
 
-def test_who_is_connected_is_subscribed() -> None:
-    """Or the first command would find nobody."""
+def test_connection_is_ready_only_after_subscribing() -> None:
+    """Otherwise the first command would get no responders."""
 
     async def scenario() -> None:
         said: list[bytes] = []
@@ -120,11 +133,13 @@ def test_who_is_connected_is_subscribed() -> None:
                     writer.write(b"PONG\r\n")
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            link = module.Link(Messaging(url=f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "a")
+            connection = module.NatsConnection(
+                Messaging(url=f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "a"
+            )
             for subject in "ab":
-                link.subscribe(subject, lambda _: None)
-            running = asyncio.create_task(link.run())
-            assert await link.ready(60)
+                connection.subscribe(subject, lambda _: None)
+            running = asyncio.create_task(connection.run())
+            assert await connection.wait_connected(60)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         assert said[:5] == [b"CONNECT", b"PING", b"SUB", b"SUB", b"PING"]
@@ -132,138 +147,156 @@ def test_who_is_connected_is_subscribed() -> None:
     run(scenario())
 
 
-def test_names_of_hosts_are_one_token_each_and_never_the_same() -> None:
+def test_subject_tokens_are_valid_and_unique() -> None:
     names = ["a.b", "a_b", "a_2Eb", "a b", "a*b", "a>b", "aäb", "a-b", "A-b", "."]
-    tokens = [token(name) for name in names]
+    tokens = [subject_token(name) for name in names]
     assert len(set(tokens)) == len(names)
     assert all(set(one).isdisjoint(" .*>\t\r\n") and one.isascii() for one in tokens)
 
 
-def test_a_host_without_an_agent_is_unreachable_at_once(nats: NatsServer) -> None:
+def test_host_without_agent_is_unreachable_at_once(nats: NatsServer) -> None:
     async def scenario() -> None:
-        async with controlling(settings(nats)) as reach:
-            # Said by the broker, or it would be that no answer came in time.
+        async with connected_transport(settings(nats)) as transport:
+            # The broker reports missing responders, so this is not the timeout.
             with pytest.raises(HostUnreachable, match="no agent is connected"):
-                await list_guests(reach, "nobody", timeout=60)
+                await list_guests(transport, "nobody", timeout=60)
 
     run(scenario())
 
 
-def test_a_host_that_says_nothing_is_unreachable_after_the_time_given(nats: NatsServer, tmp_path: Path) -> None:
+def test_host_that_does_not_answer_is_unreachable_after_timeout(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()
-        driver.silent = True
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path):
+        driver.is_cut_off = True
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path),
+        ):
             with pytest.raises(HostUnreachable, match=r"no answer within 0\.1 s"):
-                await list_guests(reach, "a", timeout=0.1)
+                await list_guests(transport, "a", timeout=0.1)
 
     run(scenario())
 
 
-def test_a_command_that_takes_long_keeps_no_other_waiting(nats: NatsServer, tmp_path: Path) -> None:
+def test_long_command_does_not_delay_others(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()
         gate = driver.hold("spawn")
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path):
-            spawning = asyncio.create_task(reach.call("a", spawn(host="a")))
-            assert await list_guests(reach, "a") == []
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path),
+        ):
+            spawning = asyncio.create_task(transport.call("a", spawn(host="a")))
+            assert await list_guests(transport, "a") == []
             gate.set()
             assert (await spawning).power == "running"
 
     run(scenario())
 
 
-def test_what_is_longer_than_a_message_comes_in_parts(nats: NatsServer, tmp_path: Path) -> None:
+def test_long_messages_are_split_and_reassembled(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()
         driver.console = b"".join(b"TICK %d\n" % number for number in range(300_000))
         long = guest("guest-1", user_data=b"x" * 2_500_000)
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path):
-            assert await reach.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
-            assert (await reach.call("a", ask("a", Spawn(guest=long)))).id == "guest-1"
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path),
+        ):
+            assert await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
+            assert (await transport.call("a", command_for("a", Spawn(guest=long)))).id == "guest-1"
 
     run(scenario())
 
 
-def test_what_is_too_long_says_so_and_what_to_do(tmp_path: Path) -> None:
+def test_too_long_message_fails_with_advice(tmp_path: Path) -> None:
     async def scenario(nats: NatsServer) -> None:
         driver = Driver()
         driver.console = b"x" * 1_000_000
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path):
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path),
+        ):
             with pytest.raises(HostFailed, match="raise its max_payload, now 8192"):
-                await reach.call("a", Command(host="a", verb=LookConsole(guest_id="g")))
+                await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g")))
 
     with NatsServer(tmp_path, "max_payload: 8192") as nats:
         run(scenario(nats))
 
 
-def test_parts_that_are_lost_or_mixed_up_make_no_message() -> None:
+def test_lost_or_reordered_parts_are_discarded() -> None:
     data = bytes(range(256)) * 40
-    sent = list(parts(data, 1024 + 4000))
+    sent = list(split_message(data, 1024 + 4000))
     assert len(sent) == 3
-    joiner = Joiner()
-    assert [joiner.join(*part) for part in sent] == [None, None, data]
-    assert [joiner.join(*part) for part in (sent[0], sent[2], sent[1])] == [None, None, None]
-    other = list(parts(data[::-1], 1024 + 4000))
+    assembler = PartAssembler()
+    assert [assembler.join(*part) for part in sent] == [None, None, data]
+    assert [assembler.join(*part) for part in (sent[0], sent[2], sent[1])] == [None, None, None]
+    other = list(split_message(data[::-1], 1024 + 4000))
     mixed = [part for pair in zip(sent, other, strict=True) for part in pair]
-    assert [found for found in (joiner.join(*part) for part in mixed) if found] == [data, data[::-1]]
-    assert joiner.join(b"", {module.PART: "rubbish"}) is None
-    with pytest.raises(TooLong):
-        list(parts(data, 1024))
+    assert [found for found in (assembler.join(*part) for part in mixed) if found] == [data, data[::-1]]
+    assert assembler.join(b"", {module.PART_HEADER: "rubbish"}) is None
+    with pytest.raises(MessageTooLong):
+        list(split_message(data, 1024))
 
 
-def test_what_senders_never_end_does_not_fill_the_memory() -> None:
-    joiner = Joiner()
+def test_incomplete_messages_are_limited() -> None:
+    assembler = PartAssembler()
     for number in ("0", "-1", "65"):
         for index in range(3):
-            assert joiner.join(b"x", {module.PART: f"endless/{index}/{number}"}) is None
-            assert not joiner.held, "no message has so many parts"
+            assert assembler.join(b"x", {module.PART_HEADER: f"endless/{index}/{number}"}) is None
+            assert not assembler.held, "the number of parts is invalid"
     for sender in range(100):
         for index in range(63):
-            joiner.join(b"x", {module.PART: f"{sender}/{index}/64"})
-    assert 0 < joiner.held <= 1024
-    assert joiner.join(b"x", {module.PART: "99/63/64"}) == b"x" * 64, "the newest are kept"
+            assembler.join(b"x", {module.PART_HEADER: f"{sender}/{index}/64"})
+    assert 0 < assembler.held <= 1024
+    assert assembler.join(b"x", {module.PART_HEADER: "99/63/64"}) == b"x" * 64, "the newest parts are kept"
 
 
-def test_who_waits_when_the_broker_goes_is_told_at_once_and_all_connect_again(nats: NatsServer, tmp_path: Path) -> None:
+def test_lost_broker_fails_pending_calls_and_all_reconnect(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()
         gate = driver.hold("spawn")
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path) as agent:
-            spawning = asyncio.create_task(reach.call("a", spawn(host="a")))
-            await until(_filled(driver.asked))
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path) as agent,
+        ):
+            spawning = asyncio.create_task(transport.call("a", spawn(host="a")))
+            await until(_is_filled(driver.calls))
             nats.stop()
             with pytest.raises(HostUnreachable, match="connection to the NATS server broke"):
                 await spawning
             with pytest.raises(HostUnreachable, match="no connection to the NATS server"):
-                await list_guests(reach, "a", timeout=60)
+                await list_guests(transport, "a", timeout=60)
             assert not await agent.report(Report(host="a"))
             gate.set()
             nats.start()
-            assert await agent.link.ready(60)
-            assert await reach.link.ready(60)
-            assert (await reach.call("a", spawn(host="a"))).power == "running"
-            assert driver.asked == ["spawn"], "it went on meanwhile, and the repeat was answered from the journal"
+            assert await agent.connection.wait_connected(60)
+            assert await transport.connection.wait_connected(60)
+            assert (await transport.call("a", spawn(host="a"))).power == "running"
+            assert driver.calls == ["spawn"], "the spawn completed meanwhile, and the journal answered the repeat"
 
     run(scenario())
 
 
-def test_who_waits_for_an_agent_that_was_started_anew_is_told(nats: NatsServer, tmp_path: Path) -> None:
+def test_agent_restart_fails_pending_calls_of_its_host(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         driver = Driver()
         driver.hold("spawn")
-        async with controlling(settings(nats)) as reach, served(settings(nats), "a", driver, tmp_path):
-            spawning = asyncio.create_task(reach.call("a", spawn(host="a")))
-            await until(_filled(driver.asked))
-            reach.restarted("b")
-            reach.restarted("a")
-            with pytest.raises(HostUnreachable, match="started anew"):
+        async with (
+            connected_transport(settings(nats)) as transport,
+            connected_agent(settings(nats), "a", driver, tmp_path),
+        ):
+            spawning = asyncio.create_task(transport.call("a", spawn(host="a")))
+            await until(_is_filled(driver.calls))
+            transport.agent_restarted("b")
+            transport.agent_restarted("a")
+            with pytest.raises(HostUnreachable, match="restarted"):
                 await spawning
 
     run(scenario())
 
 
-# Who may do what. This is what docs/agents.md gives operators.
+# Permissions, as in docs/agents.md.
 
 PERMISSIONS = """
 authorization {
@@ -279,58 +312,60 @@ authorization {
 """
 
 
-def test_a_hosts_credential_is_good_for_its_own_subjects_alone(tmp_path: Path) -> None:
+def test_host_credential_is_limited_to_its_own_subjects(tmp_path: Path) -> None:
     async def scenario(nats: NatsServer) -> None:
-        heard: list[Report] = []
+        reports: list[Report] = []
         control = settings(nats, user="control", password="secret-c")
         a, b = (settings(nats, user=name, password=f"secret-{name}") for name in "ab")
         driver = Driver()
         driver.console = b"x" * 3_000_000
         async with (
-            controlling(control, heard) as reach,
-            served(a, "a", driver, tmp_path) as good,
-            served(b, "a", Driver(), tmp_path / "..") as eavesdropper,
+            connected_transport(control, reports) as transport,
+            connected_agent(a, "a", driver, tmp_path) as good,
+            connected_agent(b, "a", Driver(), tmp_path / "..") as eavesdropper,
         ):
-            assert await reach.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
-            assert (await reach.call("a", spawn(host="a"))).power == "running"
+            assert await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
+            assert (await transport.call("a", spawn(host="a"))).power == "running"
             assert eavesdropper._agent.busy is False
-            assert await list_guests(reach, "a") == await driver.guests()
-            # b says that it is a, on a subject that is not its own, and then on its own.
+            assert await list_guests(transport, "a") == await driver.list_guests()
+            # b reports as a, on the subject of a and then on its own.
             await eavesdropper.report(Report(host="a", boot="forged"))
-            await eavesdropper.link.publish(f"{PREFIX}.report.b", messages.encode(Report(host="a", boot="forged")))
-            # b commands a, and listens to what others are answered.
-            forged = messages.encode(ask("a", PowerOn(guest_id="guest-1"), operation="forged"))
-            await eavesdropper.link.publish(f"{PREFIX}.host.a", forged, reply="_INBOX.cloud.x.y")
+            await eavesdropper.connection.publish(
+                f"{PREFIX}.report.b", messages.encode(Report(host="a", boot="forged"))
+            )
+            # b sends a command to a.
+            forged = messages.encode(command_for("a", PowerOn(guest_id="guest-1"), operation="forged"))
+            await eavesdropper.connection.publish(f"{PREFIX}.host.a", forged, reply="_INBOX.cloud.x.y")
             await good.report(Report(host="a", boot="real"))
-            await until(_filled(heard))
+            await until(_is_filled(reports))
             await asyncio.sleep(0.2)
-            assert [report.boot for report in heard] == ["real"]
-            assert "power_on" not in driver.asked
+            assert [report.boot for report in reports] == ["real"]
+            assert "power_on" not in driver.calls
 
     with NatsServer(tmp_path, PERMISSIONS) as nats:
         run(scenario(nats))
 
 
-def test_a_wrong_password_is_told_in_the_log_and_tried_again(
+def test_wrong_password_is_logged_once_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(nats: NatsServer) -> None:
-        monkeypatch.setattr(module, "PAUSE", 0.05)
-        monkeypatch.setattr(module, "PATIENCE", 0.2)
+        monkeypatch.setattr(module, "RECONNECT_PAUSE_SECONDS", 0.05)
+        monkeypatch.setattr(module, "CONNECTION_WAIT_SECONDS", 0.2)
         transport = NatsTransport(settings(nats, user="control", password="guessed"))
 
         async def refused() -> bool:
-            return "Authorization" in transport.link.trouble
+            return "Authorization" in transport.connection.last_error
 
         running = asyncio.create_task(transport.run())
         await until(refused)
-        assert not await transport.link.ready(0.5)
+        assert not await transport.connection.wait_connected(0.5)
         with pytest.raises(HostUnreachable, match="Authorization"):
             await list_guests(transport, "a", timeout=60)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        complaints = [record for record in caplog.records if "no connection" in record.message]
-        assert len(complaints) == 1, "however often it was tried"
+        warnings = [record for record in caplog.records if "no connection" in record.message]
+        assert len(warnings) == 1, "the same error is logged once"
         assert "guessed" not in caplog.text
 
     with NatsServer(tmp_path, PERMISSIONS) as nats:
@@ -338,17 +373,17 @@ def test_a_wrong_password_is_told_in_the_log_and_tried_again(
 
 
 @pytest.mark.parametrize("password", ["secret-c", "guessed"], ids=["right", "wrong"])
-def test_it_ends_whenever_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> None:
-    """The library loses some of the cancels that come while it makes or gives up a connection."""
+def test_run_ends_when_cancelled_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    """The library swallows some cancellations while it opens or closes a connection."""
 
     async def scenario(nats: NatsServer) -> None:
-        monkeypatch.setattr(module, "PAUSE", 0.0)
-        for turn in range(200):
+        monkeypatch.setattr(module, "RECONNECT_PAUSE_SECONDS", 0.0)
+        for attempt in range(200):
             running = asyncio.create_task(NatsTransport(settings(nats, user="control", password=password)).run())
-            await asyncio.sleep(turn / 200 * 0.02)
+            await asyncio.sleep(attempt / 200 * 0.02)
             running.cancel()
             await asyncio.wait([running], timeout=60)
-            assert running.cancelled(), turn
+            assert running.cancelled(), attempt
 
     with NatsServer(tmp_path, PERMISSIONS) as nats:
         run(scenario(nats))
@@ -357,7 +392,7 @@ def test_it_ends_whenever_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.Mo
 # TLS
 
 
-def test_both_sides_prove_who_they_are_by_certificates(tmp_path: Path) -> None:
+def test_tls_with_client_certificates(tmp_path: Path) -> None:
     _certificates(tmp_path)
     tls = f"""tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key",
         ca_file: "{tmp_path}/ca.pem", verify: true }}"""
@@ -365,11 +400,11 @@ def test_both_sides_prove_who_they_are_by_certificates(tmp_path: Path) -> None:
     async def scenario(nats: NatsServer) -> None:
         files = {"ca_file": f"{tmp_path}/ca.pem", "cert_file": f"{tmp_path}/client.pem"}
         messaging = settings(nats, **files, key_file=f"{tmp_path}/client.key")
-        async with controlling(messaging) as reach, served(messaging, "a", Driver(), tmp_path):
-            assert await reach.call("a", Command(host="a", verb=ListGuests())) == []
+        async with connected_transport(messaging) as transport, connected_agent(messaging, "a", Driver(), tmp_path):
+            assert await transport.call("a", Command(host="a", verb=ListGuests())) == []
         stranger = NatsTransport(settings(nats, ca_file=f"{tmp_path}/ca.pem"))
         running = asyncio.create_task(stranger.run())
-        assert not await stranger.link.ready(0.5)
+        assert not await stranger.connection.wait_connected(0.5)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -377,9 +412,9 @@ def test_both_sides_prove_who_they_are_by_certificates(tmp_path: Path) -> None:
         run(scenario(nats))
 
 
-def test_certificates_that_are_not_there_keep_a_process_from_starting(nats: NatsServer) -> None:
+def test_missing_certificates_raise_setting_error(nats: NatsServer) -> None:
     async def scenario() -> None:
-        with pytest.raises(Setting, match="certificates cannot be read"):
+        with pytest.raises(SettingError, match="certificates cannot be read"):
             NatsTransport(settings(nats, ca_file="/nowhere/ca.pem"))
 
     run(scenario())
@@ -413,9 +448,9 @@ def _certificates(directory: Path) -> None:
 
     pem = serialization.Encoding.PEM
     (directory / "ca.pem").write_bytes(certificate(ca_name, ca_key, True).public_bytes(pem))
-    for who in ("server", "client"):
+    for role in ("server", "client"):
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
-        (directory / f"{who}.pem").write_bytes(certificate(name, key, False).public_bytes(pem))
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
+        (directory / f"{role}.pem").write_bytes(certificate(name, key, False).public_bytes(pem))
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        (directory / f"{who}.key").write_bytes(private)
+        (directory / f"{role}.key").write_bytes(private)

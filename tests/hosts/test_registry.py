@@ -1,8 +1,7 @@
-"""Registration and heartbeats, for a thousand hosts, on both databases."""
+"""Registration of hosts and services."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -14,16 +13,14 @@ from typing import Any
 import msgspec
 
 from kilonova import clock
-from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.shapes import Shapes, load
-from kilonova.hosts.drivers.sim.store import SimStore, Size
+from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
-from kilonova.hosts.heartbeat import Heartbeat, is_up
+from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.hosts.messages import HostFacts
 from kilonova.hosts.registry import register
 from kilonova.placement import mirror
-from kilonova.store import Database, Row, Transaction, Unavailable
-from tests.hosts.support import until
+from kilonova.store import Database, Row, Transaction
 from tests.support import run
 from tests.support.databases import opened
 
@@ -48,55 +45,12 @@ def served(directory: Path, number: int) -> Iterator[EmbeddedHosts]:
         hosts.close()
 
 
-def cut_off(directory: Path, host: str | None) -> None:
-    """Cuts the host off, or nobody any more."""
-    store = SimStore(directory / "sim.db")
-    if host is None:
-        Rules(store).clear()
-    else:
-        Rules(store).add_failure(host, "*", "unreachable", None, None)
-    store.close()
+class RecordingDatabase:
+    """A database that records the statements of its transactions."""
 
-
-async def age(db: Database) -> None:
-    async with db.transaction() as tx:
-        await tx.execute("UPDATE services SET last_seen_at = last_seen_at - 1000")
-
-
-async def up(db: Database) -> dict[tuple[str, str], bool]:
-    rows = await db.fetch("SELECT * FROM services")
-    return {(row["host"], row["program"]): is_up(row, clock.now()) for row in rows}
-
-
-async def all_up(db: Database) -> bool:
-    return all((await up(db)).values())
-
-
-class Failing:
-    """A database that is in trouble for a number of transactions."""
-
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, kind: type[RecordingTransaction] | None = None) -> None:
         self._db = db
-        self.troubles = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        if self.troubles:
-            self.troubles -= 1
-            raise Unavailable("busy")
-        async with self._db.transaction() as tx:
-            yield tx
-
-
-class Spied:
-    """A database that writes down the statements its transactions run."""
-
-    def __init__(self, db: Database, kind: type[SpiedTransaction] | None = None) -> None:
-        self._db = db
-        self._kind = kind or SpiedTransaction
+        self._kind = kind or RecordingTransaction
         self.statements: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -111,7 +65,7 @@ class Spied:
         return [sql for sql in self.statements if not sql.lstrip().upper().startswith("SELECT")]
 
 
-class SpiedTransaction:
+class RecordingTransaction:
     def __init__(self, tx: Transaction, statements: list[str]) -> None:
         self._tx = tx
         self._statements = statements
@@ -132,7 +86,7 @@ class SpiedTransaction:
         await self._tx.execute_many(sql, rows)
 
 
-def test_a_thousand_hosts_are_registered(database: Open, tmp_path: Path) -> None:
+def test_register_thousand_hosts(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         hosts = await facts(tmp_path, 1000)
         async with database() as db:
@@ -148,20 +102,20 @@ def test_a_thousand_hosts_are_registered(database: Open, tmp_path: Path) -> None
     run(scenario())
 
 
-def test_a_restart_with_the_same_hosts_writes_nothing(database: Open, tmp_path: Path) -> None:
+def test_unchanged_hosts_are_not_written(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         hosts = await facts(tmp_path, 50)
         async with database() as db:
             first = await register(db, hosts, process_host="box")
-            spied = Spied(db)
-            assert await register(spied, hosts, process_host="box") == first
-            assert spied.statements
-            assert spied.writes() == []
+            recording = RecordingDatabase(db)
+            assert await register(recording, hosts, process_host="box") == first
+            assert recording.statements
+            assert recording.writes() == []
 
     run(scenario())
 
 
-def test_only_what_changed_is_written_and_uuids_stay(database: Open, tmp_path: Path) -> None:
+def test_changed_hosts_are_updated_and_keep_uuids(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with database() as db:
             await register(db, await facts(tmp_path, 3))
@@ -169,7 +123,7 @@ def test_only_what_changed_is_written_and_uuids_stay(database: Open, tmp_path: P
             bigger = await facts(tmp_path, 4, Size(vcpus=64, memory_mb=131072, disk_gb=2048))
             await register(db, [bigger[1], bigger[3]])
             after = {row["host"]: row for row in await db.fetch("SELECT * FROM hypervisors")}
-            assert after["sim-001"] == before["sim-001"], "a host that is not served any more is left alone"
+            assert after["sim-001"] == before["sim-001"], "a host that is no longer served is unchanged"
             assert after["sim-002"]["uuid"] == before["sim-002"]["uuid"]
             assert after["sim-002"]["updated_at"] is not None
             assert '"cores":64' in after["sim-002"]["cpu_info"]
@@ -183,7 +137,7 @@ def test_only_what_changed_is_written_and_uuids_stay(database: Open, tmp_path: P
     run(scenario())
 
 
-def test_an_operators_word_outlives_a_restart(database: Open, tmp_path: Path) -> None:
+def test_disabled_service_stays_disabled_after_restart(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         hosts = await facts(tmp_path, 2)
         async with database() as db:
@@ -198,102 +152,30 @@ def test_an_operators_word_outlives_a_restart(database: Open, tmp_path: Path) ->
     run(scenario())
 
 
-def test_one_statement_reports_for_all_but_the_silent(database: Open, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with served(tmp_path, 3) as hosts:
-            async with database() as db:
-                spied = Spied(db)
-                heartbeat = Heartbeat(spied, hosts, process_host="sim-002")
-                assert await heartbeat.beat() == 5
-                await age(db)
-                cut_off(tmp_path, "sim-002")
-                spied.statements.clear()
-                assert await heartbeat.beat() == 4
-                assert len(spied.statements) == 1
-                assert await up(db) == {
-                    ("sim-001", "nova-compute"): True,
-                    ("sim-002", "nova-compute"): False,
-                    ("sim-003", "nova-compute"): True,
-                    ("sim-002", "nova-conductor"): True,
-                    ("sim-002", "nova-scheduler"): True,
-                }
-                counts = await db.fetch(
-                    "SELECT report_count FROM services WHERE program = 'nova-compute' ORDER BY host"
-                )
-                assert [row["report_count"] for row in counts] == [2, 1, 2]
-
-    run(scenario())
-
-
-def test_a_host_that_was_cut_off_at_the_start_comes_in_later(database: Open, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with served(tmp_path, 2) as hosts:
-            cut_off(tmp_path, "sim-002")
-            async with database() as db:
-                heartbeat = Heartbeat(db, hosts, process_host="box")
-                await heartbeat.beat()
-                assert ("sim-002", "nova-compute") not in await up(db)
-                cut_off(tmp_path, None)
-                await heartbeat.beat()
-                assert (await up(db))["sim-002", "nova-compute"]
-
-    run(scenario())
-
-
-def test_a_process_without_hosts_reports_itself(database: Open) -> None:
-    async def scenario() -> None:
-        async with database() as db:
-            heartbeat = Heartbeat(db, process_host="worker-1", interval=0.01)
-            await heartbeat.beat()
-            await age(db)
-            beating = asyncio.create_task(heartbeat.run())
-            await until(lambda: all_up(db))
-            assert set(await up(db)) == {("worker-1", "nova-conductor"), ("worker-1", "nova-scheduler")}
-            beating.cancel()
-
-    run(scenario())
-
-
-def test_a_database_in_trouble_costs_a_beat_and_no_more(sqlite_url: str) -> None:
-    async def scenario() -> None:
-        async with opened(sqlite_url) as db:
-            failing = Failing(db)
-            heartbeat = Heartbeat(failing, process_host="worker-1", interval=0.01)
-            await heartbeat.beat()
-            await age(db)
-            failing.troubles = 2
-            beating = asyncio.create_task(heartbeat.run())
-            await until(lambda: all_up(db))
-            assert failing.troubles == 0
-            beating.cancel()
-
-    run(scenario())
-
-
-def test_when_a_host_booted_is_known_and_no_change(database: Open, tmp_path: Path) -> None:
+def test_boot_time_is_recorded_without_provider_change(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         hosts = await facts(tmp_path, 2)
-        asked = "SELECT booted_at, updated_at FROM hypervisors ORDER BY host"
+        sql = "SELECT booted_at, updated_at FROM hypervisors ORDER BY host"
         async with database() as db:
             await register(db, hosts)
-            made = await db.fetch(asked)
-            assert [row["booted_at"] for row in made] == [facts.booted_at for facts in hosts]
-            assert all(clock.now() - 60 < row["booted_at"] <= clock.now() for row in made)
-            untold = [msgspec.structs.replace(hosts[0], booted_at=None)]
-            inexact = [msgspec.structs.replace(hosts[1], booted_at=made[1]["booted_at"] + 2)]
-            spied = Spied(db)
-            await register(spied, untold + inexact)
-            assert spied.writes() == []
+            stored = await db.fetch(sql)
+            assert [row["booted_at"] for row in stored] == [facts.booted_at for facts in hosts]
+            assert all(clock.now() - 60 < row["booted_at"] <= clock.now() for row in stored)
+            unreported = [msgspec.structs.replace(hosts[0], booted_at=None)]
+            inexact = [msgspec.structs.replace(hosts[1], booted_at=stored[1]["booted_at"] + 2)]
+            recording = RecordingDatabase(db)
+            await register(recording, unreported + inexact)
+            assert recording.writes() == []
             before = await db.fetch("SELECT change, generation FROM resource_providers")
-            await register(db, [msgspec.structs.replace(hosts[1], booted_at=made[1]["booted_at"] + 3600)])
-            assert await db.fetch(asked) == [made[0], {**made[1], "booted_at": made[1]["booted_at"] + 3600}]
+            await register(db, [msgspec.structs.replace(hosts[1], booted_at=stored[1]["booted_at"] + 3600)])
+            assert await db.fetch(sql) == [stored[0], {**stored[1], "booted_at": stored[1]["booted_at"] + 3600}]
             assert await db.fetch("SELECT change, generation FROM resource_providers") == before
 
     run(scenario())
 
 
-def test_a_host_takes_over_the_provider_that_waits_for_it(database: Open, tmp_path: Path) -> None:
-    """One that an operator made before the host came, or that outlived the host's service."""
+def test_host_takes_over_unused_provider_of_its_name(database: Open, tmp_path: Path) -> None:
+    """An operator created the provider in advance, or the deleted service of the host left it."""
 
     async def scenario() -> None:
         hosts = await facts(tmp_path, 2)
@@ -314,7 +196,7 @@ def test_a_host_takes_over_the_provider_that_waits_for_it(database: Open, tmp_pa
     run(scenario())
 
 
-def test_a_host_whose_service_was_deleted_comes_back_as_new(database: Open, tmp_path: Path) -> None:
+def test_host_with_deleted_service_registers_again(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         shapes = load(EXAMPLES / "shared-disk.yaml")
         hosts = await facts(tmp_path, 1, shapes=shapes)
@@ -323,17 +205,19 @@ def test_a_host_whose_service_was_deleted_comes_back_as_new(database: Open, tmp_
             before = await placement(db)
             async with db.transaction() as tx:
                 for host in ("sim-001", "sim-002", "sim-003"):
-                    await mirror.host_deleted(tx, host)
+                    await mirror.delete_host(tx, host)
                     await tx.execute("DELETE FROM hypervisors WHERE host = $1", host)
                     await tx.execute("DELETE FROM services WHERE host = $1", host)
-            assert {name for name, *_ in await placement(db)} == {"sim-004"}, "the shared disk went with its last host"
+            assert {name for name, *_ in await placement(db)} == {"sim-004"}, (
+                "the shared disk is deleted with its last host"
+            )
             await register(db, hosts)
             assert await placement(db) == before
 
     run(scenario())
 
 
-def test_a_host_that_tells_nonsense_keeps_no_other_out(database: Open, tmp_path: Path) -> None:
+def test_host_with_invalid_facts_is_skipped(database: Open, tmp_path: Path) -> None:
     async def scenario() -> None:
         good, bad = await facts(tmp_path, 2)
         async with database() as db:
@@ -345,7 +229,7 @@ def test_a_host_that_tells_nonsense_keeps_no_other_out(database: Open, tmp_path:
 
 
 async def placement(db: Database) -> set[tuple[object, ...]]:
-    """Everything hosts have, by names."""
+    """Inventories, traits and aggregates of all providers, by name."""
     found: set[tuple[object, ...]] = set()
     for columns, table in (
         ("x.resource_class, x.total, x.own_ratio", "inventories"),
@@ -357,7 +241,7 @@ async def placement(db: Database) -> set[tuple[object, ...]]:
     return found
 
 
-def test_a_kill_while_hosts_are_registered_leaves_nothing_half(database_url: str, tmp_path: Path) -> None:
+def test_registration_is_atomic_when_killed(database_url: str, tmp_path: Path) -> None:
     tables = ("services", "hypervisors", "resource_providers", "inventories", "provider_traits", "provider_aggregates")
 
     async def counts(db: Database) -> list[int]:
@@ -378,16 +262,16 @@ def test_a_kill_while_hosts_are_registered_leaves_nothing_half(database_url: str
     run(scenario())
 
 
-# Kills itself after as many writes of the registration.
+# Kills itself after the given number of writes.
 _KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from kilonova.hosts.registry import register
 from kilonova.placement import mirror
-from tests.hosts.test_registry import EXAMPLES, SpiedTransaction, Spied, facts, load
+from tests.hosts.test_registry import EXAMPLES, RecordingDatabase, RecordingTransaction, facts, load
 from tests.support.databases import opened
 
-class Deadly(SpiedTransaction):
+class KillingTransaction(RecordingTransaction):
     async def execute_many(self, sql, rows):
         await super().execute_many(sql, rows)
         writes.append(sql)
@@ -398,16 +282,8 @@ async def main():
     Path(sys.argv[2]).mkdir(exist_ok=True)
     hosts = await facts(Path(sys.argv[2]), 1, shapes=load(EXAMPLES / "shared-disk.yaml"))
     async with opened(sys.argv[1]) as db:
-        await register(Spied(db, Deadly), hosts)
+        await register(RecordingDatabase(db, KillingTransaction), hosts)
 
 writes = []
 asyncio.run(main())
 """
-
-
-def test_who_counts_as_up() -> None:
-    row = {"forced_down": False, "last_seen_at": 1000.0}
-    assert is_up(row, 1060.0)
-    assert not is_up(row, 1060.1)
-    assert not is_up(row, 1005.0, down_time=4)
-    assert not is_up(row | {"forced_down": True}, 1000.0)

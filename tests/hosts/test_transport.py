@@ -1,4 +1,4 @@
-"""What callers see of a host: its answers, its refusals, its silence."""
+"""The in-process transport: answers, errors and unreachable hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
-from kilonova.hosts.messages import Command, Destroy, GuestState, PowerOn
+from kilonova.hosts.messages import Command, GuestState
+from kilonova.hosts.messages.verbs import Destroy, PowerOn
 from kilonova.hosts.transport import (
     HostFailed,
     HostUnreachable,
@@ -25,21 +26,21 @@ def hosts(directory: Path, **more: object) -> EmbeddedHosts:
     return EmbeddedHosts(EmbeddedConfig(**{"directory": directory, "hosts": 3} | more))  # type: ignore[arg-type]
 
 
-def test_answers_have_the_verbs_type(tmp_path: Path) -> None:
+def test_answers_have_the_type_of_their_verb(tmp_path: Path) -> None:
     async def scenario() -> None:
-        reach = hosts(tmp_path)
-        state = await reach.call(HOST, spawn())
+        transport = hosts(tmp_path)
+        state = await transport.call(HOST, spawn())
         assert isinstance(state, GuestState)
         assert (state.power, state.boots) == ("running", 1)
-        assert await list_guests(reach, HOST) == [state]
-        assert (await describe(reach, HOST)).hypervisor_hostname == HOST
-        assert await reach.call(HOST, command(Destroy(guest_id="guest-1"))) is None
-        assert await list_guests(reach, HOST) == []
+        assert await list_guests(transport, HOST) == [state]
+        assert (await describe(transport, HOST)).hypervisor_hostname == HOST
+        assert await transport.call(HOST, command(Destroy(guest_id="guest-1"))) is None
+        assert await list_guests(transport, HOST) == []
 
     run(scenario())
 
 
-def test_a_refusal_is_raised_with_its_kind(tmp_path: Path) -> None:
+def test_host_error_is_raised_with_its_kind(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(HostFailed, match="no guest guest-9") as failed:
             await hosts(tmp_path).call(HOST, command(PowerOn(guest_id="guest-9")))
@@ -48,17 +49,17 @@ def test_a_refusal_is_raised_with_its_kind(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_stale_epoch_has_an_error_of_its_own(tmp_path: Path) -> None:
+def test_stale_epoch_raises_its_own_error(tmp_path: Path) -> None:
     async def scenario() -> None:
-        reach = hosts(tmp_path)
-        await reach.call(HOST, spawn(epoch=2))
+        transport = hosts(tmp_path)
+        await transport.call(HOST, spawn(epoch=2))
         with pytest.raises(StaleEpoch):
-            await reach.call(HOST, spawn(epoch=1))
+            await transport.call(HOST, spawn(epoch=1))
 
     run(scenario())
 
 
-def test_a_host_that_nobody_serves_is_unreachable(tmp_path: Path) -> None:
+def test_host_without_agent_is_unreachable(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(HostUnreachable) as unreachable:
             await list_guests(hosts(tmp_path), "sim-004")
@@ -67,27 +68,27 @@ def test_a_host_that_nobody_serves_is_unreachable(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_repeat_after_a_timeout_joins_the_work_under_way(tmp_path: Path) -> None:
+def test_repeat_after_timeout_joins_running_command(tmp_path: Path) -> None:
     async def scenario() -> None:
-        reach = hosts(tmp_path, latency={"spawn": 0.2})
+        transport = hosts(tmp_path, latency={"spawn": 0.2})
         with pytest.raises(HostUnreachable, match=r"no answer within 0\.02 s"):
-            await reach.call(HOST, spawn(), timeout=0.02)
-        state = await reach.call(HOST, spawn())
+            await transport.call(HOST, spawn(), timeout=0.02)
+        state = await transport.call(HOST, spawn())
         assert state.boots == 1
 
     run(scenario())
 
 
-def test_an_unreadable_reply_is_the_hosts_failure() -> None:
+def test_unreadable_reply_raises_host_failed() -> None:
     with pytest.raises(HostFailed, match="unreadable reply"):
         read_reply(HOST, Command(host=HOST, verb=Destroy(guest_id="g")), b"\xc1")
 
 
-def test_one_silent_host_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_unreachable_host_does_not_hide_others(tmp_path: Path) -> None:
     async def scenario() -> None:
-        reach = hosts(tmp_path)
-        await reach.call(HOST, spawn())
-        found = await list_all_guests(reach, [*reach.names, "nobody"])
+        transport = hosts(tmp_path)
+        await transport.call(HOST, spawn())
+        found = await list_all_guests(transport, [*transport.names, "nobody"])
         assert isinstance(found.pop("nobody"), HostUnreachable)
         counts = {host: len(guests) for host, guests in found.items() if isinstance(guests, list)}
         assert counts == {"sim-001": 1, "sim-002": 0, "sim-003": 0}

@@ -1,4 +1,4 @@
-"""Calling an API inside the process, with and without streams."""
+"""The HTTP client for APIs in the same process, with and without streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.http import Answer, Api, Context
+from kilonova.http import Api, Context, Response
 from kilonova.http.client import InProcess
 from tests.http.toy import Toy, toy_fault
 from tests.support import run
@@ -17,34 +17,34 @@ def echo() -> Toy:
     api = Api("echo", prefix="/echo", errors=toy_fault)
 
     @api.route("PUT", "/file", stream=True, public=True)
-    async def put(ctx: Context) -> Answer:
+    async def put(ctx: Context) -> Response:
         sizes = [len(chunk) async for chunk in ctx.stream()]
-        return Answer({"sizes": sizes})
+        return Response({"sizes": sizes})
 
     @api.route("GET", "/file", public=True)
-    async def get(ctx: Context) -> Answer:
+    async def get(ctx: Context) -> Response:
         async def chunks() -> AsyncIterator[bytes]:
             for number in range(20):
                 yield b"%03d" % number
 
-        return Answer(stream=chunks(), headers={"Content-Type": "application/octet-stream"})
+        return Response(stream=chunks(), headers={"Content-Type": "application/octet-stream"})
 
     api.compile([])
     return Toy(api)
 
 
-async def pieces() -> AsyncIterator[bytes]:
+async def chunks_of_body() -> AsyncIterator[bytes]:
     for size in (3, 5, 0, 2):
         yield b"x" * size
 
 
-def test_a_body_goes_up_in_pieces() -> None:
+def test_request_body_is_streamed() -> None:
     caller = InProcess(echo().app, "/echo")
-    assert run(caller.request("PUT", "/file", content=pieces())).json() == {"sizes": [3, 5, 2]}
+    assert run(caller.request("PUT", "/file", content=chunks_of_body())).json() == {"sizes": [3, 5, 2]}
     assert run(caller.request("PUT", "/file", content=b"12345")).json() == {"sizes": [5]}
 
 
-def test_a_body_that_breaks_off_is_the_callers_trouble_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_request_body_raises_only_in_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"some"
         raise LookupError("no more")
@@ -55,7 +55,7 @@ def test_a_body_that_breaks_off_is_the_callers_trouble_alone(caplog: pytest.LogC
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_an_answer_comes_down_in_pieces() -> None:
+def test_response_body_is_streamed() -> None:
     async def scenario() -> tuple[int, Any, list[bytes]]:
         caller = InProcess(echo().app, "/echo")
         async with caller.stream("GET", "/file") as answer:
@@ -66,7 +66,7 @@ def test_an_answer_comes_down_in_pieces() -> None:
     assert chunks == [b"%03d" % number for number in range(20)]
 
 
-def test_a_reader_may_leave_early() -> None:
+def test_stream_can_be_left_early() -> None:
     async def scenario() -> bytes:
         caller = InProcess(echo().app, "/echo")
         async with caller.stream("GET", "/file") as answer:
@@ -77,7 +77,7 @@ def test_a_reader_may_leave_early() -> None:
     assert run(scenario()) == b"000"
 
 
-def test_an_error_comes_through_a_stream_too() -> None:
+def test_stream_returns_error_response() -> None:
     async def scenario() -> tuple[int, bytes]:
         caller = InProcess(echo().app, "/echo")
         async with caller.stream("GET", "/nothing") as answer:

@@ -1,10 +1,10 @@
-"""Pages of other origins: what a browser asks, and what it is told."""
+"""CORS: preflight requests, and headers of responses."""
 
 from __future__ import annotations
 
 from kilonova.config import Cors as Settings
-from kilonova.http.client import InProcess, Response
-from kilonova.http.cors import with_cors
+from kilonova.http.client import ClientResponse, InProcess
+from kilonova.http.cors import allow_origins
 from tests.http.toy import toy
 from tests.support import run
 
@@ -12,21 +12,21 @@ GOOD, BAD = "https://good.example", "https://bad.example"
 ALLOWED = "access-control-allow-origin"
 
 
-def ask(method: str, origin: str | None, allowed: str = GOOD, **headers: str) -> Response:
-    app = with_cors(toy().app, Settings(allowed_origin=[allowed]))
+def request(method: str, origin: str | None, allowed: str = GOOD, **headers: str) -> ClientResponse:
+    app = allow_origins(toy().app, Settings(allowed_origin=[allowed]))
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if origin is not None:
         sent["Origin"] = origin
     return run(InProcess(app).request(method, "/toy/v2.1/open", headers=sent))
 
 
-def test_nothing_is_added_where_nothing_is_allowed() -> None:
+def test_no_middleware_without_allowed_origins() -> None:
     app = toy().app
-    assert with_cors(app, Settings()) is app
+    assert allow_origins(app, Settings()) is app
 
 
-def test_a_question_beforehand_needs_no_token() -> None:
-    answer = ask(
+def test_preflight_needs_no_token() -> None:
+    answer = request(
         "OPTIONS",
         GOOD,
         Access_Control_Request_Method="PUT",
@@ -39,23 +39,23 @@ def test_a_question_beforehand_needs_no_token() -> None:
     assert answer.headers["vary"] == "Origin"
 
 
-def test_other_origins_and_headers_are_told_nothing() -> None:
+def test_preflight_of_other_origin_or_header_is_not_allowed() -> None:
     for answer in (
-        ask("OPTIONS", BAD, Access_Control_Request_Method="GET"),
-        ask("OPTIONS", GOOD, Access_Control_Request_Method="GET", Access_Control_Request_Headers="x-secret"),
+        request("OPTIONS", BAD, Access_Control_Request_Method="GET"),
+        request("OPTIONS", GOOD, Access_Control_Request_Method="GET", Access_Control_Request_Headers="x-secret"),
     ):
         assert answer.status == 200
         assert ALLOWED not in answer.headers
 
 
-def test_answers_name_the_origin() -> None:
-    assert ask("GET", GOOD).headers[ALLOWED] == GOOD
-    assert ask("GET", BAD, allowed="*").headers[ALLOWED] == BAD
+def test_response_allows_configured_origin() -> None:
+    assert request("GET", GOOD).headers[ALLOWED] == GOOD
+    assert request("GET", BAD, allowed="*").headers[ALLOWED] == BAD
     for origin in (BAD, None):
-        answer = ask("GET", origin)
+        answer = request("GET", origin)
         assert (answer.status, answer.json()) == (200, {"open": True})
         assert ALLOWED not in answer.headers
 
 
-def test_without_a_question_the_method_is_wrong() -> None:
-    assert ask("OPTIONS", GOOD).status in (401, 405)
+def test_options_without_preflight_headers_is_refused() -> None:
+    assert request("OPTIONS", GOOD).status in (401, 405)

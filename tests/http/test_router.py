@@ -1,4 +1,4 @@
-"""The trie of paths."""
+"""Matching of paths."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def router() -> Router[str]:
         ("", {"GET": "GET /"}, {}),
         ("toys", {"GET": "GET /toys", "POST": "POST /toys"}, {}),
         ("toys/7", {"GET": "GET /toys/{toy_id}"}, {"toy_id": "7"}),
-        # A fixed segment wins.
+        # A fixed segment takes precedence,
         ("toys/new", {"GET": "GET /toys/new"}, {}),
         ("toys/new/parts", {"GET": "GET /toys/new/parts"}, {}),
-        # ... unless nothing lies behind it.
+        # unless the rest of the path does not match below it.
         (
             "toys/new/parts/1",
             {"GET": "GET /toys/{toy_id}/parts/{part_id}"},
@@ -40,16 +40,16 @@ def router() -> Router[str]:
         ),
     ],
 )
-def test_matches(router: Router[str], path: str, methods: dict[str, str], params: dict[str, str]) -> None:
+def test_known_paths_match(router: Router[str], path: str, methods: dict[str, str], params: dict[str, str]) -> None:
     assert router.match(path.split("/") if path else []) == (methods, params)
 
 
 @pytest.mark.parametrize("path", ["toy", "toys/7/parts", "toys/7/wheels/1", "toys/7/parts/1/2"])
-def test_misses(router: Router[str], path: str) -> None:
+def test_unknown_paths_do_not_match(router: Router[str], path: str) -> None:
     assert router.match(path.split("/")) is None
 
 
-def test_one_route_per_method_and_path(router: Router[str]) -> None:
+def test_conflicting_routes_are_refused(router: Router[str]) -> None:
     with pytest.raises(ValueError, match="declared twice"):
         router.add("GET", "/toys/{toy_id}", "again")
     with pytest.raises(ValueError, match="already named"):

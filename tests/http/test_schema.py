@@ -1,4 +1,4 @@
-"""Validation: formats, and messages that name the place without repeating a whole body."""
+"""JSON Schema validation: formats, and short messages that name the place."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from kilonova.http.errors import BadRequest
-from kilonova.http.schema import FORMATS, Validator, pruned
+from kilonova.http.schema import FORMATS, Validator, prune_for_v2
 
 NAME = {"type": "object", "properties": {"o": {"type": "array", "items": {"type": "string", "maxLength": 3}}}}
 
 
-def test_the_message_names_the_place() -> None:
+def test_message_names_the_place() -> None:
     with pytest.raises(BadRequest, match=r"field/attribute o\[1\]: 'long'"):
         Validator(NAME).check({"o": ["x", "long"]})
 
 
-def test_the_message_is_short() -> None:
-    with pytest.raises(BadRequest) as refused:
+def test_message_is_short() -> None:
+    with pytest.raises(BadRequest) as error:
         Validator(NAME).check({"o": ["x" * 10000]})
-    assert len(refused.value.message) < 600
+    assert len(error.value.message) < 600
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_formats_in_both_validators(form: str, good: list[str], bad: list[str]) 
         ("no object", "no object"),
     ],
 )
-def test_pruned(value: Any, expected: Any) -> None:
+def test_prune_for_v2(value: Any, expected: Any) -> None:
     def closed(**properties: Any) -> dict[str, Any]:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
@@ -69,4 +69,4 @@ def test_pruned(value: Any, expected: Any) -> None:
         n={"type": "string", "format": "name"},
         free={"type": "object"},
     )
-    assert pruned(value, schema) == expected
+    assert prune_for_v2(value, schema) == expected

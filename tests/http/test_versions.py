@@ -1,4 +1,4 @@
-"""Declared differences, compiled into one form of each route and view per version."""
+"""Microversion declarations, compiled into the routes and views of each version."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kilonova.http.versions import (
     Change,
     Microversion,
     action,
-    answer,
     behaviour,
     query,
     request,
+    response,
     route,
     view,
 )
@@ -30,28 +30,28 @@ def with_changes(*changes: Change, minor: int = 5) -> Toy:
     return toy([Microversion(f"2.{minor}", "What changed.", list(changes))])
 
 
-def test_a_route_begins() -> None:
+def test_route_begins() -> None:
     t = with_changes(route("GET", "/toys/new").begins())
     assert t.get("/toy/v2.1/toys/new", **at(4)).status == 404
     assert t.get("/toy/v2.1/toys/new", **at(5)).status == 200
     assert t.get("/toy/v2.1/toys/new", **at(9)).status == 200
 
 
-def test_a_route_ends() -> None:
+def test_route_ends() -> None:
     t = with_changes(route("GET", "/toys/new").ends())
     assert t.get("/toy/v2.1/toys/new", **at(4)).status == 200
     assert t.get("/toy/v2.1/toys/new", **at(5)).status == 404
     assert t.get("/toy/v2.1/toys/new", **at(9)).status == 404
 
 
-def test_a_route_begins_and_ends() -> None:
+def test_route_begins_and_ends() -> None:
     new = route("GET", "/toys/new")
     t = toy([Microversion("2.3", "", [new.begins()]), Microversion("2.7", "", [new.ends()])])
     found = [minor for minor in range(1, 10) if t.get("/toy/v2.1/toys/new", **at(minor)).status == 200]
     assert found == [3, 4, 5, 6]
 
 
-def test_an_action_begins_where_others_stay() -> None:
+def test_action_begins_without_effect_on_others() -> None:
     t = with_changes(action("drop", "/toys/{toy_id}/action").begins())
     path = "/toy/v2.1/toys/1/action"
     assert t.post(path, b'{"drop": null}', **at(4)).status == 404
@@ -59,7 +59,7 @@ def test_an_action_begins_where_others_stay() -> None:
     assert t.post(path, b'{"wind": {}}', **at(4)).status == 202
 
 
-def test_a_body_gains_a_key() -> None:
+def test_body_gains_key() -> None:
     t = with_changes(request("POST /toys").gains("toy.colour"))
     body = b'{"toy": {"colour": "red"}}'
     assert t.post("/toy/v2.1/toys", body, **at(4)).status == 400
@@ -67,14 +67,14 @@ def test_a_body_gains_a_key() -> None:
     assert t.post("/toy/v2/toys", body).json() == {"toy": {}}
 
 
-def test_a_body_gains_a_key_inside_a_list() -> None:
+def test_body_gains_key_inside_list() -> None:
     t = with_changes(request("POST /toys").gains("toy.parts[].a"))
     body = b'{"toy": {"parts": [{"a": "x"}]}}'
     assert t.post("/toy/v2.1/toys", body, **at(4)).status == 400
     assert t.post("/toy/v2.1/toys", body, **at(5)).status == 201
 
 
-def test_a_body_loses_a_key_and_the_old_one_is_translated() -> None:
+def test_body_loses_key_and_old_bodies_are_upgraded() -> None:
     def upgrade(body: Any) -> Any:
         toy = dict(body["toy"])
         if "tint" in toy:
@@ -89,7 +89,7 @@ def test_a_body_loses_a_key_and_the_old_one_is_translated() -> None:
     assert t.post("/toy/v2.1/toys", b'{"toy": {}}', **at(5)).status == 201
 
 
-def test_upgrades_run_from_the_oldest_to_the_newest() -> None:
+def test_upgrades_run_from_oldest_to_newest() -> None:
     def adding(letter: str) -> Any:
         return lambda body: {"toy": {"name": body["toy"].get("name", "") + letter}}
 
@@ -105,13 +105,13 @@ def test_upgrades_run_from_the_oldest_to_the_newest() -> None:
     assert names == {1: "abc", 3: "bc", 5: "c", 7: None}
 
 
-def test_a_body_is_another_one_altogether() -> None:
+def test_body_changes_completely() -> None:
     t = with_changes(request("POST /toys").changes("", before=closed(name=TEXT), upgrade=lambda body: {"toy": body}))
     assert t.post("/toy/v2.1/toys", b'{"name": "bear"}', **at(4)).json() == {"toy": {"name": "bear"}}
     assert t.post("/toy/v2.1/toys", b'{"name": "bear"}', **at(5)).status == 400
 
 
-def test_an_actions_body_was_null() -> None:
+def test_action_body_changes_from_null() -> None:
     wind = action("wind", "/toys/{toy_id}/action")
     t = with_changes(wind.changes("", before={"type": "null"}, required_before=True))
     path = "/toy/v2.1/toys/1/action"
@@ -120,7 +120,7 @@ def test_an_actions_body_was_null() -> None:
     assert t.post(path, b'{"wind": null}', **at(5)).status == 400
 
 
-def test_query_keys_come_go_and_close() -> None:
+def test_query_gains_loses_changes_and_closes() -> None:
     target = query("GET /toys")
     t = toy(
         [
@@ -130,27 +130,27 @@ def test_query_keys_come_go_and_close() -> None:
         ]
     )
 
-    def asked(minor: int, text: str) -> Any:
+    def query_at(minor: int, text: str) -> Any:
         answer = t.get(f"/toy/v2.1/toys?{text}", **at(minor))
         return answer.json()["query"] if answer.status == 200 else answer.status
 
-    assert asked(2, "colour=red") == {}
-    assert asked(3, "colour=red") == {"colour": ["red"]}
-    assert asked(4, "nonsense=1") == {}
-    assert asked(5, "nonsense=1") == 400
-    assert asked(4, "limit=x") == {"limit": ["x"]}
-    assert asked(5, "limit=x") == 400
-    assert asked(6, "wheels=4") == {"wheels": ["4"]}
-    assert asked(7, "wheels=4") == 400
+    assert query_at(2, "colour=red") == {}
+    assert query_at(3, "colour=red") == {"colour": ["red"]}
+    assert query_at(4, "nonsense=1") == {}
+    assert query_at(5, "nonsense=1") == 400
+    assert query_at(4, "limit=x") == {"limit": ["x"]}
+    assert query_at(5, "limit=x") == 400
+    assert query_at(6, "wheels=4") == {"wheels": ["4"]}
+    assert query_at(7, "wheels=4") == 400
 
 
-def test_another_status() -> None:
-    t = with_changes(answer("POST /toys").status(before=200))
+def test_status_changes() -> None:
+    t = with_changes(response("POST /toys").status(before=200))
     assert t.post("/toy/v2.1/toys", b'{"toy": {}}', **at(4)).status == 200
     assert t.post("/toy/v2.1/toys", b'{"toy": {}}', **at(5)).status == 201
 
 
-def test_views_gain_lose_and_change() -> None:
+def test_view_gains_loses_and_changes_fields() -> None:
     t = toy(
         [
             Microversion("2.3", "", [view("toy").changes("size", before=lambda row, ctx: row["size"])]),
@@ -168,7 +168,7 @@ def test_views_gain_lose_and_change() -> None:
     assert shown(5) == {"name": "bear", "colour": "brown", "size": {"cm": 5}}
 
 
-def test_a_behaviour_is_asked_by_name() -> None:
+def test_behaviour_begins() -> None:
     t = with_changes(behaviour("toys are bold"))
     assert t.get("/toy/v2.1/toys", **at(4)).json()["bold"] is False
     assert t.get("/toy/v2.1/toys", **at(5)).json()["bold"] is True
@@ -186,32 +186,32 @@ def test_a_behaviour_is_asked_by_name() -> None:
         action("nothing", "/toys/{toy_id}/action").begins(),
     ],
 )
-def test_a_declaration_that_names_nothing_stops_the_start(change: Change) -> None:
+def test_declaration_with_unknown_target_is_refused(change: Change) -> None:
     with pytest.raises((ValueError, KeyError)):
         with_changes(change)
 
 
-def test_versions_that_change_nothing_share_their_form() -> None:
+def test_unchanged_versions_share_a_route_version() -> None:
     from tests.http.toy import toy_api
 
     api = toy_api([Microversion("2.5", "", [request("POST /toys").gains("toy.colour")])])
-    table = api.routes["POST /toys"].table
-    assert len({id(form) for form in table}) == 2
-    assert table[0] is table[3]
-    assert table[4] is table[8]
+    versions = api.routes["POST /toys"].versions
+    assert len({id(version) for version in versions}) == 2
+    assert versions[0] is versions[3]
+    assert versions[4] is versions[8]
 
 
-def test_every_change_has_words_for_the_history() -> None:
+def test_every_change_has_a_description() -> None:
     changes = [
         route("GET", "/toys/new").begins(),
         action("drop").ends(),
         request("POST /toys").changes("toy", before={}),
         query("GET /toys").closes(),
-        answer("POST /toys").status(before=200),
+        response("POST /toys").status(before=200),
         view("toy").loses("a", "b", value=lambda row, ctx: None),
         behaviour("toys are bold"),
     ]
-    assert [change.words for change in changes] == [
+    assert [change.description for change in changes] == [
         "`GET /toys/new` begins",
         "action `drop` ends",
         "`POST /toys` takes another form of `toy`",

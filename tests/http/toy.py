@@ -1,4 +1,4 @@
-"""A small API with a few versions, to test the core by itself."""
+"""A small API with several versions, for tests of the HTTP framework."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kilonova.config import Config
-from kilonova.http import Answer, Api, App, Context, Field, View, col, multi
-from kilonova.http.client import InProcess, Response
+from kilonova.http import Api, App, Context, Field, Response, View, col, multi
+from kilonova.http.client import ClientResponse, InProcess
 from kilonova.http.errors import HttpError
 from kilonova.http.versions import Microversion
-from kilonova.identity.token import Token
+from kilonova.policy.credentials import Credentials
 from kilonova.services import Services
 from tests.support import run
 from tests.support.cloud import DEMO, TOKENS, Tokens
@@ -32,7 +32,7 @@ def toy_fault(error: HttpError, request_id: str) -> Any:
 
 
 class ToyPolicy:
-    def allows(self, rule: str, token: Token, target: Any) -> bool:
+    def allows(self, rule: str, token: Credentials, target: Any) -> bool:
         return rule != "never" and (rule != "admin" or "admin" in token.roles)
 
 
@@ -70,22 +70,22 @@ def _routes(api: Api) -> None:
     row = {"name": "bear", "colour": "brown", "secret": "s", "size": 5}
 
     @api.document("GET", "/")
-    async def versions(ctx: Context) -> Answer:
-        return Answer({"versions": []})
+    async def versions(ctx: Context) -> Response:
+        return Response({"versions": []})
 
     @api.route(
         "GET", "/toys", query={"colour": TEXT, "tag": multi(TEXT), "limit": {"type": "string", "pattern": "^[0-9]+$"}}
     )
-    async def index(ctx: Context) -> Answer:
-        return Answer({"query": ctx.query, "minor": ctx.minor, "bold": ctx.behaves("toys are bold")})
+    async def index(ctx: Context) -> Response:
+        return Response({"query": ctx.query, "minor": ctx.minor, "bold": ctx.has_behaviour("toys are bold")})
 
     @api.route("POST", "/toys", body=TOY, status=201)
-    async def create(ctx: Context) -> Answer:
-        return Answer(ctx.body)
+    async def create(ctx: Context) -> Response:
+        return Response(ctx.body)
 
     @api.route("GET", "/toys/{toy_id}")
-    async def show(ctx: Context, toy_id: str) -> Answer:
-        return Answer({"id": toy_id, "link": ctx.url(f"/toys/{toy_id}"), "toy": ctx.render("toy", row)})
+    async def show(ctx: Context, toy_id: str) -> Response:
+        return Response({"id": toy_id, "link": ctx.url(f"/toys/{toy_id}"), "toy": ctx.render("toy", row)})
 
     @api.route("DELETE", "/toys/{toy_id}", policy="never", status=204)
     async def delete(ctx: Context, toy_id: str) -> None:
@@ -95,20 +95,20 @@ def _routes(api: Api) -> None:
     async def update(ctx: Context, toy_id: str) -> None: ...
 
     @api.route("GET", "/toys/new")
-    async def new(ctx: Context) -> Answer:
-        return Answer({"new": True})
+    async def new(ctx: Context) -> Response:
+        return Response({"new": True})
 
     @api.route("GET", "/broken")
-    async def broken(ctx: Context) -> Answer:
+    async def broken(ctx: Context) -> Response:
         raise RuntimeError("the innards of the program")
 
     @api.route("GET", "/open", public=True)
-    async def everybody(ctx: Context) -> Answer:
-        return Answer({"open": True})
+    async def public_route(ctx: Context) -> Response:
+        return Response({"open": True})
 
     @api.action("wind", "/toys/{toy_id}/action", body=closed(turns={"type": "integer"}), status=202)
-    async def wind(ctx: Context, toy_id: str) -> Answer:
-        return Answer({"wound": toy_id, "body": ctx.body})
+    async def wind(ctx: Context, toy_id: str) -> Response:
+        return Response({"wound": toy_id, "body": ctx.body})
 
     @api.action("drop", "/toys/{toy_id}/action")
     async def drop(ctx: Context, toy_id: str) -> None: ...
@@ -126,16 +126,16 @@ class Toy:
 
     def request(
         self, method: str, path: str, *, as_: str | None = "member", content: bytes | None = None, **headers: str
-    ) -> Response:
+    ) -> ClientResponse:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if as_ is not None:
             sent["X-Auth-Token"] = as_
         return run(self.caller.request(method, path, headers=sent, content=content))
 
-    def get(self, path: str, **options: Any) -> Response:
+    def get(self, path: str, **options: Any) -> ClientResponse:
         return self.request("GET", path, **options)
 
-    def post(self, path: str, content: bytes, **options: Any) -> Response:
+    def post(self, path: str, content: bytes, **options: Any) -> ClientResponse:
         return self.request("POST", path, content=content, **options)
 
 

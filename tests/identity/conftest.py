@@ -1,4 +1,4 @@
-"""Password hashes in these tests are cheap; `test_passwords` measures honest ones."""
+"""Identity tests use cheap password hashes, except for those that request `full_cost_hashes`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kilonova.identity import passwords
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "honest_hashes" not in request.fixturenames:
+    if "full_cost_hashes" not in request.fixturenames:
         monkeypatch.setattr(passwords, "LOG_N", 4)
 
 
 @pytest.fixture
-def honest_hashes() -> None:
-    """Asked for by tests that want them at their real cost."""
+def full_cost_hashes() -> None:
+    """Requested by tests that need password hashes at full cost."""

@@ -1,4 +1,4 @@
-"""A small cloud with only the identity service, reached over HTTP inside the process."""
+"""The identity service alone on a real database, reached over HTTP inside the process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from kilonova.config import Config
 from kilonova.http import App
-from kilonova.http.client import InProcess, Response
-from kilonova.identity.api import api
-from kilonova.identity.bootstrap import bootstrap, users
-from kilonova.identity.keys import KeyFile, KeyRing
-from kilonova.identity.tokens import Validator
+from kilonova.http.client import ClientResponse, InProcess
+from kilonova.identity import build
+from kilonova.identity.seed import seed, user_names
+from kilonova.identity.token_keys import KeyFile, KeyRing
+from kilonova.identity.token_provider import TokenProvider
 from kilonova.policy import Policy
 from kilonova.services import Services
 from tests.support.databases import opened
 
-PASSWORDS = {name: f"secret of {name}" for name in users()}
+PASSWORDS = {name: f"secret of {name}" for name in user_names()}
 HOME = {
     "admin": "admin",
     "demo": "demo",
@@ -27,7 +27,7 @@ HOME = {
     "demo-reader": "demo",
     "kilonova": "service",
 }
-# The catalogue of these tests names services that nobody serves.
+# Services that the catalogue names, though this process does not serve them.
 MOUNTS = frozenset({"identity", "compute", "placement", "image", "network"})
 REFUSED = {
     "error": {
@@ -62,36 +62,36 @@ SYSTEM = {"system": {"all": True}}
 
 
 class Cloud:
-    def __init__(self, services: Services, tokens: Validator) -> None:
+    def __init__(self, services: Services, tokens: TokenProvider) -> None:
         self.services = services
         self.tokens = tokens
-        self.app = App(services, [api])
+        self.app = App(services, [build()])
         services.mounts = MOUNTS
         self.caller = InProcess(self.app, "/identity", "cloud.test:1234")
 
     async def call(
         self, method: str, path: str, token: str | None = None, json: Any = None, **headers: str
-    ) -> Response:
+    ) -> ClientResponse:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["X-Auth-Token"] = token
         return await self.caller.request(method, path, headers=sent, json=json)
 
     async def ok(self, method: str, path: str, token: str, json: Any = None, status: int | None = None) -> Any:
-        answer = await self.call(method, path, token, json)
+        response = await self.call(method, path, token, json)
         expected = status or {"POST": 201, "DELETE": 204}.get(method, 200)
-        assert answer.status == expected, answer.body
-        return answer.json() if answer.body else None
+        assert response.status == expected, response.body
+        return response.json() if response.body else None
 
-    async def authenticate(self, body: dict[str, Any], query: str = "") -> Response:
+    async def authenticate(self, body: dict[str, Any], query: str = "") -> ClientResponse:
         return await self.call("POST", f"/v3/auth/tokens{query}", json=body)
 
     async def login(self, name: str, scope: Any = None, password: str | None = None) -> str:
-        """A token; without a scope that of the user's home project."""
+        """A token of the user, by default for the user's home project."""
         scope = scope or project_scope(HOME[name])
-        answer = await self.authenticate(password_auth(name, password, scope))
-        assert answer.status == 201, answer.body
-        return answer.headers["x-subject-token"]
+        response = await self.authenticate(password_auth(name, password, scope))
+        assert response.status == 201, response.body
+        return response.headers["x-subject-token"]
 
     async def works(self, token: str) -> bool:
         return (await self.call("GET", "/v3/auth/projects", token)).status == 200
@@ -115,11 +115,11 @@ class Cloud:
 @asynccontextmanager
 async def cloud(database_url: str, data: Path, policy: Path | None = None) -> AsyncIterator[Cloud]:
     async with opened(database_url) as db:
-        await bootstrap(db, PASSWORDS)
+        await seed(db, PASSWORDS)
         services = Services()
         services.config = Config(data=str(data))
         services.db = db
         services.policy = Policy(policy)
-        tokens = Validator(db, KeyRing(KeyFile(data / "token-keys")))
+        tokens = TokenProvider(db, KeyRing(KeyFile(data / "token-keys")))
         services.tokens = tokens
         yield Cloud(services, tokens)

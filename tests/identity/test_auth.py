@@ -1,4 +1,4 @@
-"""Authentication: methods, scopes, what a token says, and that a refusal tells nothing."""
+"""Authentication: methods, scopes and the content of tokens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.identity.support import REFUSED, SYSTEM, Cloud, cloud, password_auth,
 from tests.support import run
 
 
-def test_project_token_says_who_where_and_what(database_url: str, tmp_path: Path) -> None:
+def test_project_token_has_user_project_and_roles(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
-            answer = await c.authenticate(password_auth("demo-manager", scope=project_scope("demo")))
-            assert answer.status == 201
-            assert len(answer.headers["x-subject-token"]) < 256
-            token = answer.json()["token"]
+            response = await c.authenticate(password_auth("demo-manager", scope=project_scope("demo")))
+            assert response.status == 201
+            assert len(response.headers["x-subject-token"]) < 256
+            token = response.json()["token"]
             assert token["methods"] == ["password"]
             assert token["user"] == {
                 "id": await c.ident("user", "demo-manager"),
@@ -81,19 +81,19 @@ SCOPES: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize("what, scope, key", SCOPES, ids=[what for what, _, _ in SCOPES])
-def test_scopes(sqlite_url: str, tmp_path: Path, what: str, scope: Any, key: str | None) -> None:
+def test_token_scopes(sqlite_url: str, tmp_path: Path, what: str, scope: Any, key: str | None) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
-            answer = await c.authenticate(password_auth("admin", scope=scope))
-            assert answer.status == 201, answer.body
-            token = answer.json()["token"]
+            response = await c.authenticate(password_auth("admin", scope=scope))
+            assert response.status == 201, response.body
+            token = response.json()["token"]
             assert {"project", "domain", "system"} & token.keys() == ({key} if key else set())
             assert ("roles" in token) == ("catalog" in token) == (key is not None)
             if key:
                 assert [role["name"] for role in token["roles"]] == ["admin", "manager", "member", "reader"]
             if key == "system":
                 assert token["system"] == {"all": True}
-            assert await c.works(answer.headers["x-subject-token"])
+            assert await c.works(response.headers["x-subject-token"])
 
     run(scenario())
 
@@ -125,7 +125,7 @@ def test_scope_by_ids_and_domain_scope(database_url: str, tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_without_a_scope_the_default_project_is_taken(database_url: str, tmp_path: Path) -> None:
+def test_default_scope_is_default_project(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -143,7 +143,7 @@ def test_without_a_scope_the_default_project_is_taken(database_url: str, tmp_pat
     run(scenario())
 
 
-def test_token_from_a_token_keeps_its_end_and_its_chain(database_url: str, tmp_path: Path) -> None:
+def test_token_from_token_keeps_expiry_and_audit_chain(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             first = await c.authenticate(password_auth("admin", scope="unscoped"))
@@ -159,7 +159,7 @@ def test_token_from_a_token_keeps_its_end_and_its_chain(database_url: str, tmp_p
     run(scenario())
 
 
-async def _disabled(c: Cloud) -> None:
+async def _create_disabled(c: Cloud) -> None:
     """Users, projects and domains in every state that forbids a login."""
     admin = await c.login("admin")
     off = {"enabled": False}
@@ -198,14 +198,14 @@ REFUSALS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_every_refusal_reads_the_same(database_url: str, tmp_path: Path) -> None:
+def test_every_refusal_has_the_same_message(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
-            await _disabled(c)
+            await _create_disabled(c)
             for what, body in REFUSALS.items():
-                answer = await c.authenticate(body)
-                assert (answer.status, answer.json()) == (401, REFUSED), what
-                assert "x-subject-token" not in answer.headers, what
+                response = await c.authenticate(body)
+                assert (response.status, response.json()) == (401, REFUSED), what
+                assert "x-subject-token" not in response.headers, what
 
     run(scenario())
 
@@ -234,20 +234,20 @@ MALFORMED: dict[str, tuple[Any, int]] = {
 }
 
 
-def test_malformed_requests_are_told_so(sqlite_url: str, tmp_path: Path) -> None:
+def test_malformed_requests_are_refused(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             for what, (body, status) in MALFORMED.items():
-                answer = await c.call("POST", "/v3/auth/tokens", json=body)
-                assert answer.status == status, (what, answer.body)
-                error = answer.json()["error"]
+                response = await c.call("POST", "/v3/auth/tokens", json=body)
+                assert response.status == status, (what, response.body)
+                error = response.json()["error"]
                 assert (error["code"], bool(error["message"])) == (status, True), what
 
     run(scenario())
 
 
-def test_a_login_does_not_outlive_a_password_change_it_raced_with(sqlite_url: str, tmp_path: Path) -> None:
-    """The old password is verified before the change and the token issued after it."""
+def test_concurrent_password_change_refuses_login(sqlite_url: str, tmp_path: Path) -> None:
+    """The old password is verified before the change, the token is issued after it."""
 
     async def scenario() -> None:
         from kilonova.identity import passwords
@@ -256,10 +256,10 @@ def test_a_login_does_not_outlive_a_password_change_it_raced_with(sqlite_url: st
             admin = await c.login("admin")
             user_id = await c.ident("user", "demo")
             verified, go_on = asyncio.Event(), asyncio.Event()
-            honest = passwords.verify_password
+            original = passwords.verify_password
 
             async def slow(password: str, stored: str | None) -> bool:
-                result = await honest(password, stored)
+                result = await original(password, stored)
                 verified.set()
                 await go_on.wait()
                 return result
@@ -272,6 +272,6 @@ def test_a_login_does_not_outlive_a_password_change_it_raced_with(sqlite_url: st
                 go_on.set()
                 assert (await racing).json() == REFUSED
             finally:
-                passwords.verify_password = honest
+                passwords.verify_password = original
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""The client as a service uses it, against the built-in service."""
+"""The identity client against the built-in service."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kilonova import clock
-from kilonova.http.client import Caller, Response, Unreachable
+from kilonova.http.client import Caller, ClientResponse, Unreachable
 from kilonova.http.errors import Unavailable
-from kilonova.identity.client import IdentityClient, IdentityError, RemoteValidator, base_of
+from kilonova.identity.client import IdentityClient, IdentityError, RemoteValidator, base_url
 from tests.identity.support import PASSWORDS, SYSTEM, cloud
 from tests.support import run
 
 
-class Counting:
-    """A caller that counts, and can be cut off."""
+class CountingCaller:
+    """A caller that counts requests and can become unreachable."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -33,7 +33,7 @@ class Counting:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: Any = None,
-    ) -> Response:
+    ) -> ClientResponse:
         self.seen.append((method, path))
         if self.cut:
             raise Unreachable("cut off")
@@ -47,12 +47,10 @@ def _client(caller: Any, password: str = PASSWORDS["kilonova"]) -> IdentityClien
     return IdentityClient(caller, username="kilonova", password=password)
 
 
-def test_own_token_is_kept_and_renewed_in_time(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_token_is_cached_and_renewed(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
-            caller = Counting(c.caller)
+            caller = CountingCaller(c.caller)
             client = _client(caller)
             tokens = await asyncio.gather(*(client.token() for _ in range(5)))
             assert len(set(tokens)) == 1
@@ -67,10 +65,10 @@ def test_own_token_is_kept_and_renewed_in_time(
     run(scenario())
 
 
-def test_the_service_acts_in_other_projects(database_url: str, tmp_path: Path) -> None:
+def test_service_gets_tokens_for_other_projects(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
-            caller = Counting(c.caller)
+            caller = CountingCaller(c.caller)
             client = _client(caller)
             own, demo = await c.ident("project", "service"), await c.ident("project", "demo")
             assert own is not None
@@ -91,7 +89,7 @@ def test_the_service_acts_in_other_projects(database_url: str, tmp_path: Path) -
     run(scenario())
 
 
-def test_a_short_lived_token_is_not_renewed_at_every_call(sqlite_url: str, tmp_path: Path) -> None:
+def test_short_lived_token_is_not_renewed_at_every_call(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             c.tokens.token_seconds = 60
@@ -123,10 +121,10 @@ def test_validates_tokens_of_every_scope(database_url: str, tmp_path: Path) -> N
     run(scenario())
 
 
-def test_knows_which_projects_there_are(database_url: str, tmp_path: Path) -> None:
+def test_has_project(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
-            caller = Counting(c.caller)
+            caller = CountingCaller(c.caller)
             client = _client(caller)
             demo = await c.tokens.validate(await c.login("demo"))
             assert demo is not None
@@ -146,7 +144,7 @@ def test_knows_which_projects_there_are(database_url: str, tmp_path: Path) -> No
     run(scenario())
 
 
-def test_goes_on_when_its_own_token_was_revoked(sqlite_url: str, tmp_path: Path) -> None:
+def test_revoked_own_token_is_replaced(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             client = _client(c.caller)
@@ -169,7 +167,7 @@ def test_finds_endpoints_in_the_catalogue(sqlite_url: str, tmp_path: Path) -> No
     run(scenario())
 
 
-def test_a_refused_service_user_is_an_error(sqlite_url: str, tmp_path: Path) -> None:
+def test_refused_service_user_is_an_error(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             with pytest.raises(IdentityError) as error:
@@ -179,12 +177,10 @@ def test_a_refused_service_user_is_an_error(sqlite_url: str, tmp_path: Path) -> 
     run(scenario())
 
 
-def test_remote_validator_remembers_for_some_seconds(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_validator_caches_tokens(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
-            caller = Counting(c.caller)
+            caller = CountingCaller(c.caller)
             validator = RemoteValidator(_client(caller))
             demo = await c.login("demo")
             for _ in range(3):
@@ -207,5 +203,5 @@ def test_remote_validator_remembers_for_some_seconds(
 @pytest.mark.parametrize(
     "url", ["http://k/identity", "http://k/identity/", "http://k/identity/v3", "http://k/identity/v3/"]
 )
-def test_base_of_an_auth_url(url: str) -> None:
-    assert base_of(url) == "http://k/identity"
+def test_base_url_has_no_version(url: str) -> None:
+    assert base_url(url) == "http://k/identity"

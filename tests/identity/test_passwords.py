@@ -1,4 +1,4 @@
-"""Password hashes: what they hold, what they cost, and that nobody's absence is cheaper."""
+"""Password hashes: content and cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kilonova.identity import passwords
-from kilonova.identity.bootstrap import bootstrap, users
+from kilonova.identity.seed import seed, user_names
 from tests.identity.support import cloud, password_auth
 from tests.support import run
 from tests.support.databases import opened
@@ -30,7 +30,7 @@ def test_only_the_password_matches() -> None:
     run(scenario())
 
 
-def test_hashes_outlive_a_change_of_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_stay_valid_after_parameter_change(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         stored = await passwords.hash_password("x")
         monkeypatch.setattr(passwords, "LOG_N", 5)
@@ -41,25 +41,25 @@ def test_hashes_outlive_a_change_of_the_parameters(monkeypatch: pytest.MonkeyPat
     run(scenario())
 
 
-@pytest.mark.usefixtures("honest_hashes")
-def test_hashes_are_as_dear_as_they_claim() -> None:
+@pytest.mark.usefixtures("full_cost_hashes")
+def test_hash_cost() -> None:
     assert run(passwords.hash_password("x")).startswith("$scrypt$ln=14,r=8,p=1$")
 
 
-@pytest.mark.usefixtures("honest_hashes")
-def test_refusals_cost_the_same(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One hash of the full size, whether or not there is such a user, domain or password."""
+@pytest.mark.usefixtures("full_cost_hashes")
+def test_every_refusal_costs_one_hash(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One full hash, whether or not the user, domain or password exists."""
 
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             admin = await c.login("admin")
             await c.ok("POST", "/v3/users", admin, {"user": {"name": "mute"}})
             costs: list[tuple[int, int, int]] = []
-            honest = hashlib.scrypt
+            original = hashlib.scrypt
 
             def counted(password: bytes, **options: Any) -> bytes:
                 costs.append((options["n"], options["r"], options["p"]))
-                return honest(password, **options)
+                return original(password, **options)
 
             monkeypatch.setattr(hashlib, "scrypt", counted)
             for body in (
@@ -75,18 +75,18 @@ def test_refusals_cost_the_same(sqlite_url: str, tmp_path: Path, monkeypatch: py
     run(scenario())
 
 
-def test_a_first_start_hashes_side_by_side(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_hashes_passwords_in_parallel(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=60)
-    honest = hashlib.scrypt
+    original = hashlib.scrypt
 
     def paired(password: bytes, **options: Any) -> bytes:
         together.wait()
-        return honest(password, **options)
+        return original(password, **options)
 
     async def scenario() -> None:
         monkeypatch.setattr(hashlib, "scrypt", paired)
         async with opened(sqlite_url) as db:
-            # Six, two at a time: one after the other the barrier would break.
-            await bootstrap(db, dict.fromkeys(users(), "secret"))
+            # Six hashes, two at a time: hashed one by one, the barrier would break.
+            await seed(db, dict.fromkeys(user_names(), "secret"))
 
     run(scenario())

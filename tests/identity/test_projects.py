@@ -1,4 +1,4 @@
-"""Projects and domains: making, listing, changing, deleting, and who may."""
+"""Projects and domains: lifecycle, lists and permissions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.identity.support import cloud, project_scope
 from tests.support import run
 
 
-def test_a_project_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+def test_project_is_created_updated_and_deleted(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
             body = {"project": {"name": "lab", "description": "try", "tags": ["a", "b"], "color": "red", "options": {}}}
-            made = (await c.ok("POST", "/v3/projects", admin, body))["project"]
-            assert len(made["id"]) == 32
-            path = f"/v3/projects/{made['id']}"
-            assert made == {
-                "id": made["id"],
+            created = (await c.ok("POST", "/v3/projects", admin, body))["project"]
+            assert len(created["id"]) == 32
+            path = f"/v3/projects/{created['id']}"
+            assert created == {
+                "id": created["id"],
                 "name": "lab",
                 "domain_id": "default",
                 "parent_id": "default",
@@ -32,7 +32,7 @@ def test_a_project_from_start_to_end(database_url: str, tmp_path: Path) -> None:
                 "color": "red",
                 "links": {"self": f"http://cloud.test:1234/identity{path}"},
             }
-            assert (await c.ok("GET", path, admin))["project"] == made
+            assert (await c.ok("GET", path, admin))["project"] == created
             patch = {"project": {"name": "lab2", "enabled": False, "color": None, "size": 3, "domain_id": "default"}}
             changed = (await c.ok("PATCH", path, admin, patch))["project"]
             assert "color" not in changed
@@ -50,7 +50,7 @@ def test_a_project_from_start_to_end(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_lists_are_filtered_and_paged(database_url: str, tmp_path: Path) -> None:
+def test_project_lists_are_filtered_and_paged(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -81,9 +81,9 @@ def test_lists_are_filtered_and_paged(database_url: str, tmp_path: Path) -> None
             pages: list[str] = []
             path = "/v3/projects?limit=4"
             while path:
-                answer = await c.ok("GET", path, admin)
-                pages += [project["name"] for project in answer["projects"]]
-                path = (answer["links"]["next"] or "").removeprefix("http://cloud.test:1234/identity")
+                response = await c.ok("GET", path, admin)
+                pages += [project["name"] for project in response["projects"]]
+                path = (response["links"]["next"] or "").removeprefix("http://cloud.test:1234/identity")
             assert pages == await names("")
             for query in ("limit=0", "limit=x", "marker=none"):
                 assert (await c.call("GET", f"/v3/projects?{query}", admin)).status == 400
@@ -91,14 +91,14 @@ def test_lists_are_filtered_and_paged(database_url: str, tmp_path: Path) -> None
     run(scenario())
 
 
-def test_names_are_unique_in_a_domain(database_url: str, tmp_path: Path) -> None:
+def test_project_names_are_unique_in_domain(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
             demo = await c.ident("project", "demo")
-            answer = await c.call("POST", "/v3/projects", admin, {"project": {"name": "demo"}})
-            assert answer.status == 409
-            assert answer.json()["error"] == {
+            response = await c.call("POST", "/v3/projects", admin, {"project": {"name": "demo"}})
+            assert response.status == 409
+            assert response.json()["error"] == {
                 "code": 409,
                 "message": "Conflict occurred attempting to store project - Duplicate entry found with name demo.",
                 "title": "Conflict",
@@ -128,19 +128,19 @@ BAD: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("body, status", BAD, ids=lambda value: str(value)[:40])
-def test_bad_projects_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
+def test_invalid_projects_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             admin = await c.login("admin")
             before = await c.services.db.fetch("SELECT * FROM projects")
-            answer = await c.call("POST", "/v3/projects", admin, {"project": body})
-            assert answer.status == status, answer.body
+            response = await c.call("POST", "/v3/projects", admin, {"project": body})
+            assert response.status == status, response.body
             assert await c.services.db.fetch("SELECT * FROM projects") == before
 
     run(scenario())
 
 
-def test_projects_below_projects(database_url: str, tmp_path: Path) -> None:
+def test_child_projects(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -160,7 +160,7 @@ def test_projects_below_projects(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_tags(database_url: str, tmp_path: Path) -> None:
+def test_project_tags(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin, demo = await c.login("admin"), await c.login("demo")
@@ -180,7 +180,7 @@ def test_tags(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_who_may_see_and_change_projects(sqlite_url: str, tmp_path: Path) -> None:
+def test_project_permissions(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -214,20 +214,20 @@ def test_who_may_see_and_change_projects(sqlite_url: str, tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_a_domain_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+def test_domain_is_created_updated_and_deleted(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
-            made = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "east", "note": "n"}}))["domain"]
-            path = f"/v3/domains/{made['id']}"
-            assert (made["description"], made["enabled"], made["note"]) == ("", True, "n")
-            assert (await c.ok("GET", "/v3/domains?name=east", admin))["domains"] == [made]
+            created = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "east", "note": "n"}}))["domain"]
+            path = f"/v3/domains/{created['id']}"
+            assert (created["description"], created["enabled"], created["note"]) == ("", True, "n")
+            assert (await c.ok("GET", "/v3/domains?name=east", admin))["domains"] == [created]
             assert [d["name"] for d in (await c.ok("GET", "/v3/domains", admin))["domains"]] == ["Default", "east"]
             assert (await c.call("POST", "/v3/domains", admin, {"domain": {"name": "east"}})).status == 409
-            parent = await c.ok("POST", "/v3/projects", admin, {"project": {"name": "a", "domain_id": made["id"]}})
+            parent = await c.ok("POST", "/v3/projects", admin, {"project": {"name": "a", "domain_id": created["id"]}})
             child = {"project": {"name": "b", "parent_id": parent["project"]["id"]}}
             await c.ok("POST", "/v3/projects", admin, child)
-            user = {"user": {"name": "eve", "domain_id": made["id"], "password": "secret of eve"}}
+            user = {"user": {"name": "eve", "domain_id": created["id"], "password": "secret of eve"}}
             user_id = (await c.ok("POST", "/v3/users", admin, user))["user"]["id"]
             await c.grant(admin, user_id, "a", "member")
             await c.grant(admin, await c.ident("user", "demo"), "b", "member")

@@ -1,4 +1,4 @@
-"""The stock clients against the identity service on a real port: keystoneauth, openstacksdk, the openstack command."""
+"""keystoneauth, openstacksdk and the openstack command against the identity service on a real port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Command = Callable[..., Any]
 
 
 class Server:
-    """The service behind uvicorn in a thread of its own."""
+    """The service behind uvicorn in its own thread."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -95,7 +95,7 @@ def test_keystoneauth_gets_tokens_and_endpoints(server: Server) -> None:
         _login(server, "demo", project_name="admin", project_domain_name="Default").get_token()
 
 
-def test_keystoneauth_logs_in_anew_when_its_token_is_revoked(server: Server) -> None:
+def test_keystoneauth_logs_in_again_after_revocation(server: Server) -> None:
     demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
     first = demo.get_token()
     demo.delete(f"{server.url}/identity/v3/auth/tokens", headers={"X-Subject-Token": first})
@@ -140,7 +140,7 @@ def test_openstacksdk_manages_projects_users_and_roles(server: Server) -> None:
 
 @pytest.fixture
 def command(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`openstack …` as a user, with its JSON output; a failing command gives its exit code."""
+    """Runs `openstack …` as a user. Returns its JSON output, or the exit code if it fails."""
 
     def run_it(*words: str, user: str = "admin", project: str = "admin") -> Any:
         for key, value in (
@@ -162,11 +162,11 @@ def command(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def _do(command: Command, *words: str) -> None:
-    """A command that prints nothing."""
+    """Run a command that prints nothing."""
     assert not command(*words, "--quiet"), words
 
 
-def test_the_openstack_command_reads(server: Server, command: Command) -> None:
+def test_openstack_command_reads(server: Server, command: Command) -> None:
     issued = command("token", "issue")
     assert len(issued["id"]) > 100
     types = {entry["Type"]: entry["Endpoints"] for entry in command("catalog", "list")}
@@ -184,7 +184,7 @@ def test_the_openstack_command_reads(server: Server, command: Command) -> None:
     assert command("group", "list") == []
 
 
-def test_the_openstack_command_as_an_ordinary_user(server: Server, command: Command) -> None:
+def test_openstack_command_as_ordinary_user(server: Server, command: Command) -> None:
     as_demo = {"user": "demo", "project": "demo"}
     project_id = command("token", "issue", **as_demo)["project_id"]
     assert [entry["Name"] for entry in command("project", "list", **as_demo)] == ["demo"]
@@ -192,7 +192,7 @@ def test_the_openstack_command_as_an_ordinary_user(server: Server, command: Comm
     assert command("user", "list", **as_demo) == 1
 
 
-def test_the_openstack_command_writes(server: Server, command: Command) -> None:
+def test_openstack_command_writes(server: Server, command: Command) -> None:
     project = command("project", "create", "lab", "--description", "d", "--tag", "t", "--property", "k=v")
     assert (project["tags"], project["domain_id"]) == (["t"], "default")
     _do(command, "project", "set", "lab", "--description", "e")

@@ -1,4 +1,4 @@
-"""Users: making, listing, changing, deleting, passwords, and who may."""
+"""Users: lifecycle, lists, passwords and permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.identity.support import REFUSED, cloud, project_scope
 from tests.support import run
 
 
-def test_a_user_from_start_to_end(database_url: str, tmp_path: Path) -> None:
+def test_user_is_created_updated_and_deleted(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -25,10 +25,10 @@ def test_a_user_from_start_to_end(database_url: str, tmp_path: Path) -> None:
                     "description": "d",
                 }
             }
-            made = (await c.ok("POST", "/v3/users", admin, body))["user"]
-            path = f"/v3/users/{made['id']}"
-            assert made == {
-                "id": made["id"],
+            created = (await c.ok("POST", "/v3/users", admin, body))["user"]
+            path = f"/v3/users/{created['id']}"
+            assert created == {
+                "id": created["id"],
                 "name": "eve",
                 "domain_id": "default",
                 "enabled": True,
@@ -39,12 +39,12 @@ def test_a_user_from_start_to_end(database_url: str, tmp_path: Path) -> None:
                 "options": {},
                 "links": {"self": f"http://cloud.test:1234/identity{path}"},
             }
-            assert (await c.ok("GET", path, admin))["user"] == made
+            assert (await c.ok("GET", path, admin))["user"] == created
             patch = {"user": {"name": "eva", "email": None, "default_project_id": None}}
             changed = (await c.ok("PATCH", path, admin, patch))["user"]
             assert changed["name"] == "eva"
             assert not {"email", "default_project_id"} & changed.keys()
-            await c.grant(admin, made["id"], "demo", "member")
+            await c.grant(admin, created["id"], "demo", "member")
             await c.login("eva", project_scope("demo"), "first")
             await c.ok("DELETE", path, admin)
             assert (await c.call("GET", path, admin)).status == 404
@@ -52,7 +52,7 @@ def test_a_user_from_start_to_end(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_lists_are_filtered(database_url: str, tmp_path: Path) -> None:
+def test_user_lists_are_filtered(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
@@ -84,35 +84,35 @@ BAD: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("body, status", BAD, ids=lambda value: str(value)[:40])
-def test_bad_users_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
+def test_invalid_users_are_refused(sqlite_url: str, tmp_path: Path, body: dict[str, Any], status: int) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             admin = await c.login("admin")
-            answer = await c.call("POST", "/v3/users", admin, {"user": body})
-            assert answer.status == status, answer.body
+            response = await c.call("POST", "/v3/users", admin, {"user": body})
+            assert response.status == status, response.body
             assert await c.services.db.fetch_value("SELECT count(*) FROM users") == 6
 
     run(scenario())
 
 
-def test_nothing_shows_a_password_or_takes_a_hash(database_url: str, tmp_path: Path) -> None:
+def test_passwords_are_never_shown_and_hashes_never_accepted(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin = await c.login("admin")
             body = {"user": {"name": "eve", "password": "Geheim!", "password_hash": "$scrypt$x", "id": "mine"}}
-            made = await c.call("POST", "/v3/users", admin, body)
-            path = f"/v3/users/{made.json()['user']['id']}"
+            created = await c.call("POST", "/v3/users", admin, body)
+            path = f"/v3/users/{created.json()['user']['id']}"
             patched = await c.call("PATCH", path, admin, {"user": {"password": "Neu!", "password_hash": "x"}})
             listed = await c.call("GET", "/v3/users", admin)
-            for answer in (made, patched, listed, await c.call("GET", path, admin)):
-                assert answer.status in (200, 201)
+            for response in (created, patched, listed, await c.call("GET", path, admin)):
+                assert response.status in (200, 201)
                 for secret in (b"Geheim!", b"Neu!", b"scrypt", b"password_hash", b'"mine"'):
-                    assert secret not in answer.body
+                    assert secret not in response.body
 
     run(scenario())
 
 
-def test_changing_the_own_password(database_url: str, tmp_path: Path) -> None:
+def test_change_of_own_password(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             demo, manager = await c.login("demo"), await c.login("demo-manager")
@@ -132,7 +132,7 @@ def test_changing_the_own_password(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_who_may_see_and_change_users(sqlite_url: str, tmp_path: Path) -> None:
+def test_user_permissions(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:
             demo = await c.login("demo")
@@ -158,7 +158,7 @@ def test_who_may_see_and_change_users(sqlite_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_projects_of_a_user(database_url: str, tmp_path: Path) -> None:
+def test_projects_of_user(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             admin, demo = await c.login("admin"), await c.login("demo")
@@ -166,8 +166,8 @@ def test_projects_of_a_user(database_url: str, tmp_path: Path) -> None:
             await c.grant(admin, user_id, "service", "reader")
 
             async def names(query: str = "") -> list[str]:
-                answer = await c.ok("GET", f"/v3/users/{user_id}/projects{query}", demo)
-                return [project["name"] for project in answer["projects"]]
+                response = await c.ok("GET", f"/v3/users/{user_id}/projects{query}", demo)
+                return [project["name"] for project in response["projects"]]
 
             assert await names() == ["demo", "service"]
             assert await names("?name=demo") == ["demo"]

@@ -1,4 +1,4 @@
-"""The stock SDK's image proxy against a real process; and what only a real connection can show."""
+"""The image proxy of openstacksdk against a real process, and interrupted connections."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.support.process import Client, Cloud
+from tests.support.cloud_process import Client, CloudProcess
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("image") / "data", "--hosts", "1") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("image") / "data", "--hosts", "1") as running:
         yield running
 
 
-def connect(cloud: Cloud, name: str) -> Any:
+def connect(cloud: CloudProcess, name: str) -> Any:
     import openstack
 
     settings = cloud.clouds[name]
     return openstack.connect(auth=settings["auth"], region_name=settings["region_name"], identity_api_version="3")
 
 
-def test_the_sdk_makes_fills_changes_shares_and_deletes_an_image(cloud: Cloud) -> None:
+def test_sdk_manages_image(cloud: CloudProcess) -> None:
     from openstack import exceptions
 
     demo, admin = connect(cloud, "kilonova-demo"), connect(cloud, "kilonova")
     content = os.urandom(300_000)
     assert [image.name for image in demo.image.images()] == ["cirros-sim"]
-    made = demo.image.create_image(
+    created = demo.image.create_image(
         "one", data=content, disk_format="raw", container_format="bare", tags=["t"], os_distro="cirros", wait=True
     )
-    image = demo.image.get_image(made.id)
+    image = demo.image.get_image(created.id)
     assert (image.status, image.size, image.tags, image.os_distro) == ("active", len(content), ["t"], "cirros")
     assert image.hash_value == hashlib.sha512(content).hexdigest()
     assert demo.image.download_image(image).content == content
@@ -58,7 +58,7 @@ def test_the_sdk_makes_fills_changes_shares_and_deletes_an_image(cloud: Cloud) -
     assert admin.image.update_member(project, image, status="accepted").status == "accepted"
     demo.image.remove_member(project, image)
     demo.image.deactivate_image(image)
-    with pytest.raises(exceptions.SDKException):  # the SDK checks the sum of the refusal before its status
+    with pytest.raises(exceptions.SDKException):  # the SDK verifies the checksum of the error body before its status
         demo.image.download_image(image)
     demo.image.reactivate_image(image)
     demo.image.delete_image(image)
@@ -67,9 +67,9 @@ def test_the_sdk_makes_fills_changes_shares_and_deletes_an_image(cloud: Cloud) -
 
 
 def queued(client: Client) -> str:
-    answer = client.post("image", "/images", {"name": "x", "disk_format": "raw", "container_format": "bare"})
-    assert answer.status == 201, answer.body
-    image_id: str = answer.json()["id"]
+    response = client.post("image", "/images", {"name": "x", "disk_format": "raw", "container_format": "bare"})
+    assert response.status == 201, response.body
+    image_id: str = response.json()["id"]
     return image_id
 
 
@@ -78,8 +78,8 @@ def status(client: Client, image_id: str) -> str:
     return shown
 
 
-def begin(cloud: Cloud, client: Client, image_id: str, length: int) -> socket.socket:
-    """A connection on which an upload's head has been sent."""
+def begin(cloud: CloudProcess, client: Client, image_id: str, length: int) -> socket.socket:
+    """A connection on which the headers of an upload have been sent."""
     url = urlsplit(cloud.endpoints["image"])
     connection = socket.create_connection((url.hostname, url.port or 80))
     head = (
@@ -91,13 +91,13 @@ def begin(cloud: Cloud, client: Client, image_id: str, length: int) -> socket.so
 
 
 def wait_for(client: Client, image_id: str, wanted: str) -> None:
-    give_up = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while status(client, image_id) != wanted:
-        assert time.monotonic() < give_up, status(client, image_id)
+        assert time.monotonic() < deadline, status(client, image_id)
         time.sleep(0.02)
 
 
-def test_a_client_that_goes_away_leaves_the_image_waiting(cloud: Cloud) -> None:
+def test_image_is_queued_after_client_disconnects(cloud: CloudProcess) -> None:
     client = cloud.client()
     image_id = queued(client)
     before = sorted(path.name for path in (cloud.data / "images").rglob("*"))
@@ -106,13 +106,13 @@ def test_a_client_that_goes_away_leaves_the_image_waiting(cloud: Cloud) -> None:
     wait_for(client, image_id, "saving")
     connection.close()
     wait_for(client, image_id, "queued")
-    give_up = time.monotonic() + 60  # what arrived goes after the image waits again
+    deadline = time.monotonic() + 60  # the partial file is removed after the image is queued
     while (left := sorted(path.name for path in (cloud.data / "images").rglob("*"))) != before:
-        assert time.monotonic() < give_up, left
+        assert time.monotonic() < deadline, left
         time.sleep(0.02)
 
 
-def test_memory_does_not_grow_with_the_data(cloud: Cloud) -> None:
+def test_memory_does_not_grow_with_upload_size(cloud: CloudProcess) -> None:
     client = cloud.client()
     process = psutil.Process(cloud.pid)
     image_id = queued(client)
@@ -130,8 +130,8 @@ def test_memory_does_not_grow_with_the_data(cloud: Cloud) -> None:
     assert highest - before < 32 * MIB, f"{(highest - before) / MIB:.0f} MiB more"
 
 
-def test_a_kill_in_the_middle_of_an_upload(tmp_path: Path) -> None:
-    with Cloud(tmp_path / "data", "--hosts", "1") as cloud:
+def test_killed_process_during_upload(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data", "--hosts", "1") as cloud:
         client = cloud.client()
         image_id = queued(client)
         connection = begin(cloud, client, image_id, 100 * MIB)

@@ -1,4 +1,4 @@
-"""The allocator: no two ports get one address, whoever asks at once, and no pool is searched twice."""
+"""Allocation of addresses: concurrent requests never get the same address."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def test_parallel_ports_get_distinct_addresses(database_url: str) -> None:
         async with net(database_url) as cloud:
             network, _ = await cloud.network_with_subnet("10.1.0.0/24")
             body = {"port": {"network_id": network["id"]}}
-            answers = await asyncio.gather(*(cloud.call("POST", "/ports", body) for _ in range(200)))
-            assert Counter(answer.status for answer in answers) == {201: 200}
-            made = [answer.json()["port"] for answer in answers]
-            assert len({port["fixed_ips"][0]["ip_address"] for port in made}) == 200
-            assert len({port["mac_address"] for port in made}) == 200
+            responses = await asyncio.gather(*(cloud.call("POST", "/ports", body) for _ in range(200)))
+            assert Counter(response.status for response in responses) == {201: 200}
+            created = [response.json()["port"] for response in responses]
+            assert len({port["fixed_ips"][0]["ip_address"] for port in created}) == 200
+            assert len({port["mac_address"] for port in created}) == 200
 
     asyncio.run(scenario())
 
 
-def test_processes_that_know_nothing_of_each_other(postgresql_url: str) -> None:
-    """Two processes have cursors of their own; the database decides."""
+def test_parallel_processes_allocate_distinct_addresses(postgresql_url: str) -> None:
+    """Each process has its own cursors; the database decides."""
 
     async def scenario() -> None:
         async with net(postgresql_url) as one, net(postgresql_url) as two:
@@ -37,17 +37,17 @@ def test_processes_that_know_nothing_of_each_other(postgresql_url: str) -> None:
             found = []
             for _ in range(10):
                 for cloud in (one, two):
-                    addresses.forget(subnet["id"])
+                    addresses.forget_subnet(subnet["id"])
                     found += await asyncio.gather(*(cloud.call("POST", "/ports", body) for _ in range(3)))
-            assert {answer.status for answer in found} == {201}
-            assert len({answer.json()["port"]["fixed_ips"][0]["ip_address"] for answer in found}) == 60
-            answers = await asyncio.gather(*(one.call("POST", "/ports", body) for _ in range(4)))
-            assert sorted(answer.status for answer in answers) == [201, 409, 409, 409]
+            assert {response.status for response in found} == {201}
+            assert len({response.json()["port"]["fixed_ips"][0]["ip_address"] for response in found}) == 60
+            responses = await asyncio.gather(*(one.call("POST", "/ports", body) for _ in range(4)))
+            assert sorted(response.status for response in responses) == [201, 409, 409, 409]
 
     asyncio.run(scenario())
 
 
-def test_freed_addresses_rest_until_the_pool_is_through(database_url: str) -> None:
+def test_released_addresses_are_reused_last(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             network, subnet = await cloud.network_with_subnet(
@@ -59,27 +59,27 @@ def test_freed_addresses_rest_until_the_pool_is_through(database_url: str) -> No
             )
 
             async def port() -> tuple[str, str]:
-                made = await cloud.make("port", network_id=network["id"])
-                return made["id"], made["fixed_ips"][0]["ip_address"]
+                created = await cloud.create("port", network_id=network["id"])
+                return created["id"], created["fixed_ips"][0]["ip_address"]
 
             first, address = await port()
             assert address == "10.1.0.10"
             await cloud.ok("DELETE", f"/ports/{first}")
             assert [(await port())[1] for _ in range(4)] == ["10.1.0.11", "10.1.0.12", "10.1.0.20", "10.1.0.21"]
             assert (await port())[1] == "10.1.0.10"
-            addresses.forget(subnet["id"])  # as after a restart
+            addresses.forget_subnet(subnet["id"])  # as after a restart
             assert (await cloud.refused("POST", "/ports", {"port": {"network_id": network["id"]}}))[0] == 409
 
     asyncio.run(scenario())
 
 
-def test_a_large_ipv6_subnet(database_url: str) -> None:
+def test_allocation_in_large_ipv6_subnet(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             network, _ = await cloud.network_with_subnet("fd00::/48")
             far = "fd00::ffff:ffff:ffff:ffff:fff0"
             for wish, given_address in ((None, "fd00::2"), ([{"ip_address": far}], far), (None, "fd00::3")):
-                port = await cloud.make("port", network_id=network["id"], fixed_ips=wish)
+                port = await cloud.create("port", network_id=network["id"], fixed_ips=wish)
                 assert port["fixed_ips"][0]["ip_address"] == given_address
             body = {
                 "port": {
@@ -95,7 +95,7 @@ def test_a_large_ipv6_subnet(database_url: str) -> None:
 
 
 @given(prefix=st.integers(8, 32), gateway=st.integers(0, 300))
-def test_default_pools_hold_every_usable_address_but_the_gateway(prefix: int, gateway: int) -> None:
+def test_default_pools_have_all_usable_addresses_except_gateway(prefix: int, gateway: int) -> None:
     network = ipaddress.ip_network((0x0A000000, prefix))
     if gateway >= network.num_addresses:
         return

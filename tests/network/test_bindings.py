@@ -1,4 +1,4 @@
-"""Bindings of ports: one is active, others stand by, and all follow what becomes of the port."""
+"""Port bindings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.cloud import DEMO
 async def bound_port(cloud: Net, host: str = "h1", **attributes: Any) -> dict[str, Any]:
     network, _ = await cloud.network_with_subnet()
     wanted = {"network_id": network["id"], "project_id": DEMO, "binding:host_id": host, **attributes}
-    return await cloud.make("port", "service", **wanted)
+    return await cloud.create("port", "service", **wanted)
 
 
 async def bindings(cloud: Net, port: dict[str, Any], query: str = "") -> list[tuple[str, str]]:
@@ -22,18 +22,18 @@ async def bindings(cloud: Net, port: dict[str, Any], query: str = "") -> list[tu
     return [(binding["host"], binding["status"]) for binding in found["bindings"]]
 
 
-async def stand_by(cloud: Net, port: dict[str, Any], host: str, **attributes: Any) -> dict[str, Any]:
+async def create_binding(cloud: Net, port: dict[str, Any], host: str, **attributes: Any) -> dict[str, Any]:
     body = {"binding": {"host": host, **attributes}}
-    made: dict[str, Any] = (await cloud.ok("POST", f"/ports/{port['id']}/bindings", body, "service"))["binding"]
-    return made
+    created: dict[str, Any] = (await cloud.ok("POST", f"/ports/{port['id']}/bindings", body, "service"))["binding"]
+    return created
 
 
-async def where(cloud: Net, port: dict[str, Any]) -> tuple[str, str, str]:
+async def current_binding(cloud: Net, port: dict[str, Any]) -> tuple[str, str, str]:
     shown = await cloud.show("port", port["id"], "admin")
     return shown["binding:host_id"], shown["binding:vif_type"], shown["status"]
 
 
-def test_a_binding_stands_by_is_activated_and_deleted(database_url: str) -> None:
+def test_binding_is_created_activated_and_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             port = await bound_port(cloud, "h1", **{"binding:profile": {"a": 1}})
@@ -47,19 +47,19 @@ def test_a_binding_stands_by_is_activated_and_deleted(database_url: str) -> None
                 "profile": {"a": 1},
             }
             assert await cloud.ok("GET", path, as_="service") == {"bindings": [active]}
-            made = await stand_by(cloud, port, "h2.example.org", profile={"b": 2})
-            assert made == {**active, "host": "h2.example.org", "status": "INACTIVE", "profile": {"b": 2}}
-            assert await cloud.ok("GET", f"{path}/h2.example.org", as_="service") == {"binding": made}
-            assert await where(cloud, port) == ("h1", "bridge", "ACTIVE")
+            created = await create_binding(cloud, port, "h2.example.org", profile={"b": 2})
+            assert created == {**active, "host": "h2.example.org", "status": "INACTIVE", "profile": {"b": 2}}
+            assert await cloud.ok("GET", f"{path}/h2.example.org", as_="service") == {"binding": created}
+            assert await current_binding(cloud, port) == ("h1", "bridge", "ACTIVE")
 
-            answer = await cloud.ok("PUT", f"{path}/h2.example.org/activate", as_="service")
-            assert answer == {"binding": {**made, "status": "ACTIVE"}}
-            assert await where(cloud, port) == ("h2.example.org", "bridge", "ACTIVE")
+            response = await cloud.ok("PUT", f"{path}/h2.example.org/activate", as_="service")
+            assert response == {"binding": {**created, "status": "ACTIVE"}}
+            assert await current_binding(cloud, port) == ("h2.example.org", "bridge", "ACTIVE")
             shown = await cloud.show("port", port["id"], "admin")
             assert shown["binding:profile"] == {"b": 2}
             assert shown["revision_number"] > port["revision_number"]
             listed = await cloud.ok("GET", path, as_="service")
-            assert listed == {"bindings": [answer["binding"], {**active, "status": "INACTIVE"}]}
+            assert listed == {"bindings": [response["binding"], {**active, "status": "INACTIVE"}]}
 
             await cloud.ok("DELETE", f"{path}/h1", as_="service")
             assert await bindings(cloud, port) == [("h2.example.org", "ACTIVE")]
@@ -67,13 +67,13 @@ def test_a_binding_stands_by_is_activated_and_deleted(database_url: str) -> None
     asyncio.run(scenario())
 
 
-def test_bindings_are_changed_filtered_and_shown_in_part(database_url: str) -> None:
+def test_bindings_are_updated_filtered_and_reduced_to_fields(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             port = await bound_port(cloud)
             path = f"/ports/{port['id']}/bindings"
-            await stand_by(cloud, port, "h2")
-            await stand_by(cloud, port, "h3", vnic_type="direct")
+            await create_binding(cloud, port, "h2")
+            await create_binding(cloud, port, "h3", vnic_type="direct")
             assert await bindings(cloud, port, "?status=INACTIVE") == [("h2", "INACTIVE"), ("h3", "INACTIVE")]
             assert await bindings(cloud, port, "?host=h1&host=h2") == [("h1", "ACTIVE"), ("h2", "INACTIVE")]
             assert await bindings(cloud, port, "?vif_type=binding_failed") == [("h3", "INACTIVE")]
@@ -92,12 +92,12 @@ def test_bindings_are_changed_filtered_and_shown_in_part(database_url: str) -> N
     asyncio.run(scenario())
 
 
-def test_what_is_refused(database_url: str) -> None:
+def test_invalid_binding_requests_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             port = await bound_port(cloud)
             path = f"/ports/{port['id']}/bindings"
-            await stand_by(cloud, port, "h2")
+            await create_binding(cloud, port, "h2")
             exists, active = (409, "PortBindingAlreadyExists"), (409, "PortBindingAlreadyActive")
             for host in ("h1", "h2"):
                 assert await cloud.refused("POST", path, {"binding": {"host": host}}, "service") == exists
@@ -128,29 +128,29 @@ def test_what_is_refused(database_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_bindings_go_with_their_port(database_url: str) -> None:
+def test_bindings_follow_changes_of_the_port(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             port = await bound_port(cloud)
             path = f"/ports/{port['id']}/bindings"
-            await stand_by(cloud, port, "h2")
-            await stand_by(cloud, port, "h3")
-            # Bound anew where it stood by: one binding a host.
-            await cloud.change("port", port, "service", **{"binding:host_id": "h2"})
+            await create_binding(cloud, port, "h2")
+            await create_binding(cloud, port, "h3")
+            # Binding the port to the host of an inactive binding removes that one: one binding per host.
+            await cloud.update("port", port, "service", **{"binding:host_id": "h2"})
             assert await bindings(cloud, port) == [("h2", "ACTIVE"), ("h3", "INACTIVE")]
             await cloud.ok("DELETE", f"{path}/h2", as_="service")
             assert await bindings(cloud, port) == []
-            assert await where(cloud, port) == ("", "unbound", "DOWN")
-            # A port that is bound nowhere can stand by all the same.
-            await stand_by(cloud, port, "h4")
+            assert await current_binding(cloud, port) == ("", "unbound", "DOWN")
+            # An unbound port can have inactive bindings.
+            await create_binding(cloud, port, "h4")
             await cloud.ok("PUT", f"{path}/h4/activate", as_="service")
             assert await bindings(cloud, port) == [("h4", "ACTIVE")]
-            await stand_by(cloud, port, "h5")
-            await cloud.change("port", port, "service", name="other")
+            await create_binding(cloud, port, "h5")
+            await cloud.update("port", port, "service", name="other")
             assert len(await bindings(cloud, port)) == 2
-            await cloud.change("port", port, "service", **{"binding:host_id": ""})
+            await cloud.update("port", port, "service", **{"binding:host_id": ""})
             assert await bindings(cloud, port) == []
-            await stand_by(cloud, port, "h6")
+            await create_binding(cloud, port, "h6")
             await cloud.ok("DELETE", f"/ports/{port['id']}")
             assert await cloud.db.fetch_value("SELECT COUNT(*) FROM standby_bindings") == 0
 
@@ -158,25 +158,25 @@ def test_bindings_go_with_their_port(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["h2", "h3"])
-def test_of_changes_at_once_each_leaves_one_active_binding(database_url: str, host: str) -> None:
+def test_concurrent_changes_leave_one_active_binding(database_url: str, host: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             port = await bound_port(cloud)
             path = f"/ports/{port['id']}/bindings"
-            made = await asyncio.gather(
+            created = await asyncio.gather(
                 *(cloud.call("POST", path, {"binding": {"host": "h2"}}, "service") for _ in range(4))
             )
-            assert sorted(answer.status for answer in made) == [201, 409, 409, 409]
-            await stand_by(cloud, port, "h3")
-            answers = await asyncio.gather(
+            assert sorted(response.status for response in created) == [201, 409, 409, 409]
+            await create_binding(cloud, port, "h3")
+            responses = await asyncio.gather(
                 *(cloud.call("PUT", f"{path}/{name}/activate", as_="service") for name in ("h2", "h3")),
                 cloud.call("DELETE", f"{path}/{host}", as_="service"),
             )
-            assert {answer.status for answer in answers} <= {200, 204, 404}
+            assert {response.status for response in responses} <= {200, 204, 404}
             left = await bindings(cloud, port)
             active = [name for name, status in left if status == "ACTIVE"]
             assert len(active) <= 1
-            assert (await where(cloud, port))[0] == (active[0] if active else "")
+            assert (await current_binding(cloud, port))[0] == (active[0] if active else "")
             assert active or not left
 
     asyncio.run(scenario())

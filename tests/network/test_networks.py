@@ -1,4 +1,4 @@
-"""Networks: who sees, makes and changes them, and how they are listed."""
+"""Networks: lifecycle, visibility, lists and tags."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from tests.network.support import net
 from tests.support.cloud import DEMO, OTHER
 
 
-def test_a_network_lives_and_dies(database_url: str) -> None:
+def test_network_is_created_updated_and_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            made = await cloud.make("network", name="blue", description="the blue one")
-            assert made["project_id"] == made["tenant_id"] == DEMO
-            assert (made["status"], made["admin_state_up"], made["shared"], made["mtu"]) == (
+            created = await cloud.create("network", name="blue", description="the blue one")
+            assert created["project_id"] == created["tenant_id"] == DEMO
+            assert (created["status"], created["admin_state_up"], created["shared"], created["mtu"]) == (
                 "ACTIVE",
                 True,
                 False,
                 1450,
             )
-            assert made["subnets"] == []
-            assert "provider:network_type" not in made
-            assert await cloud.show("network", made["id"]) == made
-            changed = await cloud.change("network", made, name="green", admin_state_up=False)
+            assert created["subnets"] == []
+            assert "provider:network_type" not in created
+            assert await cloud.show("network", created["id"]) == created
+            changed = await cloud.update("network", created, name="green", admin_state_up=False)
             assert (changed["name"], changed["admin_state_up"]) == ("green", False)
-            assert changed["revision_number"] == made["revision_number"] + 1
-            await cloud.ok("DELETE", f"/networks/{made['id']}")
-            assert await cloud.refused("GET", f"/networks/{made['id']}") == (404, "NetworkNotFound")
-            assert await cloud.refused("DELETE", f"/networks/{made['id']}") == (404, "NetworkNotFound")
+            assert changed["revision_number"] == created["revision_number"] + 1
+            await cloud.ok("DELETE", f"/networks/{created['id']}")
+            assert await cloud.refused("GET", f"/networks/{created['id']}") == (404, "NetworkNotFound")
+            assert await cloud.refused("DELETE", f"/networks/{created['id']}") == (404, "NetworkNotFound")
 
     asyncio.run(scenario())
 
 
-def test_projects_see_their_own_shared_and_external_networks(database_url: str) -> None:
+def test_projects_see_own_shared_and_external_networks(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            mine = await cloud.make("network", name="mine")
-            theirs = await cloud.make("network", "other", name="theirs")
-            shared = await cloud.make("network", "admin", name="shared", shared=True)
-            await cloud.make("network", "admin", name="external", **{"router:external": True})
-            await cloud.make("network", "admin", name="hidden")
+            mine = await cloud.create("network", name="mine")
+            theirs = await cloud.create("network", "other", name="theirs")
+            shared = await cloud.create("network", "admin", name="shared", shared=True)
+            await cloud.create("network", "admin", name="external", **{"router:external": True})
+            await cloud.create("network", "admin", name="hidden")
             assert sorted(await cloud.names("network")) == ["external", "mine", "shared"]
             assert sorted(await cloud.names("network", as_="reader")) == ["external", "mine", "shared"]
-            assert len(await cloud.listed("network", as_="admin")) == 5
-            assert len(await cloud.listed("network", as_="service")) == 5
+            assert len(await cloud.list_all("network", as_="admin")) == 5
+            assert len(await cloud.list_all("network", as_="service")) == 5
             assert await cloud.names("network", {"shared": "True"}) == ["shared"]
             assert await cloud.names("network", {"router:external": "true"}) == ["external"]
             for method, json in (("GET", None), ("PUT", {"network": {"name": "x"}}), ("DELETE", None)):
@@ -61,7 +61,7 @@ def test_projects_see_their_own_shared_and_external_networks(database_url: str) 
     asyncio.run(scenario())
 
 
-def test_only_administrators_share_and_choose_segments(database_url: str) -> None:
+def test_only_administrators_share_networks_and_choose_segments(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             for attributes in (
@@ -70,21 +70,21 @@ def test_only_administrators_share_and_choose_segments(database_url: str) -> Non
                 {"provider:network_type": "vlan"},
                 {"project_id": OTHER},
             ):
-                answer = await cloud.refused("POST", "/networks", {"network": attributes})
-                assert answer == (403, "PolicyNotAuthorized"), attributes
-            await cloud.make("network", shared=False)
+                response = await cloud.refused("POST", "/networks", {"network": attributes})
+                assert response == (403, "PolicyNotAuthorized"), attributes
+            await cloud.create("network", shared=False)
             vlan = {"provider:network_type": "vlan", "provider:physical_network": "p", "provider:segmentation_id": 7}
-            made = await cloud.make("network", "admin", project_id=OTHER, **vlan)
-            assert made["project_id"] == OTHER
-            assert (made["provider:network_type"], made["provider:segmentation_id"]) == ("vlan", 7)
+            created = await cloud.create("network", "admin", project_id=OTHER, **vlan)
+            assert created["project_id"] == OTHER
+            assert (created["provider:network_type"], created["provider:segmentation_id"]) == ("vlan", 7)
             assert await cloud.refused("POST", "/networks", {"network": vlan}, "admin") == (409, "VlanIdInUse")
-            segments = {(await cloud.make("network", "admin"))["provider:segmentation_id"] for _ in range(5)}
+            segments = {(await cloud.create("network", "admin"))["provider:segmentation_id"] for _ in range(5)}
             assert len(segments) == 5
 
     asyncio.run(scenario())
 
 
-def test_bad_requests_change_nothing(database_url: str) -> None:
+def test_invalid_network_requests_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             for body in (
@@ -105,7 +105,7 @@ def test_bad_requests_change_nothing(database_url: str) -> None:
                 assert (await cloud.refused("GET", f"/networks?{query}"))[0] == 400, query
             assert (await cloud.refused("POST", "/networks", {"network": {}}, as_=None))[0] == 401
             assert (await cloud.refused("POST", "/networks", {"network": {}}, as_="system"))[0] == 400
-            assert await cloud.listed("network") == []
+            assert await cloud.list_all("network") == []
 
     asyncio.run(scenario())
 
@@ -117,7 +117,7 @@ def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
             assert len((await cloud.ok("POST", "/networks", body))["networks"]) == 5
             assert await cloud.names("network", {"sort_key": "name", "sort_dir": "desc"}) == ["d", "c", "b", "a", "a"]
             assert sorted(await cloud.names("network", [("name", "a"), ("name", "d")])) == ["a", "a", "d"]
-            assert await cloud.listed("network", {"name": "d", "fields": "name"}) == [{"name": "d"}]
+            assert await cloud.list_all("network", {"name": "d", "fields": "name"}) == [{"name": "d"}]
             names, path = [], "/networks?sort_key=name&limit=2"
             while path:
                 page = await cloud.ok("GET", path)
@@ -125,8 +125,8 @@ def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
                 links = {link["rel"]: link["href"] for link in page.get("networks_links", [])}
                 path = links.get("next", "").partition("/v2.0")[2]
             assert names == ["a", "a", "b", "c", "d"]
-            everything = await cloud.listed("network", {"sort_key": "name"})
-            before = await cloud.listed(
+            everything = await cloud.list_all("network", {"sort_key": "name"})
+            before = await cloud.list_all(
                 "network", {"sort_key": "name", "limit": 2, "marker": everything[3]["id"], "page_reverse": "True"}
             )
             assert [network["id"] for network in before] == [network["id"] for network in everything[1:3]]
@@ -134,7 +134,7 @@ def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_long_lists_come_in_pages(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_follows_pages_of_long_lists(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             await cloud.ok("POST", "/networks", {"networks": [{"name": str(number)} for number in range(7)]})
@@ -142,17 +142,17 @@ def test_long_lists_come_in_pages(database_url: str, monkeypatch: pytest.MonkeyP
             assert [len(page["networks"]), page["networks_links"][0]["rel"]] == [3, "next"]
             assert len((await cloud.ok("GET", "/networks?limit=5"))["networks"]) == 3
             client = NetworkClient(InProcess(cloud.app, "/network"))
-            assert len(await client.available(DEMO, "member")) == 7
+            assert len(await client.available_networks(DEMO, "member")) == 7
 
-    monkeypatch.setattr(listing, "MAX_PAGE", 3)
+    monkeypatch.setattr(listing, "MAX_PAGE_SIZE", 3)
     asyncio.run(scenario())
 
 
-def test_tags_are_kept_and_filtered_by(database_url: str) -> None:
+def test_networks_are_filtered_by_tags(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            one = await cloud.make("network", name="one")
-            two = await cloud.make("network", name="two")
+            one = await cloud.create("network", name="one")
+            two = await cloud.create("network", name="two")
             assert (await cloud.ok("PUT", f"/networks/{one['id']}/tags", {"tags": ["red", "hot"]})) == {
                 "tags": ["hot", "red"]
             }
@@ -171,11 +171,11 @@ def test_tags_are_kept_and_filtered_by(database_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_network_in_use_stays(database_url: str) -> None:
+def test_network_in_use_cannot_be_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             network, subnet = await cloud.network_with_subnet()
-            port = await cloud.make("port", network_id=network["id"])
+            port = await cloud.create("port", network_id=network["id"])
             assert await cloud.refused("DELETE", f"/networks/{network['id']}") == (409, "NetworkInUse")
             assert await cloud.refused("DELETE", f"/subnets/{subnet['id']}") == (409, "SubnetInUse")
             assert (await cloud.show("network", network["id"]))["subnets"] == [subnet["id"]]

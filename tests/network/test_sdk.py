@@ -1,4 +1,4 @@
-"""The stock SDK's network proxy against a real process."""
+"""The network proxy of openstacksdk against a real process."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("network") / "data", "--hosts", "1") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("network") / "data", "--hosts", "1") as running:
         yield running
 
 
-def connect(cloud: Cloud, name: str) -> Any:
+def connect(cloud: CloudProcess, name: str) -> Any:
     import openstack
 
     settings = cloud.clouds[name]
     return openstack.connect(auth=settings["auth"], region_name=settings["region_name"], identity_api_version="3")
 
 
-def test_the_sdk_builds_and_takes_down_a_network(cloud: Cloud) -> None:
+def test_sdk_creates_and_deletes_network(cloud: CloudProcess) -> None:
     from openstack import exceptions
 
     demo = connect(cloud, "kilonova-demo").network
@@ -64,10 +64,10 @@ def test_the_sdk_builds_and_takes_down_a_network(cloud: Cloud) -> None:
         demo.get_network(network.id)
 
 
-def test_the_sdk_pages_through_lists_and_reads_the_rest(cloud: Cloud) -> None:
+def test_sdk_follows_pages_and_reads_other_resources(cloud: CloudProcess) -> None:
     connection, admin = connect(cloud, "kilonova-demo"), connect(cloud, "kilonova").network
     demo = connection.network
-    made = [demo.create_network(name=f"x{number}") for number in range(5)]
+    created = [demo.create_network(name=f"x{number}") for number in range(5)]
     assert len(list(demo.networks(limit=2))) == 7
     assert demo.get_quota(connection.current_project_id, details=True).networks["used"] == 5
     assert demo.find_extension("router").alias == "router"
@@ -78,17 +78,17 @@ def test_the_sdk_pages_through_lists_and_reads_the_rest(cloud: Cloud) -> None:
     topology = demo.get_auto_allocated_topology()
     assert demo.get_network(topology.id).name == "auto_allocated_network"
     demo.delete_auto_allocated_topology(connection.current_project_id)
-    for network in made:
+    for network in created:
         demo.delete_network(network)
 
 
-def test_the_sdk_binds_a_port_to_a_second_host_and_moves_it(cloud: Cloud) -> None:
+def test_sdk_creates_and_activates_port_binding(cloud: CloudProcess) -> None:
     admin = connect(cloud, "kilonova").network
     assert admin.find_extension("binding-extended").alias == "binding-extended"
     network = admin.create_network(name="moving")
     port = admin.create_port(network_id=network.id, binding_host_id="h1")
-    made = admin.create_port_binding(port, host="h2", profile={"a": 1})
-    assert (made.host, made.status, made.vif_type, made.profile) == ("h2", "INACTIVE", "bridge", {"a": 1})
+    created = admin.create_port_binding(port, host="h2", profile={"a": 1})
+    assert (created.host, created.status, created.vif_type, created.profile) == ("h2", "INACTIVE", "bridge", {"a": 1})
     assert admin.activate_port_binding(port, host="h2") is not None
     assert {(found.host, found.status) for found in admin.port_bindings(port)} == {("h2", "ACTIVE"), ("h1", "INACTIVE")}
     assert [found.host for found in admin.port_bindings(port, status="INACTIVE")] == ["h1"]

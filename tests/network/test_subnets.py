@@ -1,4 +1,4 @@
-"""Subnets: ranges, gateways, pools, and what is refused."""
+"""Subnets: CIDRs, gateways and pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.network.support import net
 
 
-def test_defaults_leave_the_gateway_out_of_the_pool(database_url: str) -> None:
+def test_default_pool_excludes_gateway(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             _, subnet = await cloud.network_with_subnet("10.1.0.0/24", dns_nameservers=["9.9.9.9"])
@@ -58,16 +58,16 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_what_cannot_be_is_refused(database_url: str) -> None:
+def test_invalid_subnets_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            network = await cloud.make("network")
+            network = await cloud.create("network")
             for wrong, status, kind in REFUSED:
                 body = {"network_id": network["id"], "ip_version": 4, "cidr": "10.0.0.0/24", **wrong}
                 assert await cloud.refused("POST", "/subnets", {"subnet": body}) == (status, kind), wrong
-            assert await cloud.listed("subnet") == []
+            assert await cloud.list_all("subnet") == []
             right = {"network_id": network["id"], "ip_version": 4, "cidr": "10.0.0.0/24"}
-            await cloud.make("subnet", **right)
+            await cloud.create("subnet", **right)
             inside = {**right, "cidr": "10.0.0.128/25"}
             assert await cloud.refused("POST", "/subnets", {"subnet": inside}) == (400, "InvalidInput")
             elsewhere = {**right, "network_id": "6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"}
@@ -76,11 +76,11 @@ def test_what_cannot_be_is_refused(database_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_changes_keep_a_subnet_valid(database_url: str) -> None:
+def test_invalid_subnet_updates_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             _, subnet = await cloud.network_with_subnet("10.1.0.0/24")
-            changed = await cloud.change(
+            changed = await cloud.update(
                 "subnet",
                 subnet,
                 name="s",
@@ -95,36 +95,36 @@ def test_changes_keep_a_subnet_valid(database_url: str) -> None:
             assert await cloud.refused("PUT", path, wrong) == (409, "GatewayConflictWithAllocationPools")
             assert (await cloud.refused("PUT", path, {"subnet": {"cidr": "10.2.0.0/24"}}))[0] == 400
             assert await cloud.show("subnet", subnet["id"]) == changed
-            assert (await cloud.change("subnet", subnet, gateway_ip=None))["gateway_ip"] is None
+            assert (await cloud.update("subnet", subnet, gateway_ip=None))["gateway_ip"] is None
 
     asyncio.run(scenario())
 
 
-def test_subnets_are_seen_with_their_network(database_url: str) -> None:
+def test_subnets_are_visible_with_their_network(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
-            shared = await cloud.make("network", "admin", shared=True)
+            shared = await cloud.create("network", "admin", shared=True)
             body = {"network_id": shared["id"], "ip_version": 4, "cidr": "10.0.0.0/24"}
-            visible = await cloud.make("subnet", "admin", **body)
+            visible = await cloud.create("subnet", "admin", **body)
             _, hidden = await cloud.network_with_subnet("10.3.0.0/24", as_="other")
-            assert [subnet["id"] for subnet in await cloud.listed("subnet")] == [visible["id"]]
+            assert [subnet["id"] for subnet in await cloud.list_all("subnet")] == [visible["id"]]
             assert (await cloud.show("subnet", visible["id"]))["id"] == visible["id"]
             assert (await cloud.refused("GET", f"/subnets/{hidden['id']}"))[0] == 404
             assert (await cloud.refused("DELETE", f"/subnets/{visible['id']}"))[0] == 403
             assert (await cloud.refused("POST", "/subnets", {"subnet": {**body, "cidr": "10.4.0.0/24"}}))[0] == 403
-            assert len(await cloud.listed("subnet", {"cidr": "10.3.0.0/24"}, as_="admin")) == 1
-            assert len(await cloud.listed("subnet", {"ip_version": "4", "enable_dhcp": "True"}, as_="admin")) == 2
+            assert len(await cloud.list_all("subnet", {"cidr": "10.3.0.0/24"}, as_="admin")) == 1
+            assert len(await cloud.list_all("subnet", {"ip_version": "4", "enable_dhcp": "True"}, as_="admin")) == 2
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("mode", ["slaac", "dhcpv6-stateless"])
-def test_autoconfigured_addresses_come_from_the_mac(database_url: str, mode: str) -> None:
+def test_autoconfigured_address_derives_from_mac(database_url: str, mode: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:
             network, subnet = await cloud.network_with_subnet("fd00:1::/64", ipv6_ra_mode=mode, ipv6_address_mode=mode)
-            await cloud.make("subnet", network_id=network["id"], ip_version=4, cidr="10.0.0.0/24")
-            port = await cloud.make("port", "admin", network_id=network["id"], mac_address="FA-16-3E-00-00-01")
+            await cloud.create("subnet", network_id=network["id"], ip_version=4, cidr="10.0.0.0/24")
+            port = await cloud.create("port", "admin", network_id=network["id"], mac_address="FA-16-3E-00-00-01")
             assert port["mac_address"] == "fa:16:3e:00:00:01"
             assert [fixed["ip_address"] for fixed in port["fixed_ips"]] == ["10.0.0.2", "fd00:1::f816:3eff:fe00:1"]
             assert port["fixed_ips"][1]["subnet_id"] == subnet["id"]

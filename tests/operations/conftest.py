@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the engine."""
+"""Fixtures for tests of the operations engine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kilonova.operations import store
 
 
 @pytest.fixture
-def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Takes seconds, which then have passed."""
+def advance_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A function that advances the clock by some seconds."""
     real, passed = clock.now, [0.0]
     monkeypatch.setattr(clock, "now", lambda: real() + sum(passed))
     return passed.append
 
 
 @pytest.fixture
-def renewed_often(monkeypatch: pytest.MonkeyPatch) -> float:
-    """A lease that no process overruns by standing still, and that is renewed every half second nevertheless."""
+def frequently_renewed_lease(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A lease long enough for a slow machine, but renewed every half second."""
     lease = 100.0
-    monkeypatch.setattr(store, "RENEWAL", 0.5 / lease)
+    monkeypatch.setattr(store, "RENEWAL_FRACTION", 0.5 / lease)
     return lease

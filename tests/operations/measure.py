@@ -1,4 +1,4 @@
-"""What the engine costs: CPU and time of a four-step operation whose steps do nothing.
+"""Measures the overhead of the engine: CPU and wall time of a four-step operation whose steps do nothing.
 
 python -m tests.operations.measure [DATABASE_URL]      # without one, a fresh SQLite file
 """
@@ -16,25 +16,25 @@ from kilonova.store import Database, Transaction, open_database
 from tests.support.databases import sqlite_template
 
 
-async def inside(op: Operation, tx: Transaction) -> None: ...
+async def in_transaction(op: Operation, tx: Transaction) -> None: ...
 
 
-async def outside(op: Operation) -> dict[str, int]:
+async def outside_transaction(op: Operation) -> dict[str, int]:
     return {"answer": 42}
 
 
-class Four(Operation):
+class FourSteps(Operation):
     kind = "measured"
     action = "measure"
     steps = (
-        Step("claim", inside, inside, deadline=30, transaction=True, undo_transaction=True),
-        Step("ports", outside, outside, deadline=30),
-        Step("spawn", outside, outside, deadline=30),
-        Step("settle", inside, None, deadline=30, transaction=True, why="the end"),
+        Step("claim", in_transaction, in_transaction, deadline=30, transaction=True, undo_transaction=True),
+        Step("ports", outside_transaction, outside_transaction, deadline=30),
+        Step("spawn", outside_transaction, outside_transaction, deadline=30),
+        Step("settle", in_transaction, None, deadline=30, transaction=True, why="the end"),
     )
 
 
-class Ends:
+class FinishedCounter:
     def __init__(self) -> None:
         self.left = 0
         self.all = asyncio.Event()
@@ -49,36 +49,38 @@ class Ends:
 
 async def start(db: Database, number: int) -> None:
     async with db.transaction() as tx:
-        await begin(tx, Four, server_id=f"server {number}", params={"name": "x"})
+        await begin(tx, FourSteps, server_id=f"server {number}", params={"name": "x"})
 
 
-async def measure(db: Database, ends: Ends, together: int, times: int) -> None:
+async def measure(db: Database, counter: FinishedCounter, concurrent: int, times: int) -> None:
     cpu, wall, commits = time.process_time(), time.monotonic(), db.commits
-    for turn in range(times):
-        ends.left = together
-        ends.all.clear()
-        await asyncio.gather(*(start(db, turn * together + number) for number in range(together)))
-        await ends.all.wait()
-    number = together * times
+    for batch in range(times):
+        counter.left = concurrent
+        counter.all.clear()
+        await asyncio.gather(*(start(db, batch * concurrent + number) for number in range(concurrent)))
+        await counter.all.wait()
+    number = concurrent * times
     cpu, wall = (time.process_time() - cpu) / number, (time.monotonic() - wall) / number
     per_commit = (db.commits - commits) / number
-    print(f"{together:4} at once: {cpu * 1000:.2f} ms CPU, {wall * 1000:.2f} ms, {per_commit:.2f} commits an operation")
+    print(
+        f"{concurrent:4} at once: {cpu * 1000:.2f} ms CPU, {wall * 1000:.2f} ms, {per_commit:.2f} commits an operation"
+    )
 
 
 async def main(url: str) -> None:
     db = await open_database(url)
-    ends = Ends()
+    counter = FinishedCounter()
     cpu = time.process_time()
     for number in range(300):
         await start(db, number)
     print(f"begin alone: {(time.process_time() - cpu) / 300 * 1000:.2f} ms CPU")
     async with db.transaction() as tx:
         await tx.execute("DELETE FROM operations")
-    worker = Worker(db, observer=ends, kinds=[Four])
+    worker = Worker(db, observer=counter, kinds=[FourSteps])
     task = asyncio.create_task(worker.run())
-    await measure(db, ends, 1, 20)
-    for together, times in ((1, 300), (10, 50), (100, 5)):
-        await measure(db, ends, together, times)
+    await measure(db, counter, 1, 20)
+    for concurrent, times in ((1, 300), (10, 50), (100, 5)):
+        await measure(db, counter, concurrent, times)
     await worker.stop()
     await task
     await db.close()

@@ -1,4 +1,4 @@
-"""The table of states: what really happens is what it says, and the note shows it."""
+"""The transitions of operations: the engine makes exactly these, and the decision record shows them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
-from kilonova.operations import Failed, GoBack, Operation, Passing, post_event, request_cancel, running, states
-from tests.operations.support import Script, Three, Waiting, finished, start, until, working
-from tests.operations.test_waits import Polled
+from kilonova.operations import Failed, GoBack, Operation, TransientError, execution, post_event, request_cancel, states
+from tests.operations.support import (
+    ScriptedServices,
+    ThreeSteps,
+    WaitingOperation,
+    begin_operation,
+    running_worker,
+    wait_until,
+    wait_until_finished,
+)
+from tests.operations.test_execution_waits import PolledWait
 from tests.support import run
 from tests.support.databases import opened
 
-NOTE = Path(__file__).parents[2] / "docs" / "decisions" / "0001-durable-engine.md"
+DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0001-durable-engine.md"
 
 TRIGGER = """
 CREATE TRIGGER moves AFTER UPDATE OF state ON operations WHEN old.state <> new.state BEGIN
@@ -21,57 +29,57 @@ CREATE TRIGGER moves AFTER UPDATE OF state ON operations WHEN old.state <> new.s
 """
 
 
-def test_the_note_shows_the_table() -> None:
-    assert f"```mermaid\n{states.draw()}\n```" in NOTE.read_text()
+def test_decision_record_shows_transitions() -> None:
+    assert f"```mermaid\n{states.draw_diagram()}\n```" in DECISION.read_text()
 
 
-def test_every_state_has_its_row() -> None:
+def test_transitions_are_complete() -> None:
     for before, following in states.TRANSITIONS.items():
         assert before not in following
         assert set(following) <= set(states.TRANSITIONS)
         assert bool(following) == (before not in states.FINISHED)
 
 
-def test_a_move_that_is_not_in_the_table_is_refused() -> None:
-    states.check("running", "running")
-    with pytest.raises(states.WrongState):
-        states.check("done", "running")
+def test_undeclared_transition_is_refused() -> None:
+    states.check_transition("running", "running")
+    with pytest.raises(states.InvalidTransition):
+        states.check_transition("done", "running")
 
 
-def test_the_engine_makes_exactly_the_moves_of_the_table(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "IN_MEMORY", 0.0)
+def test_engine_makes_all_transitions_and_no_others(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "MAX_SLEEP_SECONDS", 0.0)
 
     async def two(op: Operation) -> None:
         match op.params:
             case {"do": "pause"} if script.count("two") == 1:
-                raise Passing("away")
+                raise TransientError("away")
             case {"do": "fail"}:
                 raise Failed("no")
             case {"do": "back"} if op.round == 1:
                 raise GoBack("one", reason="again")
 
     async def poll(op: Operation) -> Any:
-        """Finds nothing until it was waited for: a wait that begins late is polled at once."""
+        """Finds nothing before the operation has waited."""
         return await op.db.fetch_value(
             "SELECT key FROM operation_events WHERE key = 'waiting' AND payload = 'running' LIMIT 1"
         )
 
-    script = Script(two=two, poll=poll)
+    script = ScriptedServices(two=two, poll=poll)
 
     async def scenario() -> set[tuple[Any, Any]]:
         async with opened(sqlite_url) as db:
             async with db.transaction() as tx:
                 await tx.execute(TRIGGER)
-            async with working(db, script):
+            async with running_worker(db, script):
                 for what in ("pause", "fail", "back"):
-                    await finished(db, await start(db, Three, params={"do": what}))
+                    await wait_until_finished(db, await begin_operation(db, ThreeSteps, params={"do": what}))
                 for end in (post_event, request_cancel):
-                    identity = await start(db, Waiting, server_id="s")
-                    await until(db, identity, lambda row: row["state"] == "waiting")
+                    operation_id = await begin_operation(db, WaitingOperation, server_id="s")
+                    await wait_until(db, operation_id, lambda row: row["state"] == "waiting")
                     async with db.transaction() as tx:
-                        await end(tx, "answer:s" if end is post_event else identity)
-                    await finished(db, identity)
-                await finished(db, await start(db, Polled))
+                        await end(tx, "answer:s" if end is post_event else operation_id)
+                    await wait_until_finished(db, operation_id)
+                await wait_until_finished(db, await begin_operation(db, PolledWait))
             rows = await db.fetch("SELECT key, payload FROM operation_events WHERE created_at = 1e12")
             return {(row["key"], row["payload"]) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Tells a gabbit server to begin anew; run by run-gabbits before each file, so it imports nearly nothing."""
+"""Restarts a gabbit server. run-gabbits calls it before each file, so it imports nearly nothing."""
 
 import os
 import socket

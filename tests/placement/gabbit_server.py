@@ -1,9 +1,9 @@
-"""The Placement API at the root of a port, with the headers of a no-authentication mode in place of real tokens.
+"""The Placement API at the root of a port, with headers instead of real tokens.
 
-python -m tests.placement.gabbit_server URL-OF-A-DATABASE
+python -m tests.placement.gabbit_server DATABASE_URL
 
-It prints its port, and runs until its input ends. `GET /restart/PROFILE` empties it and gives it the policy of one of
-run-gabbits' profiles, so a restart is but a request.
+It prints its port, and runs until its input ends. `GET /restart/PROFILE` empties the database and loads the policy of a
+run-gabbits profile, so a restart is one request.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import orjson
 
 from kilonova.config import Config, load
 from kilonova.http import App
-from kilonova.http.cors import with_cors
-from kilonova.http.server import Server, bind
-from kilonova.identity.token import Token
+from kilonova.http.cors import allow_origins
+from kilonova.http.server import Server, listen
 from kilonova.placement.build import build
 from kilonova.policy import Policy
+from kilonova.policy.credentials import Credentials
 from kilonova.policy.placement import RULES
 from kilonova.services import Services
 from kilonova.store import Database, open_database
 
 ADMIN = "role:admin and not system_scope:all"
-# What the profiles change: rules of a policy file, and settings.
+# Policy rules and settings of each profile.
 RULE_OF = {"legacy": ADMIN, "open": "@"}
 SETTINGS = {"cors": {"cors.allowed_origin": "http://valid.example.com", "cors.allow_headers": "openstack-api-version"}}
 EMPTY = (
@@ -43,15 +43,15 @@ EMPTY = (
 )
 
 
-class Believing:
-    """The token is what `Personas` made of the headers."""
+class TrustingTokens:
+    """Accepts the tokens that `HeaderTokens` makes."""
 
-    async def validate(self, token: str) -> Token | None:
-        return Token(user_domain_id="default", user_domain_name="Default", **orjson.loads(token))
+    async def validate(self, token: str) -> Credentials | None:
+        return Credentials(user_domain_id="default", user_domain_name="Default", **orjson.loads(token))
 
 
-class Personas:
-    """Around the application: turns x-auth-token, x-roles, x-project-id and openstack-system-scope into a token."""
+class HeaderTokens:
+    """ASGI middleware: turns x-auth-token, x-roles, x-project-id and openstack-system-scope into a token."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -75,11 +75,11 @@ class Personas:
         await self._app(scope, receive, send)
 
 
-class Restarting:
+class RestartableApp:
     def __init__(self, db: Database, directory: Path) -> None:
         self._db = db
         self._directory = directory
-        self._app = self._made("plain")
+        self._app = self._make_app("plain")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if not scope["path"].startswith("/restart/"):
@@ -88,19 +88,19 @@ class Restarting:
         async with self._db.transaction() as tx:
             for table in EMPTY:
                 await tx.execute(f"DELETE FROM {table}")
-        self._app = self._made(scope["path"].rpartition("/")[2])
+        self._app = self._make_app(scope["path"].rpartition("/")[2])
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    def _made(self, profile: str) -> Any:
+    def _make_app(self, profile: str) -> Any:
         services = Services()
         services.db = self._db
         services.config = config = _config(profile)
-        services.tokens = Believing()
-        services.policy = Policy(self._policy(profile))
-        return Personas(with_cors(App.at_root(services, build()), config.cors))
+        services.tokens = TrustingTokens()
+        services.policy = Policy(self._policy_file(profile))
+        return HeaderTokens(allow_origins(App.at_root(services, build()), config.cors))
 
-    def _policy(self, profile: str) -> Path | None:
+    def _policy_file(self, profile: str) -> Path | None:
         if profile not in RULE_OF:
             return None
         file = self._directory / f"{profile}.yaml"
@@ -114,8 +114,8 @@ def _config(profile: str) -> Config:
 
 async def _serve(url: str, directory: Path) -> None:
     db = await open_database(url)
-    bound = bind("127.0.0.1", 0)
-    server = Server(Restarting(db, directory), bound)
+    bound = listen("127.0.0.1", 0)
+    server = Server(RestartableApp(db, directory), bound)
     await server.start()
     print(bound.getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)

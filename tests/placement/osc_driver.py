@@ -1,7 +1,7 @@
-"""Runs commands of the stock client one after the other in one process: its start would take most of the time.
+"""Runs commands of the stock client in one process, because its start-up takes most of the time.
 
-Reads lines of JSON, each with the name of a cloud and the arguments of a command, and answers each with exit code,
-output and errors.
+Each input line is JSON: the name of a cloud and the arguments of a command. Each output line has exit code, output and
+errors.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ def run(arguments: list[str]) -> list[object]:
     return [code, out.getvalue(), err.getvalue()]
 
 
-def forget() -> None:
-    """The shell keeps its clients for as long as the process lasts, whatever cloud or version is asked for next."""
+def drop_cached_clients() -> None:
+    """Drop the shell's cached clients, which belong to the previous cloud and version."""
     for kept in vars(ClientManager).values():
         if isinstance(kept, ClientCache):
             kept._handle = None
@@ -38,5 +38,5 @@ for line in sys.stdin:
     cloud, *arguments = json.loads(line)
     if last != (last := (cloud, arguments[:2])):
         os.environ["OS_CLOUD"] = cloud
-        forget()
+        drop_cached_clients()
     print(json.dumps(run(arguments)), flush=True)

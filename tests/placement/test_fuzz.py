@@ -1,4 +1,4 @@
-"""Schemathesis over the API's own document: whatever it allows or forbids, no answer is a 500 or as it is not said."""
+"""Schemathesis with the API's OpenAPI document: no response is a 500 or undocumented."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.runner import fuzz, prime
-from tests.fuzz.support import answers, new_database, victim
-from tests.support.process import Client, Cloud
+from tests.fuzz.runner import add_known_values, fuzz
+from tests.fuzz.support import count_statuses, fuzzed_cloud, new_database
+from tests.support.cloud_process import Client, CloudProcess
 
 CONSUMER = "33333333-3333-4333-8333-333333333333"
 
@@ -21,28 +21,28 @@ CONSUMER = "33333333-3333-4333-8333-333333333333"
         ("postgresql", "1.18", "examples,fuzzing"),
     ],
 )
-def test_nothing_unexpected(
+def test_responses_match_openapi_document(
     request: pytest.FixtureRequest, tmp_path: Path, database: str, version: str, phases: str
 ) -> None:
     server = request.getfixturevalue("postgresql_server") if database == "postgresql" else None
-    with victim(tmp_path / "data", new_database(server) if server else "") as cloud:
+    with fuzzed_cloud(tmp_path / "data", new_database(server) if server else "") as cloud:
         client = cloud.client("kilonova")
         url = client.endpoints["placement"]
-        document = client.plain("GET", f"{url}/openapi.json?version={version}").json()
-        del document["paths"]["/openapi.json"]  # its errors are of no version
-        prime(document, furnished(client))
+        document = client.request_url("GET", f"{url}/openapi.json?version={version}").json()
+        del document["paths"]["/openapi.json"]  # its errors do not depend on the version
+        add_known_values(document, create_objects(client))
         fuzz(tmp_path, url, client, document, version=f"placement {version}", phases=phases, examples=3, checks="all")
-        assert_worth(cloud)
+        check_route_counts(cloud)
 
 
-def furnished(client: Client) -> dict[str, list[str]]:
-    """Things of every kind, by the parameter or key that names them."""
+def create_objects(client: Client) -> dict[str, list[str]]:
+    """Create objects of every kind; their names by parameter or key."""
     latest = {"headers": {"OpenStack-API-Version": "placement 1.39"}}
     for path in ("/traits/CUSTOM_A", "/resource_classes/CUSTOM_A"):
         client.put("placement", path, None, **latest)
-    made = client.post("placement", "/resource_providers", {"name": "a"}, **latest).json()
+    created = client.post("placement", "/resource_providers", {"name": "a"}, **latest).json()
     hosts = client.get("placement", "/resource_providers", **latest).json()["resource_providers"]
-    providers = [made["uuid"], *(host["uuid"] for host in hosts[:2])]
+    providers = [created["uuid"], *(host["uuid"] for host in hosts[:2])]
     return {
         "uuid": providers,
         "in_tree": providers,
@@ -55,6 +55,6 @@ def furnished(client: Client) -> dict[str, list[str]]:
     }
 
 
-def assert_worth(cloud: Cloud) -> None:
-    counts = answers(cloud)
+def check_route_counts(cloud: CloudProcess) -> None:
+    counts = count_statuses(cloud)
     assert sum(count for status, count in counts.items() if status < 300) > 30, counts

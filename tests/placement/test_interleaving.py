@@ -1,4 +1,4 @@
-"""Writers that meet in the middle of each other's transactions, on two connections each with a pool of its own."""
+"""Concurrent transactions that interleave, on two connection pools."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from kilonova.hosts.messages import HostFacts, SharingProvider
 from kilonova.hosts.registry import register
-from kilonova.placement import Inventory, Raced, claim, mirror, release, replacing, sync
-from kilonova.placement.facts import child_uuid, sharing_uuid
-from kilonova.placement.replacing import Wanted
+from kilonova.placement import ConcurrentUpdate, Inventory, allocation_update, claim, mirror, release, sync_providers
+from kilonova.placement.allocation_update import ConsumerAllocations
+from kilonova.placement.host_providers import child_uuid, sharing_uuid
 from kilonova.store import Database, Transaction
-from tests.placement.race import persist
+from tests.placement.concurrent_claims import retry
 from tests.placement.rest.support import placement
-from tests.placement.support import consumer, marks, provider, wait_for_waiting, write
-from tests.placement.test_trees import AGGREGATE, amount, flat, numa
+from tests.placement.support import consumer, counters, provider, wait_for_lock_waiters, write
+from tests.placement.test_host_providers import AGGREGATE, amount, flat, numa
 from tests.support import run
 from tests.support.databases import opened
 
@@ -32,11 +32,11 @@ async def two_pools(url: str) -> AsyncIterator[tuple[Database, Database]]:
 
 
 async def put(tx: Transaction, uuid: str, on: dict[str, dict[str, int]]) -> None:
-    wanted = [Wanted(uuid=uuid, allocations=on)]
-    await replacing.replace(tx, wanted, await replacing.lock(tx, wanted), NOBODY)
+    wanted = [ConsumerAllocations(uuid=uuid, allocations=on)]
+    await allocation_update.replace(tx, wanted, await allocation_update.lock(tx, wanted), NOBODY)
 
 
-def test_a_release_follows_a_consumer_that_moves_meanwhile(postgresql_url):
+def test_release_after_concurrent_move_of_consumer(postgresql_url):
     async def scenario():
         async with two_pools(postgresql_url) as (db, other):
             one, two, three = (provider(f"h{n}", VCPU=Inventory(8)) for n in range(3))
@@ -44,28 +44,28 @@ def test_a_release_follows_a_consumer_that_moves_meanwhile(postgresql_url):
             who = consumer()
             async with db.transaction() as tx:
                 assert await claim(tx, who, {one.uuid: {"VCPU": 1}})
-            before = [await marks(db, facts.uuid) for facts in (one, two, three)]
+            before = [await counters(db, facts.uuid) for facts in (one, two, three)]
             async with other.transaction() as tx:
                 await put(tx, who.uuid, {two.uuid: {"VCPU": 1}, three.uuid: {"VCPU": 2}})
-                moved = [await marks(tx, facts.uuid) for facts in (two, three)]
-                releasing = asyncio.create_task(persist(lambda: give_back(db, who.uuid)))
-                await wait_for_waiting(other)
+                moved = [await counters(tx, facts.uuid) for facts in (two, three)]
+                releasing = asyncio.create_task(retry(lambda: release_with_retry(db, who.uuid)))
+                await wait_for_lock_waiters(other)
             await releasing
             assert not await db.fetch("SELECT * FROM allocations")
             assert not await db.fetch("SELECT * FROM consumers")
-            after = [await marks(db, facts.uuid) for facts in (two, three)]
-            assert all(now > then for now, then in zip(after, moved, strict=True)), "schedulers are not told"
-            assert (await marks(db, one.uuid))[1] > before[0][1]
+            after = [await counters(db, facts.uuid) for facts in (two, three)]
+            assert all(now > then for now, then in zip(after, moved, strict=True)), "the change number did not grow"
+            assert (await counters(db, one.uuid))[1] > before[0][1]
 
     run(scenario())
 
 
-async def give_back(db: Database, uuid: str) -> None:
+async def release_with_retry(db: Database, uuid: str) -> None:
     async with db.transaction() as tx:
         await release(tx, uuid)
 
 
-def test_a_release_finds_nothing_where_another_came_first(postgresql_url):
+def test_second_concurrent_release_does_nothing(postgresql_url):
     async def scenario():
         async with two_pools(postgresql_url) as (db, other):
             facts, who = provider(VCPU=Inventory(8)), consumer()
@@ -74,29 +74,29 @@ def test_a_release_finds_nothing_where_another_came_first(postgresql_url):
                 assert await claim(tx, who, {facts.uuid: {"VCPU": 1}})
             async with other.transaction() as tx:
                 await release(tx, who.uuid)
-                settled = await marks(tx, facts.uuid)
-                second = asyncio.create_task(give_back(db, who.uuid))
-                await wait_for_waiting(other)
+                settled = await counters(tx, facts.uuid)
+                second = asyncio.create_task(release_with_retry(db, who.uuid))
+                await wait_for_lock_waiters(other)
             await second
-            assert await marks(db, facts.uuid) == settled
+            assert await counters(db, facts.uuid) == settled
 
     run(scenario())
 
 
-def test_a_host_gets_cells_while_an_operator_puts_it_below_something(postgresql_url):
-    """Every provider of a tree names the same root, whoever comes first."""
+def test_sync_during_concurrent_reparenting_of_host(postgresql_url):
+    """All providers of the tree get the same root, in either order."""
 
     async def scenario():
         async with placement(postgresql_url) as place, opened(postgresql_url) as other:
             rack, host = await place.provider("rack"), flat()
             await write(place.db, host)
             async with other.transaction() as tx:
-                await sync(tx, [numa()])
+                await sync_providers(tx, [numa()])
                 body = {"name": host.name, "parent_provider_uuid": rack}
                 moving = asyncio.create_task(place.put(f"/resource_providers/{host.uuid}", body))
-                await wait_for_waiting(other)
+                await wait_for_lock_waiters(other)
             assert (await moving).status == 200
-            tree = (await place.told(f"/resource_providers?in_tree={rack}"))["resource_providers"]
+            tree = (await place.get_json(f"/resource_providers?in_tree={rack}"))["resource_providers"]
             assert {one["uuid"] for one in tree} == {
                 rack,
                 host.uuid,
@@ -119,35 +119,35 @@ def pooled(number: int) -> HostFacts:
     )
 
 
-def test_a_host_goes_while_somebody_claims_from_it_and_its_pool(postgresql_url):
-    """A pool is older than most of its hosts, so claims lock it first. So does who takes it along."""
+def test_delete_host_during_concurrent_claims(postgresql_url):
+    """A pool is older than most of its hosts, so claims lock it first. Deleting a host must do the same."""
 
     async def scenario():
         async with two_pools(postgresql_url) as (db, other):
             for number in (1, 2):
                 await register(db, [pooled(number)])
             async with db.transaction() as tx:
-                await mirror.host_deleted(tx, "h1")
+                await mirror.delete_host(tx, "h1")
             pool = sharing_uuid("san")
             host = await db.fetch_value("SELECT uuid FROM hypervisors WHERE host = 'h2'")
             async with other.transaction() as tx:
                 await tx.fetch("SELECT id FROM resource_providers WHERE uuid = $1 FOR UPDATE", pool)
-                leaving = asyncio.create_task(leave(db, "h2"))
-                await wait_for_waiting(other)
+                leaving = asyncio.create_task(delete_host(db, "h2"))
+                await wait_for_lock_waiters(other)
                 assert await claim(tx, consumer(), {host: {"VCPU": 1}, pool: {"DISK_GB": 1}})
-            with pytest.raises(mirror.InUse):
+            with pytest.raises(mirror.HostInUse):
                 await leaving
 
     run(scenario())
 
 
-async def leave(db: Database, host: str) -> None:
+async def delete_host(db: Database, host: str) -> None:
     async with db.transaction() as tx:
-        await mirror.host_deleted(tx, host)
+        await mirror.delete_host(tx, host)
 
 
-def test_puts_and_releases_of_the_same_consumers(postgresql_url):
-    """A release may have to start again, but never because two waited for each other."""
+def test_concurrent_updates_and_releases_of_same_consumers(postgresql_url):
+    """A release may be retried, but never deadlocks."""
 
     async def scenario():
         async with two_pools(postgresql_url) as (db, other):
@@ -163,11 +163,13 @@ def test_puts_and_releases_of_the_same_consumers(postgresql_url):
                     if dice.random() < 0.5:
                         await released(db, who.uuid)
                     else:
-                        await replacing.settled(db, lambda tx, who=who, wanted=wanted: put(tx, who.uuid, wanted))
+                        await allocation_update.run_with_retries(
+                            db, lambda tx, who=who, wanted=wanted: put(tx, who.uuid, wanted)
+                        )
 
             await asyncio.gather(*(busy(pool) for pool in (db, other) for _ in range(4)))
             for who in consumers:
-                await give_back(db, who.uuid)
+                await release_with_retry(db, who.uuid)
             assert not await db.fetch("SELECT * FROM allocations")
             assert not await db.fetch("SELECT * FROM consumers")
 
@@ -177,6 +179,6 @@ def test_puts_and_releases_of_the_same_consumers(postgresql_url):
 async def released(db: Database, uuid: str) -> None:
     while True:
         try:
-            return await give_back(db, uuid)
-        except Raced:
+            return await release_with_retry(db, uuid)
+        except ConcurrentUpdate:
             continue

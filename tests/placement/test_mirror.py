@@ -1,4 +1,4 @@
-"""What compute says about hosts stands in placement, in the same transaction."""
+"""Compute's aggregates, ratios and service states are mirrored into placement in the same transaction."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from kilonova import clock
-from kilonova.placement import Inventory, ProviderFacts, claim, mirror, release
+from kilonova.placement import HostProviders, Inventory, claim, mirror, release
 from kilonova.store import Database, Transaction
-from tests.placement.support import consumer, everything, marks, provider, write
+from tests.placement.support import all_rows, consumer, counters, provider, write
 from tests.support import run
 
 AGGREGATE = "a0000000-0000-4000-8000-000000000001"
 
 
-async def put_host(db: Database, host: str = "cn", **more: Any) -> ProviderFacts:
+async def put_host(db: Database, host: str = "cn", **more: Any) -> HostProviders:
     """A host with a service, a hypervisor and a provider."""
     facts = provider(f"{host}.example", VCPU=Inventory(8, allocation_ratio=4.0), MEMORY_MB=Inventory(1024), **more)
     await write(db, facts)
@@ -76,103 +76,103 @@ async def disabled(db: Database) -> set[str]:
     return {row["name"] for row in rows}
 
 
-def test_providers_are_in_the_aggregates_of_their_hosts(database):
+def test_aggregate_members_are_mirrored(database):
     async def scenario():
         async with database() as db:
             one, other = await put_host(db, "cn1"), await put_host(db, "cn2")
-            generation, change, _ = await marks(db, one.uuid)
+            generation, change, _ = await counters(db, one.uuid)
             for _ in range(2):
                 async with db.transaction() as tx:
-                    await mirror.aggregate_joined(tx, AGGREGATE, ["cn1", "cn2", "unknown"])
+                    await mirror.add_to_aggregate(tx, AGGREGATE, ["cn1", "cn2", "unknown"])
             assert await aggregates(db) == {(one.name, AGGREGATE), (other.name, AGGREGATE)}
-            after = await marks(db, one.uuid)
-            assert after[0] == generation + 1, "the second time nothing of the provider changed"
+            after = await counters(db, one.uuid)
+            assert after[0] == generation + 1, "a repeated call does not change the provider"
             assert after[1] == after[2] > change
             async with db.transaction() as tx:
-                await mirror.aggregate_left(tx, AGGREGATE, ["cn1"])
+                await mirror.remove_from_aggregate(tx, AGGREGATE, ["cn1"])
             assert await aggregates(db) == {(other.name, AGGREGATE)}
-            assert (await marks(db, one.uuid))[0] == generation + 2
+            assert (await counters(db, one.uuid))[0] == generation + 2
 
     run(scenario())
 
 
-def test_schedulers_hear_of_hosts_even_where_placement_knew(database):
-    """The zone of a host, say, depends on its aggregates."""
+def test_hosts_are_marked_changed_even_if_providers_are_not(database):
+    """Schedulers also read zones, which depend on aggregates."""
 
     async def scenario():
         async with database() as db:
             facts = await put_host(db)
             for change in (
-                lambda tx: mirror.aggregate_left(tx, AGGREGATE, ["cn"]),
-                lambda tx: mirror.service_disabled(tx, "cn", False),
-                lambda tx: mirror.ratios_changed(tx, ["cn"]),
+                lambda tx: mirror.remove_from_aggregate(tx, AGGREGATE, ["cn"]),
+                lambda tx: mirror.set_service_disabled(tx, "cn", False),
+                lambda tx: mirror.update_allocation_ratios(tx, ["cn"]),
             ):
-                before = await marks(db, facts.uuid)
+                before = await counters(db, facts.uuid)
                 async with db.transaction() as tx:
                     await change(tx)
-                after = await marks(db, facts.uuid)
+                after = await counters(db, facts.uuid)
                 assert after[0] == before[0]
                 assert after[2] > before[2]
 
     run(scenario())
 
 
-def test_a_disabled_host_has_the_trait(database):
+def test_disabled_service_adds_trait(database):
     async def scenario():
         async with database() as db:
             facts, _ = await put_host(db, "cn1"), await put_host(db, "cn2")
             for _ in range(2):
                 async with db.transaction() as tx:
-                    await mirror.service_disabled(tx, "cn1", True)
+                    await mirror.set_service_disabled(tx, "cn1", True)
                 assert await disabled(db) == {facts.name}
             await write(db, facts)
-            assert await disabled(db) == {facts.name}, "a host does not speak of it, so its word does not remove it"
+            assert await disabled(db) == {facts.name}, "a host's report does not remove the trait"
             async with db.transaction() as tx:
-                await mirror.service_disabled(tx, "cn1", False)
+                await mirror.set_service_disabled(tx, "cn1", False)
             assert await disabled(db) == set()
 
     run(scenario())
 
 
-def test_the_smallest_ratio_of_a_hosts_aggregates_counts_until_none_does(database):
+def test_smallest_aggregate_ratio_applies(database):
     async def scenario():
         async with database() as db:
             one, other = await put_host(db, "cn1"), await put_host(db, "cn2")
             async with db.transaction() as tx:
                 await put_aggregate(tx, "loose", ["cn1", "cn2"], cpu_allocation_ratio="16.0", ram_allocation_ratio="x")
                 await put_aggregate(tx, "tight", ["cn1"], cpu_allocation_ratio="2", disk_allocation_ratio="3")
-                await mirror.ratios_changed(tx, ["cn1", "cn2"])
+                await mirror.update_allocation_ratios(tx, ["cn1", "cn2"])
             expected = {(one.name, "VCPU"): 2.0, (other.name, "VCPU"): 16.0}
             memory = {(one.name, "MEMORY_MB"): 1.0, (other.name, "MEMORY_MB"): 1.0}
             assert await ratios(db) == expected | memory
             await write(db, one, other)
             assert await ratios(db) == expected | memory
-            before = await everything(db)
+            before = await all_rows(db)
             async with db.transaction() as tx:
-                await mirror.ratios_changed(tx, ["unknown"])
-            assert await everything(db) == before
+                await mirror.update_allocation_ratios(tx, ["unknown"])
+            assert await all_rows(db) == before
             async with db.transaction() as tx:
                 await tx.execute("DELETE FROM aggregates")
-                await mirror.ratios_changed(tx, ["cn1", "cn2"])
+                await mirror.update_allocation_ratios(tx, ["cn1", "cn2"])
             assert await ratios(db) == {(one.name, "VCPU"): 4.0, (other.name, "VCPU"): 4.0} | memory
 
     run(scenario())
 
 
-def test_an_operators_ratio_stays_where_aggregates_say_nothing(database):
+def test_operators_ratio_stays_without_aggregate_ratio(database):
     async def scenario():
         async with database() as db:
             facts = await put_host(db)
             async with db.transaction() as tx:
                 await tx.execute("UPDATE inventories SET allocation_ratio = 9 WHERE resource_class = 'VCPU'")
                 await put_aggregate(tx, "plain", ["cn"])
-                await mirror.ratios_changed(tx, ["cn"])
+                await mirror.update_allocation_ratios(tx, ["cn"])
             assert (await ratios(db))[facts.name, "VCPU"] == 9.0
 
     run(scenario())
 
 
-def test_the_providers_of_a_deleted_host_go_unless_in_use(database):
+def test_delete_host_deletes_unused_providers(database):
     async def scenario():
         async with database() as db:
             facts, other = await put_host(db, "cn1"), await put_host(db, "cn2")
@@ -186,33 +186,33 @@ def test_the_providers_of_a_deleted_host_go_unless_in_use(database):
             user = consumer()
             async with db.transaction() as tx:
                 assert await claim(tx, user, {facts.uuid: {"VCPU": 1}})
-            before = await everything(db)
-            with pytest.raises(mirror.InUse, match="cn1 still holds allocations of 1 consumers"):
+            before = await all_rows(db)
+            with pytest.raises(mirror.HostInUse, match="cn1 still holds allocations of 1 consumers"):
                 async with db.transaction() as tx:
-                    await mirror.host_deleted(tx, "cn1")
-            assert await everything(db) == before
+                    await mirror.delete_host(tx, "cn1")
+            assert await all_rows(db) == before
             async with db.transaction() as tx:
                 await release(tx, user.uuid)
-                await mirror.host_deleted(tx, "cn1")
+                await mirror.delete_host(tx, "cn1")
             assert await db.fetch("SELECT name FROM resource_providers") == [{"name": other.name}]
 
     run(scenario())
 
 
-def test_hosts_that_register_get_what_was_said_of_them_before(database):
+def test_registered_hosts_get_earlier_aggregates_ratios_and_trait(database):
     async def scenario():
         async with database() as db:
             facts = await put_host(db)
             async with db.transaction() as tx:
                 await put_aggregate(tx, "zone", ["cn"], AGGREGATE, cpu_allocation_ratio="2")
                 await tx.execute("UPDATE services SET disabled = TRUE")
-                await mirror.hosts_registered(tx, ["cn"])
+                await mirror.mirror_registered_hosts(tx, ["cn"])
             assert await aggregates(db) == {(facts.name, AGGREGATE)}
             assert await disabled(db) == {facts.name}
             assert (await ratios(db))[facts.name, "VCPU"] == 2.0
-            before = await everything(db)
+            before = await all_rows(db)
             async with db.transaction() as tx:
-                await mirror.hosts_registered(tx, ["cn"])
-            assert await everything(db) == before
+                await mirror.mirror_registered_hosts(tx, ["cn"])
+            assert await all_rows(db) == before
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""The stock client with its placement plugin, against a real process: below /placement and at a root of its own."""
+"""The stock client with its placement plugin against a real process, below /placement and at a root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
 DRIVER = Path(__file__).with_name("osc_driver.py")
 AGGREGATES = ("11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222")
@@ -21,7 +21,7 @@ WHOSE = ("--project-id", "p", "--user-id", "u")
 
 
 class Client:
-    """The commands of one user at one version."""
+    """Runs commands as one user at one microversion."""
 
     def __init__(self, process: subprocess.Popen[str], cloud: str = "kilonova", version: str = "1.39") -> None:
         self.process = process
@@ -36,7 +36,7 @@ class Client:
         return code or 0, out, err
 
     def __call__(self, *words: str) -> Any:
-        """What a command that succeeds says, as JSON where there is any."""
+        """Run a command that must succeed; its output, parsed if it is JSON."""
         shown = words[-1] != "quiet"
         command = (*words, "-f", "json") if shown else words[:-1]
         code, out, err = self.run(*command)
@@ -50,13 +50,13 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("osc") / "data", "--hosts", "2", "--placement-port", "0") as cloud:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("osc") / "data", "--hosts", "2", "--placement-port", "0") as cloud:
         yield cloud
 
 
 @pytest.fixture(scope="module")
-def process(cloud: Cloud) -> Iterator[subprocess.Popen[str]]:
+def process(cloud: CloudProcess) -> Iterator[subprocess.Popen[str]]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("OS_")}
     environ["OS_CLIENT_CONFIG_FILE"] = str(cloud.data / "clouds.yaml")
     driver = [sys.executable, DRIVER]
@@ -112,10 +112,10 @@ def provider(osc: Client) -> Iterator[str]:
 
 def test_inventories(osc: Client, provider: str) -> None:
     below = ("resource", "provider", "inventory")
-    made = osc(
+    created = osc(
         *below, "set", provider, "--resource", "VCPU=16", "--resource", "VCPU:max_unit=4", "--resource", "DISK_GB=100"
     )
-    assert {one["resource_class"] for one in made} == {"VCPU", "DISK_GB"}
+    assert {one["resource_class"] for one in created} == {"VCPU", "DISK_GB"}
     assert osc(*below, "show", provider, "VCPU")["max_unit"] == 4
     changed = osc(*below, "class", "set", provider, "VCPU", "--total", "32", "--allocation_ratio", "2.0")
     assert (changed["total"], changed["allocation_ratio"]) == (32, 2.0)
@@ -207,13 +207,13 @@ def test_old_versions(process: subprocess.Popen[str], osc: Client, provider: str
     old("resource", "provider", "allocation", "delete", OTHER, "quiet")
 
 
-def test_members_may_not(process: subprocess.Popen[str]) -> None:
+def test_members_are_forbidden(process: subprocess.Popen[str]) -> None:
     assert "403" in Client(process, "kilonova-demo").refused("resource", "provider", "list")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
-def test_the_sdk_at_a_root_of_its_own(cloud: Cloud, osc: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin knows only the catalogue; the SDK can be told of another address."""
+def test_sdk_at_root_port(cloud: CloudProcess, osc: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin uses only the catalog; the SDK accepts an endpoint override."""
     import openstack
 
     monkeypatch.delenv("OS_CLOUD", raising=False)
@@ -223,9 +223,11 @@ def test_the_sdk_at_a_root_of_its_own(cloud: Cloud, osc: Client, monkeypatch: py
     region = config.get_one(cloud="kilonova", placement_endpoint_override=root)
     with openstack.connection.Connection(config=region) as sdk:
         assert sdk.placement.get_endpoint().rstrip("/") == root
-        made = sdk.placement.create_resource_provider(name="sdk")
-        stock = sdk.placement.create_resource_provider_inventory(made, "VCPU", total=4, resource_provider_generation=0)
+        created = sdk.placement.create_resource_provider(name="sdk")
+        stock = sdk.placement.create_resource_provider_inventory(
+            created, "VCPU", total=4, resource_provider_generation=0
+        )
         assert stock.total == 4
         found = {one.id for one in sdk.placement.resource_providers()}
         assert found == {one["uuid"] for one in osc("resource", "provider", "list")}
-        sdk.placement.delete_resource_provider(made, ignore_missing=False)
+        sdk.placement.delete_resource_provider(created, ignore_missing=False)

@@ -1,17 +1,17 @@
-"""Providers follow what hosts say of themselves, and only where it differs."""
+"""Providers are synchronized with the reports of hosts, and written only if they differ."""
 
 from __future__ import annotations
 
 import pytest
 
 from kilonova.hosts.messages import Inventory as HostInventory
-from kilonova.placement import Inventory, ProviderFacts, claim, hosts_changed, release, sync, usages
+from kilonova.placement import HostProviders, Inventory, claim, get_usages, mark_hosts_changed, release, sync_providers
 from kilonova.store import Conflict
-from tests.placement.support import consumer, everything, marks, provider, write
+from tests.placement.support import all_rows, consumer, counters, provider, write
 from tests.support import run
 
 
-def test_new_providers_have_inventory_traits_and_are_their_own_root(database):
+def test_sync_creates_root_providers_with_inventory_and_traits(database):
     async def scenario():
         async with database() as db:
             facts = provider(traits=("HW_CPU_X86_AVX2",), VCPU=Inventory(8, reserved=1, allocation_ratio=4.0))
@@ -36,32 +36,32 @@ def test_new_providers_have_inventory_traits_and_are_their_own_root(database):
     run(scenario())
 
 
-def test_the_same_facts_again_write_nothing(database):
+def test_repeated_sync_writes_nothing(database):
     async def scenario():
         async with database() as db:
             facts = [provider(f"host-{n}", traits=("CUSTOM_A",), VCPU=Inventory(8)) for n in range(3)]
             await write(db, *facts)
-            before = await everything(db)
+            before = await all_rows(db)
             await write(db, *facts)
-            assert await everything(db) == before
+            assert await all_rows(db) == before
 
     run(scenario())
 
 
-def test_only_the_provider_that_differs_moves(database):
+def test_sync_changes_only_differing_provider(database):
     async def scenario():
         async with database() as db:
             one, other = provider("one", VCPU=Inventory(8)), provider("other", VCPU=Inventory(8))
             await write(db, one, other)
-            before = await marks(db, one.uuid), await marks(db, other.uuid)
-            larger = ProviderFacts(
+            before = await counters(db, one.uuid), await counters(db, other.uuid)
+            larger = HostProviders(
                 one.uuid, "renamed", {"VCPU": Inventory(16), "CUSTOM_FPGA": Inventory(2)}, ["CUSTOM_A"]
             )
             await write(db, larger, other)
-            generation, change, facts = await marks(db, one.uuid)
+            generation, change, facts = await counters(db, one.uuid)
             assert generation == before[0][0] + 1
             assert change == facts > max(before[0][1], before[1][1])
-            assert await marks(db, other.uuid) == before[1]
+            assert await counters(db, other.uuid) == before[1]
             assert await db.fetch_value("SELECT name FROM resource_providers WHERE uuid = $1", one.uuid) == "renamed"
             rows = await db.fetch("SELECT resource_class, total FROM inventories WHERE total <> 8")
             assert {row["resource_class"]: row["total"] for row in rows} == {"VCPU": 16, "CUSTOM_FPGA": 2}
@@ -69,63 +69,63 @@ def test_only_the_provider_that_differs_moves(database):
     run(scenario())
 
 
-def test_lost_traits_and_unused_classes_go(database):
+def test_sync_removes_lost_traits_and_unused_classes(database):
     async def scenario():
         async with database() as db:
             facts = provider(traits=("CUSTOM_A", "CUSTOM_B"), VCPU=Inventory(8), DISK_GB=Inventory(10))
             await write(db, facts)
-            await write(db, ProviderFacts(facts.uuid, facts.name, {"VCPU": Inventory(8)}, ["CUSTOM_B"]))
+            await write(db, HostProviders(facts.uuid, facts.name, {"VCPU": Inventory(8)}, ["CUSTOM_B"]))
             assert await db.fetch("SELECT trait FROM provider_traits") == [{"trait": "CUSTOM_B"}]
             assert await db.fetch("SELECT resource_class FROM inventories") == [{"resource_class": "VCPU"}]
 
     run(scenario())
 
 
-def test_a_lost_class_in_use_is_closed_until_it_is_free(database):
+def test_lost_class_in_use_is_closed_until_free(database):
     async def scenario():
         async with database() as db:
             facts = provider(VCPU=Inventory(8), DISK_GB=Inventory(10))
-            without_disk = ProviderFacts(facts.uuid, facts.name, {"VCPU": Inventory(8)})
+            without_disk = HostProviders(facts.uuid, facts.name, {"VCPU": Inventory(8)})
             await write(db, facts)
             holder = consumer()
             async with db.transaction() as tx:
                 assert await claim(tx, holder, {facts.uuid: {"DISK_GB": 4}})
             await write(db, without_disk)
-            assert await usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0, "DISK_GB": 4}}
-            before = await everything(db)
+            assert await get_usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0, "DISK_GB": 4}}
+            before = await all_rows(db)
             await write(db, without_disk)
-            assert await everything(db) == before
+            assert await all_rows(db) == before
             async with db.transaction() as tx:
                 assert not await claim(tx, consumer(), {facts.uuid: {"DISK_GB": 1}})
                 await release(tx, holder.uuid)
             await write(db, without_disk)
-            assert await usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0}}
+            assert await get_usages(db, [facts.uuid]) == {facts.uuid: {"VCPU": 0}}
 
     run(scenario())
 
 
-def test_the_hosts_own_message_is_understood(database):
+def test_sync_accepts_inventory_message_of_agents(database):
     async def scenario():
         async with database() as db:
-            told = ProviderFacts("0" * 8, "host-1", {"VCPU": HostInventory(total=4, max_unit=2)})
-            await write(db, told)
+            body = HostProviders("0" * 8, "host-1", {"VCPU": HostInventory(total=4, max_unit=2)})
+            await write(db, body)
             row = await db.fetch_one("SELECT total, max_unit, allocation_ratio FROM inventories")
             assert row == {"total": 4, "max_unit": 2, "allocation_ratio": 1.0}
 
     run(scenario())
 
 
-def test_names_that_are_none_are_refused_and_nothing_stays(database):
+def test_sync_refuses_invalid_names_and_writes_nothing(database):
     async def scenario():
         async with database() as db:
-            with pytest.raises(ValueError, match="'vcpu' is the name of no class"):
-                await write(db, ProviderFacts("uuid", "host-1", {"vcpu": Inventory(1)}))
+            with pytest.raises(ValueError, match="'vcpu' is not a valid name of a class"):
+                await write(db, HostProviders("uuid", "host-1", {"vcpu": Inventory(1)}))
             assert await db.fetch("SELECT * FROM resource_providers") == []
 
     run(scenario())
 
 
-def test_two_providers_cannot_share_a_name(database):
+def test_provider_names_are_unique(database):
     async def scenario():
         async with database() as db:
             await write(db, provider("host-1", VCPU=Inventory(1)))
@@ -135,20 +135,20 @@ def test_two_providers_cannot_share_a_name(database):
     run(scenario())
 
 
-def test_a_thousand_hosts_are_one_short_transaction(database):
-    """The budget is 0.2 s on a quiet machine; the bound leaves room for a busy one."""
+def test_sync_of_thousand_hosts_is_fast(database):
+    """It takes 0.2 s on an idle machine; the limit allows for a busy one."""
 
     async def scenario():
         async with database() as db:
             inventory = {"VCPU": Inventory(64), "MEMORY_MB": Inventory(262144), "DISK_GB": Inventory(2000)}
-            hosts = [ProviderFacts(f"uuid-{n}", f"host-{n}", inventory, ["CUSTOM_A", "CUSTOM_B"]) for n in range(1000)]
+            hosts = [HostProviders(f"uuid-{n}", f"host-{n}", inventory, ["CUSTOM_A", "CUSTOM_B"]) for n in range(1000)]
             await write(db, *hosts)
             assert await db.fetch_value("SELECT COUNT(*) FROM inventories") == 3000
 
     run(scenario())
 
 
-def test_changes_outside_placement_move_the_sequence_but_no_generation(database):
+def test_mark_hosts_changed_keeps_generation(database):
     async def scenario():
         async with database() as db:
             facts = provider(VCPU=Inventory(8))
@@ -165,25 +165,25 @@ def test_changes_outside_placement_move_the_sequence_but_no_generation(database)
                     " VALUES ($1, 1, 'cn', 'cn', 'sim', 1, '', '{}', 0)",
                     facts.uuid,
                 )
-            generation, change, seen = await marks(db, facts.uuid)
+            generation, change, seen = await counters(db, facts.uuid)
             async with db.transaction() as tx:
-                await hosts_changed(tx, ["cn", "unknown"])
-            assert await marks(db, facts.uuid) == (generation, change + 1, change + 1) != (generation, change, seen)
+                await mark_hosts_changed(tx, ["cn", "unknown"])
+            assert await counters(db, facts.uuid) == (generation, change + 1, change + 1) != (generation, change, seen)
 
     run(scenario())
 
 
-def test_an_empty_sync_is_nothing(database):
+def test_empty_sync_writes_nothing(database):
     async def scenario():
         async with database() as db:
             async with db.transaction() as tx:
-                await sync(tx, [])
+                await sync_providers(tx, [])
             assert await db.fetch("SELECT * FROM resource_providers") == []
 
     run(scenario())
 
 
-def test_a_host_takes_its_name_back_unless_somebody_else_has_it(database):
+def test_sync_restores_renamed_host_unless_name_is_taken(database):
     async def scenario():
         async with database() as db:
             host, other = provider("host-1", VCPU=Inventory(8)), provider("other", VCPU=Inventory(8))
@@ -202,7 +202,7 @@ def test_a_host_takes_its_name_back_unless_somebody_else_has_it(database):
             await rename(host.uuid, "renamed")
             stranger = provider("host-1", VCPU=Inventory(8))
             await write(db, stranger)
-            await write(db, host, other)  # the others of the same report are not to suffer
+            await write(db, host, other)  # other providers of the report are still written
             assert await names() == ["renamed", "other", "host-1"]
 
     run(scenario())

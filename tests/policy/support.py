@@ -1,10 +1,10 @@
-"""Tokens of the personas that policy is written for."""
+"""Credentials of personas, and targets, for policy tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.identity.token import Token
+from kilonova.policy.credentials import Credentials
 
 IMPLIED = {
     "admin": {"admin", "manager", "member", "reader"},
@@ -16,8 +16,8 @@ IMPLIED = {
 }
 
 
-def token(role: str = "member", project: str | None = "p1", user: str = "u1", **more: Any) -> Token:
-    return Token(
+def token(role: str = "member", project: str | None = "p1", user: str = "u1", **more: Any) -> Credentials:
+    return Credentials(
         user_id=user,
         user_name=user,
         user_domain_id="default",

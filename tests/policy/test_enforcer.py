@@ -1,4 +1,4 @@
-"""The rules in force: defaults by persona, an operator's file on top, and the sample."""
+"""Policy enforcement: default rules by persona, an operator's policy file, and the sample file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 from msgspec import structs
 
-from kilonova.policy import Policy, PolicyError, compute, sample
+from kilonova.policy import Policy, PolicyError, compute, sample_policy
 from kilonova.policy.enforcer import DEFAULTS, SERVICES
 from kilonova.policy.overrides import parse_overrides
 from tests.policy.support import target, token
@@ -27,8 +27,8 @@ PERSONAS = {
 }
 
 
-def allowed(policy: Policy, rule: str, aim: dict[str, object]) -> set[str]:
-    return {name for name, who in PERSONAS.items() if policy.allows(rule, who, aim)}
+def allowed(policy: Policy, rule: str, target_: dict[str, object]) -> set[str]:
+    return {name for name, expected in PERSONAS.items() if policy.allows(rule, expected, target_)}
 
 
 ADMINS = {"admin", "system admin"}
@@ -77,27 +77,27 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("rule, who", OWN)
-def test_defaults_on_the_own_project(rule: str, who: set[str]) -> None:
-    assert allowed(Policy(), rule, target()) == who
+@pytest.mark.parametrize("rule, expected", OWN)
+def test_default_rules_on_own_project(rule: str, expected: set[str]) -> None:
+    assert allowed(Policy(), rule, target()) == expected
 
 
-@pytest.mark.parametrize("rule, who", FOREIGN)
-def test_defaults_on_another_project(rule: str, who: set[str]) -> None:
-    assert allowed(Policy(), rule, OTHERS) == who
+@pytest.mark.parametrize("rule, expected", FOREIGN)
+def test_default_rules_on_other_project(rule: str, expected: set[str]) -> None:
+    assert allowed(Policy(), rule, OTHERS) == expected
 
 
-def test_administrators_of_the_project_admin_look_after_the_cloud() -> None:
+def test_administrators_of_project_admin_are_cloud_administrators() -> None:
     policy = Policy()
     rule = "kilonova:servers:placement:all_hosts"
     assert policy.allows(rule, token("admin", project_name="admin"), target())
     assert not policy.allows(rule, token("admin", project_name="demo"), target())
     assert not policy.allows(rule, token("member", project_name="admin"), target())
     elsewhere = structs.replace(token("admin", project_name="admin"), project_domain_id="d2")
-    assert not policy.allows(rule, elsewhere, target()), "another domain may call a project of its own admin"
+    assert not policy.allows(rule, elsewhere, target()), "another domain may have a project named admin"
 
 
-def test_shared_things_are_for_every_reader() -> None:
+def test_shared_resources_are_readable_by_all_projects() -> None:
     policy = Policy()
     everyone = set(PERSONAS)
     assert allowed(policy, "get_network", {**OTHERS, "shared": True}) == everyone
@@ -107,7 +107,7 @@ def test_shared_things_are_for_every_reader() -> None:
     assert allowed(policy, "get_image", {**OTHERS, "visibility": "private"}) == ADMINS
 
 
-def test_rules_are_declared_once_and_described() -> None:
+def test_rules_are_unique_and_described() -> None:
     names = [rule.name for rules in SERVICES.values() for rule in rules]
     assert len(names) == len(set(names)) == len(DEFAULTS)
     for rule in DEFAULTS.values():
@@ -116,7 +116,7 @@ def test_rules_are_declared_once_and_described() -> None:
     assert len(compute.RULES) > 200
 
 
-def test_a_rule_nobody_declared_is_an_error_of_the_program() -> None:
+def test_rule_without_default_raises_key_error() -> None:
     policy = Policy()
     policy.check(["os_compute_api:servers:create", "get_images"])
     with pytest.raises(KeyError, match="os_compute_api:servers:creat, x"):
@@ -125,7 +125,7 @@ def test_a_rule_nobody_declared_is_an_error_of_the_program() -> None:
         policy.allows("x", token(), target())
 
 
-# An operator's file
+# Policy files
 
 
 def _policy(tmp_path: Path, text: str) -> Policy:
@@ -134,7 +134,7 @@ def _policy(tmp_path: Path, text: str) -> Policy:
     return Policy(path)
 
 
-def test_overrides_count_also_where_rules_refer_to_them(tmp_path: Path) -> None:
+def test_overrides_apply_to_references(tmp_path: Path) -> None:
     policy = _policy(
         tmp_path,
         """
@@ -148,7 +148,7 @@ def test_overrides_count_also_where_rules_refer_to_them(tmp_path: Path) -> None:
         """,
     )
     assert allowed(policy, "os_compute_api:os-aggregates:create", target()) == ADMINS | {"manager"}
-    # No longer an administrator without that project, wherever the defaults say "admin".
+    # The override of context_is_admin applies to all default rules with ADMIN.
     assert allowed(policy, "os_compute_api:os-hosts:list", OTHERS) == {"admin"}
     assert allowed(policy, "os_compute_api:servers:create", target()) == {
         "admin",
@@ -164,40 +164,40 @@ def test_overrides_count_also_where_rules_refer_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["admin_or_owner", "context_is_admin", "admin_api", "admin_required", "admin_only"])
-def test_names_that_old_files_refer_to(tmp_path: Path, name: str) -> None:
+def test_deprecated_rule_names(tmp_path: Path, name: str) -> None:
     policy = _policy(tmp_path, f'"os_compute_api:servers:show": "rule:{name}"')
     assert allowed(policy, "os_compute_api:servers:show", OTHERS) == ADMINS
     assert "admin" in allowed(policy, "os_compute_api:servers:show", target())
 
 
 @pytest.mark.parametrize(
-    "text, complaint",
+    "text, expected",
     [
-        ('"get_images": "http://opa/check"', "asks another server"),
-        ('"get_images": "https://opa/check or role:admin"', "asks another server"),
-        ('"get_images": "role:admin or"', "is not understood"),
-        ('"get_images": "role:admin or nonsense"', "is not understood"),
-        ('"get_images": "(role:admin"', "is not understood"),
+        ('"get_images": "http://opa/check"', "calls another server"),
+        ('"get_images": "https://opa/check or role:admin"', "calls another server"),
+        ('"get_images": "role:admin or"', "is invalid"),
+        ('"get_images": "role:admin or nonsense"', "is invalid"),
+        ('"get_images": "(role:admin"', "is invalid"),
         ('"get_images": "rule:nothing"', "'get_images' refers to the rule 'nothing'"),
         ('"a": "rule:b"\n"b": "rule:a"', "in a circle"),
         ('"get_images": "colour:red"', "no credential 'colour'"),
-        ('"get_images": 5', "written as a string"),
+        ('"get_images": 5', "must be a string"),
         ("[1, 2]", "mapping"),
         ('"get_images": "role:admin', ""),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_policy_file_is_refused_with_reason(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(PolicyError) as error:
         _policy(tmp_path, text)
-    assert complaint in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_policy_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be read"):
         Policy(tmp_path / "none.yaml")
 
 
-def test_reload_takes_the_new_file_or_keeps_the_old_rules(tmp_path: Path) -> None:
+def test_reload_applies_valid_file_or_keeps_old_rules(tmp_path: Path) -> None:
     policy = _policy(tmp_path, '"get_images": "!"')
     assert allowed(policy, "get_images", target()) == set()
     (tmp_path / "policy.yaml").write_text('"get_images": "role:service"')
@@ -209,23 +209,23 @@ def test_reload_takes_the_new_file_or_keeps_the_old_rules(tmp_path: Path) -> Non
     assert allowed(policy, "get_images", target()) == {"service"}
 
 
-def test_names_that_nothing_asks_for_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_rule_names_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '"os_compute_api:servers:creat": "@"\n"mine": "role:x"\n"get_images": "role:a or (rule:mine)"'
     with caplog.at_level(logging.WARNING, "kilonova.policy"):
         _policy(tmp_path, text)
     assert [record.args for record in caplog.records] == [("os_compute_api:servers:creat",)]
 
 
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+def test_empty_policy_file_changes_nothing(tmp_path: Path) -> None:
     assert allowed(_policy(tmp_path, ""), "get_images", target()) == allowed(Policy(), "get_images", target())
 
 
-# The sample
+# Sample file
 
 
-def test_the_sample_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
-    assert yaml.safe_load(sample()) is None
-    lines = [line[1:] for line in sample().splitlines() if line.startswith('#"')]
+def test_sample_policy_changes_nothing(tmp_path: Path) -> None:
+    assert yaml.safe_load(sample_policy()) is None
+    lines = [line[1:] for line in sample_policy().splitlines() if line.startswith('#"')]
     assert len(lines) == len(DEFAULTS)
     for name, check in parse_overrides("\n".join(lines)).items():
         assert str(check) == str(DEFAULTS[name].default), name

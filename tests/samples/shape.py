@@ -1,4 +1,4 @@
-"""Comparing an answer with a published sample: the same keys, and values of the same types."""
+"""Compares a response with a published sample: the same keys, and values of the same types."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def differences(sample: Any, answer: Any, place: str = "") -> Iterator[str]:
-    """Where the answer has another shape. Empty lists, empty objects and nulls say nothing of what they could hold."""
-    if sample is None or answer is None:
+def differences(sample: Any, response: Any, place: str = "") -> Iterator[str]:
+    """The paths with differences. Empty lists, empty objects and nulls match everything."""
+    if sample is None or response is None:
         return
-    if isinstance(sample, dict) and isinstance(answer, dict):
-        if not sample or not answer:
+    if isinstance(sample, dict) and isinstance(response, dict):
+        if not sample or not response:
             return
-        yield from _objects(sample, answer, place)
-    elif isinstance(sample, list) and isinstance(answer, list):
-        for index, entry in enumerate(answer if sample else ()):
-            # Entries of one list may differ among themselves: the sample's most similar one counts.
+        yield from _object_differences(sample, response, place)
+    elif isinstance(sample, list) and isinstance(response, list):
+        for index, entry in enumerate(response if sample else ()):
+            # Entries of a list may differ from each other: compare with the most similar entry of the sample.
             yield from min((list(differences(each, entry, f"{place}[{index}]")) for each in sample), key=len)
-    elif _kind(sample) != _kind(answer):
-        yield f"{place}: {_kind(answer)} instead of {_kind(sample)}"
+    elif _json_type(sample) != _json_type(response):
+        yield f"{place}: {_json_type(response)} instead of {_json_type(sample)}"
 
 
-def _objects(sample: dict[str, Any], answer: dict[str, Any], place: str) -> Iterator[str]:
-    for key in sample.keys() - answer.keys():
+def _object_differences(sample: dict[str, Any], response: dict[str, Any], place: str) -> Iterator[str]:
+    for key in sample.keys() - response.keys():
         yield f"{place}.{key} is missing"
-    for key in answer.keys() - sample.keys():
+    for key in response.keys() - sample.keys():
         yield f"{place}.{key} is not in the sample"
-    for key in sample.keys() & answer.keys():
-        yield from differences(sample[key], answer[key], f"{place}.{key}")
+    for key in sample.keys() & response.keys():
+        yield from differences(sample[key], response[key], f"{place}.{key}")
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):

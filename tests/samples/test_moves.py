@@ -1,4 +1,4 @@
-"""Bodies of evacuations and live migrations as the public API reference prints them, each at its version."""
+"""Published request bodies of evacuations and live migrations, each at its version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.compute.servers.moves import HOST, force_down
 from tests.compute.servers.support import act
 from tests.samples.test_samples import SAMPLES
 from tests.support import run
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
 
 pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")
 
@@ -28,30 +28,30 @@ def version(parts: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_each_is_understood_at_its_version(sqlite_url: str, file: Any) -> None:
+def test_sample_body_is_accepted_at_its_version(sqlite_url: str, file: Any) -> None:
     ((action, body),) = json.loads((SAMPLES / file).read_text()).items()
 
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2) as c:
-            server = await c.active()
+        async with full_cloud(sqlite_url, hosts=2) as c:
+            server = await c.boot_active()
             if "host" in body:
                 body["host"] = ({"sim-001", "sim-002"} - {server[HOST]}).pop()
             if action == "evacuate":
                 await force_down(c, server[HOST])
-            asked = {"as_": "admin", "version": version(file.parts)}
-            tried = await act(c, server["id"], action, body, headers=DRY, **asked)
+            requested = {"as_": "admin", "version": version(file.parts)}
+            tried = await act(c, server["id"], action, body, headers=DRY, **requested)
             assert (tried.status, tried.json()["plan"]["placed"]) == (200, 1), tried.body
-            done = await act(c, server["id"], action, body, **asked)
-            answer = SAMPLES / str(file).replace("-req.json", "-resp.json")
-            expected = json.loads(answer.read_text()) if action == "evacuate" and answer.exists() else None
+            done = await act(c, server["id"], action, body, **requested)
+            response = SAMPLES / str(file).replace("-req.json", "-resp.json")
+            expected = json.loads(response.read_text()) if action == "evacuate" and response.exists() else None
             assert (json.loads(done.body) if done.body else None) == expected
             assert done.status == (200 if action == "evacuate" else 202)
-            # Hosts without a shared store cannot leave the disks where they are.
+            # Hosts without shared storage cannot migrate without copying disks.
             stays = body.get("block_migration") is False
-            assert ((await c.settled(server["id"]))[HOST] == server[HOST]) == stays
+            assert ((await c.wait_until_settled(server["id"]))[HOST] == server[HOST]) == stays
 
     run(scenario())
 
 
-def test_there_are_some() -> None:
+def test_samples_exist() -> None:
     assert len(FILES) == 14

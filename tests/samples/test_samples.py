@@ -1,6 +1,6 @@
-"""Answers beside the samples that the public API reference prints, at the version of each sample.
+"""Responses compared with the samples of the public API reference, at the version of each sample.
 
-A case names a sample's file and how to get the answer. It is asked at the lowest version that the sample is for.
+A case has a sample's file and a request. It runs at the lowest version of the sample.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Case(NamedTuple):
     body: Any = None
     as_: str = "admin"
     root: str = "/compute/v2.1"
-    # What the answer has that the sample lacks only because of what it shows, or the other way round.
+    # Keys that only the response or only the sample has, because their objects differ.
     except_for: tuple[str, ...] = ()
 
 
-def every(sample: str, versions: str, method: str, path: str, body: Any = None, **options: Any) -> list[Case]:
-    """The same request at each version that has a sample of its own; `-` is the one of 2.1."""
+def cases_at_versions(
+    sample: str, versions: str, method: str, path: str, body: Any = None, **options: Any
+) -> list[Case]:
+    """The same request at each version that has its own sample; `-` is the sample of 2.1."""
     folder, _, file = sample.partition("/")
     names = [f"{folder}/{'' if version == '-' else f'v{version}/'}{file}" for version in versions.split()]
     return [Case(name, method, path, body, **options) for name in names]
@@ -53,15 +55,21 @@ CASES = [
     Case("versions/v2-version-get-resp.json", "GET", "/v2", root="/compute"),
     Case("extension-info/extensions-list-resp.json", "GET", "/extensions"),
     Case("extension-info/extensions-get-resp.json", "GET", "/extensions/os-agents"),
-    *every("os-server-groups/server-groups-post-resp.json", "- 2.13 2.64", "POST", "/os-server-groups", "request"),
-    *every("os-server-groups/server-groups-get-resp.json", "- 2.13 2.64", "GET", f"/os-server-groups/{GROUP}"),
-    *every("os-server-groups/server-groups-list-resp.json", "- 2.13 2.64", "GET", "/os-server-groups"),
-    *every("flavors/flavors-list-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors"),
-    *every("flavors/flavors-detail-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors/detail"),
-    *every("flavors/flavor-get-resp.json", "- 2.55", "GET", "/flavors/1"),
-    *every("flavors/flavor-get-resp.json", "2.61 2.75 2.102", "GET", "/flavors/specified"),
-    *every("flavor-manage/flavor-create-post-resp.json", "- 2.55 2.61 2.75 2.102", "POST", "/flavors", "request"),
-    *every("flavor-manage/flavor-update-resp.json", "2.55 2.61 2.75 2.102", "PUT", "/flavors/1", "request"),
+    *cases_at_versions(
+        "os-server-groups/server-groups-post-resp.json", "- 2.13 2.64", "POST", "/os-server-groups", "request"
+    ),
+    *cases_at_versions(
+        "os-server-groups/server-groups-get-resp.json", "- 2.13 2.64", "GET", f"/os-server-groups/{GROUP}"
+    ),
+    *cases_at_versions("os-server-groups/server-groups-list-resp.json", "- 2.13 2.64", "GET", "/os-server-groups"),
+    *cases_at_versions("flavors/flavors-list-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors"),
+    *cases_at_versions("flavors/flavors-detail-resp.json", "- 2.55 2.61 2.75 2.102", "GET", "/flavors/detail"),
+    *cases_at_versions("flavors/flavor-get-resp.json", "- 2.55", "GET", "/flavors/1"),
+    *cases_at_versions("flavors/flavor-get-resp.json", "2.61 2.75 2.102", "GET", "/flavors/specified"),
+    *cases_at_versions(
+        "flavor-manage/flavor-create-post-resp.json", "- 2.55 2.61 2.75 2.102", "POST", "/flavors", "request"
+    ),
+    *cases_at_versions("flavor-manage/flavor-update-resp.json", "2.55 2.61 2.75 2.102", "PUT", "/flavors/1", "request"),
     Case("flavor-access/flavor-access-list-resp.json", "GET", "/flavors/private/os-flavor-access"),
     Case("flavor-access/flavor-access-add-tenant-resp.json", "POST", "/flavors/private/action", "request"),
     Case(
@@ -81,151 +89,183 @@ CASES = [
         "/flavors/specified/os-extra_specs/hw:numa_nodes",
         "request",
     ),
-    *every("os-keypairs/keypairs-list-resp.json", "- 2.2 2.10", "GET", "/os-keypairs"),
+    *cases_at_versions("os-keypairs/keypairs-list-resp.json", "- 2.2 2.10", "GET", "/os-keypairs"),
     Case("os-keypairs/v2.35/keypairs-list-resp.json", "GET", "/os-keypairs?limit=1"),
     Case("os-keypairs/v2.35/keypairs-list-user2-resp.json", "GET", "/os-keypairs?limit=1&user_id=admin-id"),
-    *every("os-keypairs/keypairs-get-resp.json", "- 2.2 2.10", "GET", "/os-keypairs/key"),
-    *every("os-keypairs/keypairs-import-post-resp.json", "- 2.2 2.10 2.92", "POST", "/os-keypairs", "request"),
-    *every("os-keypairs/keypairs-post-resp.json", "- 2.2 2.10 2.35", "POST", "/os-keypairs", "request"),
+    *cases_at_versions("os-keypairs/keypairs-get-resp.json", "- 2.2 2.10", "GET", "/os-keypairs/key"),
+    *cases_at_versions(
+        "os-keypairs/keypairs-import-post-resp.json", "- 2.2 2.10 2.92", "POST", "/os-keypairs", "request"
+    ),
+    *cases_at_versions("os-keypairs/keypairs-post-resp.json", "- 2.2 2.10 2.35", "POST", "/os-keypairs", "request"),
     Case("os-availability-zone/availability-zone-list-resp.json", "GET", "/os-availability-zone"),
     Case(
         "os-availability-zone/availability-zone-detail-resp.json",
         "GET",
         "/os-availability-zone/detail",
-        # The keys below are names of hosts.
+        # The keys below this path are host names.
         except_for=("hosts.",),
     ),
-    *every("os-services/services-list-get-resp.json", "- 2.11 2.53", "GET", "/os-services"),
-    *every("os-services/service-disable-put-resp.json", "- 2.11", "PUT", "/os-services/disable", SERVICE),
-    *every("os-services/service-enable-put-resp.json", "- 2.11", "PUT", "/os-services/enable", SERVICE),
-    *every(
+    *cases_at_versions("os-services/services-list-get-resp.json", "- 2.11 2.53", "GET", "/os-services"),
+    *cases_at_versions("os-services/service-disable-put-resp.json", "- 2.11", "PUT", "/os-services/disable", SERVICE),
+    *cases_at_versions("os-services/service-enable-put-resp.json", "- 2.11", "PUT", "/os-services/enable", SERVICE),
+    *cases_at_versions(
         "os-services/service-disable-log-put-resp.json", "- 2.11", "PUT", "/os-services/disable-log-reason", "request"
     ),
     Case("os-services/v2.11/service-force-down-put-resp.json", "PUT", "/os-services/force-down", "request"),
-    *every("os-services/service-disable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
-    *every("os-services/service-enable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
-    *every("os-services/service-disable-log-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
-    *every("os-services/service-force-down-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *cases_at_versions("os-services/service-disable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *cases_at_versions("os-services/service-enable-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"),
+    *cases_at_versions(
+        "os-services/service-disable-log-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"
+    ),
+    *cases_at_versions(
+        "os-services/service-force-down-put-resp.json", "2.53", "PUT", "/os-services/{service}", "request"
+    ),
     Case("os-hosts/hosts-list-resp.json", "GET", "/os-hosts"),
     Case("os-hosts/host-get-resp.json", "GET", "/os-hosts/host1"),
     Case("os-hosts/host-put-maintenance-resp.json", "PUT", "/os-hosts/host1", "request"),
-    *every("os-hypervisors/hypervisors-list-resp.json", "- 2.28", "GET", "/os-hypervisors"),
-    *every("os-hypervisors/hypervisors-list-resp.json", "2.33 2.53 2.88", "GET", "/os-hypervisors?limit=1"),
-    *every(
+    *cases_at_versions("os-hypervisors/hypervisors-list-resp.json", "- 2.28", "GET", "/os-hypervisors"),
+    *cases_at_versions("os-hypervisors/hypervisors-list-resp.json", "2.33 2.53 2.88", "GET", "/os-hypervisors?limit=1"),
+    *cases_at_versions(
         "os-hypervisors/hypervisors-detail-resp.json",
         "- 2.28",
         "GET",
         "/os-hypervisors/detail",
         except_for=("cpu_info.",),
     ),
-    *every(
+    *cases_at_versions(
         "os-hypervisors/hypervisors-detail-resp.json",
         "2.33 2.53 2.88",
         "GET",
         "/os-hypervisors/detail?limit=1",
         except_for=("cpu_info.",),
     ),
-    *every(
+    *cases_at_versions(
         "os-hypervisors/hypervisors-show-resp.json", "- 2.28", "GET", "/os-hypervisors/1", except_for=("cpu_info.",)
     ),
-    *every(
+    *cases_at_versions(
         "os-hypervisors/hypervisors-show-resp.json",
         "2.53 2.88",
         "GET",
         "/os-hypervisors/{hypervisor}",
         except_for=("cpu_info.",),
     ),
-    *every(
+    *cases_at_versions(
         "os-hypervisors/hypervisors-show-with-servers-resp.json",
         "2.53 2.88",
         "GET",
         "/os-hypervisors/{hypervisor}?with_servers=1",
         except_for=("cpu_info.",),
     ),
-    *every(
+    *cases_at_versions(
         "os-hypervisors/hypervisors-detail-with-servers-resp.json",
         "2.53 2.88",
         "GET",
         "/os-hypervisors/detail?hypervisor_hostname_pattern=host1&with_servers=1",
         except_for=("cpu_info.",),
     ),
-    *every("os-hypervisors/hypervisors-statistics-resp.json", "- 2.28 2.53", "GET", "/os-hypervisors/statistics"),
-    *every("os-hypervisors/hypervisors-search-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/search"),
-    *every(
+    *cases_at_versions(
+        "os-hypervisors/hypervisors-statistics-resp.json", "- 2.28 2.53", "GET", "/os-hypervisors/statistics"
+    ),
+    *cases_at_versions("os-hypervisors/hypervisors-search-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/search"),
+    *cases_at_versions(
         "os-hypervisors/hypervisors-search-resp.json",
         "2.53 2.88",
         "GET",
         "/os-hypervisors?hypervisor_hostname_pattern=host1",
     ),
-    *every("os-hypervisors/hypervisors-with-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/servers"),
-    *every("os-hypervisors/hypervisors-without-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host2/servers"),
-    *every(
+    *cases_at_versions(
+        "os-hypervisors/hypervisors-with-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host1/servers"
+    ),
+    *cases_at_versions(
+        "os-hypervisors/hypervisors-without-servers-resp.json", "- 2.28", "GET", "/os-hypervisors/host2/servers"
+    ),
+    *cases_at_versions(
         "os-hypervisors/hypervisors-with-servers-resp.json",
         "2.53 2.88",
         "GET",
         "/os-hypervisors?hypervisor_hostname_pattern=host1&with_servers=1",
     ),
-    *every("os-hypervisors/hypervisors-uptime-resp.json", "- 2.28", "GET", "/os-hypervisors/1/uptime"),
-    *every("os-hypervisors/hypervisors-uptime-resp.json", "2.53", "GET", "/os-hypervisors/{hypervisor}/uptime"),
-    *every("os-migrations/migrations-get.json", "- 2.23 2.59 2.80", "GET", "/os-migrations"),
-    *every("os-migrations/migrations-get-with-limit.json", "2.59 2.80", "GET", "/os-migrations?limit=1"),
-    *every("os-migrations/migrations-get-with-marker.json", "2.59 2.80", "GET", "/os-migrations?marker={migration}"),
-    *every("os-migrations/migrations-get-with-changes-since.json", "2.59 2.80", "GET", f"/os-migrations?{SINCE}"),
-    *every("os-migrations/migrations-get-with-changes-before.json", "2.66 2.80", "GET", f"/os-migrations?{BEFORE}"),
+    *cases_at_versions("os-hypervisors/hypervisors-uptime-resp.json", "- 2.28", "GET", "/os-hypervisors/1/uptime"),
+    *cases_at_versions(
+        "os-hypervisors/hypervisors-uptime-resp.json", "2.53", "GET", "/os-hypervisors/{hypervisor}/uptime"
+    ),
+    *cases_at_versions("os-migrations/migrations-get.json", "- 2.23 2.59 2.80", "GET", "/os-migrations"),
+    *cases_at_versions("os-migrations/migrations-get-with-limit.json", "2.59 2.80", "GET", "/os-migrations?limit=1"),
+    *cases_at_versions(
+        "os-migrations/migrations-get-with-marker.json", "2.59 2.80", "GET", "/os-migrations?marker={migration}"
+    ),
+    *cases_at_versions(
+        "os-migrations/migrations-get-with-changes-since.json", "2.59 2.80", "GET", f"/os-migrations?{SINCE}"
+    ),
+    *cases_at_versions(
+        "os-migrations/migrations-get-with-changes-before.json", "2.66 2.80", "GET", f"/os-migrations?{BEFORE}"
+    ),
     Case("os-migrations/v2.80/migrations-get-with-user-or-project-id.json", "GET", f"/os-migrations?project_id={DEMO}"),
-    *every("server-migrations/migrations-index.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations"),
-    *every("server-migrations/migrations-get.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations/1"),
-    *every("os-aggregates/aggregates-list-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates"),
-    *every("os-aggregates/aggregates-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates/1"),
-    *every("os-aggregates/aggregate-post-resp.json", "- 2.41 2.81", "POST", "/os-aggregates", "request"),
-    *every("os-aggregates/aggregate-update-post-resp.json", "- 2.41 2.81", "PUT", "/os-aggregates/1", "request"),
-    *every(
+    *cases_at_versions(
+        "server-migrations/migrations-index.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations"
+    ),
+    *cases_at_versions(
+        "server-migrations/migrations-get.json", "2.23 2.59 2.80", "GET", f"/servers/{SERVER}/migrations/1"
+    ),
+    *cases_at_versions("os-aggregates/aggregates-list-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates"),
+    *cases_at_versions("os-aggregates/aggregates-get-resp.json", "- 2.41 2.81", "GET", "/os-aggregates/1"),
+    *cases_at_versions("os-aggregates/aggregate-post-resp.json", "- 2.41 2.81", "POST", "/os-aggregates", "request"),
+    *cases_at_versions(
+        "os-aggregates/aggregate-update-post-resp.json", "- 2.41 2.81", "PUT", "/os-aggregates/1", "request"
+    ),
+    *cases_at_versions(
         "os-aggregates/aggregates-add-host-post-resp.json",
         "- 2.41 2.81",
         "POST",
         "/os-aggregates/1/action",
         {"add_host": {"host": "host4"}},
     ),
-    *every(
+    *cases_at_versions(
         "os-aggregates/aggregates-remove-host-post-resp.json",
         "- 2.41 2.81",
         "POST",
         "/os-aggregates/1/action",
         {"remove_host": {"host": "host3"}},
     ),
-    *every(
+    *cases_at_versions(
         "os-aggregates/aggregates-metadata-post-resp.json",
         "- 2.41 2.81",
         "POST",
         "/os-aggregates/1/action",
         {"set_metadata": {"metadata": {"key": "value"}}},
     ),
-    *every("limits/limit-get-resp.json", "- 2.36 2.39 2.57", "GET", "/limits"),
-    *every("os-quota-sets/quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}"),
-    *every("os-quota-sets/user-quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}?user_id=1"),
-    *every(
+    *cases_at_versions("limits/limit-get-resp.json", "- 2.36 2.39 2.57", "GET", "/limits"),
+    *cases_at_versions("os-quota-sets/quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}"),
+    *cases_at_versions(
+        "os-quota-sets/user-quotas-show-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}?user_id=1"
+    ),
+    *cases_at_versions(
         "os-quota-sets/quotas-show-defaults-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}/defaults"
     ),
-    *every("os-quota-sets/quotas-show-detail-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}/detail"),
-    *every("os-quota-sets/quotas-update-post-resp.json", "- 2.36 2.57", "PUT", "/os-quota-sets/{project}", "request"),
-    *every(
+    *cases_at_versions(
+        "os-quota-sets/quotas-show-detail-get-resp.json", "- 2.36 2.57", "GET", "/os-quota-sets/{project}/detail"
+    ),
+    *cases_at_versions(
+        "os-quota-sets/quotas-update-post-resp.json", "- 2.36 2.57", "PUT", "/os-quota-sets/{project}", "request"
+    ),
+    *cases_at_versions(
         "os-quota-sets/quotas-update-force-post-resp.json",
         "- 2.36 2.57",
         "PUT",
         "/os-quota-sets/{project}",
         "request",
     ),
-    *every(
+    *cases_at_versions(
         "os-quota-sets/user-quotas-update-post-resp.json",
         "- 2.36 2.57",
         "PUT",
         "/os-quota-sets/{project}?user_id=1",
         "request",
     ),
-    *every(
+    *cases_at_versions(
         "os-quota-class-sets/quota-classes-show-get-resp.json", "- 2.50 2.57", "GET", "/os-quota-class-sets/default"
     ),
-    *every(
+    *cases_at_versions(
         "os-quota-class-sets/quota-classes-update-post-resp.json",
         "- 2.50 2.57",
         "PUT",
@@ -236,10 +276,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.sample.removesuffix(".json") for case in CASES])
-def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> None:
+def test_response_has_shape_of_sample(sqlite_url: str, case: Case) -> None:
     async def scenario() -> Any:
         async with cloud(sqlite_url, hosts=4, process_host="ctl") as c:
-            await furnish(c)
+            await create_objects(c)
             found = await c.db.fetch_one(
                 "SELECT h.uuid, s.uuid AS service FROM hypervisors h JOIN services s ON s.id = h.service_id"
                 " WHERE h.host = 'host1'"
@@ -250,17 +290,17 @@ def test_the_answer_has_the_shape_of_the_sample(sqlite_url: str, case: Case) -> 
                 hypervisor=found["uuid"], service=found["service"], project=DEMO, migration=migration
             )
             options = {"as_": case.as_, "root": case.root, "version": version_of(case.sample)}
-            answer = await c.request(case.method, path, json=body_of(case), **options)
-            assert answer.status < 300, answer.body
-            return answer.json()
+            response = await c.request(case.method, path, json=body_of(case), **options)
+            assert response.status < 300, response.body
+            return response.json()
 
     sample = json.loads((SAMPLES / case.sample).read_text())
     found = [each for each in differences(sample, run(scenario())) if not any(x in each for x in case.except_for)]
     assert found == []
 
 
-async def furnish(c: Cloud) -> None:
-    """What the samples show."""
+async def create_objects(c: Cloud) -> None:
+    """Create the objects of the samples."""
     await put_server(c.db, SERVER, host="host1")
     await put_move(c, SERVER, step="migrate guest", transfer={"memory_total": 2, "disk_total": 1})
     await put_move(c, SERVER, "resize", step="park guest", at=1e9)
@@ -285,7 +325,7 @@ def version_of(sample: str) -> str:
 
 
 def body_of(case: Case) -> Any:
-    """`request`: the sample of the request that goes with the answer's."""
+    """The body; `request` is the sample of the matching request."""
     if case.body != "request":
         return case.body
     file = SAMPLES / case.sample.replace("-resp.json", "-req.json")

@@ -1,4 +1,4 @@
-"""The comparison itself."""
+"""Tests of the comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.samples.shape import differences
 
 
 @pytest.mark.parametrize(
-    "sample, answer",
+    "sample, response",
     [
         ({"a": 1, "b": "x"}, {"b": "y", "a": 2.5}),
         ({"a": None}, {"a": 1}),
@@ -20,12 +20,12 @@ from tests.samples.shape import differences
         ([{"rel": "self"}, {"rel": "x", "type": "y"}], [{"rel": "x", "type": "y"}, {"rel": "self"}]),
     ],
 )
-def test_alike(sample: Any, answer: Any) -> None:
-    assert list(differences(sample, answer)) == []
+def test_same_shape(sample: Any, response: Any) -> None:
+    assert list(differences(sample, response)) == []
 
 
 @pytest.mark.parametrize(
-    "sample, answer, expected",
+    "sample, response, expected",
     [
         ({"a": 1}, {"b": 1}, [".a is missing", ".b is not in the sample"]),
         ({"a": 1}, {"a": "1"}, [".a: string instead of number"]),
@@ -34,5 +34,5 @@ def test_alike(sample: Any, answer: Any) -> None:
         ({"a": [1]}, {"a": {"b": 1}}, [".a: object instead of array"]),
     ],
 )
-def test_different(sample: Any, answer: Any, expected: list[str]) -> None:
-    assert list(differences(sample, answer)) == expected
+def test_different_shape(sample: Any, response: Any, expected: list[str]) -> None:
+    assert list(differences(sample, response)) == expected

@@ -1,4 +1,4 @@
-"""Many servers placed at once, and the record of what became of each. Also a program: another process."""
+"""Boots many servers concurrently and records the outcome of each. Also runs as a program in another process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import orjson
 
-from kilonova.placement import Consumer, Outcome, release
-from kilonova.placement.candidates.model import Group
+from kilonova.placement import ClaimOutcome, Consumer, release
+from kilonova.placement.candidates.model import RequestGroup
 from kilonova.scheduler import Request, Scheduler, SchedulerConfig, candidates
 from kilonova.store import Database, Transaction, Unavailable, open_database
 from tests.scheduler.support import NoValidHost, place
@@ -19,49 +19,49 @@ from tests.scheduler.support import NoValidHost, place
 try_claim = candidates.try_claim
 
 
-class Asked(msgspec.Struct):
-    """A server to place, and what became of it."""
+class ServerRequest(msgspec.Struct):
+    """A server to place, and the outcome."""
 
     consumer: str
     resources: dict[str, int]
     groups: dict[str, dict[str, int]] = {}
     isolate: bool = False
     release: bool = False
-    """Whether it goes again at once."""
+    """Whether its allocations are released immediately."""
     allocations: dict[str, dict[str, int]] | None = None
     sentence: str = ""
 
     @property
     def request(self) -> Request:
-        groups = {suffix: Group(resources=resources) for suffix, resources in self.groups.items()}
+        groups = {suffix: RequestGroup(resources=resources) for suffix, resources in self.groups.items()}
         return Request(resources=self.resources, groups=groups, isolate=self.isolate)
 
 
 class Record(msgspec.Struct):
-    servers: list[Asked]
-    entered: list[tuple[str, str, str]]
-    """Refused claims: for whom, what from whom, and the generations of those providers."""
-    troubles: list[str]
+    servers: list[ServerRequest]
+    refused_claims: list[tuple[str, str, str]]
+    """Consumer, allocations, and generations of the providers of each refused claim."""
+    errors: list[str]
 
 
-class Crowd:
+class ConcurrentBoots:
     def __init__(self, db: Database, at_once: int) -> None:
         self.db = db
         self.scheduler = Scheduler(db, SchedulerConfig(alternates=2))
         self.gate = asyncio.Semaphore(at_once)
-        self.entered: list[tuple[str, str, str]] = []
-        self.troubles: list[str] = []
+        self.refused_claims: list[tuple[str, str, str]] = []
+        self.errors: list[str] = []
 
-    async def run(self, servers: list[Asked]) -> Record:
-        candidates.try_claim = self.watched
+    async def run(self, servers: list[ServerRequest]) -> Record:
+        candidates.try_claim = self.try_claim
         try:
-            await asyncio.gather(*map(self.one, servers))
+            await asyncio.gather(*map(self.boot, servers))
         finally:
             candidates.try_claim = try_claim
             await self.scheduler.close()
-        return Record(servers, self.entered, self.troubles)
+        return Record(servers, self.refused_claims, self.errors)
 
-    async def one(self, server: Asked) -> None:
+    async def boot(self, server: ServerRequest) -> None:
         async with self.gate:
             while True:
                 try:
@@ -75,31 +75,31 @@ class Crowd:
                 except NoValidHost as refusal:
                     server.sentence = str(refusal)
                     return
-                except Unavailable as trouble:  # as the operations engine does
-                    self.troubles.append(str(trouble))
+                except Unavailable as error:  # as the operations engine does
+                    self.errors.append(str(error))
                     await asyncio.sleep(0.01)
 
-    async def watched(
+    async def try_claim(
         self, tx: Transaction, consumer: Consumer, allocations: dict[str, dict[str, int]], **options: Any
-    ) -> Outcome:
+    ) -> ClaimOutcome:
         outcome = await try_claim(tx, consumer, allocations, **options)
-        if outcome is Outcome.REFUSED:
+        if outcome is ClaimOutcome.REFUSED:
             sql = "SELECT uuid, generation FROM resource_providers WHERE uuid = ANY($1) ORDER BY uuid"
             rows = await tx.fetch(sql, list(allocations))
             generations = ",".join(str(row["generation"]) for row in rows)
-            self.entered.append((consumer.uuid, repr(sorted(allocations.items())), generations))
+            self.refused_claims.append((consumer.uuid, repr(sorted(allocations.items())), generations))
         return outcome
 
 
-def twice(record: Record) -> list[tuple[str, str, str]]:
-    """Claims that were tried again although nothing had changed."""
-    return [what for what, times in Counter(record.entered).items() if times > 1]
+def repeated_claims(record: Record) -> list[tuple[str, str, str]]:
+    """Claims that were tried again although the providers had not changed."""
+    return [what for what, times in Counter(record.refused_claims).items() if times > 1]
 
 
 async def main(job: dict[str, Any]) -> None:
     db = await open_database(job["url"])
     try:
-        record = await Crowd(db, job["at_once"]).run(msgspec.convert(job["servers"], list[Asked]))
+        record = await ConcurrentBoots(db, job["at_once"]).run(msgspec.convert(job["servers"], list[ServerRequest]))
     finally:
         await db.close()
     sys.stdout.buffer.write(msgspec.json.encode(record))

@@ -1,4 +1,4 @@
-"""Hosts as columns for pure tests, and as rows for those with a database."""
+"""Makes hosts: as a snapshot for tests without a database, and as reports of agents for tests with one."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from kilonova import clock
-from kilonova.hosts.messages import HostFacts as Description
-from kilonova.hosts.messages import Inventory, NestedProvider, SharingProvider
+from kilonova.hosts.messages import HostFacts, Inventory, NestedProvider, SharingProvider
 from kilonova.hosts.registry import register
-from kilonova.placement import Consumer, hosts_changed
-from kilonova.placement.facts import SHARES
-from kilonova.placement.providers import Amounts
+from kilonova.placement import Consumer, mark_hosts_changed
+from kilonova.placement.host_providers import SHARING_TRAIT
+from kilonova.placement.reshape_plan import InventoryAmounts
 from kilonova.scheduler import Candidate, Plan, Request, Scheduler, claim_first
-from kilonova.scheduler.snapshot import HostFacts, Hosts
-from kilonova.scheduler.trees import Marks, MemberFacts
+from kilonova.scheduler.provider_trees import ProviderState, ProviderVersion
+from kilonova.scheduler.snapshot import Hosts, HostState
 from kilonova.store import Database, Unavailable
 
 POOL = "00000000-0000-4000-8000-00000000aaaa"
 TINY = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
 
-def amounts(total: int, **more: Any) -> Amounts:
-    plain = Amounts(total, reserved=0, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
+def amounts(total: int, **more: Any) -> InventoryAmounts:
+    plain = InventoryAmounts(total, reserved=0, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
     return plain._replace(**more)
 
 
-def host(number: int, **changes: Any) -> HostFacts:
+def host(number: int, **changes: Any) -> HostState:
     """Host `h1`, `h2`, … with 8 VCPU, 8192 MB and 100 GB."""
     facts: dict[str, Any] = {
         "provider_id": number,
@@ -43,13 +42,13 @@ def host(number: int, **changes: Any) -> HostFacts:
         "inventory": {"VCPU": amounts(8), "MEMORY_MB": amounts(8192), "DISK_GB": amounts(100)},
         "used": {},
         "traits": frozenset(),
-        "marks": Marks(1, 1, 1),
+        "version": ProviderVersion(1, 1, 1),
     }
-    return HostFacts(**facts | changes)
+    return HostState(**facts | changes)
 
 
-def member(number: int, parent: str | None = None, root: str | None = None, **changes: Any) -> MemberFacts:
-    """Provider `uuid-101`, … below another, or alone; what it has in `inventory`."""
+def provider(number: int, parent: str | None = None, root: str | None = None, **changes: Any) -> ProviderState:
+    """Provider `uuid-101`, … with or without a parent; without inventory unless given."""
     facts: dict[str, Any] = {
         "provider_id": number,
         "uuid": f"uuid-{number}",
@@ -59,37 +58,37 @@ def member(number: int, parent: str | None = None, root: str | None = None, **ch
         "used": {},
         "traits": frozenset(),
         "aggregates": frozenset(),
-        "marks": Marks(1, 1, 1),
+        "version": ProviderVersion(1, 1, 1),
     }
-    return MemberFacts(**facts | changes)
+    return ProviderState(**facts | changes)
 
 
-def cell(number: int, host: int, *, vcpus: int = 4, memory: int = 4096, **changes: Any) -> MemberFacts:
+def cell(number: int, host: int, *, vcpus: int = 4, memory: int = 4096, **changes: Any) -> ProviderState:
     """A NUMA cell of a host."""
     uuid = f"uuid-{host}"
     inventory = {"VCPU": amounts(vcpus), "MEMORY_MB": amounts(memory)}
-    return member(number, uuid, uuid, **{"inventory": inventory} | changes)
+    return provider(number, uuid, uuid, **{"inventory": inventory} | changes)
 
 
-def pool(number: int, disk: int, *aggregates: str, **changes: Any) -> MemberFacts:
-    """Disk that hosts in the aggregates share."""
-    facts = {"inventory": {"DISK_GB": amounts(disk)}, "traits": frozenset({SHARES})}
-    return member(number, aggregates=frozenset(aggregates), **facts | changes)
+def pool(number: int, disk: int, *aggregates: str, **changes: Any) -> ProviderState:
+    """A sharing disk provider for hosts in the aggregates."""
+    facts = {"inventory": {"DISK_GB": amounts(disk)}, "traits": frozenset({SHARING_TRAIT})}
+    return provider(number, aggregates=frozenset(aggregates), **facts | changes)
 
 
-def numa_host(number: int, *cells: MemberFacts, disk: int = 100, **changes: Any) -> HostFacts:
-    """A host whose processors and memory are in cells, and whose disk, if any, is its own."""
+def numa_host(number: int, *cells: ProviderState, disk: int = 100, **changes: Any) -> HostState:
+    """A host with VCPU and memory in NUMA cells, and with disk, if any, in its root provider."""
     inventory = {"DISK_GB": amounts(disk)} if disk else {}
     return host(number, **{"inventory": inventory, "children": cells} | changes)
 
 
-def snapshot(*facts: HostFacts | MemberFacts) -> Hosts:
+def snapshot(*facts: HostState | ProviderState) -> Hosts:
     hosts = Hosts()
     for one in facts:
-        if isinstance(one, HostFacts):
+        if isinstance(one, HostState):
             hosts.put(one)
         else:
-            hosts.put_sharing(one)
+            hosts.put_sharing_provider(one)
     return hosts
 
 
@@ -97,21 +96,23 @@ def names(hosts: Hosts, mask: Any) -> set[str]:
     return {hosts.names[row] for row in (mask & hosts.everywhere).nonzero()[0]}
 
 
-def described(name: str, *, vcpus: int = 8, traits: Sequence[str] = ()) -> Description:
-    stocks = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(16384), "DISK_GB": inventory(1000)}
-    return Description(
+def host_facts(name: str, *, vcpus: int = 8, traits: Sequence[str] = ()) -> HostFacts:
+    inventories = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(16384), "DISK_GB": inventory(1000)}
+    return HostFacts(
         host=name,
         hypervisor_hostname=name,
         hypervisor_type="sim",
         hypervisor_version=1,
         host_ip="192.0.2.1",
-        inventory=stocks,
+        inventory=inventories,
         traits=list(traits),
     )
 
 
-def shaped(name: str, *cells: int, memory: int = 4096, disk: int = 0, pool: int = 0, **changes: Any) -> Description:
-    """A host with NUMA cells of so many VCPU each, with disk of its own, or with a pool that all such hosts share."""
+def nested_host_facts(
+    name: str, *cells: int, memory: int = 4096, disk: int = 0, pool: int = 0, **changes: Any
+) -> HostFacts:
+    """A host with NUMA cells of these VCPUs, with disk of its own, or with a pool that all such hosts share."""
     nested = [
         NestedProvider(
             name=f"NUMA{number}",
@@ -121,7 +122,7 @@ def shaped(name: str, *cells: int, memory: int = 4096, disk: int = 0, pool: int 
         for number, vcpus in enumerate(cells)
     ]
     shared = SharingProvider(name="pool", aggregate=POOL, inventory={"DISK_GB": inventory(pool)}, traits=[])
-    facts = described(name)
+    facts = host_facts(name)
     return replace(
         facts,
         inventory={"DISK_GB": inventory(disk)} if disk else {},
@@ -136,12 +137,12 @@ def inventory(total: int) -> Inventory:
 
 
 async def provider_uuids(db: Database) -> dict[str, str]:
-    """The uuid of every provider by its name."""
+    """Provider uuids by name."""
     return {row["name"]: row["uuid"] for row in await db.fetch("SELECT name, uuid FROM resource_providers")}
 
 
-async def add_hosts(db: Database, *hosts: Description) -> dict[str, str]:
-    """Register hosts; the uuid of each by its name."""
+async def add_hosts(db: Database, *hosts: HostFacts) -> dict[str, str]:
+    """Register hosts; return their uuids by name."""
     await register(db, hosts)
     return {row["host"]: row["uuid"] for row in await db.fetch("SELECT host, uuid FROM hypervisors")}
 
@@ -153,27 +154,27 @@ async def set_zone(db: Database, zone: str, *hosts: str) -> None:
         )
         await tx.execute("INSERT INTO aggregate_metadata VALUES ($1, 'availability_zone', $2)", number, zone)
         await tx.execute_many("INSERT INTO aggregate_hosts VALUES ($1, $2)", [(number, one) for one in hosts])
-        await hosts_changed(tx, hosts)
+        await mark_hosts_changed(tx, hosts)
 
 
 async def set_disabled(db: Database, host: str, reason: str | None = None) -> None:
     async with db.transaction() as tx:
         await tx.execute("UPDATE services SET disabled = TRUE, disabled_reason = $2 WHERE host = $1", host, reason)
-        await hosts_changed(tx, [host])
+        await mark_hosts_changed(tx, [host])
 
 
-async def rehearsed(scheduler: Scheduler, request: Request) -> Plan:
-    """A plan that nobody will claim."""
-    [plan] = await scheduler.rehearse(lambda taken: None if taken else request)
+async def dry_run(scheduler: Scheduler, request: Request) -> Plan:
+    """Plan one request without a claim."""
+    [plan] = await scheduler.dry_run(lambda taken: None if taken else request)
     return plan
 
 
 class NoValidHost(Exception):
-    """A plan without candidates; its text is the diagnosis in one sentence."""
+    """A plan has no candidates; the message is the sentence of its diagnosis."""
 
 
 async def place(scheduler: Scheduler, db: Database, request: Request, consumer: Consumer) -> Candidate:
-    """Plan and claim, again where others were faster: a boot without its other steps."""
+    """Plan and claim as a boot does; plan again after lost claims."""
     plan = await scheduler.plan(request)
     for _ in range(10):
         if not plan.candidates:
@@ -183,4 +184,4 @@ async def place(scheduler: Scheduler, db: Database, request: Request, consumer: 
         if taken is not None:
             return taken
         plan = await scheduler.plan(request, lost=plan.uuids)
-    raise Unavailable("others were faster every time")
+    raise Unavailable("every claim was lost to faster ones")

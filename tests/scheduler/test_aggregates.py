@@ -1,4 +1,4 @@
-"""Members and metadata of aggregates, few or many, as hosts come and go."""
+"""Members and metadata of host aggregates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def rows(aggregates: Aggregates, *numbers: int) -> list[int]:
     return np.flatnonzero(aggregates.union(numbers)).tolist()
 
 
-def test_members_follow_their_hosts() -> None:
+def test_members_follow_updates_of_hosts() -> None:
     hosts = snapshot(host(1, aggregates=frozenset({7})), host(2, aggregates=frozenset({7, 8})), host(3))
     found = hosts.aggregates
     assert names(hosts, found.union([7])) == {"h1", "h2"}
@@ -22,12 +22,12 @@ def test_members_follow_their_hosts() -> None:
     assert names(hosts, found.union([8])) == {"h1", "h2"}
     hosts.drop(2)
     assert names(hosts, found.union([7, 8])) == {"h1"}
-    hosts.put(host(9))  # in the place of the departed
+    hosts.put(host(9))  # reuses the row of the removed host
     assert names(hosts, found.union([7, 8])) == {"h1"}
 
 
-def test_large_and_small_aggregates_alike() -> None:
-    """A large one has a mask that is kept up; both grow with the columns."""
+def test_union_of_large_and_small_aggregates() -> None:
+    """A large aggregate has a mask of its own."""
     found = Aggregates(256)
     for row in range(256):
         found.assign(row, frozenset({1, 100 + row}))
@@ -41,10 +41,10 @@ def test_large_and_small_aggregates_alike() -> None:
     assert 300 not in rows(found, 1)
 
 
-def test_what_is_worked_out_is_kept_until_something_changes() -> None:
+def test_cached_value_is_kept_until_an_aggregate_changes() -> None:
     found = Aggregates(256)
     found.assign(0, frozenset({1}))
-    found.describe(1, {1: {"a": "x"}})
+    found.set_metadata(1, {1: {"a": "x"}})
     made: list[int] = []
 
     def make() -> list[int]:
@@ -55,10 +55,10 @@ def test_what_is_worked_out_is_kept_until_something_changes() -> None:
         found.keep("it", make)
     assert len(made) == 1
     found.assign(0, frozenset({1}))
-    found.describe(2, {1: {"a": "x"}})
+    found.set_metadata(2, {1: {"a": "x"}})
     found.keep("it", make)
     assert len(made) == 1
-    found.describe(3, {1: {"a": "y"}})
+    found.set_metadata(3, {1: {"a": "y"}})
     found.keep("it", make)
     assert len(made) == 2
     found.assign(1, frozenset({1}))
@@ -66,32 +66,32 @@ def test_what_is_worked_out_is_kept_until_something_changes() -> None:
     assert len(made) == 3
 
 
-def test_an_earlier_look_does_not_undo_a_later_one() -> None:
+def test_earlier_read_does_not_replace_newer_metadata() -> None:
     found = Aggregates(256)
     found.assign(0, frozenset({1}))
-    found.describe(2, {1: {"a": "new"}})
-    found.describe(1, {1: {"a": "old"}})
+    found.set_metadata(2, {1: {"a": "new"}})
+    found.set_metadata(1, {1: {"a": "old"}})
     assert found.having("a") == {1: "new"}
-    assert found.of(0) == [{"a": "new"}]
+    assert found.metadata_of_row(0) == [{"a": "new"}]
 
 
-def test_numbers_are_the_least_of_what_a_hosts_aggregates_say() -> None:
+def test_numbers_returns_lowest_value_of_a_hosts_aggregates() -> None:
     found = Aggregates(256)
     found.assign(0, frozenset({1}))
     found.assign(1, frozenset({1, 2}))
     found.assign(2, frozenset({3}))
-    found.describe(1, {1: {"n": "5"}, 2: {"n": "2.5"}, 3: {"n": "few"}})
-    said = found.numbers("n")
-    assert said is not None
-    assert said[:2].tolist() == [5, 2.5]
-    assert np.isnan(said[2:]).all()
+    found.set_metadata(1, {1: {"n": "5"}, 2: {"n": "2.5"}, 3: {"n": "few"}})
+    numbers = found.numbers("n")
+    assert numbers is not None
+    assert numbers[:2].tolist() == [5, 2.5]
+    assert np.isnan(numbers[2:]).all()
     assert found.numbers("m") is None
 
 
-def test_an_empty_aggregate_is_forgotten() -> None:
+def test_aggregate_without_hosts_is_removed() -> None:
     found = Aggregates(256)
     found.assign(0, frozenset({1}))
-    found.describe(1, {1: {"a": "x"}})
+    found.set_metadata(1, {1: {"a": "x"}})
     found.assign(0, frozenset())
-    assert list(found.said()) == []
+    assert list(found.metadata_keys()) == []
     assert rows(found, 1) == []

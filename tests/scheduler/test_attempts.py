@@ -1,4 +1,4 @@
-"""What is kept of an attempt is read back as it was, and a success keeps little."""
+"""Storage of attempts."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ REFUSED = Diagnosis(
 )
 
 
-async def kept(db: Database, diagnosis: Diagnosis | attempts.Packed, host: str | None, lost: int = 0) -> None:
+async def record(db: Database, diagnosis: Diagnosis | attempts.Packed, host: str | None, lost: int = 0) -> None:
     async with db.transaction() as tx:
         await attempts.record(
             tx, server_id="s1", operation_id="op1", kind="boot", diagnosis=diagnosis, host=host, lost=lost
         )
 
 
-def test_attempts_come_back_as_they_were_newest_first(database: Opener) -> None:
+def test_stored_attempts_are_read_back_newest_first(database: Opener) -> None:
     async def scenario() -> list[Attempt]:
         async with database() as db:
-            await kept(db, REFUSED, None)
-            # What a step keeps in its result goes through JSON before it is recorded.
-            await kept(db, orjson.loads(orjson.dumps(attempts.pack(CHOSEN))), "h1", lost=2)
+            await record(db, REFUSED, None)
+            # The result of a step goes through JSON before it is recorded.
+            await record(db, orjson.loads(orjson.dumps(attempts.pack(CHOSEN))), "h1", lost=2)
             assert await attempts.of_server(db, "s2") == []
             return await attempts.of_server(db, "s1")
 
@@ -68,7 +68,7 @@ def test_attempts_come_back_as_they_were_newest_first(database: Opener) -> None:
     assert oldest.diagnosis.sentence() == REFUSED.sentence()
 
 
-def test_a_success_is_small() -> None:
+def test_successful_attempt_is_stored_in_little_space() -> None:
     weights = tuple(
         Weight(f"compute-{n:05}", f"compute-{n:05}", 2.123456 - n, {"ram": 1 / 3, "cpu": 1 / 7, "disk": 1.0}, FREE)
         for n in range(50)
@@ -79,7 +79,7 @@ def test_a_success_is_small() -> None:
     assert len(text) < 1500
 
 
-def test_nothing_is_kept_of_a_transaction_that_fails(database: Opener) -> None:
+def test_attempt_is_rolled_back_with_its_transaction(database: Opener) -> None:
     async def scenario() -> list[Attempt]:
         async with database() as db:
             try:
@@ -94,17 +94,17 @@ def test_nothing_is_kept_of_a_transaction_that_fails(database: Opener) -> None:
     assert run(scenario()) == []
 
 
-def test_a_failure_describes_the_projects_own_hosts_first() -> None:
+def test_failed_plan_lists_the_projects_own_hosts_first() -> None:
     hosts = snapshot(*(host(n, aggregates=frozenset({7} if n > 18 else ())) for n in range(1, 21)))
-    hosts.aggregates.describe(1, {7: {"filter_tenant_id": "p1"}})
-    planner = Planner(SchedulerConfig(shown_hosts=3, filters=("capacity",)))
+    hosts.aggregates.set_metadata(1, {7: {"filter_tenant_id": "p1"}})
+    planner = Planner(SchedulerConfig(max_listed_hosts=3, filters=("capacity",)))
     request = Request(resources={"VCPU": 9}, project_id="p1")
     assert [one.host for one in planner.plan(request, hosts).diagnosis.rejections] == ["h19", "h20", "h1"]
     others = replace(request, project_id="p2")
     assert [one.host for one in planner.plan(others, hosts).diagnosis.rejections] == ["h1", "h2", "h3"]
 
 
-def test_what_was_free_and_asked_for_is_told() -> None:
+def test_diagnosis_has_request_and_free_amounts() -> None:
     hosts = snapshot(host(1, used={"VCPU": 3}), host(2, used={"VCPU": 8}))
     planner = Planner(SchedulerConfig())
     found = planner.plan(Request(resources={"VCPU": 1, "DISK_GB": 0}, zone="nova"), hosts).diagnosis
@@ -112,21 +112,23 @@ def test_what_was_free_and_asked_for_is_told() -> None:
     assert [(one.host, one.free) for one in found.weights] == [("h1", {"VCPU": (5, 8)})]
     refused = planner.plan(Request(resources={"VCPU": 6}), hosts).diagnosis
     assert [(one.host, one.free["VCPU"]) for one in refused.rejections] == [("h1", (5, 8)), ("h2", (0, 8))]
-    assert refused.account() == ("h1: lacks 6 VCPU: 5 VCPU free of 8 VCPU\nh2: lacks 6 VCPU: 0 VCPU free of 8 VCPU")
+    assert refused.rejection_report() == (
+        "h1: lacks 6 VCPU: 5 VCPU free of 8 VCPU\nh2: lacks 6 VCPU: 0 VCPU free of 8 VCPU"
+    )
 
 
-def test_a_refusal_that_is_repeated_after_a_crash_is_kept_once(database: Opener) -> None:
+def test_repeated_refusal_replaces_the_stored_one(database: Opener) -> None:
     async def scenario() -> None:
         async with database() as db:
-            await kept(db, CHOSEN, "h1")
-            await kept(db, REFUSED, None)
-            await kept(db, replace(REFUSED, hosts=4), None)
+            await record(db, CHOSEN, "h1")
+            await record(db, REFUSED, None)
+            await record(db, replace(REFUSED, hosts=4), None)
             found = await attempts.of_server(db, "s1")
             assert [(one.host, one.diagnosis.hosts) for one in found] == [(None, 4), ("h1", 3)]
             async with db.transaction() as tx:
-                await attempts.forget_refusal(tx, "s1", "op2")
+                await attempts.delete_refusal(tx, "s1", "op2")
                 assert len(await attempts.of_server(tx, "s1")) == 2
-                await attempts.forget_refusal(tx, "s1", "op1")
+                await attempts.delete_refusal(tx, "s1", "op1")
             assert [one.host for one in await attempts.of_server(db, "s1")] == ["h1"]
 
     run(scenario())

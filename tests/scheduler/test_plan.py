@@ -1,4 +1,4 @@
-"""Filters one after the other, weights, and the account of both."""
+"""Plans: filters, weights, and their diagnosis."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kilonova.scheduler.snapshot import Hosts
 from tests.scheduler.support import TINY, host, snapshot
 
 
-def plan(hosts: Hosts, *, config: dict[str, Any] | None = None, **asked: Any) -> Plan:
+def plan(hosts: Hosts, *, config: dict[str, Any] | None = None, **requested: Any) -> Plan:
     planner = Planner(SchedulerConfig(**{"jitter": 0.0} | (config or {})))
-    return planner.plan(Request(**{"resources": TINY} | asked), hosts)
+    return planner.plan(Request(**{"resources": TINY} | requested), hosts)
 
 
 def chosen(outcome: Plan) -> list[str]:
@@ -26,7 +26,7 @@ def chosen(outcome: Plan) -> list[str]:
 # Sentences
 
 
-def test_the_sentence_counts_each_host_once_by_its_first_reason() -> None:
+def test_sentence_counts_each_host_once_by_its_first_reason() -> None:
     hosts = snapshot(
         *(host(n, zone="az2", used={"MEMORY_MB": 8192}) for n in range(1, 29)),
         *(host(n, zone="az1", used={"MEMORY_MB": 7000, "DISK_GB": 100}) for n in range(29, 40)),
@@ -40,7 +40,7 @@ def test_the_sentence_counts_each_host_once_by_its_first_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "hosts, asked, sentence",
+    "hosts, requested, sentence",
     [
         ((), {}, "No valid host was found: there are no hosts"),
         ((host(1),), {"host": "h9"}, "No valid host was found: 1 host: 1 not the requested destination"),
@@ -64,14 +64,14 @@ def test_the_sentence_counts_each_host_once_by_its_first_reason() -> None:
         ((host(1), host(2, disabled=True)), {}, "1 of 2 hosts fits: 1 disabled"),
     ],
 )
-def test_sentences(hosts: Any, asked: dict[str, Any], sentence: str) -> None:
-    assert plan(snapshot(*hosts), **asked).diagnosis.sentence() == sentence
+def test_sentence_of_diagnosis(hosts: Any, requested: dict[str, Any], sentence: str) -> None:
+    assert plan(snapshot(*hosts), **requested).diagnosis.sentence() == sentence
 
 
 # Diagnosis
 
 
-def test_a_diagnosis_counts_survivors_after_each_filter_that_had_something_to_check() -> None:
+def test_diagnosis_counts_remaining_hosts_after_each_filter() -> None:
     hosts = snapshot(host(1, zone="az1"), host(2, zone="az1", used={"VCPU": 8}), host(3), host(4, disabled=True))
     diagnosis = plan(hosts, zone="az1").diagnosis
     assert diagnosis.hosts == 4
@@ -95,9 +95,9 @@ def test_without_filters_every_host_is_a_candidate() -> None:
     assert chosen(plan(snapshot(host(1, disabled=True)), config={"filters": ()})) == ["h1"]
 
 
-def test_a_refusal_shows_need_and_have_of_every_kind_of_rejection() -> None:
+def test_failed_plan_lists_need_and_have_for_every_reason() -> None:
     hosts = snapshot(*(host(n, zone="az2") for n in range(1, 200)), host(200, zone="az1", used={"MEMORY_MB": 8000}))
-    diagnosis = plan(hosts, config={"shown_hosts": 10}, zone="az1").diagnosis
+    diagnosis = plan(hosts, config={"max_listed_hosts": 10}, zone="az1").diagnosis
     assert len(diagnosis.rejections) == 10
     by_name = {rejection.host: rejection for rejection in diagnosis.rejections}
     full = by_name["h200"]
@@ -105,7 +105,7 @@ def test_a_refusal_shows_need_and_have_of_every_kind_of_rejection() -> None:
     assert (by_name["h1"].filter, by_name["h1"].need, by_name["h1"].have) == ("zone", "az1", "az2")
 
 
-def test_a_diagnosis_can_be_stored_and_read_back() -> None:
+def test_plan_survives_json_round_trip() -> None:
     for outcome in (plan(snapshot(host(1))), plan(snapshot(host(1)), host="h9")):
         text = msgspec.json.encode(outcome)
         assert msgspec.json.decode(text, type=Plan) == outcome
@@ -115,17 +115,17 @@ def test_a_diagnosis_can_be_stored_and_read_back() -> None:
 # Weights
 
 
-def test_the_freest_host_comes_first() -> None:
+def test_host_with_most_free_memory_comes_first() -> None:
     hosts = snapshot(host(1, used={"MEMORY_MB": 4096}), host(2), host(3, used={"MEMORY_MB": 1024}))
     assert chosen(plan(hosts)) == ["h2", "h3", "h1"]
 
 
-def test_a_negative_weight_fills_hosts_up() -> None:
+def test_negative_multiplier_fills_hosts_up() -> None:
     hosts = snapshot(host(1, used={"MEMORY_MB": 4096}), host(2), host(3, used={"MEMORY_MB": 1024}))
     assert chosen(plan(hosts, config={"weights": {"ram": -1.0}})) == ["h1", "h3", "h2"]
 
 
-def test_weights_are_scaled_so_that_multipliers_compare() -> None:
+def test_weights_are_normalized_before_multiplication() -> None:
     hosts = snapshot(host(1, used={"VCPU": 4}), host(2, used={"MEMORY_MB": 4096}))
     assert chosen(plan(hosts, config={"weights": {"ram": 1.0, "cpu": 2.0}})) == ["h2", "h1"]
     assert chosen(plan(hosts, config={"weights": {"ram": 2.0, "cpu": 1.0}})) == ["h1", "h2"]
@@ -133,7 +133,7 @@ def test_weights_are_scaled_so_that_multipliers_compare() -> None:
     assert (best.host, best.total, best.parts) == ("h1", 2.0, {"ram": 2.0, "cpu": 0.0, "disk": 0.0})
 
 
-def test_a_weight_of_zero_is_switched_off_and_unknown_weighers_refused() -> None:
+def test_zero_multiplier_disables_weigher_and_unknown_weigher_is_rejected() -> None:
     hosts = snapshot(host(1), host(2))
     assert plan(hosts, config={"weights": {"ram": 0.0, "cpu": 0}}).diagnosis.weights[0].parts == {"disk": 0.0}
     with pytest.raises(ValueError, match="no scheduler weigher 'colour'"):
@@ -141,13 +141,13 @@ def test_a_weight_of_zero_is_switched_off_and_unknown_weighers_refused() -> None
 
 
 @pytest.mark.parametrize("alternates, expected", [(1, 1), (3, 3), (30, 30), (50, 40)])
-def test_how_many_candidates(alternates: int, expected: int) -> None:
+def test_number_of_candidates_is_limited_by_alternates(alternates: int, expected: int) -> None:
     hosts = snapshot(*(host(n, used={"MEMORY_MB": n}) for n in range(1, 41)))
     outcome = plan(hosts, config={"alternates": alternates})
     assert chosen(outcome) == [f"h{n}" for n in range(1, expected + 1)]
 
 
-def test_equal_hosts_take_turns_but_unequal_ones_keep_their_order() -> None:
+def test_jitter_varies_order_of_equal_hosts_only() -> None:
     planner = Planner(SchedulerConfig())
     hosts = snapshot(*(host(n) for n in range(1, 11)), host(11, used={"MEMORY_MB": 4096}))
     first = {planner.plan(Request(resources=TINY), hosts).candidates[0].host for _ in range(200)}

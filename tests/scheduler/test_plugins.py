@@ -1,4 +1,4 @@
-"""Filters and weighers of installed packages: the example is really built, installed and scheduled with."""
+"""Filters and weighers of installed packages. Builds, installs and uses the example package."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from kilonova.scheduler import plugins
 from kilonova.scheduler.config import FILTERS, WEIGHTS
 from kilonova.scheduler.filters import load
-from tests.scheduler.filters.support import describe, idle, passing, said
+from tests.scheduler.filters.support import explain, is_idle, passing, set_metadata
 from tests.scheduler.support import host, snapshot
-from tests.support.process import Client, Cloud, NotStarted
+from tests.support.cloud_process import Client, CloudProcess, NotStarted
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler-filter"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the example is installed; it is built from a copy, so that nothing is left beside it."""
+    """The directory with the installed example; built from a copy, so that the source stays clean."""
     directory = tmp_path_factory.mktemp("example")
     shutil.copytree(EXAMPLE, directory / "source")
     target = directory / "installed"
@@ -36,18 +36,18 @@ def on_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_path")
-def test_an_entry_point_is_a_filter_like_ours() -> None:
+def test_filter_from_entry_point() -> None:
     plugins.check(plugins.FILTERS, ["zone", "rack"])
     assert [check.name for check in load(["rack", "zone"])] == ["rack", "zone"]
     hosts = snapshot(host(1, aggregates=frozenset({1})), host(2, aggregates=frozenset({2})), host(3))
-    describe(hosts, {1: {"rack": "r1"}, 2: {"rack": "r2"}})
-    assert idle("rack", hosts)
+    set_metadata(hosts, {1: {"rack": "r1"}, 2: {"rack": "r2"}})
+    assert is_idle("rack", hosts)
     assert passing("rack", hosts, hints={"rack": "r2"}) == {"h2"}
-    assert said("rack", hosts, 0, hints={"rack": "r2"}) == ("not in rack r2", "r2", "r1")
-    assert said("rack", hosts, 2, hints={"rack": "r2"}).have == "no rack"
+    assert explain("rack", hosts, 0, hints={"rack": "r2"}) == ("not in rack r2", "r2", "r1")
+    assert explain("rack", hosts, 2, hints={"rack": "r2"}).have == "no rack"
 
 
-def test_what_is_not_installed_is_refused_before_anything_is_loaded() -> None:
+def test_check_rejects_unknown_names_without_loading() -> None:
     plugins.check(plugins.FILTERS, FILTERS)
     plugins.check(plugins.WEIGHERS, WEIGHTS)
     plugins.check(plugins.FILTERS, ["kilonova.scheduler.filters.zone"])
@@ -56,7 +56,7 @@ def test_what_is_not_installed_is_refused_before_anything_is_loaded() -> None:
             plugins.check(plugins.FILTERS, [name])
 
 
-def test_an_entry_point_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_entry_point_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     information = tmp_path / "broken-1.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
@@ -66,14 +66,14 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypat
         plugins.find(plugins.WEIGHERS, "broken")
 
 
-def test_a_cloud_schedules_with_an_installed_filter(tmp_path: Path, installed: Path) -> None:
+def test_cloud_schedules_with_installed_filter(tmp_path: Path, installed: Path) -> None:
     configured = {"KILONOVA_SCHEDULER__FILTERS": ",".join(("rack", *FILTERS))}
     with pytest.raises(NotStarted) as refused:
-        Cloud(tmp_path / "without", "--hosts", "2", environ=configured).start()
+        CloudProcess(tmp_path / "without", "--hosts", "2", environ=configured).start()
     assert "there is no scheduler filter 'rack'" in refused.value.output
 
     environ = configured | {"PYTHONPATH": str(installed)}
-    with Cloud(tmp_path / "with", "--hosts", "2", environ=environ) as cloud:
+    with CloudProcess(tmp_path / "with", "--hosts", "2", environ=environ) as cloud:
         admin = cloud.client("kilonova")
         name = admin.get("compute", "/os-hypervisors/detail").json()["hypervisors"][1]["service"]["host"]
         put_into_rack(admin, name, "r7")
@@ -98,3 +98,9 @@ def boot(client: Client, rack: str) -> str:
     answer = client.post("compute", "/servers", body, version="2.37")
     assert answer.status == 202, answer.body
     return str(answer.json()["server"]["id"])
+
+
+def test_former_attribute_names_still_work_for_filters() -> None:
+    hosts = snapshot(host(1))
+    assert list(hosts.stock("VCPU").limit) == list(hosts.inventory("VCPU").capacity)
+    assert hosts.machines is hosts.hypervisors

@@ -1,4 +1,4 @@
-"""From a request to a claim: boots side by side spread out, losers propose again, a refusal is true and says why."""
+"""The scheduler with a database: concurrent plans, lost claims, refreshes and failed plans."""
 
 from __future__ import annotations
 
@@ -10,48 +10,57 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from kilonova.placement import Consumer, HoldsOther, claim, hosts_changed, release, usages
+from kilonova.placement import Consumer, ConsumerHasAllocations, claim, get_usages, mark_hosts_changed, release
 from kilonova.scheduler import Candidate, Request, Scheduler, SchedulerConfig, claim_first
-from tests.placement.support import everything
-from tests.scheduler.support import TINY, NoValidHost, add_hosts, described, place, rehearsed, set_disabled, shaped
+from tests.placement.support import all_rows
+from tests.scheduler.support import (
+    TINY,
+    NoValidHost,
+    add_hosts,
+    dry_run,
+    host_facts,
+    nested_host_facts,
+    place,
+    set_disabled,
+)
 from tests.support import run
 from tests.support.databases import opened
 
 BOOT = Request(resources=TINY)
-# What is proposed stays so for longer than any test takes, however slow the machine.
-FORESEEN = SchedulerConfig(foresight=600.0)
+# Proposals do not expire during a test.
+KEEP_PROPOSALS = SchedulerConfig(proposal_seconds=600.0)
 
 
 def server(number: int) -> Consumer:
     return Consumer(f"server-{number}", "project", "user")
 
 
-def test_boots_side_by_side_go_to_different_hosts(sqlite_url):
+def test_concurrent_plans_propose_different_hosts(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, *(described(f"h{n}") for n in range(16)))
-            scheduler = Scheduler(db, FORESEEN)
-            plans = [await scheduler.plan(BOOT) for _ in range(16)]  # nobody has claimed yet
+            await add_hosts(db, *(host_facts(f"h{n}") for n in range(16)))
+            scheduler = Scheduler(db, KEEP_PROPOSALS)
+            plans = [await scheduler.plan(BOOT) for _ in range(16)]  # without claims
             assert len({plan.candidates[0].host for plan in plans}) == 16
 
     run(scenario())
 
 
-def test_places_spread_evenly(database):
+def test_concurrent_boots_are_spread_evenly(database):
     async def scenario():
         async with database() as db:
-            await add_hosts(db, *(described(f"h{n}") for n in range(8)))
-            scheduler = Scheduler(db, FORESEEN)
+            await add_hosts(db, *(host_facts(f"h{n}") for n in range(8)))
+            scheduler = Scheduler(db, KEEP_PROPOSALS)
             taken = await asyncio.gather(*(place(scheduler, db, BOOT, server(n)) for n in range(32)))
             assert set(Counter(candidate.host for candidate in taken).values()) == {4}
 
     run(scenario())
 
 
-def test_the_last_place_is_found_and_then_the_refusal_says_why(database):
+def test_hosts_are_filled_completely_before_no_valid_host(database):
     async def scenario():
         async with database() as db:
-            uuids = await add_hosts(db, described("h1", vcpus=2), described("h2", vcpus=3), described("h3"))
+            uuids = await add_hosts(db, host_facts("h1", vcpus=2), host_facts("h2", vcpus=3), host_facts("h3"))
             await set_disabled(db, "h3")
             scheduler = Scheduler(db)
             outcomes = await asyncio.gather(
@@ -62,18 +71,18 @@ def test_the_last_place_is_found_and_then_the_refusal_says_why(database):
                 "No valid host was found: 3 hosts: 2 lack 1 VCPU, 1 disabled"
             ] * 3
             assert all(isinstance(refusal, NoValidHost) for refusal in refusals)
-            used = await usages(db, list(uuids.values()))
+            used = await get_usages(db, list(uuids.values()))
             assert [used[uuids[name]]["VCPU"] for name in ("h1", "h2", "h3")] == [2, 3, 0]
 
     run(scenario())
 
 
-def test_several_schedulers_fill_the_hosts_exactly(database_url):
-    """Each has its own snapshot and learns of the others' claims by the change sequence alone."""
+def test_several_schedulers_fill_hosts_exactly(database_url):
+    """Each scheduler has its own snapshot and reads the others' claims by the change sequence."""
 
     async def scenario():
         async with opened(database_url) as one, opened(database_url) as other:
-            uuids = await add_hosts(one, *(described(f"h{n}", vcpus=10) for n in range(4)))
+            uuids = await add_hosts(one, *(host_facts(f"h{n}", vcpus=10) for n in range(4)))
             schedulers = [Scheduler(one), Scheduler(other)]
             pairs = list(zip(schedulers, (one, other), strict=True))
             outcomes = await asyncio.gather(
@@ -81,17 +90,17 @@ def test_several_schedulers_fill_the_hosts_exactly(database_url):
             )
             assert sum(isinstance(outcome, Candidate) for outcome in outcomes) == 40
             assert sum(isinstance(outcome, NoValidHost) for outcome in outcomes) == 20
-            used = await usages(one, list(uuids.values()))
+            used = await get_usages(one, list(uuids.values()))
             assert {amounts["VCPU"] for amounts in used.values()} == {10}
 
     run(scenario())
 
 
-def test_room_given_back_is_seen_before_anyone_is_refused(sqlite_url):
+def test_released_resources_are_seen_before_no_valid_host(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, described("h1", vcpus=1))
-            scheduler = Scheduler(db, SchedulerConfig(refresh_every=1000))
+            await add_hosts(db, host_facts("h1", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(refresh_seconds=1000))
             await place(scheduler, db, BOOT, server(1))
             async with db.transaction() as tx:
                 await release(tx, server(1).uuid)
@@ -100,10 +109,10 @@ def test_room_given_back_is_seen_before_anyone_is_refused(sqlite_url):
     run(scenario())
 
 
-def test_a_proposal_alone_refuses_nobody(sqlite_url):
+def test_unclaimed_proposal_does_not_cause_no_valid_host(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, described("h1", vcpus=1))
+            await add_hosts(db, host_facts("h1", vcpus=1))
             scheduler = Scheduler(db)
             assert (await scheduler.plan(BOOT)).candidates
             assert (await scheduler.plan(BOOT)).candidates
@@ -111,25 +120,25 @@ def test_a_proposal_alone_refuses_nobody(sqlite_url):
     run(scenario())
 
 
-def test_a_dry_plan_is_the_same_plan_and_leaves_no_trace(sqlite_url):
+def test_dry_run_equals_plan_and_changes_nothing(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, described("h1", vcpus=4), described("h2", vcpus=2))
+            await add_hosts(db, host_facts("h1", vcpus=4), host_facts("h2", vcpus=2))
             scheduler = Scheduler(db, SchedulerConfig(jitter=0.0))
-            before = await everything(db)
-            dry = [await rehearsed(scheduler, BOOT) for _ in range(3)]
+            before = await all_rows(db)
+            dry = [await dry_run(scheduler, BOOT) for _ in range(3)]
             assert dry[0] == dry[1] == dry[2] == await scheduler.plan(BOOT)
-            assert await everything(db) == before
+            assert await all_rows(db) == before
 
     run(scenario())
 
 
-def test_what_the_claim_is_for_shares_its_transaction(database):
+def test_claim_is_rolled_back_with_its_transaction(database):
     async def scenario():
         async with database() as db:
-            await add_hosts(db, described("h1"))
+            await add_hosts(db, host_facts("h1"))
             scheduler = Scheduler(db)
-            before = await everything(db)
+            before = await all_rows(db)
 
             plan = await scheduler.plan(BOOT)
             with pytest.raises(RuntimeError, match="row"):
@@ -137,85 +146,85 @@ def test_what_the_claim_is_for_shares_its_transaction(database):
                     taken = await claim_first(tx, plan.candidates, server(1))
                     assert [taken] == [plan.candidates[0]]
                     raise RuntimeError("the server's row cannot be written")
-            assert await everything(db) == before
+            assert await all_rows(db) == before
 
     run(scenario())
 
 
-# The transaction step
+# claim_first
 
 
-async def hosts_with_room(db, **vcpus: int) -> list[Candidate]:
-    uuids = await add_hosts(db, *(described(name, vcpus=number) for name, number in vcpus.items()))
+async def add_candidates(db, **vcpus: int) -> list[Candidate]:
+    uuids = await add_hosts(db, *(host_facts(name, vcpus=number) for name, number in vcpus.items()))
     return [Candidate(uuids[name], name, name, {uuids[name]: {"VCPU": 2}}) for name in vcpus]
 
 
-def asking(candidates: list[Candidate], vcpus: int) -> list[Candidate]:
+def with_vcpus(candidates: list[Candidate], vcpus: int) -> list[Candidate]:
     return [replace(candidate, allocations={candidate.uuid: {"VCPU": vcpus}}) for candidate in candidates]
 
 
-def test_the_first_candidate_with_room_is_taken(database):
+def test_claim_first_takes_first_candidate_with_capacity(database):
     async def scenario():
         async with database() as db:
-            candidates = await hosts_with_room(db, a=1, b=4, c=4)
+            candidates = await add_candidates(db, a=1, b=4, c=4)
             async with db.transaction() as tx:
                 taken = await claim_first(tx, candidates, server(1))
             assert taken == candidates[1]
-            before = await everything(db)
+            before = await all_rows(db)
             async with db.transaction() as tx:
-                assert await claim_first(tx, asking(candidates, 5), server(2)) is None
+                assert await claim_first(tx, with_vcpus(candidates, 5), server(2)) is None
                 assert await claim_first(tx, [], server(2)) is None
-            assert await everything(db) == before
+            assert await all_rows(db) == before
 
     run(scenario())
 
 
-def test_a_repeated_step_gets_what_it_already_holds(database):
+def test_repeated_claim_first_returns_held_candidate(database):
     async def scenario():
         async with database() as db:
-            candidates = await hosts_with_room(db, a=4, b=4)
+            candidates = await add_candidates(db, a=4, b=4)
             async with db.transaction() as tx:
                 assert await claim(tx, server(1), candidates[1].allocations)
-            before = await everything(db)
+            before = await all_rows(db)
             async with db.transaction() as tx:
                 assert await claim_first(tx, candidates, server(1)) == candidates[1]
-            with pytest.raises(HoldsOther):
+            with pytest.raises(ConsumerHasAllocations):
                 async with db.transaction() as tx:
                     await claim_first(tx, candidates[:1], server(1))
-            assert await everything(db) == before
+            assert await all_rows(db) == before
 
     run(scenario())
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_a_host_that_changed_since_the_plan_is_not_entered(database, children):
-    """It may be in another zone by now, or disabled: the plan is made again with what is true."""
+def test_claim_first_rejects_host_changed_since_the_plan(database, children):
+    """The host may be disabled or in another zone now, so the plan must be made again."""
 
     async def scenario():
         async with database() as db:
-            await add_hosts(db, shaped("h1", 4, 4) if children else described("h1"))
+            await add_hosts(db, nested_host_facts("h1", 4, 4) if children else host_facts("h1"))
             scheduler = Scheduler(db)
-            asked = Request(resources={"VCPU": 1})
-            plan = await scheduler.plan(asked)
+            requested = Request(resources={"VCPU": 1})
+            plan = await scheduler.plan(requested)
             async with db.transaction() as tx:
-                await hosts_changed(tx, ["h1"])
+                await mark_hosts_changed(tx, ["h1"])
             async with db.transaction() as tx:
                 assert await claim_first(tx, plan.candidates, server(1)) is None
-            again = await scheduler.plan(asked, lost=plan.uuids)
+            again = await scheduler.plan(requested, lost=plan.uuids)
             async with db.transaction() as tx:
                 assert (await claim_first(tx, again.candidates, server(1))).host == "h1"
             async with db.transaction() as tx:
-                await hosts_changed(tx, ["h1"])
-                # What is held stays held, however often the step is repeated.
+                await mark_hosts_changed(tx, ["h1"])
+                # A repeated claim returns the held candidate, also after a change of the host.
                 assert (await claim_first(tx, again.candidates, server(1))).host == "h1"
 
     run(scenario())
 
 
-def test_what_the_transaction_does_not_accept_is_passed_over(database):
+def test_claim_first_skips_candidates_that_are_not_accepted(database):
     async def scenario():
         async with database() as db:
-            candidates = await hosts_with_room(db, a=4, b=4)
+            candidates = await add_candidates(db, a=4, b=4)
             async with db.transaction() as tx:
                 assert (
                     await claim_first(tx, candidates, server(1), accepts=lambda one: one.host == "b") == candidates[1]
@@ -228,10 +237,10 @@ def test_what_the_transaction_does_not_accept_is_passed_over(database):
     run(scenario())
 
 
-def test_the_best_host_is_waited_for_and_a_busy_alternate_passed_over(postgresql_url):
+def test_claim_first_waits_for_best_host_and_skips_locked_alternate(postgresql_url):
     async def scenario():
         async with opened(postgresql_url) as db:
-            full, busy, idle = await hosts_with_room(db, full=1, busy=4, idle=4)
+            full, busy, idle = await add_candidates(db, full=1, busy=4, idle=4)
 
             async def take(number: int, candidates: list[Candidate]) -> Candidate | None:
                 async with db.transaction() as tx:
@@ -248,11 +257,11 @@ def test_the_best_host_is_waited_for_and_a_busy_alternate_passed_over(postgresql
     run(scenario())
 
 
-def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
+def test_plan_after_lost_candidates_proposes_others(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, described("h1", vcpus=1), described("h2", vcpus=1))
-            scheduler = Scheduler(db, SchedulerConfig(alternates=1, jitter=0.0, refresh_every=1000))
+            await add_hosts(db, host_facts("h1", vcpus=1), host_facts("h2", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(alternates=1, jitter=0.0, refresh_seconds=1000))
             plan = await scheduler.plan(BOOT)
             async with db.transaction() as tx:
                 assert await claim(tx, server(1), {plan.candidates[0].uuid: {"VCPU": 1}})
@@ -264,11 +273,11 @@ def test_the_loser_of_all_candidates_proposes_again(sqlite_url):
     run(scenario())
 
 
-def test_a_full_host_is_not_entered_twice_until_its_room_changes(database):
+def test_lost_host_is_proposed_again_only_after_release(database):
     async def scenario():
         async with database() as db:
-            await add_hosts(db, described("h1", vcpus=1))
-            scheduler = Scheduler(db, SchedulerConfig(refresh_every=1000))
+            await add_hosts(db, host_facts("h1", vcpus=1))
+            scheduler = Scheduler(db, SchedulerConfig(refresh_seconds=1000))
             plan = await scheduler.plan(BOOT)
             async with db.transaction() as tx:
                 assert await claim(tx, server(1), plan.candidates[0].allocations)
@@ -283,13 +292,13 @@ def test_a_full_host_is_not_entered_twice_until_its_room_changes(database):
     run(scenario())
 
 
-def test_a_host_wrongly_believed_free_is_not_proposed_for_ever(sqlite_url):
+def test_removed_host_missing_from_the_sequence_is_read_again_after_lost_claim(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            uuids = await add_hosts(db, described("h1", vcpus=1))
+            uuids = await add_hosts(db, host_facts("h1", vcpus=1))
             scheduler = Scheduler(db)
             await scheduler.warm()
-            async with db.transaction() as tx:  # a change that does not show in the sequence
+            async with db.transaction() as tx:  # without a number in the change sequence
                 await tx.execute("DELETE FROM resource_providers WHERE uuid = $1", uuids["h1"])
             with pytest.raises(NoValidHost, match="there are no hosts"):
                 await place(scheduler, db, BOOT, server(1))
@@ -297,22 +306,24 @@ def test_a_host_wrongly_believed_free_is_not_proposed_for_ever(sqlite_url):
     run(scenario())
 
 
-def test_the_full_reload_runs_behind_the_plans(sqlite_url):
+def test_full_reload_runs_in_background(sqlite_url):
     async def scenario():
         async with opened(sqlite_url) as db:
-            await add_hosts(db, described("h1"))
-            scheduler = Scheduler(db, SchedulerConfig(reload_every=0.0, refresh_every=0.0, overlap=0.0))
+            await add_hosts(db, host_facts("h1"))
+            scheduler = Scheduler(
+                db, SchedulerConfig(reload_seconds=0.0, refresh_seconds=0.0, change_overlap_seconds=0.0)
+            )
             await scheduler.warm()
             async with db.transaction() as tx:
                 await tx.execute("DELETE FROM hypervisors")
             async with asyncio.timeout(60):
-                while (await rehearsed(scheduler, BOOT)).candidates:
+                while (await dry_run(scheduler, BOOT)).candidates:
                     await asyncio.sleep(0.01)
             await scheduler.close()
 
     run(scenario())
 
 
-def test_the_package_does_not_load_numpy():
+def test_importing_the_package_does_not_import_numpy():
     code = "import sys, kilonova.scheduler; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

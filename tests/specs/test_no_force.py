@@ -1,4 +1,5 @@
-"""No force from 2.68 on: live migration and evacuation go only where the scheduler lets them, and force what is simple.
+"""No force from 2.68 on: the scheduler verifies destinations of live migration and evacuation. Before, only simple
+allocations can be forced.
 
 See docs/specs/no-force.md.
 """
@@ -13,34 +14,34 @@ import pytest
 from msgspec import structs
 
 from kilonova.hosts.drivers.sim.shapes import Nested, Shape, Shapes, Sharing
-from kilonova.scheduler.explain import of_one
-from tests.compute.operations.test_silence import all_done
+from kilonova.scheduler.explain import singular
+from tests.compute.operations.support import finish_operations
 from tests.compute.placements.support import assign, attempts
 from tests.compute.placements.test_dry_run import DRY
 from tests.compute.servers.moves import (
     HOST,
-    disable,
-    everything,
-    find_again,
+    action_refusal,
+    disable_host,
+    dump_server,
     force_down,
-    lose,
-    migration,
-    moved,
+    make_reachable,
+    make_unreachable,
     newest_action,
-    refused,
+    newest_migration,
+    run_move,
 )
 from tests.compute.servers.support import act, make_flavor
 from tests.support import run
 from tests.support.cloud import OTHER
-from tests.support.whole import WATCHFUL, Whole, whole
+from tests.support.full_cloud import WITHOUT_LIVENESS_CACHE, FullCloud, full_cloud
 
-SOURCE, GIVEN = "sim-001", "sim-002"
-QUICK: dict[str, Any] = {"operations__host_seconds": 0.3}
+SOURCE, DESTINATION = "sim-001", "sim-002"
+QUICK: dict[str, Any] = {"operations__host_timeout_seconds": 0.3}
 
 
 @dataclass(frozen=True)
 class Move:
-    """One of the two actions. `begins` is the version that took `force` first."""
+    """One of the two actions. `begins` is the first version with `force`."""
 
     action: str
     begins: str
@@ -50,8 +51,8 @@ class Move:
     def body(self, **keys: Any) -> dict[str, Any]:
         return {**dict(self.more), **keys}
 
-    async def ready(self, c: Whole, host: str) -> None:
-        """What must be so that a server can leave the host in this way."""
+    async def ready(self, c: FullCloud, host: str) -> None:
+        """Prepare the host so that the action is allowed on its servers."""
         if self.action == "evacuate":
             await force_down(c, host)
 
@@ -61,10 +62,10 @@ LIVE = Move("os-migrateLive", "2.30", "2.29", (("host", None), ("block_migration
 MOVES = pytest.mark.parametrize("move", [EVACUATE, LIVE], ids=lambda move: move.action)
 
 
-async def server_on(c: Whole, host: str, **keys: Any) -> dict[str, Any]:
-    """A member's server, pinned as asked, whom an administrator has put there."""
+async def server_on(c: FullCloud, host: str, **keys: Any) -> dict[str, Any]:
+    """A member's server that an administrator has moved to the host, with the requested pin."""
     zone = keys.pop("zone", "")
-    return await c.active(as_="project-admin", availability_zone=f"{zone}:{host}", **keys)
+    return await c.boot_active(as_="project-admin", availability_zone=f"{zone}:{host}", **keys)
 
 
 # From 2.68 there is no force
@@ -72,51 +73,51 @@ async def server_on(c: Whole, host: str, **keys: Any) -> dict[str, Any]:
 
 @MOVES
 @pytest.mark.parametrize("version", ["2.68", "2.95", "latest"])
-def test_any_force_is_refused(sqlite_url: str, move: Move, version: str) -> None:
+def test_force_is_refused_from_2_68(sqlite_url: str, move: Move, version: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             server = await server_on(c, SOURCE)
             await move.ready(c, SOURCE)
             for force in (True, False, "true", "False", None, 1, {}):
-                for named in ({"host": GIVEN}, {}):
+                for named in ({"host": DESTINATION}, {}):
                     body = move.body(force=force, **named)
-                    code, message = await refused(c, server["id"], move.action, body, version=version)
+                    code, message = await action_refusal(c, server["id"], move.action, body, version=version)
                     assert (code, "force" in message) == (400, True), body
 
     run(scenario())
 
 
-# Destinations that the scheduler does not let have the server
+# Destinations that the scheduler refuses
 
 
-async def _disabled(c: Whole) -> None:
-    await disable(c, GIVEN)
+async def _disabled(c: FullCloud) -> None:
+    await disable_host(c, DESTINATION)
 
 
-async def _forced_down(c: Whole) -> None:
-    await force_down(c, GIVEN)
+async def _forced_down(c: FullCloud) -> None:
+    await force_down(c, DESTINATION)
 
 
-async def _down(c: Whole) -> None:
-    """Nobody has heard of it for long, although it would answer."""
+async def _down(c: FullCloud) -> None:
+    """The host has sent no report for long, although it would respond."""
     async with c.db.transaction() as tx:
-        await tx.execute("UPDATE services SET last_seen_at = 0 WHERE host = $1", GIVEN)
+        await tx.execute("UPDATE services SET last_seen_at = 0 WHERE host = $1", DESTINATION)
 
 
-async def _full(c: Whole) -> None:
+async def _full(c: FullCloud) -> None:
     await make_flavor(c, "filling", ram=15800)
-    await server_on(c, GIVEN, flavorRef="filling")
+    await server_on(c, DESTINATION, flavorRef="filling")
 
 
-async def _isolated(c: Whole) -> None:
-    await assign(c.db, [GIVEN], "filter_tenant_id", OTHER)
+async def _isolated(c: FullCloud) -> None:
+    await assign(c.db, [DESTINATION], "filter_tenant_id", OTHER)
 
 
-async def _elsewhere(c: Whole) -> None:
+async def _elsewhere(c: FullCloud) -> None:
     """With two zones the second host is in the other one."""
 
 
-UNFIT: dict[str, tuple[Callable[[Whole], Awaitable[None]], str]] = {
+UNFIT: dict[str, tuple[Callable[[FullCloud], Awaitable[None]], str]] = {
     "disabled": (_disabled, "disabled"),
     "forced down": (_forced_down, "forced down"),
     "down": (_down, "down"),
@@ -130,44 +131,44 @@ UNFIT: dict[str, tuple[Callable[[Whole], Awaitable[None]], str]] = {
 @pytest.mark.parametrize(
     "unfit, asked", [*((unfit, "2.68") for unfit in UNFIT), ("disabled", "latest"), ("disabled", "not forced at 2.67")]
 )
-def test_a_destination_that_does_not_fit_is_refused(database_url: str, move: Move, unfit: str, asked: str) -> None:
+def test_unsuitable_destination_is_refused(database_url: str, move: Move, unfit: str, asked: str) -> None:
     spoil, words = UNFIT[unfit]
     version, more = ("2.67", {"force": False}) if "2.67" in asked else (asked, {})
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=3, zones=("az1", "az2"), **WATCHFUL) as c:
+        async with full_cloud(database_url, hosts=3, zones=("az1", "az2"), **WITHOUT_LIVENESS_CACHE) as c:
             server = await server_on(c, SOURCE, zone="az1" if unfit == "other zone" else "")
             await spoil(c)
             await move.ready(c, SOURCE)
-            before = await everything(c, server["id"])
-            body = move.body(host=GIVEN, **more)
-            shown = await moved(c, server["id"], move.action, body, version=version)
+            before = await dump_server(c, server["id"])
+            body = move.body(host=DESTINATION, **more)
+            shown = await run_move(c, server["id"], move.action, body, version=version)
             assert (shown["status"], shown[HOST]) == ("ACTIVE", SOURCE)
-            assert await everything(c, server["id"]) == before, "nothing is leaked"
+            assert await dump_server(c, server["id"]) == before, "nothing is leaked"
             assert shown["fault"]["message"].startswith("No valid host was found: ")
             assert words in shown["fault"]["message"]
-            told = await migration(c, server["id"])
+            told = await newest_migration(c, server["id"])
             assert (told["status"], told["from"], told["to"]) == ("failed", SOURCE, None)
-            assert words in told["why"]
+            assert words in told["error"]
             action = await newest_action(c, server["id"])
             assert action["message"] == "Error"
             assert words in reason(action)
             (newest, *_) = await attempts(c, server["id"], as_="admin")
             assert not newest["placed"]
-            (said,) = [one["reason"] for one in newest["rejections"] if one["host"] == GIVEN]
-            assert of_one(said) == words
+            (said,) = [one["reason"] for one in newest["rejections"] if one["host"] == DESTINATION]
+            assert singular(said) == words
 
     run(scenario())
 
 
 @MOVES
-def test_one_that_fits_gets_it(database_url: str, move: Move) -> None:
+def test_suitable_destination_is_used(database_url: str, move: Move) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=3) as c:
+        async with full_cloud(database_url, hosts=3) as c:
             server = await server_on(c, SOURCE)
             await move.ready(c, SOURCE)
-            shown = await moved(c, server["id"], move.action, move.body(host=GIVEN), version="2.68")
-            assert (shown["status"], shown[HOST]) == ("ACTIVE", GIVEN)
+            shown = await run_move(c, server["id"], move.action, move.body(host=DESTINATION), version="2.68")
+            assert (shown["status"], shown[HOST]) == ("ACTIVE", DESTINATION)
 
     run(scenario())
 
@@ -176,8 +177,8 @@ def test_one_that_fits_gets_it(database_url: str, move: Move) -> None:
 
 
 def forced(move: Move, version: str) -> dict[str, Any]:
-    """Older versions than those that took `force` always meant it."""
-    return move.body(host=GIVEN) if version == move.before else move.body(host=GIVEN, force=True)
+    """Versions before `force` always force a named host."""
+    return move.body(host=DESTINATION) if version == move.before else move.body(host=DESTINATION, force=True)
 
 
 VERSIONS = [(move, version) for move in (EVACUATE, LIVE) for version in (move.before, move.begins, "2.67")]
@@ -192,27 +193,27 @@ FORCED = pytest.mark.parametrize("move, version", VERSIONS, ids=lambda value: ge
     ],
     ids=lambda value: getattr(value, "action", value),
 )
-def test_force_goes_past_the_filters(database_url: str, move: Move, version: str, unfit: str) -> None:
+def test_force_bypasses_the_filters(database_url: str, move: Move, version: str, unfit: str) -> None:
     spoil, _ = UNFIT[unfit]
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=3, zones=("az1", "az2"), **WATCHFUL) as c:
+        async with full_cloud(database_url, hosts=3, zones=("az1", "az2"), **WITHOUT_LIVENESS_CACHE) as c:
             server = await server_on(c, SOURCE, zone="az1")
-            held = await shares(c, server["id"])
+            held = await allocations(c, server["id"])
             await spoil(c)
             await move.ready(c, SOURCE)
-            shown = await moved(c, server["id"], move.action, forced(move, version), version=version)
-            assert (shown["status"], shown[HOST]) == ("ACTIVE", GIVEN)
+            shown = await run_move(c, server["id"], move.action, forced(move, version), version=version)
+            assert (shown["status"], shown[HOST]) == ("ACTIVE", DESTINATION)
             assert held.keys() == {SOURCE}
-            assert await shares(c, server["id"]) == {GIVEN: held[SOURCE]}, "a copy of what it had"
-            await all_done(c)
-            assert await c.guests() == {server["id"]: (GIVEN, "running")}
+            assert await allocations(c, server["id"]) == {DESTINATION: held[SOURCE]}, "a copy of what it had"
+            await finish_operations(c)
+            assert await c.guests() == {server["id"]: (DESTINATION, "running")}
             assert await c.db.fetch_value("SELECT COUNT(*) FROM consumers") == 1
 
     run(scenario())
 
 
-async def shares(c: Whole, consumer: str) -> dict[str, dict[str, int]]:
+async def allocations(c: FullCloud, consumer: str) -> dict[str, dict[str, int]]:
     rows = await c.db.fetch(
         "SELECT p.name, a.resource_class, a.used FROM allocations a JOIN resource_providers p ON p.id = a.provider_id"
         " WHERE a.consumer_uuid = $1",
@@ -225,38 +226,38 @@ async def shares(c: Whole, consumer: str) -> dict[str, dict[str, int]]:
 
 
 @FORCED
-def test_force_makes_no_room(database_url: str, move: Move, version: str) -> None:
+def test_force_does_not_overcommit(database_url: str, move: Move, version: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=3) as c:
+        async with full_cloud(database_url, hosts=3) as c:
             server = await server_on(c, SOURCE)
             await _full(c)
             await move.ready(c, SOURCE)
-            before = await everything(c, server["id"])
+            before = await dump_server(c, server["id"])
             message = await failed(c, server["id"], move, version)
             assert "lacks 512 MB memory" in message
-            assert await everything(c, server["id"]) == before
+            assert await dump_server(c, server["id"]) == before
 
     run(scenario())
 
 
-async def failed(c: Whole, server_id: str, move: Move, version: str) -> str:
-    """Why the forced move came to nothing. Live migrations below 2.34 are told so at once."""
+async def failed(c: FullCloud, server_id: str, move: Move, version: str) -> str:
+    """The error of a forced move. Live migrations below 2.34 return it at once."""
     if move is LIVE and version in ("2.29", "2.30"):
-        code, message = await refused(c, server_id, move.action, forced(move, version), version=version)
+        code, message = await action_refusal(c, server_id, move.action, forced(move, version), version=version)
         assert code == 400
         return message
-    shown = await moved(c, server_id, move.action, forced(move, version), version=version)
+    shown = await run_move(c, server_id, move.action, forced(move, version), version=version)
     assert (shown["status"], shown[HOST]) == ("ACTIVE", SOURCE)
-    assert (await migration(c, server_id))["status"] == "failed"
+    assert (await newest_migration(c, server_id))["status"] == "failed"
     action = await newest_action(c, server_id)
     assert action["message"] == "Error"
     message = str(shown["fault"]["message"])
-    assert message == (await migration(c, server_id))["why"] == reason(action)
+    assert message == (await newest_migration(c, server_id))["error"] == reason(action)
     return message
 
 
 def reason(action: dict[str, Any]) -> str:
-    """What the event of the step that failed says; before it others may have led to another try."""
+    """The details of the last failed event; earlier ones may have led to a retry."""
     told = [event for event in action["events"] if event["result"] == "Error"]
     return str(max(told, key=lambda event: str(event["finish_time"]))["details"])
 
@@ -264,38 +265,40 @@ def reason(action: dict[str, Any]) -> str:
 @MOVES
 def test_force_needs_a_host(sqlite_url: str, move: Move) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             server = await server_on(c, SOURCE)
             await move.ready(c, SOURCE)
             for version in (move.begins, "2.67"):
                 for force in (True, "on"):
-                    code, message = await refused(c, server["id"], move.action, move.body(force=force), version=version)
+                    code, message = await action_refusal(
+                        c, server["id"], move.action, move.body(force=force), version=version
+                    )
                     assert (code, message) == (400, "Can't force to a non-provided destination")
-            code, message = await refused(
-                c, server["id"], move.action, move.body(force="perhaps", host=GIVEN), version="2.67"
+            code, message = await action_refusal(
+                c, server["id"], move.action, move.body(force="perhaps", host=DESTINATION), version="2.67"
             )
             assert (code, "force" in message) == (400, True)
-            code, message = await refused(
-                c, server["id"], move.action, move.body(force=True, host=GIVEN), version=move.before
+            code, message = await action_refusal(
+                c, server["id"], move.action, move.body(force=True, host=DESTINATION), version=move.before
             )
             assert (code, "force" in message) == (400, True)
-            shown = await moved(c, server["id"], move.action, move.body(force=False), version="2.67")
-            assert shown[HOST] == GIVEN
+            shown = await run_move(c, server["id"], move.action, move.body(force=False), version="2.67")
+            assert shown[HOST] == DESTINATION
 
     run(scenario())
 
 
 @MOVES
-def test_nobody_can_say_unverified(sqlite_url: str, move: Move) -> None:
-    """It is what handlers read, and no version takes it."""
+def test_clients_cannot_send_unverified(sqlite_url: str, move: Move) -> None:
+    """Handlers read `unverified`, and no version accepts it from clients."""
 
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             server = await server_on(c, SOURCE)
             await move.ready(c, SOURCE)
             for version in (move.before, move.begins, "2.67", "2.68", "latest"):
-                code, message = await refused(
-                    c, server["id"], move.action, move.body(host=GIVEN, unverified=True), version=version
+                code, message = await action_refusal(
+                    c, server["id"], move.action, move.body(host=DESTINATION, unverified=True), version=version
                 )
                 assert (code, "unverified" in message) == (400, True)
 
@@ -303,17 +306,17 @@ def test_nobody_can_say_unverified(sqlite_url: str, move: Move) -> None:
 
 
 @MOVES
-def test_a_forced_destination_that_does_not_answer(database_url: str, move: Move) -> None:
+def test_forced_destination_that_does_not_respond(database_url: str, move: Move) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=3, **QUICK) as c:
+        async with full_cloud(database_url, hosts=3, **QUICK) as c:
             server = await server_on(c, SOURCE)
             await move.ready(c, SOURCE)
-            before = await everything(c, server["id"])
-            await lose(c, GIVEN)
+            before = await dump_server(c, server["id"])
+            await make_unreachable(c, DESTINATION)
             await failed(c, server["id"], move, "2.67")
-            await find_again(c, GIVEN)
-            await all_done(c)
-            assert await everything(c, server["id"]) == before
+            await make_reachable(c, DESTINATION)
+            await finish_operations(c)
+            assert await dump_server(c, server["id"]) == before
 
     run(scenario())
 
@@ -341,7 +344,7 @@ STORAGE = Sharing(name="storage", shapes=["diskless"], inventory={"DISK_GB": 100
 
 @dataclass(frozen=True)
 class Complex:
-    """Hosts of these shapes; what the server asks for; where the complexity is."""
+    """Shapes of hosts, the server's request, and the side whose allocation is complex."""
 
     source: Shape
     destination: Shape
@@ -386,17 +389,17 @@ def _of(shape: Shape, hosts: int) -> Shape:
     ],
     ids=lambda value: getattr(value, "action", value),
 )
-def test_what_is_complex_is_not_forced(database_url: str, move: Move, version: str, case: str) -> None:
+def test_complex_allocations_cannot_be_forced(database_url: str, move: Move, version: str, case: str) -> None:
     which = COMPLEX[case]
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, shapes=shapes(which)) as c:
+        async with full_cloud(database_url, hosts=2, shapes=shapes(which)) as c:
             server = await server_of_case(c, which)
             await move.ready(c, SOURCE)
-            before = await everything(c, server["id"])
+            before = await dump_server(c, server["id"])
             message = await failed(c, server["id"], move, version)
             assert message == f"No valid host was found: 1 host: {WORDS[which.at]}"
-            assert await everything(c, server["id"]) == before
+            assert await dump_server(c, server["id"]) == before
             tried = await act(
                 c, server["id"], move.action, forced(move, version), as_="admin", version=version, headers=DRY
             )
@@ -405,7 +408,7 @@ def test_what_is_complex_is_not_forced(database_url: str, move: Move, version: s
     run(scenario())
 
 
-async def server_of_case(c: Whole, which: Complex) -> dict[str, Any]:
+async def server_of_case(c: FullCloud, which: Complex) -> dict[str, Any]:
     await make_flavor(c, "asking")
     if which.specs:
         answer = await c.post("/flavors/asking/os-extra_specs", {"extra_specs": dict(which.specs)}, as_="admin")
@@ -415,35 +418,35 @@ async def server_of_case(c: Whole, which: Complex) -> dict[str, Any]:
 
 @MOVES
 @pytest.mark.parametrize("case", COMPLEX)
-def test_the_scheduler_can_do_what_force_cannot(sqlite_url: str, move: Move, case: str) -> None:
+def test_scheduler_moves_complex_allocations(sqlite_url: str, move: Move, case: str) -> None:
     which = COMPLEX[case]
 
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=2, shapes=shapes(which)) as c:
+        async with full_cloud(sqlite_url, hosts=2, shapes=shapes(which)) as c:
             server = await server_of_case(c, which)
             await move.ready(c, SOURCE)
-            shown = await moved(c, server["id"], move.action, move.body(host=GIVEN), version="2.68")
-            assert (shown["status"], shown[HOST]) == ("ACTIVE", GIVEN)
-            held = await shares(c, server["id"])
-            assert all(name.startswith((GIVEN, "storage")) for name in held)
+            shown = await run_move(c, server["id"], move.action, move.body(host=DESTINATION), version="2.68")
+            assert (shown["status"], shown[HOST]) == ("ACTIVE", DESTINATION)
+            held = await allocations(c, server["id"])
+            assert all(name.startswith((DESTINATION, "storage")) for name in held)
             assert sum(amounts.get("VCPU", 0) for amounts in held.values()) == 1
-            await all_done(c)
-            assert await c.guests() == {server["id"]: (GIVEN, "running")}
+            await finish_operations(c)
+            assert await c.guests() == {server["id"]: (DESTINATION, "running")}
             assert await c.db.fetch_value("SELECT COUNT(*) FROM consumers") == 1
 
     run(scenario())
 
 
-def test_administrators_are_told_what_is_complex(database_url: str) -> None:
+def test_administrators_see_what_is_complex(database_url: str) -> None:
     which = COMPLEX["several providers, one nested"]
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, shapes=shapes(which)) as c:
+        async with full_cloud(database_url, hosts=2, shapes=shapes(which)) as c:
             server = await server_of_case(c, which)
             await failed(c, server["id"], LIVE, "2.67")
             (newest, *_) = await attempts(c, server["id"], as_="admin")
             (rejection,) = newest["rejections"]
-            assert rejection["host"] == GIVEN
+            assert rejection["host"] == DESTINATION
             assert rejection["need"] == "an allocation of the source's root provider alone"
             assert "DISK_GB of sim-001" in rejection["have"]
             assert "MEMORY_MB, VCPU of sim-001_NUMA" in rejection["have"]

@@ -9,13 +9,13 @@ import pytest
 
 from kilonova.policy import Policy
 from tests.compute.placements.support import assign
-from tests.compute.servers.support import NOTHING, holdings, make_flavor, refused
+from tests.compute.servers.support import NO_RESOURCES, count_server_resources, create_refusal, make_flavor
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, OTHER, Cloud, cloud, fault, put_server
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
-NOBODY = "11111111-1111-4111-8111-111111111111"
+UNKNOWN_ID = "11111111-1111-4111-8111-111111111111"
 SUMMARY = ["hypervisor_hostname", "id", "state", "status"]
 DETAIL = [
     *("host_ip", "hypervisor_hostname", "hypervisor_type", "hypervisor_version", "id", "service", "state", "status"),
@@ -37,7 +37,7 @@ async def listed(c: Cloud, path: str, as_: str, version: str = "2.105") -> list[
 
 
 async def own(c: Cloud, as_: str = "project-admin", query: str = "") -> list[str]:
-    """The hosts whose hypervisors the caller's list has."""
+    """The hosts of the hypervisors that the caller lists."""
     host_of = {uuid: host for host, uuid in (await uuids(c)).items()}
     return [host_of[one["id"]] for one in await listed(c, f"/os-hypervisors{query}", as_)]
 
@@ -48,7 +48,7 @@ async def own(c: Cloud, as_: str = "project-admin", query: str = "") -> list[str
 @proves("GET /os-hypervisors", "GET /os-hypervisors/detail")
 @pytest.mark.parametrize("who", ["project-admin", "manager"])
 @pytest.mark.parametrize("path, fields", LISTS)
-def test_a_project_sees_id_state_and_status_of_its_own(
+def test_projects_see_id_state_and_status_of_assigned_hypervisors(
     database_url: str, who: str, path: str, fields: list[str]
 ) -> None:
     async def scenario() -> None:
@@ -62,7 +62,7 @@ def test_a_project_sees_id_state_and_status_of_its_own(
                 await tx.execute("UPDATE services SET disabled = TRUE, forced_down = TRUE WHERE host = 'host2'")
             (one,) = await listed(c, path, who)
             assert one == shown | {"state": "down", "status": "disabled"}
-            # Both lists answered with success.
+            # Both lists succeed.
             for other, _ in LISTS:
                 await listed(c, other, who)
 
@@ -81,11 +81,11 @@ def test_a_project_sees_id_state_and_status_of_its_own(
         ([(["host1"], "filter_tenant_id", f" {OTHER} , {DEMO} ")], ["host1"]),
         ([(["host1"], "filter_tenant_id3", DEMO)], ["host1"]),
         ([(["host1"], "filter_tenant_id_more", f"{DEMO}")], ["host1"]),
-        # One host in several of them is one hypervisor.
+        # A host in several aggregates is listed once.
         ([(["host1"], "filter_tenant_id", DEMO), (["host1", "host2"], "filter_tenant_id2", DEMO)], ["host1", "host2"]),
-        # An aggregate for others does not take away what another gives.
+        # An aggregate for another project does not remove an assignment.
         ([(["host1"], "filter_tenant_id", DEMO), (["host1"], "filter_tenant_id", OTHER)], ["host1"]),
-        # Neither a part of an id nor another key will do.
+        # Parts of an id and other keys do not assign hosts.
         ([(["host1"], "filter_tenant_id", DEMO + "0")], []),
         ([(["host1"], "filter_tenant_id", DEMO[:-1])], []),
         ([(["host1"], "tenant_id", DEMO)], []),
@@ -95,14 +95,16 @@ def test_a_project_sees_id_state_and_status_of_its_own(
         ([(["nowhere"], "filter_tenant_id", DEMO)], []),
     ],
 )
-def test_which_are_assigned(database_url: str, aggregates: list[tuple[list[str], str, str]], sees: list[str]) -> None:
+def test_assignment_by_aggregate_metadata(
+    database_url: str, aggregates: list[tuple[list[str], str, str]], sees: list[str]
+) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=3) as c:
             for hosts, key, value in aggregates:
                 await assign(c.db, hosts, key, value)
             for who in ("project-admin", "manager"):
                 assert await own(c, who) == sees
-            # Of other projects nobody sees anything, administrator of the cloud or not.
+            # Hypervisors of other projects are hidden, also with the role admin.
             assert await own(c, "admin") == []
             assert len(await listed(c, "/os-hypervisors", "system")) == 3
 
@@ -124,7 +126,7 @@ def test_which_are_assigned(database_url: str, aggregates: list[tuple[list[str],
     ],
 )
 @pytest.mark.parametrize("path", ["/os-hypervisors", "/os-hypervisors/detail"])
-def test_who_sees_what(sqlite_url: str, who: str, sees: str | int, path: str) -> None:
+def test_policies(sqlite_url: str, who: str, sees: str | int, path: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=3) as c:
             await assign(c.db, ["host1"], "filter_tenant_id", f"{DEMO},{ADMIN}")
@@ -142,7 +144,7 @@ def test_who_sees_what(sqlite_url: str, who: str, sees: str | int, path: str) ->
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.53", "2.88", "2.104"])
-def test_before_2_105_nothing_changes(sqlite_url: str, version: str) -> None:
+def test_lists_before_2_105(sqlite_url: str, version: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=3) as c:
             await assign(c.db, ["host1"], "filter_tenant_id", DEMO)
@@ -162,7 +164,7 @@ def test_before_2_105_nothing_changes(sqlite_url: str, version: str) -> None:
         ('"os_compute_api:os-hypervisors:list-all": "role:admin"', "project-admin", 3),
         ('"os_compute_api:os-hypervisors:list-all": "role:manager"', "manager", 3),
         ('"os_compute_api:os-hypervisors:list-all": "role:admin"', "manager", 1),
-        # Who may not list at all is not helped by seeing all.
+        # `list-all` does not help callers who may not list hypervisors.
         (
             '"os_compute_api:os-hypervisors:list-all": "@"\n"os_compute_api:os-hypervisors:list-assigned": "!"\n'
             '"os_compute_api:os-hypervisors:list": "!"',
@@ -172,7 +174,7 @@ def test_before_2_105_nothing_changes(sqlite_url: str, version: str) -> None:
         ('"os_compute_api:os-hypervisors:list-assigned": "role:member and project_id:%(project_id)s"', "member", 1),
     ],
 )
-def test_a_rule_switches_to_the_full_list(sqlite_url: str, tmp_path: Path, rules: str, who: str, sees: int) -> None:
+def test_list_all_policy(sqlite_url: str, tmp_path: Path, rules: str, who: str, sees: int) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(rules)
 
@@ -194,7 +196,7 @@ def test_a_rule_switches_to_the_full_list(sqlite_url: str, tmp_path: Path, rules
 # Its query
 
 
-def test_pages_of_the_own(database_url: str) -> None:
+def test_pages_of_assigned_hypervisors(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=5, api__max_limit=3) as c:
             await assign(c.db, ["host1", "host2", "host4", "host5"], "filter_tenant_id", DEMO)
@@ -210,8 +212,8 @@ def test_pages_of_the_own(database_url: str) -> None:
                 (link,) = page["links"]
                 assert link["rel"] == "next"
                 assert link["href"].endswith(f"{path}?limit=1&marker={known['host1']}")
-            # A marker that the list does not have says nothing of what is there.
-            for marker in (known["host3"], NOBODY, "x"):
+            # An unlisted marker is refused, whether or not the hypervisor exists.
+            for marker in (known["host3"], UNKNOWN_ID, "x"):
                 answer = await c.get(f"/os-hypervisors?marker={marker}", as_="manager", version="2.105")
                 assert fault(answer)[::2] == (400, f"marker [{marker}] not found")
 
@@ -230,7 +232,9 @@ def test_pages_of_the_own(database_url: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/os-hypervisors", "/os-hypervisors/detail"])
-def test_a_project_can_ask_for_neither_names_nor_servers(sqlite_url: str, path: str, query: str, expected: int) -> None:
+def test_projects_cannot_use_hostname_pattern_or_with_servers(
+    sqlite_url: str, path: str, query: str, expected: int
+) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=2) as c:
             await put_server(c.db, "s1", host="host1", project_id=OTHER)
@@ -245,11 +249,11 @@ def test_a_project_can_ask_for_neither_names_nor_servers(sqlite_url: str, path: 
     run(scenario())
 
 
-# Booting on one
+# Boot on a hypervisor
 
 
-async def prepared(c: Whole) -> dict[str, str]:
-    """sim-002 is assigned to the project, sim-003 to another; sim-001 is everybody's."""
+async def prepared(c: FullCloud) -> dict[str, str]:
+    """sim-002 is assigned to the project, sim-003 to another one, sim-001 to none."""
     await assign(c.db, ["sim-002"], "filter_tenant_id", DEMO)
     await assign(c.db, ["sim-003"], "filter_tenant_id", OTHER)
     return await uuids(c)
@@ -257,26 +261,26 @@ async def prepared(c: Whole) -> dict[str, str]:
 
 @proves("POST /servers")
 @pytest.mark.parametrize("who", ["project-admin", "manager"])
-def test_a_server_goes_to_the_hypervisor(database_url: str, who: str) -> None:
+def test_boot_on_assigned_hypervisor(database_url: str, who: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             known = await prepared(c)
             for keys in ({}, {"availability_zone": "nova"}, {"min_count": 2}):
                 made = await c.boot(as_=who, version="2.105", hypervisor_uuid=known["sim-002"], **keys)
-                shown = await c.settled(made["id"])
+                shown = await c.wait_until_settled(made["id"])
                 assert (shown["status"], shown[HOST]) == ("ACTIVE", "sim-002")
 
     run(scenario())
 
 
-def test_any_other_uuid_is_the_same_400(database_url: str) -> None:
+def test_all_other_uuids_get_the_same_error(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             known = await prepared(c)
             for who in ("project-admin", "manager", "admin"):
                 told = set()
-                for uuid in (known["sim-001"], known["sim-003"], NOBODY, *([known["sim-002"]] * (who == "admin"))):
-                    status, message = await refused(c, "2.105", who, hypervisor_uuid=uuid)
+                for uuid in (known["sim-001"], known["sim-003"], UNKNOWN_ID, *([known["sim-002"]] * (who == "admin"))):
+                    status, message = await create_refusal(c, "2.105", who, hypervisor_uuid=uuid)
                     assert uuid in message
                     told.add((status, message.replace(uuid, "U")))
                 assert told == {(400, "Hypervisor U could not be found.")}
@@ -288,7 +292,7 @@ def test_any_other_uuid_is_the_same_400(database_url: str) -> None:
     "who, keys, expected",
     [
         ("member", {}, 403),
-        ("member", {"availability_zone": "nowhere", "imageRef": NOBODY, "flavorRef": "none"}, 403),
+        ("member", {"availability_zone": "nowhere", "imageRef": UNKNOWN_ID, "flavorRef": "none"}, 403),
         ("reader", {}, 403),
         ("manager", {"host": "sim-002"}, 400),
         ("manager", {"hypervisor_hostname": "sim-002"}, 400),
@@ -301,11 +305,11 @@ def test_any_other_uuid_is_the_same_400(database_url: str) -> None:
         ("project-admin", {"hypervisor_uuid": ""}, 400),
     ],
 )
-def test_what_is_refused(sqlite_url: str, who: str, keys: dict[str, Any], expected: int) -> None:
+def test_refused_requests(sqlite_url: str, who: str, keys: dict[str, Any], expected: int) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             known = await prepared(c)
-            status, _ = await refused(c, "2.105", who, **{"hypervisor_uuid": known["sim-002"], **keys})
+            status, _ = await create_refusal(c, "2.105", who, **{"hypervisor_uuid": known["sim-002"], **keys})
             assert status == expected
 
     run(scenario())
@@ -313,29 +317,29 @@ def test_what_is_refused(sqlite_url: str, who: str, keys: dict[str, Any], expect
 
 def test_before_2_105_the_key_is_unknown(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             uuid = (await prepared(c))["sim-002"]
             for version in ("2.74", "2.104"):
-                status, message = await refused(c, version, "project-admin", hypervisor_uuid=uuid)
+                status, message = await create_refusal(c, version, "project-admin", hypervisor_uuid=uuid)
                 assert (status, "hypervisor_uuid" in message) == (400, True)
 
     run(scenario())
 
 
-def test_who_sees_all_may_name_any(sqlite_url: str, tmp_path: Path) -> None:
+def test_administrators_may_use_any_hypervisor(sqlite_url: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text('"os_compute_api:os-hypervisors:list-all": "role:admin"')
 
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             known = await prepared(c)
             c.services.policy = Policy(file)
-            shown = await c.settled(
+            shown = await c.wait_until_settled(
                 (await c.boot(as_="admin", version="2.105", hypervisor_uuid=known["sim-001"]))["id"]
             )
             assert (shown["status"], shown[HOST]) == ("ACTIVE", "sim-001")
-            assert (await refused(c, "2.105", "admin", hypervisor_uuid=NOBODY))[0] == 400
-            assert (await refused(c, "2.105", "manager", hypervisor_uuid=known["sim-001"]))[0] == 400
+            assert (await create_refusal(c, "2.105", "admin", hypervisor_uuid=UNKNOWN_ID))[0] == 400
+            assert (await create_refusal(c, "2.105", "manager", hypervisor_uuid=known["sim-001"]))[0] == 400
 
     run(scenario())
 
@@ -349,11 +353,11 @@ def test_who_sees_all_may_name_any(sqlite_url: str, tmp_path: Path) -> None:
         (None, {"availability_zone": "az3"}, "not in zone az3"),
     ],
 )
-def test_the_scheduler_has_the_last_word(
+def test_scheduler_verifies_the_hypervisor(
     database_url: str, trouble: str | None, keys: dict[str, str], reason: str
 ) -> None:
     async def scenario() -> None:
-        async with whole(database_url, zones=("az1", "az2", "az3")) as c:
+        async with full_cloud(database_url, zones=("az1", "az2", "az3")) as c:
             known = await prepared(c)
             await make_flavor(c, "huge", ram=16000)
             if trouble is not None:
@@ -361,17 +365,17 @@ def test_the_scheduler_has_the_last_word(
                 body |= {"forced_down": True} if trouble == "force-down" else {}
                 assert (await c.put(f"/os-services/{trouble}", body, as_="admin", version="2.11")).status == 200
             made = await c.boot(as_="manager", version="2.105", hypervisor_uuid=known["sim-002"], **keys)
-            shown = await c.settled(made["id"])
+            shown = await c.wait_until_settled(made["id"])
             assert shown["status"] == "ERROR"
             assert reason in shown["fault"]["message"]
-            assert await holdings(c, shown["id"]) == NOTHING
+            assert await count_server_resources(c, shown["id"]) == NO_RESOURCES
 
     run(scenario())
 
 
-def test_a_dry_run_tells_where_it_would_go(database_url: str) -> None:
+def test_dry_run_shows_the_hypervisor(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             known = await prepared(c)
 
             async def tried(uuid: str, as_: str = "manager") -> Any:
@@ -386,7 +390,7 @@ def test_a_dry_run_tells_where_it_would_go(database_url: str) -> None:
             assert (plan["sees"], plan["placed"]) == ("own hosts", 1)
             assert plan["plans"][0]["chosen"]["hypervisor_uuid"] == known["sim-002"]
             assert b"sim-00" not in answer.body
-            for uuid in (known["sim-001"], NOBODY):
+            for uuid in (known["sim-001"], UNKNOWN_ID):
                 assert fault(await tried(uuid))[0] == 400
             assert fault(await tried(known["sim-002"], as_="member"))[0] == 403
             assert await c.db.fetch_value("SELECT COUNT(*) FROM servers") == 0
@@ -401,10 +405,10 @@ def test_a_dry_run_tells_where_it_would_go(database_url: str) -> None:
 @pytest.mark.parametrize(
     "form", ["az1:sim-001", "az1:sim-001:sim-001", "az1::sim-001", ":sim-001", "az1:", "nope", "internal", "AZ1"]
 )
-def test_from_2_105_a_zone_is_a_name(sqlite_url: str, who: str, form: str) -> None:
+def test_zone_with_host_is_refused_from_2_105(sqlite_url: str, who: str, form: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1, zones=("az1",)) as c:
-            assert await refused(c, "2.105", who, availability_zone=form) == (
+        async with full_cloud(sqlite_url, hosts=1, zones=("az1",)) as c:
+            assert await create_refusal(c, "2.105", who, availability_zone=form) == (
                 404,
                 "The requested availability zone is not available",
             )
@@ -412,24 +416,26 @@ def test_from_2_105_a_zone_is_a_name(sqlite_url: str, who: str, form: str) -> No
     run(scenario())
 
 
-def test_the_name_of_a_zone_is_as_good_as_ever(database_url: str) -> None:
+def test_zone_name_is_accepted(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, zones=("az1", "az2")) as c:
+        async with full_cloud(database_url, hosts=2, zones=("az1", "az2")) as c:
             for zone in ("az1", "az2"):
                 made = await c.boot(version="2.105", availability_zone=zone)
-                shown = await c.settled(made["id"])
+                shown = await c.wait_until_settled(made["id"])
                 assert (shown["OS-EXT-AZ:availability_zone"], shown["pinned_availability_zone"]) == (zone, zone)
 
     run(scenario())
 
 
-def test_before_2_105_zones_are_as_ever(database_url: str) -> None:
+def test_zone_with_host_before_2_105(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, zones=("az1", "az2")) as c:
+        async with full_cloud(database_url, hosts=2, zones=("az1", "az2")) as c:
             for form in ("az1:sim-001", "az1:sim-001:sim-001", "az1::sim-001", ":sim-001"):
-                shown = await c.settled((await c.boot(as_="admin", version="2.104", availability_zone=form))["id"])
+                shown = await c.wait_until_settled(
+                    (await c.boot(as_="admin", version="2.104", availability_zone=form))["id"]
+                )
                 assert (shown["status"], shown[HOST]) == ("ACTIVE", "sim-001")
-            assert (await refused(c, "2.104", "member", availability_zone="az1:sim-001"))[0] == 403
-            assert (await refused(c, "2.104", "member", availability_zone="nope"))[0] == 400
+            assert (await create_refusal(c, "2.104", "member", availability_zone="az1:sim-001"))[0] == 403
+            assert (await create_refusal(c, "2.104", "member", availability_zone="nope"))[0] == 400
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Unshelve to a host (2.91): where a server goes, what becomes of its pin, and what is refused in which order.
+"""Unshelve to a host (2.91): the destination, the pin afterwards, and the order of checks.
 
 See docs/specs/unshelve-to-host.md.
 """
@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 
 from tests.compute.placements.support import assign
-from tests.compute.servers.moves import HOST, disable, everything, force_down, moved, newest_action, refused
-from tests.compute.servers.shelved import KEPT, disk, dropped, shelved, snapshots
-from tests.compute.servers.support import act, rules, until
+from tests.compute.servers.moves import (
+    HOST,
+    action_refusal,
+    disable_host,
+    dump_server,
+    force_down,
+    newest_action,
+    run_move,
+)
+from tests.compute.servers.shelved import NO_OFFLOAD, boot_shelved, guest_disk, list_snapshots, wait_for_no_snapshots
+from tests.compute.servers.support import act, rules, wait_for_fields
 from tests.support import run
 from tests.support.cloud import OTHER, cloud, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
 AZ1, AZ2 = "az1", "az2"
 IN_AZ1, IN_AZ2 = "sim-001", "sim-002"
@@ -31,7 +39,7 @@ CLOUD: dict[str, Any] = {"hosts": 2, "zones": (AZ1, AZ2)}
 
 @dataclass(frozen=True)
 class Goes:
-    """To this host, though it is the fuller one; and the pin afterwards."""
+    """The server goes to this host, although the other one has more capacity, and has this pin afterwards."""
 
     host: str
     pin: str | None
@@ -54,24 +62,24 @@ def body_of(zone: Any, host: Any) -> dict[str, Any] | None:
     return {key: value for key, value in given.items() if value is not ABSENT} or None
 
 
-async def offloaded(c: Whole, pin: str | None = None, **keys: Any) -> str:
-    """A server of the member's that was booted with this pin, and has left its host."""
+async def offloaded(c: FullCloud, pin: str | None = None, **keys: Any) -> str:
+    """A shelved and offloaded server of the member that was booted with this pin."""
     more = {} if pin is None else {"availability_zone": pin}
-    shown = await shelved(c, networks="none", **more, **keys)
+    shown = await boot_shelved(c, networks="none", **more, **keys)
     assert shown[PIN] == pin
     return str(shown["id"])
 
 
-async def crowd(c: Whole, host: str) -> None:
-    """Fill the host so far that the scheduler likes any other better."""
+async def fill(c: FullCloud, host: str) -> None:
+    """Fill the host so far that the scheduler prefers any other one."""
     zone = f"{ZONE_OF[host]}:{host}"
-    await c.active(as_="admin", flavorRef="2", networks="none", availability_zone=zone)
+    await c.boot_active(as_="admin", flavorRef="2", networks="none", availability_zone=zone)
 
 
 @pytest.mark.parametrize(
     ("pin", "zone", "host", "expect"),
     [
-        # Pin, availability_zone in the request, host in the request, what follows
+        # Pin, availability_zone in the request, host in the request, result
         (None, ABSENT, ABSENT, freely(pin=None)),
         (None, None, ABSENT, freely(pin=None)),
         (None, ABSENT, IN_AZ1, Goes(IN_AZ1, pin=None)),
@@ -90,18 +98,18 @@ async def crowd(c: Whole, host: str) -> None:
         (AZ1, AZ2, IN_AZ1, Refused(409)),
     ],
 )
-def test_the_table(database_url: str, pin: str | None, zone: Any, host: Any, expect: Goes | Refused) -> None:
+def test_destination_and_pin(database_url: str, pin: str | None, zone: Any, host: Any, expect: Goes | Refused) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, pin)
-            before = await everything(c, server_id)
+            before = await dump_server(c, server_id)
             body = body_of(zone, host)
             if isinstance(expect, Refused):
-                assert (await refused(c, server_id, "unshelve", body, as_="project-admin"))[0] == expect.status
-                assert await everything(c, server_id) == before
+                assert (await action_refusal(c, server_id, "unshelve", body, as_="project-admin"))[0] == expect.status
+                assert await dump_server(c, server_id) == before
                 return
-            await crowd(c, IN_AZ1 if expect.freely else expect.host)
-            shown = await moved(c, server_id, "unshelve", body, as_="project-admin")
+            await fill(c, IN_AZ1 if expect.freely else expect.host)
+            shown = await run_move(c, server_id, "unshelve", body, as_="project-admin")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", expect.host, expect.pin)
             assert shown["OS-EXT-AZ:availability_zone"] == ZONE_OF[expect.host]
 
@@ -109,66 +117,66 @@ def test_the_table(database_url: str, pin: str | None, zone: Any, host: Any, exp
 
 
 @proves(UNSHELVE)
-def test_an_administrator_brings_a_server_with_its_disk_to_a_host(database_url: str) -> None:
+def test_unshelve_to_host_restores_the_disk(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
-            server = await c.active(availability_zone=AZ1)
-            was = await disk(c, server["id"])
-            await moved(c, server["id"], "shelve", None, as_="member")
+        async with full_cloud(database_url, **CLOUD) as c:
+            server = await c.boot_active(availability_zone=AZ1)
+            was = await guest_disk(c, server["id"])
+            await run_move(c, server["id"], "shelve", None, as_="member")
             body = {"availability_zone": None, "host": IN_AZ2}
-            shown = await moved(c, server["id"], "unshelve", body, as_="project-admin", version="2.91")
+            shown = await run_move(c, server["id"], "unshelve", body, as_="project-admin", version="2.91")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ2, None)
-            assert await disk(c, server["id"]) == was
-            await dropped(c)
+            assert await guest_disk(c, server["id"]) == was
+            await wait_for_no_snapshots(c)
 
     run(scenario())
 
 
-# What is checked before anything changes, in this order
+# Checks before anything changes, in this order
 
 
-def test_who_may_name_a_host(database_url: str) -> None:
-    """403 comes before whatever else would be wrong."""
+def test_policy_of_host(database_url: str) -> None:
+    """403 precedes all other errors."""
 
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
-            running = (await c.active(networks="none"))["id"]
+            running = (await c.boot_active(networks="none"))["id"]
             for who in ("member", "manager", "reader"):
                 for body in ({"host": IN_AZ1}, {"host": IN_AZ2}, {"host": "nobody"}, body_of("nowhere", "nobody")):
                     for subject in (server_id, running):
-                        code, _ = await refused(c, subject, "unshelve", body, as_=who)
+                        code, _ = await action_refusal(c, subject, "unshelve", body, as_=who)
                         assert code == 403, (who, body)
-            assert (await refused(c, server_id, "unshelve", {"host": IN_AZ1}, as_="other"))[0] == 404
-            assert (await refused(c, server_id, "unshelve", None, as_="reader"))[0] == 403
-            shown = await moved(c, server_id, "unshelve", {"availability_zone": AZ2}, as_="member")
+            assert (await action_refusal(c, server_id, "unshelve", {"host": IN_AZ1}, as_="other"))[0] == 404
+            assert (await action_refusal(c, server_id, "unshelve", None, as_="reader"))[0] == 403
+            shown = await run_move(c, server_id, "unshelve", {"availability_zone": AZ2}, as_="member")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ2, AZ2), "a zone is for everybody"
 
     run(scenario())
 
 
 @pytest.mark.parametrize("body", [body_of("nowhere", "nobody"), {"host": IN_AZ1}, {"availability_zone": None}])
-def test_only_a_server_that_has_left_its_host_can_be_sent_anywhere(sqlite_url: str, body: dict[str, Any]) -> None:
-    """409 comes before names that nobody knows."""
+def test_host_and_zone_need_an_offloaded_server(sqlite_url: str, body: dict[str, Any]) -> None:
+    """409 precedes errors for unknown names."""
 
     async def scenario() -> None:
-        async with whole(sqlite_url, **CLOUD, **KEPT) as c:
-            server_id = (await shelved(c, "SHELVED", networks="none"))["id"]
-            code, message = await refused(c, server_id, "unshelve", body)
-            assert (code, "has not left its host" in message) == (409, True)
-            running = (await c.active(networks="none"))["id"]
-            code, message = await refused(c, running, "unshelve", body)
+        async with full_cloud(sqlite_url, **CLOUD, **NO_OFFLOAD) as c:
+            server_id = (await boot_shelved(c, "SHELVED", networks="none"))["id"]
+            code, message = await action_refusal(c, server_id, "unshelve", body)
+            assert (code, "it is still on its host" in message) == (409, True)
+            running = (await c.boot_active(networks="none"))["id"]
+            code, message = await action_refusal(c, running, "unshelve", body)
             assert (code, message) == (409, f"Cannot 'unshelve' instance {running} while it is in vm_state active")
-            assert (await moved(c, server_id, "unshelve", None))["status"] == "ACTIVE"
+            assert (await run_move(c, server_id, "unshelve", None))["status"] == "ACTIVE"
 
     run(scenario())
 
 
-def test_names_are_looked_up_the_zone_first(database_url: str) -> None:
+def test_zone_is_checked_before_host(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
-            before = await everything(c, server_id)
+            before = await dump_server(c, server_id)
             for zone, host, code, message in (
                 ("nowhere", ABSENT, 400, "The requested availability zone is not available"),
                 ("nowhere", IN_AZ1, 400, "The requested availability zone is not available"),
@@ -180,8 +188,8 @@ def test_names_are_looked_up_the_zone_first(database_url: str) -> None:
                 (ABSENT, IN_AZ2, 409, f"Host {IN_AZ2} is not in the availability zone {AZ1}."),
                 (AZ2, IN_AZ1, 409, f"Host {IN_AZ1} is not in the availability zone {AZ2}."),
             ):
-                assert await refused(c, server_id, "unshelve", body_of(zone, host)) == (code, message)
-            assert await everything(c, server_id) == before
+                assert await action_refusal(c, server_id, "unshelve", body_of(zone, host)) == (code, message)
+            assert await dump_server(c, server_id) == before
 
     run(scenario())
 
@@ -205,7 +213,7 @@ def test_names_are_looked_up_the_zone_first(database_url: str) -> None:
         '{"unshelve": []}',
     ],
 )
-def test_bodies_that_are_refused(sqlite_url: str, text: str) -> None:
+def test_invalid_bodies_are_refused(sqlite_url: str, text: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             server_id = "11111111-1111-1111-1111-111111111111"
@@ -214,109 +222,109 @@ def test_bodies_that_are_refused(sqlite_url: str, text: str) -> None:
             answer = await c.request("POST", path, content=content, headers=headers, as_="admin", version="2.91")
             assert fault(answer)[:2] == (400, "badRequest")
             if text.count('"host"') == 2:
-                assert "The key 'host' stands twice" in fault(answer)[2]
+                assert "The key 'host' appears twice" in fault(answer)[2]
 
     run(scenario())
 
 
-# What the scheduler refuses: the server stays as it was
+# Refused by the scheduler: the server stays as it was
 
 
-async def disabled(c: Whole, host: str) -> None:
-    await disable(c, host)
+async def disabled(c: FullCloud, host: str) -> None:
+    await disable_host(c, host)
 
 
-async def down(c: Whole, host: str) -> None:
+async def down(c: FullCloud, host: str) -> None:
     await force_down(c, host)
 
 
-async def full(c: Whole, host: str) -> None:
+async def full(c: FullCloud, host: str) -> None:
     sql = "SELECT total, reserved FROM inventories i JOIN resource_providers p ON p.id = i.provider_id"
     row = await c.db.fetch_one(f"{sql} WHERE p.name = $1 AND resource_class = 'MEMORY_MB'", host)
     assert row is not None
     flavor = {"name": "whole", "id": "whole", "ram": row["total"] - row["reserved"], "vcpus": 1, "disk": 1}
     assert (await c.post("/flavors", {"flavor": flavor}, as_="admin", version="2.1")).status == 200
-    await c.active(as_="admin", flavorRef="whole", networks="none", availability_zone=f"{ZONE_OF[host]}:{host}")
+    await c.boot_active(as_="admin", flavorRef="whole", networks="none", availability_zone=f"{ZONE_OF[host]}:{host}")
 
 
-async def isolated(c: Whole, host: str) -> None:
+async def isolated(c: FullCloud, host: str) -> None:
     await assign(c.db, [host], "filter_tenant_id", OTHER)
 
 
 @pytest.mark.parametrize("spoil", [disabled, down, full, isolated])
 @pytest.mark.parametrize("body", [{"host": IN_AZ2, "availability_zone": AZ2}, {"availability_zone": AZ2}])
-def test_where_no_host_fits_the_server_keeps_its_pin(sqlite_url: str, spoil: Any, body: Mapping[str, Any]) -> None:
+def test_pin_is_kept_if_no_host_is_found(sqlite_url: str, spoil: Any, body: Mapping[str, Any]) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, **CLOUD) as c:
+        async with full_cloud(sqlite_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
             await spoil(c, IN_AZ2)
-            before = await everything(c, server_id)
-            shown = await moved(c, server_id, "unshelve", body, as_="project-admin")
+            before = await dump_server(c, server_id)
+            shown = await run_move(c, server_id, "unshelve", body, as_="project-admin")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("SHELVED_OFFLOADED", None, AZ1)
-            assert await everything(c, server_id) == before
-            assert len(await snapshots(c)) == 1
+            assert await dump_server(c, server_id) == before
+            assert len(await list_snapshots(c)) == 1
             action = await newest_action(c, server_id, as_="member")
             assert (action["action"], action["message"]) == ("unshelve", "Error")
             (event,) = action["events"]
             assert (event["event"], event["result"]) == ("choose host", "Error")
             assert event["details"].startswith("No valid host was found")
             assert shown["fault"]["message"] == event["details"]
-            shown = await moved(c, server_id, "unshelve", None, as_="member")
+            shown = await run_move(c, server_id, "unshelve", None, as_="member")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ1, AZ1)
 
     run(scenario())
 
 
-def test_a_host_that_cannot_build_it_costs_no_pin_either(database_url: str) -> None:
+def test_pin_is_kept_if_the_host_fails_to_build(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
-            before = await everything(c, server_id)
+            before = await dump_server(c, server_id)
             with rules(c) as sim:
                 sim.add_failure(IN_AZ2, "spawn", "error", None, "the disk is on fire")
             for body in ({"host": IN_AZ2, "availability_zone": None}, {"availability_zone": AZ2}):
-                shown = await moved(c, server_id, "unshelve", body, as_="project-admin")
+                shown = await run_move(c, server_id, "unshelve", body, as_="project-admin")
                 assert (shown["status"], shown[PIN]) == ("SHELVED_OFFLOADED", AZ1)
                 assert "Tried before: 1 refused by the hypervisor" in shown["fault"]["message"]
-                assert await everything(c, server_id) == before
+                assert await dump_server(c, server_id) == before
 
     run(scenario())
 
 
-def test_a_pin_that_is_removed_meanwhile_stays_removed(database_url: str) -> None:
-    """A request that says nothing of the zone has nothing to write over it."""
+def test_pin_removed_during_unshelve_stays_removed(database_url: str) -> None:
+    """A request without a zone does not write the pin."""
 
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
             with rules(c) as sim:
                 sim.add_failure("*", "spawn", "hang", None, None)
                 assert (await act(c, server_id, "unshelve", None)).status == 202
-                await until(c, server_id, OS_EXT_STS__task_state="spawning")
+                await wait_for_fields(c, server_id, OS_EXT_STS__task_state="spawning")
                 change = {"server": {PIN: None}}
                 assert (await c.put(f"/servers/{server_id}", change, version="2.104")).status == 200
                 sim.clear()
-            shown = await c.settled(server_id)
+            shown = await c.wait_until_settled(server_id)
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ1, None)
 
     run(scenario())
 
 
-def test_the_host_is_not_remembered(database_url: str) -> None:
+def test_requested_host_is_not_stored(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c)
-            assert (await moved(c, server_id, "unshelve", {"host": IN_AZ1}))[HOST] == IN_AZ1
-            await moved(c, server_id, "shelve", None)
-            await crowd(c, IN_AZ1)
-            assert (await moved(c, server_id, "unshelve", None))[HOST] == IN_AZ2
+            assert (await run_move(c, server_id, "unshelve", {"host": IN_AZ1}))[HOST] == IN_AZ1
+            await run_move(c, server_id, "shelve", None)
+            await fill(c, IN_AZ1)
+            assert (await run_move(c, server_id, "unshelve", None))[HOST] == IN_AZ2
 
     run(scenario())
 
 
-def test_versions_before_know_less(database_url: str) -> None:
+def test_earlier_versions(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **CLOUD) as c:
+        async with full_cloud(database_url, **CLOUD) as c:
             server_id = await offloaded(c, AZ1)
             unknown: dict[str, list[Any]] = {
                 "2.90": [{"host": IN_AZ1}, {"availability_zone": None}, {"availability_zone": AZ1, "host": IN_AZ1}],
@@ -326,7 +334,7 @@ def test_versions_before_know_less(database_url: str) -> None:
                 for body in bodies:
                     answer = await act(c, server_id, "unshelve", body, as_="admin", version=version)
                     assert answer.status == 400, (version, body)
-            shown = await moved(c, server_id, "unshelve", {"availability_zone": AZ2}, version="2.77")
+            shown = await run_move(c, server_id, "unshelve", {"availability_zone": AZ2}, version="2.77")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ2, AZ2)
 
     run(scenario())

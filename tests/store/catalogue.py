@@ -1,4 +1,4 @@
-"""What a database really holds, read from its own catalogue, in a form that can be compared."""
+"""Reads the schema of a database from its system catalogue, in a comparable form."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def _sqlite_table(db: Database, name: str, sql: str) -> list[Any]:
     )
     indexes = await db.fetch("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = $1", name)
     uniques = await db.fetch('SELECT "unique" AS one, origin, partial FROM pragma_index_list($1)', name)
-    # The names of constraints are nowhere but in the text.
-    named = re.findall(r"CONSTRAINT\s+\"?(\w+)", sql)
+    # SQLite has the names of constraints only in the text of the statement.
+    constraints = re.findall(r"CONSTRAINT\s+\"?(\w+)", sql)
     parts = [tuple(row.values()) for row in (*columns, *keys, *uniques)]
     parts += [(row["name"], re.sub(r"\s+", " ", row["sql"] or "")) for row in indexes]
-    return sorted([*parts, *((each,) for each in named), ("AUTOINCREMENT" in sql.upper(),)], key=str)
+    return sorted([*parts, *((each,) for each in constraints), ("AUTOINCREMENT" in sql.upper(),)], key=str)

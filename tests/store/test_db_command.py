@@ -1,4 +1,4 @@
-"""`kilonova db`."""
+"""The command `kilonova db`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def kilonova_db(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_data_directory(tmp_path: Path) -> None:
+def test_status_and_upgrade_of_data_directory(tmp_path: Path) -> None:
     where = ("--data", str(tmp_path / "new"))
     code, output = kilonova_db("status", *where)
     assert (code, "no schema yet" in output) == (1, True)
@@ -28,12 +28,12 @@ def test_a_data_directory(tmp_path: Path) -> None:
     assert (code, output) == (0, f"{tmp_path}/new/kilonova.db: schema {HEAD} is current\n")
 
 
-def test_a_server(postgresql_url: str) -> None:
+def test_status_of_database_of_another_application(postgresql_url: str) -> None:
     code, output = kilonova_db("status", "--database", postgresql_url)
-    assert (code, "something else" in output) == (1, True)
+    assert (code, "another application" in output) == (1, True)
 
 
-def test_trouble_is_one_line_without_the_password(tmp_path: Path) -> None:
+def test_errors_are_one_line_without_the_password(tmp_path: Path) -> None:
     for url in ("mysql://x", f"postgresql://me:secret@/none?host={tmp_path}"):
         code, output = kilonova_db("upgrade", "--database", url)
         assert code == 1

@@ -1,4 +1,4 @@
-"""What was acknowledged is there, whatever dies."""
+"""Acknowledged transactions survive killed processes and restarted servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kilonova.store import Database, Unavailable
-from tests.store.things import THINGS, add, found, things
+from tests.store.things import CREATE_THINGS, add_things, database_with_things, thing_ids
 from tests.support import run
 from tests.support.databases import PostgresServer, opened
 
@@ -37,47 +37,47 @@ asyncio.run(main())
 """
 
 
-async def make_things(url: str) -> None:
+async def create_things(url: str) -> None:
     async with opened(url) as db:
         async with db.transaction() as tx:
-            await tx.execute(THINGS)
+            await tx.execute(CREATE_THINGS)
 
 
 @pytest.mark.parametrize("acknowledged", [1, 50, 400])
-def test_a_killed_writer_loses_nothing_it_acknowledged(database_url: str, acknowledged: int) -> None:
-    run(make_things(database_url))
+def test_killed_writer_keeps_acknowledged_transactions(database_url: str, acknowledged: int) -> None:
+    run(create_things(database_url))
     writer = subprocess.Popen([sys.executable, "-c", WRITER, database_url], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert writer.stdout is not None
     seen = [writer.stdout.readline().strip() for _ in range(acknowledged)]
     writer.send_signal(signal.SIGKILL)
-    # What it said between our reading and its death counts too, but for a line cut short.
+    # Lines printed before its death count too, except for an incomplete one.
     seen += [line.strip() for line in writer.stdout if line.endswith("\n")]
     writer.wait()
 
     async def check() -> None:
         async with opened(database_url) as db:
-            rows = await found(db)
+            rows = await thing_ids(db)
             left = {row.removesuffix(" left") for row in rows if row.endswith(" left")}
             right = {row.removesuffix(" right") for row in rows if row.endswith(" right")}
             assert left == right
             assert len(seen) >= acknowledged
             assert set(seen) <= left
-            await add(db, "afterwards")
+            await add_things(db, "afterwards")
 
     run(check())
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_file_is_readable_by_owner_only(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with things(f"sqlite://{tmp_path}/new/kilonova.db"):
+        async with database_with_things(f"sqlite://{tmp_path}/new/kilonova.db"):
             modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()]
             assert set(modes) == {0o600}
 
     run(scenario())
 
 
-def test_a_restart_of_postgresql_is_survived(postgresql_server: PostgresServer, postgresql_url: str) -> None:
-    async def broken_off(db: Database, begun: asyncio.Event, go_on: asyncio.Event) -> None:
+def test_restart_of_postgresql(postgresql_server: PostgresServer, postgresql_url: str) -> None:
+    async def interrupted(db: Database, begun: asyncio.Event, go_on: asyncio.Event) -> None:
         async with db.transaction() as tx:
             await tx.execute("INSERT INTO things (id) VALUES ('broken off')")
             begun.set()
@@ -85,45 +85,45 @@ def test_a_restart_of_postgresql_is_survived(postgresql_server: PostgresServer, 
             await tx.execute("INSERT INTO things (id) VALUES ('more')")
 
     async def scenario() -> None:
-        async with things(postgresql_url) as db:
-            await asyncio.gather(*(add(db, str(number)) for number in range(5)))
-            woken = asyncio.Event()
-            db.listen("channel", woken.set)
+        async with database_with_things(postgresql_url) as db:
+            await asyncio.gather(*(add_things(db, str(number)) for number in range(5)))
+            notified = asyncio.Event()
+            db.listen("channel", notified.set)
             begun, go_on = asyncio.Event(), asyncio.Event()
-            task = asyncio.create_task(broken_off(db, begun, go_on))
+            task = asyncio.create_task(interrupted(db, begun, go_on))
             await begun.wait()
             postgresql_server.restart()
             go_on.set()
             with pytest.raises(Unavailable):
                 await task
-            assert await found(db) == {"0", "1", "2", "3", "4"}
-            await asyncio.gather(*(add(db, f"after {number}") for number in range(5)))
-            assert len(await found(db)) == 10
-            # Whatever was missed meanwhile: the listener is told to look.
-            await asyncio.wait_for(woken.wait(), 60)
-            woken.clear()
+            assert await thing_ids(db) == {"0", "1", "2", "3", "4"}
+            await asyncio.gather(*(add_things(db, f"after {number}") for number in range(5)))
+            assert len(await thing_ids(db)) == 10
+            # The listener is called after a reconnect, because notifications may have been lost.
+            await asyncio.wait_for(notified.wait(), 60)
+            notified.clear()
             async with db.transaction() as tx:
-                tx.wake("channel")
-            await asyncio.wait_for(woken.wait(), 60)
+                tx.notify("channel")
+            await asyncio.wait_for(notified.wait(), 60)
 
     run(scenario())
 
 
-def test_connections_cut_while_idle_are_replaced(postgresql_server: PostgresServer, postgresql_url: str) -> None:
+def test_closed_idle_connections_are_replaced(postgresql_server: PostgresServer, postgresql_url: str) -> None:
     async def scenario() -> None:
-        async with things(postgresql_url) as db:
-            await asyncio.gather(*(add(db, str(number)) for number in range(5)))
+        async with database_with_things(postgresql_url) as db:
+            await asyncio.gather(*(add_things(db, str(number)) for number in range(5)))
             others = "pid <> pg_backend_pid() AND datname IS NOT NULL"
-            # They are gone when it returns: one that still begins a transaction would be cut in it.
-            cut = f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {others}"
-            await asyncio.to_thread(postgresql_server.run, cut)
-            await asyncio.gather(*(add(db, f"after {number}") for number in range(5)))
-            assert len(await found(db)) == 10
+            # It returns when the connections are closed, so that none is closed inside a transaction.
+            terminate = f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {others}"
+            await asyncio.to_thread(postgresql_server.run, terminate)
+            await asyncio.gather(*(add_things(db, f"after {number}") for number in range(5)))
+            assert len(await thing_ids(db)) == 10
 
     run(scenario())
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_server_is_unavailable(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(Unavailable):
             async with opened(f"postgresql://kilonova@/none?host={tmp_path}"):
@@ -132,32 +132,32 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_deadlock_is_passing_trouble(postgresql_url: str) -> None:
-    async def cross(db: Database, first: str, second: str, barrier: asyncio.Barrier) -> None:
+def test_deadlock_is_unavailable(postgresql_url: str) -> None:
+    async def update_both(db: Database, first: str, second: str, barrier: asyncio.Barrier) -> None:
         async with db.transaction() as tx:
             await tx.execute("UPDATE things SET n = 1 WHERE id = $1", first)
             await barrier.wait()
             await tx.execute("UPDATE things SET n = 1 WHERE id = $1", second)
 
     async def scenario() -> None:
-        async with things(postgresql_url) as db:
-            await add(db, "a", "b")
+        async with database_with_things(postgresql_url) as db:
+            await add_things(db, "a", "b")
             barrier = asyncio.Barrier(2)
-            crossing = [cross(db, "a", "b", barrier), cross(db, "b", "a", barrier)]
-            results = await asyncio.gather(*crossing, return_exceptions=True)
+            conflicting = [update_both(db, "a", "b", barrier), update_both(db, "b", "a", barrier)]
+            results = await asyncio.gather(*conflicting, return_exceptions=True)
             assert sorted(type(result).__name__ for result in results) == ["NoneType", "Unavailable"]
 
     run(scenario())
 
 
-def test_more_transactions_than_connections(postgresql_url: str) -> None:
+def test_more_transactions_than_pool_size(postgresql_url: str) -> None:
     async def scenario() -> None:
         pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> ALL($1)"
         async with opened(postgresql_url) as before:
             others = [row["pid"] for row in await before.fetch(pids, [])]  # may take a moment to end
-        async with things(postgresql_url) as db:
-            await asyncio.gather(*(add(db, str(number)) for number in range(100)))
-            assert len(await found(db)) == 100
+        async with database_with_things(postgresql_url) as db:
+            await asyncio.gather(*(add_things(db, str(number)) for number in range(100)))
+            assert len(await thing_ids(db)) == 100
             assert len(await db.fetch(pids, others)) <= 11
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""From any database that Kilonova made to this release's schema, or a clear refusal."""
+"""Schema upgrades of new, older and newer databases, and of other applications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.store import SchemaError, StoreError, Unavailable, migrate, revising
+from kilonova.store import SchemaError, StoreError, Unavailable, alembic_commands, migrate
 from kilonova.store.migrate import Upgrade, revision, upgrade
 from kilonova.store.migrations.head import HEAD
 from kilonova.store.schema import metadata
@@ -42,18 +42,18 @@ def upgrade() -> None:
 
 @pytest.fixture
 def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A release with one more revision; the path of its file."""
+    """Simulates a release with one more revision. Returns the path of its file."""
     directory = tmp_path / "migrations"
     shutil.copytree(migrate.MIGRATIONS, directory, ignore=shutil.ignore_patterns("__pycache__"))
     path = directory / "versions" / "9999_next.py"
     path.write_text(NEXT.format(head=HEAD, then=""))
-    monkeypatch.setattr(revising, "MIGRATIONS", directory)
+    monkeypatch.setattr(alembic_commands, "MIGRATIONS", directory)
     monkeypatch.setattr(migrate, "HEAD", "9999")
     return path
 
 
-def row_of(table: str, **given: Any) -> tuple[str, list[Any]]:
-    """An INSERT with something in every column that wants it."""
+def insert_statement(table: str, **given: Any) -> tuple[str, list[Any]]:
+    """An INSERT with values for all columns that are not nullable."""
     values = dict(given)
     for column in metadata.tables[table].columns:
         if not column.nullable and column.name not in values:
@@ -62,22 +62,22 @@ def row_of(table: str, **given: Any) -> tuple[str, list[Any]]:
     return f"INSERT INTO {table} ({', '.join(values)}) VALUES ({parameters})", list(values.values())
 
 
-async def with_a_domain(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the release before left it."""
+async def create_with_domain(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database of the previous release."""
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "HEAD", HEAD)
         await upgrade(url)
     async with opened(url) as db:
         async with db.transaction() as tx:
             for sql, args in (
-                row_of("domains", id="d", name="Default", enabled=True),
-                row_of("projects", id="p", domain_id="d"),
+                insert_statement("domains", id="d", name="Default", enabled=True),
+                insert_statement("projects", id="p", domain_id="d"),
             ):
                 await tx.execute(sql, *args)
 
 
 @both_empty
-def test_a_new_database_is_made_and_then_left_alone(empty_url: str) -> None:
+def test_new_database_is_created_once(empty_url: str) -> None:
     async def scenario() -> None:
         assert await revision(empty_url) is None
         assert await upgrade(empty_url) == Upgrade(None, HEAD)
@@ -90,7 +90,7 @@ def test_a_new_database_is_made_and_then_left_alone(empty_url: str) -> None:
 
 
 @both_empty
-def test_first_starts_at_once_do_not_collide(empty_url: str) -> None:
+def test_concurrent_first_starts(empty_url: str) -> None:
     async def scenario() -> None:
         done = await asyncio.gather(*(upgrade(empty_url) for _ in range(6)))
         assert {each.after for each in done} == {HEAD}
@@ -101,11 +101,9 @@ def test_first_starts_at_once_do_not_collide(empty_url: str) -> None:
 
 
 @both_empty
-def test_an_older_database_is_upgraded_with_its_rows(
-    empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upgrade_keeps_rows(empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        await with_a_domain(empty_url, monkeypatch)
+        await create_with_domain(empty_url, monkeypatch)
         assert await upgrade(empty_url) == Upgrade(HEAD, "9999")
         assert await upgrade(empty_url) == Upgrade("9999", "9999")
         async with opened(empty_url) as db:
@@ -118,12 +116,10 @@ def test_an_older_database_is_upgraded_with_its_rows(
 
 
 @both_empty
-def test_a_revision_that_fails_leaves_everything_as_it_was(
-    empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_revision_changes_nothing(empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         next_release.write_text(NEXT.format(head=HEAD, then='op.execute("INSERT INTO nowhere VALUES (1)")'))
-        await with_a_domain(empty_url, monkeypatch)
+        await create_with_domain(empty_url, monkeypatch)
         with pytest.raises(Exception, match="nowhere"):
             await upgrade(empty_url)
         assert await revision(empty_url) == HEAD
@@ -133,14 +129,14 @@ def test_a_revision_that_fails_leaves_everything_as_it_was(
     run(scenario())
 
 
-def test_a_revision_that_loses_what_rows_refer_to_is_refused(
+def test_revision_that_breaks_foreign_keys_is_refused(
     tmp_path: Path, next_release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         url = f"sqlite://{tmp_path}/x.db"
         next_release.write_text(NEXT.format(head=HEAD, then='op.execute("DELETE FROM domains")'))
-        await with_a_domain(url, monkeypatch)
-        with pytest.raises(SchemaError, match="refer"):
+        await create_with_domain(url, monkeypatch)
+        with pytest.raises(SchemaError, match="foreign keys"):
             await upgrade(url)
         async with opened(url) as db:
             assert await db.fetch_value("SELECT count(*) FROM domains") == 1
@@ -149,7 +145,7 @@ def test_a_revision_that_loses_what_rows_refer_to_is_refused(
 
 
 @both_empty
-def test_a_newer_database_is_refused(empty_url: str) -> None:
+def test_newer_database_is_refused(empty_url: str) -> None:
     async def scenario() -> None:
         await upgrade(empty_url)
         async with opened(empty_url) as db:
@@ -162,18 +158,18 @@ def test_a_newer_database_is_refused(empty_url: str) -> None:
 
 
 @both_empty
-def test_a_database_of_something_else_is_refused(empty_url: str) -> None:
+def test_database_of_another_application_is_refused(empty_url: str) -> None:
     async def scenario() -> None:
         async with opened(empty_url) as db:
             async with db.transaction() as tx:
                 await tx.execute("CREATE TABLE theirs (id TEXT)")
-        with pytest.raises(SchemaError, match="something else"):
+        with pytest.raises(SchemaError, match="another application"):
             await upgrade(empty_url)
 
     run(scenario())
 
 
-def test_what_cannot_be_reached_or_named(tmp_path: Path) -> None:
+def test_unreachable_and_invalid_databases_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(Unavailable):
             await upgrade(f"postgresql://kilonova@/none?host={tmp_path}")
@@ -187,7 +183,7 @@ def test_what_cannot_be_reached_or_named(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_first_start_needs_neither_sqlalchemy_nor_asyncpg(tmp_path: Path) -> None:
+def test_first_start_imports_neither_sqlalchemy_nor_asyncpg(tmp_path: Path) -> None:
     program = f"""
 import asyncio, sys
 from kilonova.store import open_database, upgrade

@@ -1,4 +1,4 @@
-"""Whatever the store gives, it gives alike on both databases."""
+"""SQLite and PostgreSQL behave in the same way behind the interface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova.store import Conflict, Invalid, StoreError
-from tests.store.things import add, found, things
+from tests.store.things import add_things, database_with_things, thing_ids
 from tests.support import run
 from tests.support.databases import opened
 
@@ -26,9 +26,9 @@ INSERT = "INSERT INTO things (id, ok, n, at, doc) VALUES ($1, $2, $3, $4, $5)"
         (True, 7, 1767322245.123456, "line\nbreak\ttab\\"),
     ],
 )
-def test_values_come_back_as_they_went(database_url: str, values: tuple[Any, ...]) -> None:
+def test_values_are_returned_unchanged(database_url: str, values: tuple[Any, ...]) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 assert await tx.execute(INSERT, "x", *values) == 1
                 inside = await tx.fetch_one("SELECT * FROM things")
@@ -42,9 +42,9 @@ def test_values_come_back_as_they_went(database_url: str, values: tuple[Any, ...
     run(scenario())
 
 
-def test_a_whole_number_is_a_float_in_a_column_of_times(database_url: str) -> None:
+def test_integer_in_time_column_becomes_float(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 await tx.execute("INSERT INTO things (id, at) VALUES ('x', $1)", 5)
             assert repr(await db.fetch_value("SELECT at FROM things")) == "5.0"
@@ -87,9 +87,9 @@ def test_a_whole_number_is_a_float_in_a_column_of_times(database_url: str) -> No
         ("SELECT (n, id) > ($1, $2) AS x FROM things WHERE FALSE", [1, "a"], []),
     ],
 )
-def test_the_common_subset(database_url: str, sql: str, args: list[Any], expected: list[dict[str, Any]]) -> None:
+def test_common_sql(database_url: str, sql: str, args: list[Any], expected: list[dict[str, Any]]) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 await tx.execute_many(
                     INSERT,
@@ -107,11 +107,11 @@ def test_the_common_subset(database_url: str, sql: str, args: list[Any], expecte
     run(scenario())
 
 
-def test_text_sorts_by_code_points(database_url: str) -> None:
+def test_text_is_sorted_by_code_points(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
-                # In a column of the schema, whatever the locale.
+                # In a column of the schema, with any locale.
                 for name in ("b", "A", "é", "a", "Z", "_", "\U0001f4a5", "zz"):
                     await tx.execute(
                         "INSERT INTO domains (id, name, description, enabled, extra) VALUES ($1, $1, '', TRUE, '')",
@@ -123,9 +123,9 @@ def test_text_sorts_by_code_points(database_url: str) -> None:
     run(scenario())
 
 
-def test_counts_of_changed_rows(database_url: str) -> None:
+def test_number_of_changed_rows(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 assert await tx.execute("INSERT INTO things (id) VALUES ('a'), ('b'), ('c')") == 3
                 assert await tx.execute("INSERT INTO things (id) VALUES ('a') ON CONFLICT DO NOTHING") == 0
@@ -134,8 +134,8 @@ def test_counts_of_changed_rows(database_url: str) -> None:
                 assert await tx.execute("UPDATE things SET n = 1 WHERE id = 'none'") == 0
                 upsert = "INSERT INTO things (id, n) VALUES ($1, 9) ON CONFLICT (id) DO UPDATE SET n = excluded.n"
                 assert await tx.execute(upsert, "a") == 1
-                gone = await tx.fetch("DELETE FROM things WHERE n = 1 RETURNING id, ok")
-                assert sorted(row["id"] for row in gone) == ["b", "c"]
+                deleted = await tx.fetch("DELETE FROM things WHERE n = 1 RETURNING id, ok")
+                assert sorted(row["id"] for row in deleted) == ["b", "c"]
                 assert await tx.fetch_one("UPDATE things SET ok = TRUE RETURNING ok, n") == {"ok": True, "n": 9}
                 assert await tx.fetch_value("SELECT id FROM things") == "a"
                 assert await tx.fetch_value("SELECT id FROM things WHERE FALSE") is None
@@ -155,9 +155,9 @@ def test_counts_of_changed_rows(database_url: str) -> None:
         ("DELETE FROM things WHERE id = 'a'", "foreign key", None),
     ],
 )
-def test_conflicts(database_url: str, sql: str, kind: str, constraint: str | None) -> None:
+def test_constraint_violations_are_conflicts(database_url: str, sql: str, kind: str, constraint: str | None) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 await tx.execute("INSERT INTO things (id, ok, n, at, doc) VALUES ('a', TRUE, 1, 0.5, 'x')")
                 await tx.execute("INSERT INTO things (id, owner) VALUES ('child', 'a')")
@@ -168,12 +168,12 @@ def test_conflicts(database_url: str, sql: str, kind: str, constraint: str | Non
             assert caught.value.kind == kind
             if constraint is not None:
                 assert caught.value.constraint == constraint
-            assert await found(db) == {"a", "child"}
+            assert await thing_ids(db) == {"a", "child"}
 
     run(scenario())
 
 
-def test_a_deferred_foreign_key_is_looked_at_in_the_end(database_url: str) -> None:
+def test_deferred_foreign_key_is_checked_at_commit(database_url: str) -> None:
     async def scenario() -> None:
         async with opened(database_url) as db:
             async with db.transaction() as tx:
@@ -193,10 +193,10 @@ def test_a_deferred_foreign_key_is_looked_at_in_the_end(database_url: str) -> No
     run(scenario())
 
 
-def test_errors_do_not_tell_values(database_url: str) -> None:
+def test_errors_contain_no_values(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
-            await add(db, "secret")
+        async with database_with_things(database_url) as db:
+            await add_things(db, "secret")
             for sql, args in [
                 ("INSERT INTO things (id) VALUES ($1)", ["secret"]),
                 ("INSERT INTO things (id, owner) VALUES ('x', $1)", ["secret too"]),
@@ -208,8 +208,10 @@ def test_errors_do_not_tell_values(database_url: str) -> None:
                 with pytest.raises(StoreError) as caught:
                     async with db.transaction() as tx:
                         await tx.execute(sql, *args)
-                told = "".join(traceback.format_exception(caught.value))
-                lines = [line for line in told.splitlines() if "Error" in line or "DETAIL" in line or "Invalid" in line]
+                trace = "".join(traceback.format_exception(caught.value))
+                lines = [
+                    line for line in trace.splitlines() if "Error" in line or "DETAIL" in line or "Invalid" in line
+                ]
                 assert "secret" not in " ".join(lines)
                 assert "99999" not in " ".join(lines)
 
@@ -227,22 +229,22 @@ def test_errors_do_not_tell_values(database_url: str) -> None:
         ("SELECT id FROM things WHERE id ~ $1", ["("]),
     ],
 )
-def test_values_that_no_column_can_hold(database_url: str, sql: str, args: list[Any]) -> None:
+def test_unstorable_values_are_invalid(database_url: str, sql: str, args: list[Any]) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
-            await add(db, "there")
+        async with database_with_things(database_url) as db:
+            await add_things(db, "there")
             with pytest.raises(Invalid):
                 async with db.transaction() as tx:
                     await tx.fetch(sql, *args)
-            assert await found(db) == {"there"}
+            assert await thing_ids(db) == {"there"}
 
     run(scenario())
 
 
 @pytest.mark.parametrize("sql", ["SELEC 1", "SELECT * FROM nowhere", "SELECT nothing FROM things"])
-def test_statements_that_are_wrong(database_url: str, sql: str) -> None:
+def test_invalid_statements_are_store_errors(database_url: str, sql: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             with pytest.raises(StoreError) as caught:
                 await db.fetch(sql)
             assert type(caught.value) is StoreError
@@ -250,10 +252,10 @@ def test_statements_that_are_wrong(database_url: str, sql: str) -> None:
     run(scenario())
 
 
-def test_a_failed_statement_spoils_the_transaction(database_url: str) -> None:
+def test_failed_statement_fails_the_transaction(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
-            await add(db, "a")
+        async with database_with_things(database_url) as db:
+            await add_things(db, "a")
             with pytest.raises(StoreError, match="failed before"):
                 async with db.transaction() as tx:
                     with pytest.raises(Conflict):
@@ -265,52 +267,52 @@ def test_a_failed_statement_spoils_the_transaction(database_url: str) -> None:
                     with pytest.raises(Conflict):
                         await tx.execute("INSERT INTO things (id) VALUES ('a')")
             assert isinstance(caught.value.__cause__, Exception)
-            assert await found(db) == {"a"}
+            assert await thing_ids(db) == {"a"}
 
     run(scenario())
 
 
 def test_reads_outside_a_transaction_cannot_write(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             with pytest.raises(StoreError):
                 await db.fetch("INSERT INTO things (id) VALUES ('a') RETURNING id")
-            assert await found(db) == set()
+            assert await thing_ids(db) == set()
 
     run(scenario())
 
 
-def test_an_exception_rolls_back(database_url: str) -> None:
+def test_exception_rolls_back(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             with pytest.raises(KeyError):
                 async with db.transaction() as tx:
                     await tx.execute("INSERT INTO things (id) VALUES ('a')")
                     assert await tx.fetch_value("SELECT count(*) FROM things") == 1
                     assert await db.fetch_value("SELECT count(*) FROM things") == 0
                     raise KeyError
-            assert await found(db) == set()
+            assert await thing_ids(db) == set()
 
     run(scenario())
 
 
-def test_a_transaction_is_used_only_while_open_and_never_nested(database_url: str) -> None:
+def test_closed_and_nested_transactions_are_refused(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 with pytest.raises(RuntimeError):
                     async with db.transaction():
                         pass
             with pytest.raises(RuntimeError):
                 await tx.execute("INSERT INTO things (id) VALUES ('late')")
-            assert await found(db) == set()
+            assert await thing_ids(db) == set()
 
     run(scenario())
 
 
-def test_listeners_are_called_after_commit_and_only_then(database_url: str) -> None:
+def test_listeners_are_called_only_after_commit(database_url: str) -> None:
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             called = asyncio.Event()
             others: list[str] = []
             seen: list[set[str]] = []
@@ -318,33 +320,33 @@ def test_listeners_are_called_after_commit_and_only_then(database_url: str) -> N
             db.listen("another", lambda: others.append("called"))
             with pytest.raises(KeyError):
                 async with db.transaction() as tx:
-                    tx.wake("mine")
+                    tx.notify("mine")
                     raise KeyError
             await asyncio.sleep(0.05)
             assert not called.is_set()
             async with db.transaction() as tx:
                 await tx.execute("INSERT INTO things (id) VALUES ('a')")
-                tx.wake("mine")
-                tx.wake("mine")
+                tx.notify("mine")
+                tx.notify("mine")
                 await asyncio.sleep(0.05)
                 assert not called.is_set()
             await asyncio.wait_for(called.wait(), 60)
-            seen.append(await found(db))
+            seen.append(await thing_ids(db))
             assert seen == [{"a"}]
             assert others == []
 
     run(scenario())
 
 
-def test_holders_of_one_key_take_turns(database_url: str) -> None:
+def test_lock_serializes_transactions(database_url: str) -> None:
     async def increment(db: Any) -> None:
         async with db.transaction() as tx:
-            await tx.hold("counter")
+            await tx.lock("counter")
             n = await tx.fetch_value("SELECT n FROM things WHERE id = 'counter'")
             await tx.execute("UPDATE things SET n = $1 WHERE id = 'counter'", n + 1)
 
     async def scenario() -> None:
-        async with things(database_url) as db:
+        async with database_with_things(database_url) as db:
             async with db.transaction() as tx:
                 await tx.execute("INSERT INTO things (id, n) VALUES ('counter', 0)")
             await asyncio.gather(*(increment(db) for _ in range(40)))

@@ -1,14 +1,14 @@
-"""What the revisions make of the rows of an older release."""
+"""Revisions keep the rows of older releases."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from kilonova.store.revising import upgrade_sqlite
+from kilonova.store.alembic_commands import upgrade_sqlite
 
 
-def test_aggregates_keep_their_numbers_hosts_and_metadata(tmp_path: Path) -> None:
+def test_revisions_keep_aggregates(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     upgrade_sqlite(path, "0001")
     old = sqlite3.connect(path)
@@ -22,7 +22,7 @@ def test_aggregates_keep_their_numbers_hosts_and_metadata(tmp_path: Path) -> Non
     new.execute("PRAGMA foreign_keys = ON")
     assert new.execute("SELECT * FROM aggregates").fetchall() == [(7, "uuid", "name", 1.0, None)]
     assert new.execute("SELECT * FROM aggregate_metadata").fetchall() == [(7, "ssd", "true")]
-    # What refers to them still does.
+    # Foreign keys to the aggregates still work.
     new.execute("DELETE FROM aggregates")
     assert new.execute("SELECT * FROM aggregate_hosts").fetchall() == []
     new.execute("INSERT INTO aggregates (uuid, name, created_at) VALUES ('other', 'other', 1.0)")

@@ -1,4 +1,4 @@
-"""PostgreSQL's spelling turned into SQLite's, outside of literals."""
+"""Translation of SQL from PostgreSQL's syntax to SQLite's, except in literals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEMBERS = "(SELECT value FROM json_each(?{}))"
         ("INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE SET b = $2 RETURNING a", None),
     ],
 )
-def test_translation(sql: str, expected: str | None) -> None:
+def test_syntax_is_translated(sql: str, expected: str | None) -> None:
     assert translate(sql).sql == (expected or sql.replace("$", "?"))
 
 
@@ -50,9 +50,9 @@ def test_translation(sql: str, expected: str | None) -> None:
         ("DELETE FROM t", True),
     ],
 )
-def test_what_changes_rows(sql: str, changes: bool) -> None:
+def test_changing_statements_are_detected(sql: str, changes: bool) -> None:
     assert translate(sql).changes is changes
 
 
-def test_booleans_of_expressions() -> None:
+def test_boolean_expressions_are_detected() -> None:
     assert translate("SELECT CAST(a > $1 AS BOOLEAN) AS big, CAST(b AS BOOLEAN)  as small").flags == {"big", "small"}

@@ -1,1 +1,1 @@
-"""Tests of the test suite: its verdict, its delays, and the style of the code."""
+"""Tests of the test suite: rechecks of flaky tests, delays, soak runs, and the style of the code."""

@@ -1,4 +1,4 @@
-"""Delays change when things happen, and nothing else."""
+"""Random delays change only the timing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from kilonova.config import DelaysConfig
-from kilonova.delays import Delays
-from kilonova.hosts.messages import Command, Describe
-from kilonova.http.client import Response
+from kilonova.hosts.messages import Command
+from kilonova.hosts.messages.verbs import Describe
+from kilonova.http.client import ClientResponse
+from kilonova.injected_delays import Delays
 from kilonova.store import Database
 from tests.support import run
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
 
 
-class Counting(Delays):
-    """Counts its pauses. `paused` is set by the first; with `endless` no pause ends."""
+class CountingDelays(Delays):
+    """Counts pauses. The first one sets `paused`; with `endless`, pauses do not end."""
 
     def __init__(self, *, endless: bool = False) -> None:
         super().__init__(DelaysConfig(milliseconds=0.01))
@@ -40,7 +41,7 @@ def test_without_delays_nothing_is_wrapped() -> None:
     assert delays.database(part) is delays.transport(part) is delays.caller(part) is part
 
 
-def test_a_seed_repeats_its_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_reproduces_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -48,25 +49,25 @@ def test_a_seed_repeats_its_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
 
-    async def three(seed: int) -> list[float]:
+    async def three_delays(seed: int) -> list[float]:
         slept.clear()
         delays = Delays(DelaysConfig(milliseconds=40, seed=seed))
         for _ in range(3):
             await delays.pause()
         return list(slept)
 
-    assert run(three(1)) == run(three(1)) != run(three(2))
+    assert run(three_delays(1)) == run(three_delays(1)) != run(three_delays(2))
     assert all(0 <= seconds < 0.04 for seconds in slept)
 
 
 def test_every_statement_is_delayed(database: Callable[[], AbstractAsyncContextManager[Database]]) -> None:
     async def scenario() -> None:
-        delays = Counting()
+        delays = CountingDelays()
         async with database() as real:
             db = delays.database(real)
             assert db.dialect == real.dialect
             async with db.transaction() as tx:
-                await tx.hold("key")
+                await tx.lock("key")
                 await tx.execute("CREATE TABLE things (name TEXT)")
                 await tx.execute_many("INSERT INTO things VALUES ($1)", [("a",), ("b",)])
                 assert await tx.fetch_value("SELECT COUNT(*) FROM things") == 2
@@ -84,11 +85,11 @@ def test_every_statement_is_delayed(database: Callable[[], AbstractAsyncContextM
     run(scenario())
 
 
-def test_a_cancelled_delay_leaves_no_call(database: Callable[[], AbstractAsyncContextManager[Database]]) -> None:
-    """An abandoned coroutine would be a warning, which is an error."""
+def test_cancelled_delay_leaves_no_coroutine(database: Callable[[], AbstractAsyncContextManager[Database]]) -> None:
+    """A coroutine that is never awaited would cause a warning, which is an error."""
 
     async def scenario() -> None:
-        delays = Counting(endless=True)
+        delays = CountingDelays(endless=True)
         async with database() as real:
             task = asyncio.create_task(delays.database(real).fetch("SELECT 1"))
             await delays.paused.wait()
@@ -99,15 +100,17 @@ def test_a_cancelled_delay_leaves_no_call(database: Callable[[], AbstractAsyncCo
     run(scenario())
 
 
-def test_hosts_and_services_are_called_with_delays(sqlite_url: str) -> None:
+def test_host_and_service_calls_are_delayed(sqlite_url: str) -> None:
     async def scenario() -> None:
-        delays = Counting()
-        async with whole(sqlite_url, hosts=1) as c:
+        delays = CountingDelays()
+        async with full_cloud(sqlite_url, hosts=1) as c:
             facts = await delays.transport(c.hosts).call("sim-001", Command(host="sim-001", verb=Describe()))
             assert (facts.host, delays.count) == ("sim-001", 2)
             caller = delays.caller(c.caller)
-            answer: Response = await caller.request("GET", "/compute/v2.1/flavors", headers={"X-Auth-Token": "member"})
-            assert (answer.status, delays.count) == (200, 4)
+            response: ClientResponse = await caller.request(
+                "GET", "/compute/v2.1/flavors", headers={"X-Auth-Token": "member"}
+            )
+            assert (response.status, delays.count) == (200, 4)
             path = f"/image/v2/images/{c.image_id}/file"
             async with caller.stream("GET", path, headers={"X-Auth-Token": "member"}) as stream:
                 assert (stream.status, delays.count) == (200, 5)

@@ -1,4 +1,4 @@
-"""`make soak` repeats tests under delays and names the seeds of those that failed."""
+"""`make soak` repeats tests with delays and prints the seeds of failed rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Fails where delays are on, and only with an even seed.
+# Fails only with delays and an even seed.
 TIMED = """
 import os
 
@@ -34,7 +34,7 @@ def soak(directory: Path, seed: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_round_that_fails_is_named_by_its_seed(tmp_path: Path) -> None:
+def test_seed_of_failed_round_is_printed(tmp_path: Path) -> None:
     ended = soak(tmp_path, seed=42)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     *_, summary, failed = ended.stdout.splitlines()
@@ -42,7 +42,7 @@ def test_a_round_that_fails_is_named_by_its_seed(tmp_path: Path) -> None:
     assert failed == "test_it.py::test_timed: failed with seeds 42"
 
 
-def test_a_round_that_passes(tmp_path: Path) -> None:
+def test_passing_round(tmp_path: Path) -> None:
     ended = soak(tmp_path, seed=43)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1] == "soak: 1 rounds, 0 tests failed"

@@ -1,4 +1,4 @@
-"""Style and types of the code, checked beside the other tests. `make lint` checks the same alone."""
+"""Style and types of the code. `make lint` checks the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDERS = ("src", "tests", "bench", "examples")
         pytest.param(("ruff", "format", "--check", "--quiet", *FOLDERS), id="format"),
     ],
 )
-def test_style(command: tuple[str, ...]) -> None:
+def test_style_and_types(command: tuple[str, ...]) -> None:
     program, *arguments = command
     ended = subprocess.run(
         [Path(sys.executable).with_name(program), *arguments], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""A small authority for tests, and certificates of it under the names that QEMU and libvirt look for."""
+"""A certificate authority for tests. Files have the names that QEMU and libvirt expect."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_NAMES = {"ca-cert.pem": "cacert.pem", "client-cert.pem": "clientcert.pem", "client-key.pem": "clientkey.pem"}
+_LIBVIRT_NAMES = {"ca-cert.pem": "cacert.pem", "client-cert.pem": "clientcert.pem", "client-key.pem": "clientkey.pem"}
 _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
+    """Issues certificates for hosts."""
+
     def __init__(self, name: str = "authority") -> None:
-        self._name = _named(name)
+        self._name = _common_name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._own = self._signed(self._name, self._key, [], is_ca=True)
+        self._certificate = self._sign(self._name, self._key, [], is_ca=True)
 
     def issue(self, directory: Path, address: str) -> Path:
-        """The directory with the authority and a certificate for who has the address, as a server and as a client."""
+        """Write the CA and a certificate for the address, as server and client, into the directory."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._signed(_named(address), key, [address])
+        certificate = self._sign(_common_name(address), key, [address])
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "ca-cert.pem").write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
+        (directory / "ca-cert.pem").write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
         for side in ("server", "client"):
-            (directory / f"{side}-cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+            (directory / f"{side}-cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
             (directory / f"{side}-key.pem").write_bytes(secret)
-        for name, of_libvirt in _NAMES.items():
-            if not (directory / of_libvirt).exists():
-                (directory / of_libvirt).symlink_to(name)
+        for name, libvirt_name in _LIBVIRT_NAMES.items():
+            if not (directory / libvirt_name).exists():
+                (directory / libvirt_name).symlink_to(name)
         return directory
 
-    def _signed(
+    def _sign(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, addresses: list[str], *, is_ca: bool = False
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
@@ -65,12 +67,12 @@ class Authority:
             .add_extension(usage, critical=True)
         )
         if not is_ca:
-            both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-            where = [x509.IPAddress(ip_address(one)) for one in addresses]
-            builder = builder.add_extension(x509.ExtendedKeyUsage(both), critical=False)
-            builder = builder.add_extension(x509.SubjectAlternativeName(where), critical=False)
+            usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            alternative_names = [x509.IPAddress(ip_address(address)) for address in addresses]
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -1,4 +1,4 @@
-"""The compute API on a real database, with chosen callers in place of an identity service.
+"""The compute API on a real database, with fixed tokens instead of an identity service.
 
 async with cloud(database_url, hosts=3) as c:
     answer = await c.get("/flavors", as_="member", version="2.61")
@@ -14,23 +14,24 @@ import msgspec
 
 from kilonova import compute
 from kilonova.compute.flavors import model as flavors
+from kilonova.compute.status import ComputeStatus
 from kilonova.config import load
 from kilonova.hosts.messages import HostFacts, Inventory
 from kilonova.hosts.registry import register
 from kilonova.http import Api, App
-from kilonova.http.client import InProcess, Response
+from kilonova.http.client import ClientResponse, InProcess
 from kilonova.identity.client import Auth
-from kilonova.identity.token import Token
+from kilonova.network import build as build_network
 from kilonova.network.client import NetworkClient
-from kilonova.network.routes import api as network_api
 from kilonova.policy import Policy
+from kilonova.policy.credentials import Credentials
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
 from tests.support.databases import opened
-from tests.support.proves import Witness
+from tests.support.route_coverage import RecordingMetrics
 
 DEMO, OTHER, ADMIN = "d" * 32, "0" * 32, "a" * 32
-_IMPLIED = {
+_IMPLIED_ROLES = {
     "admin": {"admin", "manager", "member", "reader"},
     "manager": {"manager", "member", "reader"},
     "member": {"member", "reader"},
@@ -39,8 +40,8 @@ _IMPLIED = {
 }
 
 
-def token(name: str, role: str, project_id: str | None, *, system: bool = False) -> Token:
-    return Token(
+def make_credentials(name: str, role: str, project_id: str | None, *, system: bool = False) -> Credentials:
+    return Credentials(
         user_id=f"{name}-id",
         user_name=name,
         user_domain_id="default",
@@ -49,37 +50,37 @@ def token(name: str, role: str, project_id: str | None, *, system: bool = False)
         project_name=name if project_id == ADMIN else project_id,
         project_domain_id="default" if project_id else None,
         system=system,
-        roles=frozenset(_IMPLIED[role]),
+        roles=frozenset(_IMPLIED_ROLES[role]),
     )
 
 
 TOKENS = {
-    "admin": token("admin", "admin", ADMIN),
-    "system": token("admin", "admin", None, system=True),
-    "system-reader": token("auditor", "reader", None, system=True),
-    "project-admin": token("project-admin", "admin", DEMO),
-    "manager": token("manager", "manager", DEMO),
-    "member": token("member", "member", DEMO),
-    "reader": token("reader", "reader", DEMO),
-    "other": token("other", "member", OTHER),
-    "service": token("service", "service", ADMIN),
-    # What the service user is in its own project, and where it makes things for others.
+    "admin": make_credentials("admin", "admin", ADMIN),
+    "system": make_credentials("admin", "admin", None, system=True),
+    "system-reader": make_credentials("auditor", "reader", None, system=True),
+    "project-admin": make_credentials("project-admin", "admin", DEMO),
+    "manager": make_credentials("manager", "manager", DEMO),
+    "member": make_credentials("member", "member", DEMO),
+    "reader": make_credentials("reader", "reader", DEMO),
+    "other": make_credentials("other", "member", OTHER),
+    "service": make_credentials("service", "service", ADMIN),
+    # The service user in its own project, and below in projects of users.
     "kilonova": msgspec.structs.replace(
-        token("admin", "admin", ADMIN), roles=frozenset(_IMPLIED["admin"] | _IMPLIED["service"])
+        make_credentials("admin", "admin", ADMIN), roles=frozenset(_IMPLIED_ROLES["admin"] | _IMPLIED_ROLES["service"])
     ),
-    **{f"admin@{project_id}": token("admin", "admin", project_id) for project_id in (DEMO, OTHER)},
+    **{f"admin@{project_id}": make_credentials("admin", "admin", project_id) for project_id in (DEMO, OTHER)},
 }
 
 
 class Tokens:
-    """Whoever says a name of TOKENS is believed."""
+    """Accepts the names of TOKENS as tokens."""
 
-    async def validate(self, token: str) -> Token | None:
+    async def validate(self, token: str) -> Credentials | None:
         return TOKENS.get(token)
 
 
 class Identity:
-    """The service's own token, which `Tokens` believes, and the projects there are."""
+    """An identity service with three projects. `Tokens` accepts the tokens that it issues."""
 
     projects = frozenset({DEMO, OTHER, ADMIN})
 
@@ -116,24 +117,24 @@ class Cloud:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: bytes | None = None,
-    ) -> Response:
-        sent = dict(headers or {})
+    ) -> ClientResponse:
+        all_headers = dict(headers or {})
         if as_ is not None:
-            sent["X-Auth-Token"] = as_
+            all_headers["X-Auth-Token"] = as_
         if version is not None:
-            sent["OpenStack-API-Version"] = f"compute {version}"
-        return await self.caller.request(method, root + path, headers=sent, json=json, content=content)
+            all_headers["OpenStack-API-Version"] = f"compute {version}"
+        return await self.caller.request(method, root + path, headers=all_headers, json=json, content=content)
 
-    async def get(self, path: str, **options: Any) -> Response:
+    async def get(self, path: str, **options: Any) -> ClientResponse:
         return await self.request("GET", path, **options)
 
-    async def post(self, path: str, json: Any, **options: Any) -> Response:
+    async def post(self, path: str, json: Any, **options: Any) -> ClientResponse:
         return await self.request("POST", path, json=json, **options)
 
-    async def put(self, path: str, json: Any, **options: Any) -> Response:
+    async def put(self, path: str, json: Any, **options: Any) -> ClientResponse:
         return await self.request("PUT", path, json=json, **options)
 
-    async def delete(self, path: str, **options: Any) -> Response:
+    async def delete(self, path: str, **options: Any) -> ClientResponse:
         return await self.request("DELETE", path, **options)
 
 
@@ -147,16 +148,17 @@ async def cloud(
     services.policy = Policy()
     services.tokens = Tokens()
     services.identity = Identity()  # type: ignore[assignment]
-    services.metrics = Witness()
+    services.metrics = RecordingMetrics()
     async with opened(database_url) as db:
         services.db = db
+        services.compute_status = ComputeStatus(db, services.config)
         async with db.transaction() as tx:
             await flavors.seed(tx)
         if hosts or process_host:
             await register(db, [host(f"host{number}") for number in range(1, hosts + 1)], process_host=process_host)
-        made = Cloud(services, [compute.build(), network_api])
-        services.network = NetworkClient(InProcess(made.app, "/network"))
-        yield made
+        created = Cloud(services, [compute.build(), build_network()])
+        services.network = NetworkClient(InProcess(created.app, "/network"))
+        yield created
 
 
 def host(name: str, vcpus: int = 8, memory_mb: int = 16384, disk_gb: int = 100) -> HostFacts:
@@ -176,7 +178,7 @@ def host(name: str, vcpus: int = 8, memory_mb: int = 16384, disk_gb: int = 100) 
 
 
 async def put_server(db: Database, server_id: str, **values: Any) -> None:
-    """A server's row, without the operations that make one."""
+    """Insert a server's row without running an operation."""
     async with db.transaction() as tx:
         await insert_server(tx, server_id, **values)
 
@@ -208,11 +210,11 @@ async def insert_server(tx: Transaction, server_id: str, **values: Any) -> None:
         "updated_at": 1.0,
         **values,
     }
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    await tx.execute(f"INSERT INTO servers ({', '.join(row)}) VALUES ({marks})", *row.values())
+    placeholders = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    await tx.execute(f"INSERT INTO servers ({', '.join(row)}) VALUES ({placeholders})", *row.values())
 
 
-def fault(answer: Response) -> tuple[int, str, str]:
+def fault(answer: ClientResponse) -> tuple[int, str, str]:
     """Status, kind and message of an error in the Compute API's format."""
     body = answer.json()
     (kind,) = body

@@ -1,4 +1,4 @@
-"""A fresh database for each test: SQLite, and PostgreSQL from a server of the test run's own.
+"""A fresh database for each test: SQLite, and PostgreSQL from a server started by the test run.
 
 def test_something(database_url):            # runs once on each
     async def scenario():
@@ -28,21 +28,21 @@ from typing import Any
 import pytest
 
 from kilonova.store import Database, open_database
-from tests.support.delayed import DELAYS
+from tests.support.soak_delays import DELAYS
 
 DIALECTS = ("sqlite", "postgresql")
 
-# Made once in the database that tests get: what a session plans for a function, it need not plan again.
-EMPTYING = """
+# A function, because a session caches its query plans.
+CREATE_EMPTY_FUNCTION = """
 CREATE SCHEMA support;
--- Which tables belong to the schema, so that those a test makes can be told apart.
-CREATE TABLE support.kept AS SELECT tablename FROM pg_tables WHERE schemaname = 'public';
+-- The tables of the schema, to distinguish them from tables created by tests.
+CREATE TABLE support.schema_tables AS SELECT tablename FROM pg_tables WHERE schemaname = 'public';
 CREATE FUNCTION support.empty() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     name text;
 BEGIN
     FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public'
-            AND tablename NOT IN (SELECT tablename FROM support.kept) LOOP
+            AND tablename NOT IN (SELECT tablename FROM support.schema_tables) LOOP
         EXECUTE format('DROP TABLE %I CASCADE', name);
     END LOOP;
     {tables}
@@ -51,7 +51,7 @@ BEGIN
     END LOOP;
 END $$;
 """
-ONE_TABLE = """
+EMPTY_TABLE = """
     IF pg_relation_size('{table}'::regclass) > 1000000 THEN
         TRUNCATE {table} CASCADE;
     ELSIF EXISTS (SELECT 1 FROM {table}) THEN
@@ -59,8 +59,8 @@ ONE_TABLE = """
     END IF;
 """
 
-# Those of processes that were killed may still be about to commit.
-OTHERS = """
+# Connections of killed processes may still commit.
+TERMINATE_OTHER_CONNECTIONS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
@@ -77,7 +77,7 @@ async def opened(url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(params=DIALECTS)
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a fresh database with the whole schema."""
+    """The URL of a fresh database with the schema."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -131,7 +131,7 @@ def postgresql_server() -> Iterator[PostgresServer]:
 
 @cache
 def sqlite_template() -> Path:
-    """A closed database file with the schema as the metadata has it now."""
+    """A closed database file with the current schema of the metadata."""
     import apsw
 
     from kilonova.store.generate import tables_and_indexes
@@ -147,7 +147,7 @@ def sqlite_template() -> Path:
 
 
 class PostgresServer:
-    """A throw-away server on a Unix socket, run by a user who is not root. It dies with the test process."""
+    """A temporary server on a Unix socket, run by a user other than root. It ends with the test process."""
 
     def __init__(self, programs: Path) -> None:
         self.programs = programs
@@ -157,7 +157,7 @@ class PostgresServer:
         self.process: subprocess.Popen[bytes] | None = None
         self._database: str | None = None
         self._runner = asyncio.Runner()
-        self._kept: Any = None
+        self._connection: Any = None
         self._user: dict[str, Any] = {}
         if os.getuid() == 0:
             owner = pwd.getpwnam("postgres")
@@ -199,31 +199,31 @@ class PostgresServer:
                 process_group=0,  # Ctrl-C is for the tests, which then stop the server
                 **self._user,
             )
-        give_up = time.monotonic() + 60
-        while self.process.poll() is None and time.monotonic() < give_up:
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < deadline:
             if self._ready():
                 return
             time.sleep(0.02)
         raise RuntimeError("PostgreSQL did not start:\n" + (self.directory / "log").read_text()[-2000:])
 
     def stop(self) -> None:
-        """At once: there is nothing in it worth keeping."""
+        """Stop immediately, without saving data."""
         if self.process is not None:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(60)
             self.process = None
 
     def restart(self) -> None:
-        """As an operator would: what is committed stays, every connection is cut."""
+        """Restart as an operator does: committed data stay, connections are closed."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         self.process.wait(60)
         self.start()
 
     def remove(self) -> None:
-        if self._kept is not None:
-            self._kept.terminate()
-            self._kept = None
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
         self._runner.close()
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -232,16 +232,16 @@ class PostgresServer:
         return f"postgresql://kilonova@/{name}?host={self.directory}"
 
     def fresh(self) -> str:
-        """The name of an empty database with the schema as the metadata has it now.
+        """The name of an empty database with the current schema of the metadata.
 
-        It is always the same one, emptied: copying a template takes ten times as long.
+        All tests use the same database, which is emptied before each: copying a template takes ten times as long.
         """
         if self._database is None:
             from kilonova.store.generate import tables_and_indexes
 
             self._database = self.create()
             self.run(tables_and_indexes("postgresql"), self._database)
-            asyncio.run(self._learn(self._database))
+            asyncio.run(self._create_empty_function(self._database))
         else:
             self._runner.run(self._empty(self._database))
         return self._database
@@ -262,34 +262,34 @@ class PostgresServer:
         async with self._connected(name) as connection:
             await connection.execute(sql)
 
-    async def _learn(self, name: str) -> None:
-        """Have the database know how it is emptied."""
+    async def _create_empty_function(self, name: str) -> None:
+        """Create the function that empties all tables."""
         async with self._connected(name) as connection:
             rows = await connection.fetch("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'")
-            tables = "".join(ONE_TABLE.format(table=f"public.{row[0]}") for row in rows)
-            await connection.execute(EMPTYING.format(tables=tables))
+            tables = "".join(EMPTY_TABLE.format(table=f"public.{row[0]}") for row in rows)
+            await connection.execute(CREATE_EMPTY_FUNCTION.format(tables=tables))
 
     async def _empty(self, name: str) -> None:
         async with asyncio.timeout(60):
-            connection = await self._emptier(name)
-            while await connection.fetchval(OTHERS):
+            connection = await self._persistent_connection(name)
+            while await connection.fetchval(TERMINATE_OTHER_CONNECTIONS):
                 await asyncio.sleep(0.002)
             await connection.fetchval("SELECT support.empty()")
 
-    async def _emptier(self, name: str) -> Any:
-        """A connection that stays: a new one has to read all about the schema first. Tests may have cut it, though."""
+    async def _persistent_connection(self, name: str) -> Any:
+        """A connection for all tests, because a new one must read the schema first. Reconnects if a test closed it."""
         import asyncpg
 
-        if self._kept is not None:
+        if self._connection is not None:
             try:
-                await self._kept.execute("SELECT 1")
+                await self._connection.execute("SELECT 1")
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                self._kept.terminate()
-                self._kept = None
-        if self._kept is None:
-            self._kept = await asyncpg.connect(self.url(name))
-            await self._kept.execute("SET session_replication_role = replica")  # rows may go in any order
-        return self._kept
+                self._connection.terminate()
+                self._connection = None
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self.url(name))
+            await self._connection.execute("SET session_replication_role = replica")  # rows may be deleted in any order
+        return self._connection
 
     @asynccontextmanager
     async def _connected(self, name: str) -> AsyncIterator[Any]:
@@ -302,10 +302,10 @@ class PostgresServer:
             await connection.close()
 
     def _ready(self) -> bool:
-        asked = [self.programs / "pg_isready", "--quiet", "-h", self.directory]
-        return subprocess.run(asked, check=False).returncode == 0
+        command = [self.programs / "pg_isready", "--quiet", "-h", self.directory]
+        return subprocess.run(command, check=False).returncode == 0
 
 
 def _die_with_parent() -> None:
-    """Strictly, with the thread that started it: the main one."""
+    """End the server with the thread that started it, which is the main thread."""
     ctypes.CDLL(None).prctl(1, signal.SIGQUIT)

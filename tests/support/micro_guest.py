@@ -1,13 +1,13 @@
-"""The smallest guest there is: a boot sector that says a word on the serial line and then counts about once a second.
+"""A minimal guest: a boot sector that writes a word to the serial console, and then counts about once a second.
 
-It is up in well under a second also without hardware's help, and its counter tells whether it went on or began anew:
+It boots in less than a second even without KVM. Its counter shows whether it continued or rebooted:
 
     HELLO word
     TICK 00001
     TICK 00002
 
-One that is `full` first fills so many MiB of its memory with numbers that all differ: what moves it carries them.
-One that `obeys` switches itself off when its power button is pressed.
+`fill_mb`: memory in MiB that the guest fills with different numbers at its start. A live migration must copy it.
+`power_button`: the guest shuts down when its power button is pressed. By default it ignores the button.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-SIZE = 1024 * 1024
+DISK_BYTES = 1024 * 1024
 _SOURCE = """
     .code16
     .globl _start
@@ -48,17 +48,17 @@ _start:
     movl %eax, %cr0
     sti
     movl $0x100000, %edi
-    movl ${full} * 0x40000, %ecx
+    movl ${fill_mb} * 0x40000, %ecx
     jecxz 3f
 1:  movl %ecx, %es:(%edi)
     addl $4, %edi
     decl %ecx
     jnz 1b
-3:  movw $0x602, %dx                # ACPI, where the firmware puts it: the button is told of if that is enabled
-    movw ${obeys} * 0x100, %ax
+3:  movw $0x602, %dx                # ACPI at the firmware's address: enables the power button
+    movw ${power_button} * 0x100, %ax
     outw %ax, %dx
     movw $hello, %si
-    call say
+    call write
 count:
     movw $digits + 4, %di
 1:  incb (%di)
@@ -68,7 +68,7 @@ count:
     decw %di
     jmp 1b
 2:  movw $tick, %si
-    call say
+    call write
     movw $18, %cx                   # the clock ticks 18.2 times a second
 1:  hlt
     movw $0x600, %dx
@@ -84,7 +84,7 @@ count:
     movw %ax, before
     loop 1b
     jmp count
-say:
+write:
     lodsb
     testb %al, %al
     jz 2f
@@ -96,7 +96,7 @@ say:
     movw $0x3f8, %dx
     movb %bl, %al
     outb %al, %dx
-    jmp say
+    jmp write
 2:  ret
 before: .word 0
     .balign 8
@@ -113,12 +113,13 @@ hello:  .asciz "HELLO {word}\\r\\n"
 
 
 @cache
-def sector(word: str = "micro", full: int = 0, obeys: bool = False) -> bytes:
+def boot_sector(word: str = "micro", fill_mb: int = 0, power_button: bool = False) -> bytes:
     if not word.isalnum() or len(word) > 64:
-        raise ValueError(f"not a word: {word!r}")
+        raise ValueError(f"word must be alphanumeric, with at most 64 characters: {word!r}")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
-        source = _SOURCE.replace("{word}", word).replace("{full}", str(full)).replace("{obeys}", str(int(obeys)))
+        source = _SOURCE.replace("{word}", word).replace("{fill_mb}", str(fill_mb))
+        source = source.replace("{power_button}", str(int(power_button)))
         (path / "boot.s").write_text(source)
         subprocess.run(["as", "--32", "-o", path / "boot.o", path / "boot.s"], check=True)
         flags = ["-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary"]
@@ -126,6 +127,6 @@ def sector(word: str = "micro", full: int = 0, obeys: bool = False) -> bytes:
         return (path / "boot").read_bytes()
 
 
-def image(word: str = "micro", full: int = 0, obeys: bool = False) -> bytes:
-    """A raw disk."""
-    return sector(word, full, obeys).ljust(SIZE, b"\0")
+def image(word: str = "micro", fill_mb: int = 0, power_button: bool = False) -> bytes:
+    """The content of a raw disk."""
+    return boot_sector(word, fill_mb, power_button).ljust(DISK_BYTES, b"\0")

@@ -1,8 +1,9 @@
-"""A throw-away NATS server on a free port, from Debian's package; and agents of hosts in processes of their own.
+"""A temporary NATS server on a free port, and processes of `kilonova agent`.
 
 with NatsServer(tmp_path) as nats:
-    with Cloud(tmp_path / "data", "--hosts", "0", environ=nats.environ) as cloud, nats.agent(cloud, "host-1") as agent:
-        agent.kill(); agent.start()
+    with CloudProcess(tmp_path / "data", "--hosts", "0", environ=nats.environ) as cloud:
+        with nats.agent(cloud, "host-1") as agent:
+            agent.kill(); agent.start()
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from types import TracebackType
 
 import pytest
 
+from tests.support.cloud_process import KILONOVA, START_TIMEOUT_SECONDS, CloudProcess, NotStarted
 from tests.support.ports import free_port
-from tests.support.process import KILONOVA, START_SECONDS, Cloud, NotStarted
 
 
-def program() -> str:
+def find_program() -> str:
     found = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
     if found is None:
         if os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
@@ -41,10 +42,10 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 class NatsServer:
-    """`settings` is what its configuration file holds beside the address. It dies with the test process."""
+    """`settings` are further lines of the configuration file. The server ends with the test process."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
-        self.program = program()
+        self.program = find_program()
         self.port = free_port()
         self.directory = directory
         self.file = directory / "nats.conf"
@@ -57,13 +58,13 @@ class NatsServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For the control plane: reports twice a second."""
+        """Environment of control planes and agents, with frequent reports."""
         return {
             "KILONOVA_MESSAGING__URL": self.url,
             "KILONOVA_HOSTS__REPORT_SECONDS": "1",
         }
 
-    def agent(self, cloud: Cloud, host: str, **environ: str) -> AgentProcess:
+    def agent(self, cloud: CloudProcess, host: str, **environ: str) -> AgentProcess:
         image_url = cloud.endpoints["image"].removesuffix("/v2")
         return AgentProcess(cloud.data.with_name(f"agent-{host}"), host, self.environ, image_url, environ)
 
@@ -86,7 +87,7 @@ class NatsServer:
                 preexec_fn=_die_with_parent,
                 process_group=0,
             )
-        until = time.monotonic() + START_SECONDS
+        until = time.monotonic() + START_TIMEOUT_SECONDS
         while self.process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -101,14 +102,19 @@ class NatsServer:
 
 
 class AgentProcess:
-    """`kilonova agent`, with simulated guests unless told otherwise."""
+    """A process of `kilonova agent`, by default with simulated guests."""
 
     def __init__(
-        self, data: Path, host: str, environ: Mapping[str, str], image_url: str, more: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        host: str,
+        environ: Mapping[str, str],
+        image_url: str,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
         self.host = host
-        self.environ = {**environ, "KILONOVA_AGENT__IMAGE_URL": image_url, **(more or {})}
+        self.environ = {**environ, "KILONOVA_AGENT__IMAGE_URL": image_url, **(overrides or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> AgentProcess:
@@ -138,7 +144,7 @@ class AgentProcess:
         return self.data.with_name(f"{self.data.name}.output")
 
     def start(self) -> None:
-        """Returns when it serves; whether it is connected is another matter. Raises NotStarted."""
+        """Return when the agent serves, perhaps before it is connected. Raises NotStarted."""
         assert not self.running
         with self._output_file.open("w") as output:
             self.process = subprocess.Popen(
@@ -148,7 +154,7 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.environ},
             )
-        until = time.monotonic() + START_SECONDS
+        until = time.monotonic() + START_TIMEOUT_SECONDS
         while self.running and time.monotonic() < until:
             if "serving" in self.output:
                 return
@@ -163,7 +169,7 @@ class AgentProcess:
         return self.process.wait(timeout)
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """End the process without cleanup."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

@@ -1,18 +1,18 @@
-"""Ports for servers that tests start a moment later, and again on the same port."""
+"""Free ports for servers that tests start, and perhaps restart on the same port."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# Below those that the system gives to connections, one of which could take it until the server starts.
+# Below the range of ephemeral ports, because the system could assign one before the server starts.
 _PORTS = range(20000, 32000)
-# What was given out, for as long as this process lives: the server may be down just when others look for a port.
-_given: list[socket.socket] = []
+# Held until this process ends, because a test may restart its server on the same port.
+_reservations: list[socket.socket] = []
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """One that no other test gets, in whichever process it runs."""
+    """A port that no other test of any process gets."""
     for port in random.SystemRandom().sample(_PORTS, 100):
         if _is_free(address, port) and _reserve(port):
             return port
@@ -29,12 +29,12 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """By a name that one process at a time can have, and that goes with it."""
-    name = socket.socket(socket.AF_UNIX)
+    """Reserve a port by an abstract socket, which only one process can bind and which ends with it."""
+    reservation = socket.socket(socket.AF_UNIX)
     try:
-        name.bind(f"\0kilonova tests: port {port}")
+        reservation.bind(f"\0kilonova tests: port {port}")
     except OSError:
-        name.close()
+        reservation.close()
         return False
-    _given.append(name)
+    _reservations.append(reservation)
     return True

@@ -1,4 +1,4 @@
-"""Run failed tests again, so that one unlucky moment does not decide a whole run.
+"""Runs failed tests again, so that a flaky test does not fail the whole run.
 
 With `--recheck`, each failed test runs three times more after all others have ended, each time alone in a fresh
 process. A test that passes all three runs is flaky: it is listed, and the run succeeds. A test that fails again fails
@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 
 RUNS = 3
-MOST_FLAKY = 5
-LINE_LENGTH = 200
+MAX_FLAKY_TESTS = 5
+MAX_LINE_LENGTH = 200
 
 
 class Flaky(NamedTuple):
@@ -41,7 +41,7 @@ def flaky_file() -> Path | None:
     return Path(folder) / "flaky.jsonl" if folder else None
 
 
-def recorded() -> list[Flaky]:
+def read_flaky() -> list[Flaky]:
     """Flaky tests that earlier parts of the same CI run have found."""
     path = flaky_file()
     if path is None or not path.exists():
@@ -49,7 +49,7 @@ def recorded() -> list[Flaky]:
     return [Flaky(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def record(found: list[Flaky]) -> None:
+def record_flaky(found: list[Flaky]) -> None:
     path = flaky_file()
     if path is None or not found:
         return
@@ -72,7 +72,7 @@ class Recheck:
         self.config = config
         self.failed: dict[str, list[pytest.TestReport]] = {}
         self.can_recheck = True
-        self.flaky: list[Flaky] = recorded()
+        self.flaky: list[Flaky] = read_flaky()
         self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -81,19 +81,19 @@ class Recheck:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.can_recheck = False  # a module that cannot be loaded is no accident
+            self.can_recheck = False  # a module that cannot be imported is not flaky
 
     @pytest.hookimpl(trylast=True)  # after xdist's workers have ended
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not self.can_recheck:
             return
-        if len(self.flaky) + len(self.failed) > MOST_FLAKY:
-            self.notes.append(f"more than {MOST_FLAKY} tests failed: none runs again")
+        if len(self.flaky) + len(self.failed) > MAX_FLAKY_TESTS:
+            self.notes.append(f"more than {MAX_FLAKY_TESTS} tests failed: none runs again")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             return
         found = [each for each in map(self._recheck, self.failed) if each is not None]
         self.flaky += found
-        record(found)
+        record_flaky(found)
         self._count_as_flaky({each.test for each in found})
         if len(found) == len(self.failed):
             session.exitstatus = pytest.ExitCode.OK
@@ -122,8 +122,8 @@ class Recheck:
         for category in ("failed", "error"):
             reports = reporter.stats.pop(category, [])
             for report in reports:
-                now = "flaky" if report.nodeid in tests else category
-                reporter.stats.setdefault(now, []).append(report)
+                new_category = "flaky" if report.nodeid in tests else category
+                reporter.stats.setdefault(new_category, []).append(report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.stats.get("flaky", []):
@@ -145,7 +145,7 @@ def first_error(report: pytest.TestReport) -> str:
 
 
 def one_line(text: str) -> str:
-    return next(_lines(text), "no message")[:LINE_LENGTH]
+    return next(_lines(text), "no message")[:MAX_LINE_LENGTH]
 
 
 def _lines(text: str) -> Iterator[str]:

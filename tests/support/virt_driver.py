@@ -1,4 +1,4 @@
-"""The driver of real guests on a host of a site, in the test's own process: its libvirt is reached by its socket."""
+"""The libvirt driver in the test's process, connected to the libvirt of a site's host by its socket."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kilonova.hosts.messages import Flavor, Guest, Image, Transfer, WiredNetwork
 from kilonova.ids import new_id
 from tests.support.virt_hosts import Host
 
-DATA = Transfer(url="/v2/images/micro/file", token="secret")
-SECONDS = 300.0
+IMAGE_TRANSFER = Transfer(url="/v2/images/micro/file", token="secret")
+TIMEOUT_SECONDS = 300.0
 
 
-class Files:
-    """An image service of one file. What is written to it is kept."""
+class FileImageService:
+    """An image service with one file. It keeps uploaded data."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,15 +50,15 @@ class Files:
 
 
 class Bridge:
-    """In place of the host's networks: one bridge, made by hand, and every port is on it."""
+    """Replaces the host's networks by one bridge for all ports."""
 
     def __init__(self, host: Host, name: str = "knbench") -> None:
         self._name = name
-        if name not in host.do("ip", "-br", "link"):
-            host.do("ip", "link", "add", name, "type", "bridge")
-            host.do("ip", "link", "set", name, "up")
+        if name not in host.execute("ip", "-br", "link"):
+            host.execute("ip", "link", "add", name, "type", "bridge")
+            host.execute("ip", "link", "set", name, "up")
 
-    async def wired(self, ports: list[str], seconds: float) -> list[WiredNetwork]:
+    async def wait_for_ports(self, ports: list[str], seconds: float) -> list[WiredNetwork]:
         return []
 
     def bridge_of(self, network_id: str) -> str:
@@ -77,21 +77,23 @@ class Bridge:
         pass
 
 
-class Bench:
+class DriverBench:
+    """Creates drivers and guests on a host, and knows the guests that the test has created."""
+
     def __init__(self, host: Host, directory: Path) -> None:
         self.host = host
         self.directory = directory
         self.instances = directory / "instances"
-        self.images = Files(host.site.micro_image())
-        self._made: set[str] = set()
+        self.images = FileImageService(host.site.micro_image())
+        self._guest_ids: set[str] = set()
         directory.mkdir(parents=True, exist_ok=True)
 
     def config(self, **libvirt: Any) -> Config:
         config = Config(data=str(self.directory / "data"))
-        config.agent.instances = str(self.instances)
+        config.agent.instances_path = str(self.instances)
         config.agent.address = self.host.address
         config.bridges.enabled = False
-        config.compute.shutdown_seconds = 1.0
+        config.compute.shutdown_timeout_seconds = 1.0
         config.libvirt.uri = self.host.uri
         config.libvirt.cache_mode = "unsafe"
         for name, value in libvirt.items():
@@ -112,12 +114,14 @@ class Bench:
             await asyncio.gather(task, return_exceptions=True)
             await driver.close()
 
-    def run(self, work: Callable[[LibvirtDriver], Coroutine[Any, Any, Any]], **libvirt: Any) -> Any:
-        async def go() -> Any:
-            async with self.running(**libvirt) as driver:
-                return await work(driver)
+    def run(self, scenario: Callable[[LibvirtDriver], Coroutine[Any, Any, Any]], **libvirt: Any) -> Any:
+        """Run `scenario` with a running driver."""
 
-        return asyncio.run(go())
+        async def run_scenario() -> Any:
+            async with self.running(**libvirt) as driver:
+                return await scenario(driver)
+
+        return asyncio.run(run_scenario())
 
     def console(self, guest: Guest) -> str:
         path = self.instances / guest.id / "console.log"
@@ -126,17 +130,25 @@ class Bench:
     def ticks(self, guest: Guest) -> list[int]:
         return [int(number) for number in re.findall(r"TICK (\d{5})", self.console(guest))]
 
-    async def says(self, guest: Guest, pattern: str, start: int = 0, seconds: float = SECONDS) -> re.Match[str]:
-        found: re.Match[str] = await until(lambda: re.search(pattern, self.console(guest)[start:]), pattern, seconds)
+    async def wait_for_output(
+        self, guest: Guest, pattern: str, start: int = 0, seconds: float = TIMEOUT_SECONDS
+    ) -> re.Match[str]:
+        """Wait until the guest's console, from the offset `start`, matches the pattern."""
+        description = f"the console of {guest.id} matches {pattern}"
+        found: re.Match[str] = await wait_until(
+            lambda: re.search(pattern, self.console(guest)[start:]), description, seconds
+        )
         return found
 
     def domains(self) -> dict[str, str]:
-        """Of this bench's guests: their ids and states, as virsh says them."""
-        lines = self.host.do("virsh", "list", "--all").splitlines()[2:]
+        """Ids and virsh states of the guests of this bench."""
+        lines = self.host.execute("virsh", "list", "--all").splitlines()[2:]
         found = {
-            parts[1].removeprefix(hypervisor.PREFIX): " ".join(parts[2:]) for parts in map(str.split, lines) if parts
+            parts[1].removeprefix(hypervisor.DOMAIN_PREFIX): " ".join(parts[2:])
+            for parts in map(str.split, lines)
+            if parts
         }
-        return {guest_id: state for guest_id, state in found.items() if guest_id in self._made}
+        return {guest_id: state for guest_id, state in found.items() if guest_id in self._guest_ids}
 
     def guest(self, **changes: Any) -> Guest:
         guest = Guest(
@@ -150,25 +162,25 @@ class Bench:
                 **changes,
             }
         )
-        self._made.add(guest.id)
+        self._guest_ids.add(guest.id)
         return guest
 
-    def left_of(self, guest: Guest) -> list[str]:
-        """Whatever the host still has of a guest."""
+    def guest_resources(self, guest: Guest) -> list[str]:
+        """The files, processes and domains of a guest on the host."""
         files = [str(path) for path in self.instances.glob(f"{guest.id}*")]
         processes = [line for line in self.host.guest_processes() if guest.id in line]
         return [*files, *processes, *(domain for domain in self.domains() if domain == guest.id)]
 
-    def clear(self) -> None:
-        for guest_id in self._made:
-            self.host.do("virsh", "destroy", hypervisor.PREFIX + guest_id, check=False)
-            self.host.do("virsh", "undefine", "--managed-save", hypervisor.PREFIX + guest_id, check=False)
+    def remove_domains(self) -> None:
+        for guest_id in self._guest_ids:
+            self.host.execute("virsh", "destroy", hypervisor.DOMAIN_PREFIX + guest_id, check=False)
+            self.host.execute("virsh", "undefine", "--managed-save", hypervisor.DOMAIN_PREFIX + guest_id, check=False)
 
 
-async def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
+async def wait_until(condition: Callable[[], Any], description: str, seconds: float = TIMEOUT_SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {description}")
         await asyncio.sleep(0.05)
     return found

@@ -1,12 +1,12 @@
-"""Hypervisor hosts on one machine: each has namespaces of its own (network, mounts, processes, names) and a libvirtd.
+"""Hypervisor hosts on one machine, each with its own namespaces (network, mount, PID, UTS) and libvirtd.
 
-    with site() as place:                       # a switch that the hosts and this machine are plugged into
-        one, two = place.host("one"), place.host("two")
-        agent = one.run([...])                  # a process on the host
-        one.cut_power()                         # every process of the host is gone at once, and so is its network
+    with temporary_site() as site:              # a bridge that connects the hosts and this machine
+        one, two = site.host("one"), site.host("two")
+        agent = one.start_process([...])        # a process on the host
+        one.cut_power()                         # ends all processes and the network of the host
         one.power_on()
 
-Paths are the same on the hosts and outside. `place.directory` is short, as sockets' paths have to be.
+Paths are the same on the hosts and outside. `site.directory` is short, because paths of sockets are limited.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _TOOLS = {
     "nats-server": "nats-server",
     "as": "binutils",
 }
-_MOST_SITES = 100
-_POWER_SECONDS = 60.0
+_MAX_SITES = 100
+_POWER_TIMEOUT_SECONDS = 60.0
 
 _LIBVIRTD = """
 host_uuid = "{uuid}"
@@ -62,7 +62,7 @@ _LIBVIRTD_TCP = """
 listen_tls = 0
 listen_tcp = 1
 """
-# By TLS to those who have a certificate, and by nothing else.
+# Only TLS, with client certificates.
 _LIBVIRTD_TLS = """
 listen_tls = 1
 listen_tcp = 0
@@ -70,7 +70,7 @@ ca_file = "{directory}/ca-cert.pem"
 cert_file = "{directory}/server-cert.pem"
 key_file = "{directory}/server-key.pem"
 """
-# Without security drivers and cgroups, which need more of a machine than a container has.
+# Without security drivers and cgroups, which do not work in a container.
 _QEMU = """
 user = "root"
 group = "root"
@@ -83,19 +83,19 @@ stdio_handler = "logd"
 migration_address = "{address}"
 migration_host = "{address}"
 """
-# One directory for all that QEMU has certificates for.
+# One directory for all certificates of QEMU.
 _QEMU_TLS = """
 default_tls_x509_cert_dir = "{directory}"
 default_tls_x509_verify = 1
 """
-# Consoles are cut early, so that tests see it.
+# Console logs are rotated early, so that tests can check it.
 _VIRTLOGD = """
 max_size = {size}
 max_backups = 3
 """
-CONSOLE_BYTES = 32768
+CONSOLE_LOG_BYTES = 32768
 _INIT = """#!/bin/sh
-# The first process of the host. What it starts dies with it.
+# The first process of the host. Its children end with it.
 set -e
 mount --make-rprivate /
 hostname {name}
@@ -113,37 +113,37 @@ while :; do wait || :; sleep 0.2; done
 """
 
 
-def missing() -> list[str]:
-    """What lacks for hosts with real guests."""
-    lacking = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
+def find_missing_tools() -> list[str]:
+    """The missing requirements of hosts with real guests."""
+    missing_tools = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
     if not Path("/usr/share/OVMF").exists():
-        lacking.append("ovmf")
+        missing_tools.append("ovmf")
     if os.geteuid() != 0:
-        lacking.append("root")
+        missing_tools.append("root")
     try:
         import libvirt  # noqa: F401
     except ImportError:
-        lacking.append("libvirt-python")
-    return lacking
+        missing_tools.append("libvirt-python")
+    return missing_tools
 
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def require() -> None:
-    """Skip the test where something lacks; where everything is required, fail it."""
-    lacking = missing()
-    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
-        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
-    if lacking:
-        pytest.skip(f"real guests need {', '.join(lacking)}")
+def require_tools() -> None:
+    """Skip the test if a requirement is missing; fail it with KILONOVA_REQUIRE_ALL=1."""
+    missing_tools = find_missing_tools()
+    if missing_tools and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(missing_tools)}, and KILONOVA_REQUIRE_ALL=1")
+    if missing_tools:
+        pytest.skip(f"real guests need {', '.join(missing_tools)}")
 
 
 _MAC = "02:00:00:00:00:01"
 
 
 class Site:
-    """A switch with hosts on it. This machine has the first address of the network."""
+    """A bridge with hosts. This machine has the first address of the network."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self.number = number
@@ -151,24 +151,25 @@ class Site:
         self.bridge = f"ktst{number}"
         self.address = f"10.{100 + number}.0.1"
         self.hosts: dict[str, Host] = {}
-        # Set before hosts are made, it gives each of them certificates.
+        # If set before hosts are created, it issues a certificate for each.
         self.authority: Authority | None = None
 
     def host(self, name: str) -> Host:
-        """A host, switched on."""
+        """Create a host and power it on."""
         host = self.hosts[name] = Host(self, name, len(self.hosts) + 11)
         host.power_on()
         return host
 
-    def micro_image(self, word: str = "micro", full: int = 0, obeys: bool = False) -> Path:
-        path = self.directory / f"{word}-{full}{'-obeys' if obeys else ''}.raw"
+    def micro_image(self, word: str = "micro", fill_mb: int = 0, power_button: bool = False) -> Path:
+        """The file of a micro guest's image, created at first use. See `micro_guest` for the parameters."""
+        path = self.directory / f"{word}-{fill_mb}{'-power-button' if power_button else ''}.raw"
         if not path.exists():
-            path.write_bytes(micro_guest.image(word, full, obeys))
+            path.write_bytes(micro_guest.image(word, fill_mb, power_button))
         return path
 
     def open(self) -> None:
         self.close()
-        # Else it has the MAC of one of its hosts, and nobody finds it any more when that one loses power.
+        # Without a fixed MAC address the bridge has that of a host, and loses it when the host loses power.
         _run("ip", "link", "add", self.bridge, "address", _MAC, "type", "bridge")
         _run("ip", "addr", "add", f"{self.address}/24", "dev", self.bridge)
         _run("ip", "link", "set", self.bridge, "up")
@@ -176,9 +177,9 @@ class Site:
     def close(self) -> None:
         for host in self.hosts.values():
             host.cut_power()
-        left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-        for space in re.findall(rf"^({self.bridge}-\S+)", left, re.MULTILINE):
-            _run("ip", "netns", "del", space)
+        namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        for namespace in re.findall(rf"^({self.bridge}-\S+)", namespaces, re.MULTILINE):
+            _run("ip", "netns", "del", namespace)
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)
 
 
@@ -188,18 +189,18 @@ class Host:
         self.name = name
         self.address = f"10.{100 + site.number}.0.{number}"
         self.directory = site.directory / name
-        self.space = f"{site.bridge}-{name}"
+        self.namespace = f"{site.bridge}-{name}"
         self.instances = self.directory / "instances"
         self._link = f"{site.bridge}-{number}"
         self._number = number
         self._uuid = str(uuid.uuid4())
         self._outer: subprocess.Popen[bytes] | None = None
-        self._others: list[Process] = []
-        self.init = 0
+        self._processes: list[Process] = []
+        self.init_pid = 0
 
     @property
     def uri(self) -> str:
-        """Its libvirt, from everywhere on this machine."""
+        """The URI of its libvirt, for all processes on this machine."""
         return f"qemu+unix:///system?socket={self.directory}/run/libvirt-sock"
 
     @property
@@ -207,9 +208,9 @@ class Host:
         return self._outer is not None and self._outer.poll() is None
 
     def power_on(self) -> None:
-        self._lay_cable()
-        for part in ("etc/qemu", "run", "lib", "log", "cache", "instances"):
-            (self.directory / part).mkdir(parents=True, exist_ok=True)
+        self._connect_network()
+        for name in ("etc/qemu", "run", "lib", "log", "cache", "instances"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
         libvirtd, qemu = _LIBVIRTD.format(uuid=self._uuid, address=self.address), _QEMU.format(address=self.address)
         if self.site.authority is not None:
             self.site.authority.issue(self.certificates, self.address)
@@ -219,46 +220,48 @@ class Host:
             libvirtd += _LIBVIRTD_TCP
         (self.directory / "etc/libvirtd.conf").write_text(libvirtd)
         (self.directory / "etc/qemu.conf").write_text(qemu)
-        (self.directory / "etc/virtlogd.conf").write_text(_VIRTLOGD.format(size=CONSOLE_BYTES))
+        (self.directory / "etc/virtlogd.conf").write_text(_VIRTLOGD.format(size=CONSOLE_LOG_BYTES))
         (self.directory / "started").unlink(missing_ok=True)
         init = self.directory / "init"
         init.write_text(_INIT.format(name=self.name, directory=self.directory))
         init.chmod(0o700)
-        spaces = ["-m", "-u", "-i", "-p", "--fork", "--kill-child=KILL", "--mount-proc"]
+        unshare_options = ["-m", "-u", "-i", "-p", "--fork", "--kill-child=KILL", "--mount-proc"]
         with (self.directory / "init.log").open("ab") as log:
             self._outer = subprocess.Popen(
-                ["ip", "netns", "exec", self.space, "unshare", *spaces, str(init)],
+                ["ip", "netns", "exec", self.namespace, "unshare", *unshare_options, str(init)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PATH": _PATH},
                 start_new_session=True,
             )
-        _until(lambda: (self.directory / "started").exists(), f"host {self.name} starts")
-        self.init = int(_children(self._outer.pid)[0])
-        _until(self._answers, f"libvirt of host {self.name} answers")
+        wait_until(lambda: (self.directory / "started").exists(), f"host {self.name} starts")
+        self.init_pid = int(_children(self._outer.pid)[0])
+        wait_until(self._is_responding, f"libvirt of host {self.name} responds")
 
     @property
     def certificates(self) -> Path:
-        """Where they are, if the site has an authority."""
+        """The directory of the certificates, if the site has an authority."""
         return self.directory / "pki"
 
     def cut_power(self) -> None:
-        """Nothing of the host goes on: no process, no network."""
+        """End all processes and the network of the host."""
         if self._outer is not None:
-            if self.init and self.is_on:
+            if self.init_pid and self.is_on:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.init, signal.SIGKILL)
-            for other in self._others:
-                other.let_go()
-                other.outer.wait(_POWER_SECONDS)
-            self._others.clear()
-            self._outer.wait(_POWER_SECONDS)
+                    os.kill(self.init_pid, signal.SIGKILL)
+            for process in self._processes:
+                process.continue_outer()
+                process.outer.wait(_POWER_TIMEOUT_SECONDS)
+            self._processes.clear()
+            self._outer.wait(_POWER_TIMEOUT_SECONDS)
             self._outer = None
-        subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "del", self.namespace], capture_output=True, check=False)
 
-    def run(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, log: str = "") -> Process:
-        """A process on the host. What it writes goes to a file in the host's directory."""
+    def start_process(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, log: str = ""
+    ) -> Process:
+        """Start a process on the host. Its output goes to a file in the host's directory."""
         name = log or Path(command[0]).name
         with (self.directory / f"{name}.out").open("ab") as out:
             outer = subprocess.Popen(
@@ -268,12 +271,12 @@ class Host:
                 stderr=out,
                 env={**os.environ, "PATH": _PATH, **(env or {})},
             )
-        made = Process(outer, self.directory / f"{name}.out")
-        self._others.append(made)
-        return made
+        process = Process(outer, self.directory / f"{name}.out")
+        self._processes.append(process)
+        return process
 
-    def do(self, *command: str | Path, check: bool = True, seconds: float = 60.0) -> str:
-        """Run a command on the host to its end; what it has written."""
+    def execute(self, *command: str | Path, check: bool = True, seconds: float = 60.0) -> str:
+        """Run a command on the host and return its output."""
         done = subprocess.run(
             [*self._enter(), *map(str, command)],
             capture_output=True,
@@ -287,55 +290,57 @@ class Host:
         return done.stdout
 
     def kill_libvirt(self) -> None:
-        """Guests go on without it."""
-        for pid in self._libvirts():
+        """Kill libvirtd; guests continue to run."""
+        for pid in self._libvirt_pids():
             os.kill(int(pid), signal.SIGKILL)
-        # Before that a new one could not take its place.
-        _until(lambda: not self._libvirts(), f"libvirt of host {self.name} is gone")
+        # A new libvirtd can start only after the old one has ended.
+        wait_until(lambda: not self._libvirt_pids(), f"libvirt of host {self.name} has ended")
 
-    def _libvirts(self) -> list[str]:
-        return [pid for pid in _children(self.init) if _name(pid) == "libvirtd"]
+    def _libvirt_pids(self) -> list[str]:
+        return [pid for pid in _children(self.init_pid) if _process_name(pid) == "libvirtd"]
 
     def start_libvirt(self) -> None:
-        self.do("libvirtd", "--listen", "-d", "-p", "/run/libvirt/libvirtd.pid")
-        _until(self._answers, f"libvirt of host {self.name} answers again")
+        self.execute("libvirtd", "--listen", "-d", "-p", "/run/libvirt/libvirtd.pid")
+        wait_until(self._is_responding, f"libvirt of host {self.name} responds again")
 
     def domains(self) -> dict[str, bool]:
-        """The names of its domains, and whether they run."""
-        named = self.do("virsh", "list", "--all", "--name").split()
-        running = set(self.do("virsh", "list", "--name").split())
+        """The names of the host's domains, and whether they run."""
+        named = self.execute("virsh", "list", "--all", "--name").split()
+        running = set(self.execute("virsh", "list", "--name").split())
         return {name: name in running for name in named}
 
     def guest_processes(self) -> list[str]:
-        """The QEMU processes of the host, whatever libvirt knows of them."""
+        """The QEMU processes of the host, including those unknown to libvirt."""
         return [
-            line for line in self.do("ps", "-ww", "-eo", "args").splitlines() if line.startswith("/usr/bin/qemu-system")
+            line
+            for line in self.execute("ps", "-ww", "-eo", "args").splitlines()
+            if line.startswith("/usr/bin/qemu-system")
         ]
 
     def _enter(self) -> list[str]:
-        return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--"]
+        return ["nsenter", "-t", str(self.init_pid), "-m", "-u", "-i", "-n", "-p", "--"]
 
-    def _lay_cable(self) -> None:
-        # One of a run that was killed may still be there, with processes in a namespace that has no name any more.
+    def _connect_network(self) -> None:
+        # A killed test run may have left the link, with processes in a namespace without a name.
         subprocess.run(["ip", "link", "del", self._link], capture_output=True, check=False)
-        _run("ip", "netns", "add", self.space)
-        inside = ["ip", "-n", self.space]
+        _run("ip", "netns", "add", self.namespace)
+        inside = ["ip", "-n", self.namespace]
         _run(*inside, "link", "set", "lo", "up")
-        # Always the same, so that others find the host at once when it is back.
-        card = f"02:00:00:00:{self.site.number:02x}:{self._number:02x}"
-        inside_end = ["mgmt", "address", card, "netns", self.space]
-        _run("ip", "link", "add", *inside_end, "type", "veth", "peer", "name", self._link)
+        # Always the same MAC address, so that ARP caches stay valid after a power cycle.
+        mac = f"02:00:00:00:{self.site.number:02x}:{self._number:02x}"
+        host_end = ["mgmt", "address", mac, "netns", self.namespace]
+        _run("ip", "link", "add", *host_end, "type", "veth", "peer", "name", self._link)
         _run("ip", "link", "set", self._link, "master", self.site.bridge, "up")
         _run(*inside, "addr", "add", f"{self.address}/24", "dev", "mgmt")
         _run(*inside, "link", "set", "mgmt", "up")
 
-    def _answers(self) -> bool:
+    def _is_responding(self) -> bool:
         import libvirt
 
         libvirt.registerErrorHandler(lambda *_: None, None)
         try:
             libvirt.open(self.uri).close()
-            # Which libvirt needs for every guest that starts, and does not wait for.
+            # libvirt needs virtlogd for every start of a guest, but does not wait for it.
             with socket.socket(socket.AF_UNIX) as logs:
                 logs.connect(str(self.directory / "run/virtlogd-sock"))
         except (libvirt.libvirtError, OSError):
@@ -344,12 +349,12 @@ class Host:
 
 
 class Process:
-    """`outer` waits in this machine's namespaces for the one that runs on the host."""
+    """A process on a host. `outer` is the `nsenter` process on this machine, which waits for it."""
 
-    def __init__(self, outer: subprocess.Popen[bytes], out: Path) -> None:
+    def __init__(self, outer: subprocess.Popen[bytes], output_file: Path) -> None:
         self.outer = outer
-        self.out = out
-        _until(lambda: bool(_children(outer.pid)) or outer.poll() is not None, "a process starts on the host")
+        self.output_file = output_file
+        wait_until(lambda: bool(_children(outer.pid)) or outer.poll() is not None, "a process starts on the host")
         self.pid = int((_children(outer.pid) or ["0"])[0])
 
     def alive(self) -> bool:
@@ -357,67 +362,64 @@ class Process:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self._send(number)
-        self.outer.wait(_POWER_SECONDS)
+        self.outer.wait(_POWER_TIMEOUT_SECONDS)
 
     def stop(self) -> int:
-        """Ask it to end; its exit status."""
+        """Send SIGTERM; returns the exit status."""
         self._send(signal.SIGTERM)
-        return self.outer.wait(_POWER_SECONDS)
+        return self.outer.wait(_POWER_TIMEOUT_SECONDS)
 
-    def let_go(self) -> None:
-        """`outer` stops when the one on the host is stopped, and would not see that one end."""
+    def continue_outer(self) -> None:
+        """Continue `outer`, which stops together with the process on the host and then would not see its end."""
         if self.alive():
             self.outer.send_signal(signal.SIGCONT)
 
     def _send(self, number: int) -> None:
-        # Of one that has ended the number may be another's by now; and 0, of one never seen, would be all of ours.
+        # The PID of an ended process may be reused, and 0 would be our own process group.
         if self.pid and self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            self.let_go()
+            self.continue_outer()
 
 
 @contextlib.contextmanager
-def site() -> Iterator[Site]:
-    """Numbers are taken machine-wide, so that several test runs do not meet."""
-    require()
-    for number in range(_MOST_SITES):
+def temporary_site() -> Iterator[Site]:
+    """A site whose number is unique on this machine, so that test runs can be concurrent."""
+    require_tools()
+    for number in range(_MAX_SITES):
         with Path(f"/tmp/kilonova-site-{number}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
             directory = Path(tempfile.mkdtemp(prefix=f"kt{number}-", dir="/tmp"))
-            place = Site(number, directory)
+            site = Site(number, directory)
             try:
-                place.open()
-                yield place
+                site.open()
+                yield site
             finally:
-                place.close()
+                site.close()
                 shutil.rmtree(directory, ignore_errors=True)
             return
     raise AssertionError("there is no free number for a site")
 
 
-def until(look: Any, what: str, seconds: float = 300.0, every: float = 0.0) -> Any:
-    """What `look` answers as soon as that is true. `every`: how often it is looked, unless less and less often."""
+def wait_until(condition: Any, description: str, seconds: float = 300.0, interval_seconds: float = 0.0) -> Any:
+    """Call `condition` until its result is true, and return the result. By default the interval grows."""
     began = time.monotonic()
-    while not (found := look()):
+    while not (found := condition()):
         if time.monotonic() > began + seconds:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        if every:
-            time.sleep(every)
+            raise AssertionError(f"not within {seconds:g} s: {description}")
+        if interval_seconds:
+            time.sleep(interval_seconds)
         else:
-            pause(began)
+            sleep_before_retry(began)
     return found
 
 
-def pause(began: float) -> None:
-    """Before looking again for what was waited for since then. Looking costs more than what takes long can lose."""
+def sleep_before_retry(began: float) -> None:
+    """Sleep before the next poll. The pause grows with the time since `began`."""
     time.sleep(min(0.05 + 0.1 * (time.monotonic() - began), 0.5))
-
-
-_until = until
 
 
 def _children(pid: int) -> list[str]:
@@ -427,8 +429,8 @@ def _children(pid: int) -> list[str]:
         return []
 
 
-def _name(pid: str) -> str:
-    """Of a process; nothing if it has ended meanwhile."""
+def _process_name(pid: str) -> str:
+    """The name of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -443,12 +445,12 @@ def _run(*command: str) -> None:
 
 @cache
 def linux_image() -> Path:
-    """The tiny Linux that `kilonova image tiny` builds, made once per machine and release of the builder."""
+    """The image of `kilonova image tiny`, built once per machine and version of the builder."""
     from kilonova import tiny
 
-    where = Path(tempfile.gettempdir()) / f"kilonova-tiny-{tiny.fingerprint()}.qcow2"
-    with where.with_suffix(".lock").open("w") as lock:
+    path = Path(tempfile.gettempdir()) / f"kilonova-tiny-{tiny.fingerprint()}.qcow2"
+    with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not where.exists():
-            tiny.build(where)
-    return where
+        if not path.exists():
+            tiny.build(path)
+    return path

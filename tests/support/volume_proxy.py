@@ -1,9 +1,9 @@
-"""A volume endpoint between a cloud and its own volume service, for the setting `volume.url`.
+"""A proxy between a cloud and its volume service, for the setting `volume.url`.
 
-with VolumeProxy() as proxy, Cloud(data, environ={"KILONOVA_VOLUME__URL": proxy.url}) as cloud:
+with VolumeProxy() as proxy, CloudProcess(data, environ={"KILONOVA_VOLUME__URL": proxy.url}) as cloud:
     proxy.cloud = cloud
-    proxy.newest = "3.60"            # what it announces
-    proxy.after = lambda asked: …    # called with "POST os-reimage" and such, before the answer goes back
+    proxy.announced_version = "3.60"           # as the newest version of the service
+    proxy.after_request = lambda name: …       # called with e.g. "POST os-reimage" before the response is sent
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
-_KEPT = ("x-auth-token", "openstack-api-version", "content-type", "accept")
+_FORWARDED_HEADERS = ("x-auth-token", "openstack-api-version", "content-type", "accept")
 
 
 class VolumeProxy:
+    """An HTTP server that forwards requests to the volume service of `cloud`."""
+
     def __init__(self) -> None:
-        self.cloud: Cloud | None = None
-        self.newest: str | None = None
-        self.after: Callable[[str], None] | None = None
+        self.cloud: CloudProcess | None = None
+        self.announced_version: str | None = None
+        self.after_request: Callable[[str], None] | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -43,7 +45,7 @@ class VolumeProxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def pass_on(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         assert self.cloud is not None
         target = urlsplit(self.cloud.endpoints["volume"].removesuffix("/v3"))
         connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=120)
@@ -53,13 +55,13 @@ class VolumeProxy:
             status, content = answer.status, answer.read()
         finally:
             connection.close()
-        if self.newest is not None and path == "/v3/":
+        if self.announced_version is not None and path == "/v3/":
             document = json.loads(content)
-            for one in document["versions"]:
-                one["version"] = self.newest
+            for entry in document["versions"]:
+                entry["version"] = self.announced_version
             content = json.dumps(document).encode()
-        if self.after is not None and method != "GET":
-            self.after(f"{method} {next(iter(json.loads(body)))}" if method == "POST" else method)
+        if self.after_request is not None and method != "GET":
+            self.after_request(f"{method} {next(iter(json.loads(body)))}" if method == "POST" else method)
         return status, content
 
 
@@ -67,9 +69,9 @@ def _handler(proxy: VolumeProxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def _do(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            headers = {name: value for name in _KEPT if (value := self.headers.get(name))}
+            headers = {name: value for name in _FORWARDED_HEADERS if (value := self.headers.get(name))}
             try:
-                status, content = proxy.pass_on(self.command, self.path, headers, body)
+                status, content = proxy.forward(self.command, self.path, headers, body)
             except (OSError, http.client.HTTPException):
                 status, content = 503, b"{}"
             try:
@@ -79,7 +81,7 @@ def _handler(proxy: VolumeProxy) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(content)
             except OSError:
-                pass  # whoever asked was killed
+                pass  # the client was killed
 
         do_GET = do_POST = do_PUT = do_DELETE = _do
 

@@ -1,8 +1,8 @@
-"""Runs tempest against a `kilonova up` of its own.
+"""Runs tempest against a new `kilonova up`.
 
     python tests/tempest/run.py            the tests of must-pass.txt; fails if one of them does not pass
     python tests/tempest/run.py --all      all tests of the APIs of compute, network, volume; adds newly passing ones
-    python tests/tempest/run.py --only RE  those whose names the expression matches; adds newly passing ones, too
+    python tests/tempest/run.py --only RE  tests whose names match the expression; adds newly passing ones, too
 
     python tests/tempest/run.py --recheck  as the first; a failed test may pass three times alone instead
 
@@ -26,27 +26,27 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from tests.support.process import Cloud  # noqa: E402
-from tests.support.recheck import MOST_FLAKY, RUNS, Flaky, record  # noqa: E402
+from tests.support.cloud_process import CloudProcess  # noqa: E402
+from tests.support.recheck import MAX_FLAKY_TESTS, RUNS, Flaky, record_flaky  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
-# The outcome of each test and the whole stream stay here, for whoever looks into a failure.
-KEPT = HERE.parents[1] / ".tempest"
+# The outcome of each test and the subunit stream are kept here.
+RESULTS_DIRECTORY = HERE.parents[1] / ".tempest"
 EVERYTHING = r"^tempest\.(serial_tests\.)?api\.(compute|network|volume)\."
 MULTIATTACH = "multiattach"
-# Whole seconds are all that tempest takes, and most of what it waits for is done in less than a tenth of one.
-LOOK_EVERY = "0"
-# Some tests look at servers while an image is made of them, and may be slow to look.
-SLOW = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "2"}
-# Tests wait more than they compute: on two processors four keep both busy.
+# Tempest accepts whole seconds only, and most operations take less than 0.1 s.
+POLL_INTERVAL_SECONDS = "0"
+# Some tests check servers during a snapshot, and may be slow.
+SLOW_SNAPSHOTS = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "2"}
+# Tests mostly wait: four keep two processors busy.
 CONCURRENCY = "4"
-# Seconds after which something is said to hang; on a busy machine much less means nothing.
-PATIENCE = "300"
+# Timeout of tempest's waits, long enough for a busy machine.
+TIMEOUT_SECONDS = "300"
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
 
-def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
-    """What tempest needs to know of this cloud; features that are not there are said to be off."""
+def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
+    """Tempest's configuration for this cloud, with missing features disabled."""
     admin = cloud.client("kilonova")
     images = admin.get("image", "/images").json()["images"]
     networks = admin.get("network", "/networks").json()["networks"]
@@ -82,8 +82,8 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "flavor_ref_alt": "2",
                 "max_microversion": "latest",
                 "min_compute_nodes": "2",
-                "build_interval": LOOK_EVERY,
-                "build_timeout": PATIENCE,
+                "build_interval": POLL_INTERVAL_SECONDS,
+                "build_timeout": TIMEOUT_SECONDS,
                 "hypervisor_type": "kilonova-sim",
             },
             "compute-feature-enabled": {
@@ -117,13 +117,13 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "scheduler_enabled_filters": "all",
                 "nova_policy_roles": "admin,manager,member,reader",
             },
-            # The rules are those of current releases, with readers and managers.
+            # The policy rules are those of current releases, with reader and manager roles.
             "enforce_scope": {"nova": "true"},
             "volume": {
                 "catalog_type": "block-storage",
                 "max_microversion": "latest",
-                "build_interval": LOOK_EVERY,
-                "build_timeout": PATIENCE,
+                "build_interval": POLL_INTERVAL_SECONDS,
+                "build_timeout": TIMEOUT_SECONDS,
                 "storage_protocol": "kilonova_file",
                 "vendor_name": "Kilonova",
                 "volume_type_multiattach": MULTIATTACH,
@@ -140,17 +140,17 @@ def settings(cloud: Cloud, workspace: Path) -> configparser.ConfigParser:
                 "public_network_id": external,
                 "floating_network_name": "public",
                 "project_network_cidr": "10.100.0.0/16",
-                "build_interval": LOOK_EVERY,
+                "build_interval": POLL_INTERVAL_SECONDS,
             },
             "validation": {"run_validation": "false", "connect_method": "fixed"},
-            "image": {"build_interval": LOOK_EVERY},
+            "image": {"build_interval": POLL_INTERVAL_SECONDS},
         }
     )
     return conf
 
 
-def second_image(cloud: Cloud) -> None:
-    """Some tests want another image to compare with."""
+def create_second_image(cloud: CloudProcess) -> None:
+    """Create a second image, which some tests need."""
     admin = cloud.client("kilonova")
     body = {"name": "cirros-sim-alt", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
     image = admin.post("image", "/images", body).json()
@@ -158,23 +158,23 @@ def second_image(cloud: Cloud) -> None:
     assert answer.status == 204, answer.body
 
 
-def multiattach_type(cloud: Cloud) -> None:
+def create_multiattach_type(cloud: CloudProcess) -> None:
     body = {"volume_type": {"name": MULTIATTACH, "extra_specs": {"multiattach": "<is> True"}}}
     answer = cloud.client("kilonova").post("volume", "/types", body)
     assert answer.status == 200, answer.body
 
 
-def run(cloud: Cloud, workspace: Path, wanted: list[str] | str) -> dict[str, str]:
-    """The outcome of each test by its name; those wanted are listed or match the expression."""
-    register = str(workspace.with_suffix(".yaml"))  # else tempest keeps one in the home directory
+def run(cloud: CloudProcess, workspace: Path, selected: list[str] | str) -> dict[str, str]:
+    """Run the tests of a list, or those that match an expression; returns the outcome by name."""
+    register = str(workspace.with_suffix(".yaml"))  # by default tempest writes to the home directory
     subprocess.run([BIN / "tempest", "init", "--workspace-path", register, str(workspace)], check=True)
     with (workspace / "etc" / "tempest.conf").open("w") as file:
         settings(cloud, workspace).write(file)
-    if isinstance(wanted, str):
-        selection = ["--regex", wanted]
+    if isinstance(selected, str):
+        selection = ["--regex", selected]
     else:
-        # A test's full name ends with its id and tags in brackets, which say nothing to a reader.
-        (workspace / "chosen.txt").write_text("".join(f"^{re.escape(name)}(\\[|$)\n" for name in wanted))
+        # A test's full name ends with its id and tags in brackets, which the list does not have.
+        (workspace / "chosen.txt").write_text("".join(f"^{re.escape(name)}(\\[|$)\n" for name in selected))
         selection = ["--include-list", "chosen.txt"]
     stream = subprocess.run(
         [BIN / "tempest", "run", *selection, "--concurrency", CONCURRENCY, "--subunit"],
@@ -182,39 +182,39 @@ def run(cloud: Cloud, workspace: Path, wanted: list[str] | str) -> dict[str, str
         stdout=subprocess.PIPE,
         check=False,
     ).stdout
-    KEPT.mkdir(exist_ok=True)
-    (KEPT / "last.subunit").write_bytes(stream)
+    RESULTS_DIRECTORY.mkdir(exist_ok=True)
+    (RESULTS_DIRECTORY / "last.subunit").write_bytes(stream)
     table = subprocess.run(
         [BIN / "subunit2csv", "--no-passthrough"], input=stream, stdout=subprocess.PIPE, check=False
     ).stdout
     return {row["test"].partition("[")[0]: row["status"] for row in csv.DictReader(io.StringIO(table.decode()))}
 
 
-def listed() -> list[str]:
+def read_must_pass() -> list[str]:
     return MUST_PASS.read_text().split() if MUST_PASS.exists() else []
 
 
-def grow(passed: set[str]) -> None:
-    """Beside what stands there now: another run may have ended meanwhile."""
-    before = set(listed())
+def add_to_must_pass(passed: set[str]) -> None:
+    """Add tests to the list. It is read again, because another run may have changed it."""
+    before = set(read_must_pass())
     MUST_PASS.write_text("".join(f"{name}\n" for name in sorted(before | passed)))
-    print(f"{len(passed - before)} tests joined {MUST_PASS.name}")
+    print(f"added {len(passed - before)} tests to {MUST_PASS.name}")
 
 
-def run_cloud(wanted: list[str] | str) -> dict[str, str]:
+def run_cloud(selected: list[str] | str) -> dict[str, str]:
     """Run tests against a new cloud."""
     with (
         tempfile.TemporaryDirectory() as directory,
-        Cloud(Path(directory) / "data", "--hosts", "4", environ=SLOW) as cloud,
+        CloudProcess(Path(directory) / "data", "--hosts", "4", environ=SLOW_SNAPSHOTS) as cloud,
     ):
-        second_image(cloud)
-        multiattach_type(cloud)
-        return run(cloud, Path(directory) / "tempest", wanted)
+        create_second_image(cloud)
+        create_multiattach_type(cloud)
+        return run(cloud, Path(directory) / "tempest", selected)
 
 
 def recheck(failed: dict[str, str]) -> list[Flaky]:
-    """Of these tests, given with their outcome, those that pass whenever they run alone."""
-    if len(failed) > MOST_FLAKY:
+    """The failed tests that pass in all runs alone. `failed` has their outcomes."""
+    if len(failed) > MAX_FLAKY_TESTS:
         return []
     return [
         Flaky(name, f"tempest: {outcome}")
@@ -229,17 +229,17 @@ def main() -> int:
     parser.add_argument("--only", metavar="RE")
     parser.add_argument("--recheck", action="store_true")
     options = parser.parse_args()
-    demanded = listed()
-    found = run_cloud(options.only or demanded)
+    must_pass = read_must_pass()
+    found = run_cloud(options.only or must_pass)
     passed = {name for name, status in found.items() if status == "success"}
-    expected = [name for name in demanded if options.only is None or re.search(options.only, name)]
+    expected = [name for name in must_pass if options.only is None or re.search(options.only, name)]
     missing = sorted(set(expected) - passed)
     if options.only:
-        grow(passed)
+        add_to_must_pass(passed)
     lines = sorted(f"{status} {name}" for name, status in found.items())
-    (KEPT / "last.txt").write_text("\n".join(lines) + "\n")
+    (RESULTS_DIRECTORY / "last.txt").write_text("\n".join(lines) + "\n")
     flaky = recheck({name: found.get(name, "not run") for name in missing}) if options.recheck else []
-    record(flaky)
+    record_flaky(flaky)
     for each in flaky:
         print(f"FLAKY {each}")
         missing.remove(each.test)

@@ -1,4 +1,4 @@
-"""Hosts and clouds that tests share. A worker starts each once, and ends them before tests that need none."""
+"""Shared hosts and clouds. Each test worker starts them once."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stock_client import forking
+from tests.support.forked_openstack import forked_openstack
 from tests.support.virt_cloud import RealCloud
-from tests.support.virt_driver import Bench
-from tests.support.virt_hosts import Host, Site, site
-from tests.virt.clouds import KINDS, Client, Clouds
-from tests.virt.moving_guests import Pair, pair
-from tests.virt.network_hosts import Fabric, Fabrics
+from tests.support.virt_driver import DriverBench
+from tests.support.virt_hosts import Host, Site, temporary_site
+from tests.virt.clouds import CLOUD_KINDS, Clouds, OpenstackClient
+from tests.virt.move_support import HostPair, host_pair
+from tests.virt.network_support import Fabric, Fabrics
 
 _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one kind of cloud follow each other."""
-    kinds = list(KINDS)
+    """Order tests so that those of one kind of cloud run together."""
+    kinds = list(CLOUD_KINDS)
 
     def kind(item: pytest.Item) -> int:
         names = getattr(item, "fixturenames", ())
@@ -35,9 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
-    made = Clouds(tmp_path_factory.mktemp("clouds"))
-    yield made
-    made.close()
+    created = Clouds(tmp_path_factory.mktemp("clouds"))
+    yield created
+    created.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,63 +56,63 @@ def long_timeouts(clouds: Clouds) -> RealCloud:
 
 
 @pytest.fixture(scope="package")
-def program() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory, forking(Path(directory)):
+def openstack_program() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory, forked_openstack(Path(directory)):
         yield Path(directory) / "openstack"
 
 
 @pytest.fixture
-def openstack(program: Path, long_timeouts: RealCloud) -> Client:
-    return Client(program, long_timeouts)
+def openstack(openstack_program: Path, long_timeouts: RealCloud) -> OpenstackClient:
+    return OpenstackClient(openstack_program, long_timeouts)
 
 
 @pytest.fixture(scope="package")
-def place() -> Iterator[Site]:
-    with site() as made:
-        yield made
+def site() -> Iterator[Site]:
+    with temporary_site() as created:
+        yield created
 
 
 @pytest.fixture(scope="package")
-def host(place: Site) -> Host:
-    return place.host("one")
+def host(site: Site) -> Host:
+    return site.host("one")
 
 
 @pytest.fixture
-def bench(host: Host, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Drivers on the host with a directory of this test alone; whatever guests are left go."""
+def bench(host: Host, request: pytest.FixtureRequest) -> Iterator[DriverBench]:
+    """Drivers on the host with a directory for this test. Removes remaining guests afterwards."""
     if not host.is_on:
         host.power_on()
-    made = Bench(host, host.directory / "benches" / request.node.name[:80])
+    created = DriverBench(host, host.directory / "benches" / request.node.name[:80])
     try:
-        yield made
+        yield created
     finally:
         with contextlib.suppress(Exception):
-            made.clear()
+            created.remove_domains()
 
 
 @pytest.fixture(scope="package")
-def apart() -> Iterator[Pair]:
-    """Two hosts, each with disks of its own."""
-    with pair() as hosts:
+def local_pair() -> Iterator[HostPair]:
+    """Two hosts without shared storage."""
+    with host_pair() as hosts:
         yield hosts
 
 
 @pytest.fixture(scope="package")
-def together() -> Iterator[Pair]:
-    """Two hosts that share the storage of disks."""
-    with pair(shared=True) as hosts:
+def shared_pair() -> Iterator[HostPair]:
+    """Two hosts with shared storage."""
+    with host_pair(shared_storage=True) as hosts:
         yield hosts
 
 
 @pytest.fixture(scope="package")
 def fabrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabrics]:
-    made = Fabrics(tmp_path_factory.mktemp("fabrics"))
-    yield made
-    made.end()
+    created = Fabrics(tmp_path_factory.mktemp("fabrics"))
+    yield created
+    created.end()
 
 
 @pytest.fixture
 def fabric(fabrics: Fabrics) -> Iterator[Fabric]:
-    """Hosts that have nothing but networks, as if this test were the first to use them."""
-    with fabrics.use() as made:
-        yield made
+    """Hosts with networks only, in a clean state."""
+    with fabrics.use() as created:
+        yield created

@@ -1,4 +1,4 @@
-"""The driver of a host of the test's own, in the test's process, without networks."""
+"""A libvirt driver in the test's process, without networks."""
 
 from __future__ import annotations
 
@@ -16,50 +16,51 @@ from kilonova.config import Agent, Bridges, Config, Libvirt
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Flavor, Image
 from tests.hosts import support
-from tests.hosts.libvirt.support import Shelf, transfer
+from tests.hosts.libvirt.support import FakeImageService, transfer
 from tests.support.virt_hosts import Host
 
-WORDS = ("plain", "helper", "liar")
+IMAGE_NAMES = ("plain", "helper", "liar")
 
 
-class Bench:
-    """The driver of the host in this process, and images that say a word each."""
+class DiskBench:
+    """The driver and its guests. A guest prints the name of its image."""
 
-    def __init__(self, host: Host, driver: LibvirtDriver, shelf: Shelf) -> None:
+    def __init__(self, host: Host, driver: LibvirtDriver, service: FakeImageService) -> None:
         self.host = host
         self.driver = driver
-        self.hv = driver.hypervisor
-        self.shelf = shelf
-        self.made: list[str] = []
+        self.hypervisor = driver.hypervisor
+        self.service = service
+        self.guest_ids: list[str] = []
 
-    async def boot(self, image: Image | None = Image(id="plain"), **more: Any) -> str:
+    async def boot(self, image: Image | None = Image(id="plain"), **fields: Any) -> str:
         flavor = Flavor(name="micro", vcpus=1, ram_mb=32, disk_gb=0)
-        guest = support.guest(ids.new_id(), **{"image": image, "flavor": flavor, "nics": [], **more})
-        self.made.append(guest.id)
+        guest = support.guest(ids.new_id(), **{"image": image, "flavor": flavor, "nics": [], **fields})
+        self.guest_ids.append(guest.id)
         await self.driver.spawn(guest, data=transfer(image.id) if image else None)
         return guest.id
 
-    async def said(self, guest_id: str) -> str:
+    async def console(self, guest_id: str) -> str:
         return (await self.driver.look_console(guest_id, None)).decode(errors="replace")
 
-    async def says(self, guest_id: str, pattern: str, after: int = 0) -> re.Match[str]:
-        end = time.monotonic() + 300
-        while not (found := re.search(pattern, said := (await self.said(guest_id))[after:])):
-            assert time.monotonic() < end, f"the guest does not say {pattern}, but {said[-2000:]}"
+    async def wait_for_output(self, guest_id: str, pattern: str, after: int = 0) -> re.Match[str]:
+        """Wait until the guest's console, from the offset `after`, matches the pattern."""
+        deadline = time.monotonic() + 300
+        while not (found := re.search(pattern, output := (await self.console(guest_id))[after:])):
+            assert time.monotonic() < deadline, f"the console does not match {pattern}: {output[-2000:]}"
             await asyncio.sleep(0.05)
         return found
 
-    async def length(self, guest_id: str) -> int:
-        return len(await self.said(guest_id))
+    async def console_length(self, guest_id: str) -> int:
+        return len(await self.console(guest_id))
 
-    async def document(self, guest_id: str) -> ET.Element:
-        domain = await self.hv.domain(guest_id)
-        return ET.fromstring(await self.hv.connection.run(domain.XMLDesc))
+    async def domain_xml(self, guest_id: str) -> ET.Element:
+        domain = await self.hypervisor.domain(guest_id)
+        return ET.fromstring(await self.hypervisor.connection.run(domain.XMLDesc))
 
     async def disks(self, guest_id: str) -> list[tuple[str, str, str | None]]:
-        """(target, name of the file, place in the order of booting)"""
+        """The disks of the domain, each with target, file name and boot order."""
         found = []
-        for disk in (await self.document(guest_id)).findall("devices/disk"):
+        for disk in (await self.domain_xml(guest_id)).findall("devices/disk"):
             source, target, boot = disk.find("source"), disk.find("target"), disk.find("boot")
             assert source is not None
             assert target is not None
@@ -68,28 +69,28 @@ class Bench:
         return sorted(found)
 
     def files(self, guest_id: str) -> set[str]:
-        return {path.name for path in self.hv.layout.guest(guest_id).iterdir()}
+        return {path.name for path in self.hypervisor.layout.guest_directory(guest_id).iterdir()}
 
 
 @asynccontextmanager
-async def bench(host: Host, data: Path) -> AsyncIterator[Bench]:
-    shelf = Shelf()
-    for word in WORDS:
-        shelf.put(word, host.site.micro_image(word).read_bytes())
-    driver = LibvirtDriver("disks", config_of(host, data), shelf)
-    place = Bench(host, driver, shelf)
+async def disk_bench(host: Host, data: Path) -> AsyncIterator[DiskBench]:
+    service = FakeImageService()
+    for name in IMAGE_NAMES:
+        service.put(name, host.site.micro_image(name).read_bytes())
+    driver = LibvirtDriver("disks", build_config(host, data), service)
+    bench = DiskBench(host, driver, service)
     try:
-        yield place
+        yield bench
     finally:
-        for guest_id in place.made:
+        for guest_id in bench.guest_ids:
             await driver.destroy(guest_id)
         await driver.close()
 
 
-def config_of(host: Host, data: Path) -> Config:
+def build_config(host: Host, data: Path) -> Config:
     return Config(
         data=str(data),
-        agent=Agent(instances=str(host.instances)),
+        agent=Agent(instances_path=str(host.instances)),
         libvirt=Libvirt(uri=host.uri, virt_type="qemu"),
         bridges=Bridges(enabled=False),
     )

@@ -1,4 +1,4 @@
-"""A host's networks in a process of their own: plans come in as lines, and answers go out."""
+"""A process that applies network plans: reads commands as lines and prints the results."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ import msgspec
 
 from kilonova.config import Agent, Bridges, Config
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+from kilonova.hosts.drivers.libvirt.networks.host_networks import HostNetworks
 from kilonova.hosts.messages import Flavor, Guest, NetworkPlan, Nic
 
 
 async def main(directory: Path, address: str, bridges: Bridges) -> None:
     guests: dict[str, Guest] = {}
     config = Config(agent=Agent(address=address), bridges=bridges)
-    wiring = Wiring(config, "h", directory, guests.get)
-    running = asyncio.create_task(wiring.run())
+    networks = HostNetworks(config, "h", directory, guests.get)
+    running = asyncio.create_task(networks.run())
     reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     print("ready", flush=True)
     while line := await reader.readline():
-        verb, _, given = line.decode().strip().partition(" ")
+        command, _, argument = line.decode().strip().partition(" ")
         try:
-            print(json.dumps(await answer(wiring, guests, verb, given)), flush=True)
+            print(json.dumps(await execute(networks, guests, command, argument)), flush=True)
         except DriverError as error:
             print(json.dumps({"error": error.message}), flush=True)
     running.cancel()
-    await wiring.close()
+    await networks.close()
 
 
-async def answer(wiring: Wiring, guests: dict[str, Guest], verb: str, given: str) -> object:
-    if verb == "apply":
-        plan = msgspec.msgpack.decode(base64.b64decode(given), type=NetworkPlan)
-        # A guest stays what it was built as, whatever ports say later.
-        for guest_id in {port.guest_id for one in plan.networks for port in one.ports} - guests.keys():
-            guests[guest_id] = guest(plan, guest_id)
-        await wiring.apply(plan)
+async def execute(networks: HostNetworks, guests: dict[str, Guest], command: str, argument: str) -> object:
+    """Run "apply" with a network plan, or "wait" with port ids, which returns the MTUs of their networks."""
+    if command == "apply":
+        plan = msgspec.msgpack.decode(base64.b64decode(argument), type=NetworkPlan)
+        # A guest keeps its first spec when later plans change.
+        for guest_id in {port.guest_id for network in plan.networks for port in network.ports} - guests.keys():
+            guests[guest_id] = make_guest(plan, guest_id)
+        await networks.apply(plan)
         return "applied"
-    found = await wiring.wired(given.split(), 0.5)
+    found = await networks.wait_for_ports(argument.split(), 0.5)
     return [network.mtu for network in found]
 
 
-def guest(plan: NetworkPlan, guest_id: str) -> Guest:
+def make_guest(plan: NetworkPlan, guest_id: str) -> Guest:
     nics = [
         Nic(port_id=port.id, mac=port.mac, network_id=network.id, addresses=port.addresses)
         for network in plan.networks

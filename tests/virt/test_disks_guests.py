@@ -1,4 +1,4 @@
-"""Snapshots, rescue and passwords of guests that really run."""
+"""Snapshots, rescue and passwords with running guests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import snapshots
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
-from tests.hosts.libvirt.support import Shelf, do, transfer
+from tests.hosts.libvirt.support import FakeImageService, run_tool, transfer
 from tests.hosts.support import disk
 from tests.support.ports import free_port
-from tests.support.virt_hosts import Host, until
-from tests.virt.disks_support import bench, config_of
+from tests.support.virt_hosts import Host, wait_until
+from tests.virt.disks_support import build_config, disk_bench
 
 
 def ticks(text: str) -> list[int]:
@@ -32,155 +32,153 @@ def ticks(text: str) -> list[int]:
 # Snapshots
 
 
-def test_a_running_guest_is_snapshotted_and_goes_on(host: Host, tmp_path: Path) -> None:
+def test_snapshot_of_running_guest(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot(flavor=Flavor(name="micro", vcpus=1, ram_mb=32, disk_gb=1))
-            await place.says(guest_id, "TICK 00001")
-            before = place.files(guest_id)
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            now = ticks(await place.said(guest_id))[-1]
-            await place.says(guest_id, f"TICK {now + 2:05}")
-            counted = ticks(await place.said(guest_id))
-            assert counted == list(range(1, len(counted) + 1)), "the guest began anew"
-            assert place.files(guest_id) == before
-            assert (await place.document(guest_id)).find("devices/disk/mirror") is None
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot(flavor=Flavor(name="micro", vcpus=1, ram_mb=32, disk_gb=1))
+            await bench.wait_for_output(guest_id, "TICK 00001")
+            before = bench.files(guest_id)
+            await bench.driver.snapshot(guest_id, transfer("snap"))
+            now = ticks(await bench.console(guest_id))[-1]
+            await bench.wait_for_output(guest_id, f"TICK {now + 2:05}")
+            counted = ticks(await bench.console(guest_id))
+            assert counted == list(range(1, len(counted) + 1)), "the guest has not rebooted"
+            assert bench.files(guest_id) == before
+            assert (await bench.domain_xml(guest_id)).find("devices/disk/mirror") is None
 
-            # It is an image of its own, and boots.
+            # The snapshot boots without the original image.
             path = tmp_path / "snap"
-            path.write_bytes(place.shelf.data["snap"])
-            told = do("qemu-img", "info", path)
-            assert "file format: qcow2" in told
-            assert "backing file" not in told
-            assert "1 GiB" in told
-            other = await place.boot(
+            path.write_bytes(bench.service.data["snap"])
+            info = run_tool("qemu-img", "info", path)
+            assert "file format: qcow2" in info
+            assert "backing file" not in info
+            assert "1 GiB" in info
+            other = await bench.boot(
                 Image(id="snap", disk_format="qcow2"), flavor=Flavor(vcpus=1, ram_mb=32, disk_gb=2)
             )
-            await place.says(other, "HELLO plain")
+            await bench.wait_for_output(other, "HELLO plain")
 
-            # A second time there is nothing to do.
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            assert place.shelf.writes == ["snap"]
+            # A repeated snapshot does nothing.
+            await bench.driver.snapshot(guest_id, transfer("snap"))
+            assert bench.service.writes == ["snap"]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("power", ["pause", "suspend", "power_off"])
-def test_a_guest_that_stands_still_is_snapshotted(host: Host, tmp_path: Path, power: str) -> None:
+def test_snapshot_of_inactive_guest(host: Host, tmp_path: Path, power: str) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            await place.says(guest_id, "TICK")
-            before = (await getattr(place.driver, power)(guest_id)).power
-            place.shelf.facts["snap"] = {"disk_format": "raw"}
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            assert place.shelf.data["snap"] == place.shelf.data["plain"]
-            assert (await place.hv.state(guest_id)).power == before
-            assert "snapshot" not in place.files(guest_id)
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            await bench.wait_for_output(guest_id, "TICK")
+            before = (await getattr(bench.driver, power)(guest_id)).power
+            bench.service.facts["snap"] = {"disk_format": "raw"}
+            await bench.driver.snapshot(guest_id, transfer("snap"))
+            assert bench.service.data["snap"] == bench.service.data["plain"]
+            assert (await bench.hypervisor.state(guest_id)).power == before
+            assert "snapshot" not in bench.files(guest_id)
 
     asyncio.run(scenario())
 
 
-def test_a_snapshot_that_is_stopped_leaves_nothing(host: Host, tmp_path: Path) -> None:
-    class Stuck(Shelf):
+def test_cancelled_snapshot_leaves_no_files(host: Host, tmp_path: Path) -> None:
+    class BlockingImageService(FakeImageService):
         async def write(self, transfer: Transfer, data: Any) -> None:
             async for _ in data:
-                reached.set()
+                started.set()
                 await asyncio.sleep(60)
 
-    reached = asyncio.Event()
+    started = asyncio.Event()
 
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            good = place.hv.images.images
-            place.hv.images.images = Stuck()
-            task = asyncio.create_task(place.driver.snapshot(guest_id, transfer("snap")))
-            await asyncio.wait_for(reached.wait(), 60)
-            assert "snapshot" in place.files(guest_id)
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            working = bench.hypervisor.images.images
+            bench.hypervisor.images.images = BlockingImageService()
+            task = asyncio.create_task(bench.driver.snapshot(guest_id, transfer("snap")))
+            await asyncio.wait_for(started.wait(), 60)
+            assert "snapshot" in bench.files(guest_id)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert "snapshot" not in place.files(guest_id)
-            # While the copy is under way: the same.
-            for moment in (0.0, 0.02, 0.05, 0.1, 0.2):
-                task = asyncio.create_task(place.driver.snapshot(guest_id, transfer("snap")))
-                await asyncio.sleep(moment)
+            assert "snapshot" not in bench.files(guest_id)
+            # The same during the copy.
+            for seconds in (0.0, 0.02, 0.05, 0.1, 0.2):
+                task = asyncio.create_task(bench.driver.snapshot(guest_id, transfer("snap")))
+                await asyncio.sleep(seconds)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                assert "snapshot" not in place.files(guest_id)
-                assert (await place.document(guest_id)).find("devices/disk/mirror") is None
-            place.hv.images.images = good
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            assert "snap" in place.shelf.data
+                assert "snapshot" not in bench.files(guest_id)
+                assert (await bench.domain_xml(guest_id)).find("devices/disk/mirror") is None
+            bench.hypervisor.images.images = working
+            await bench.driver.snapshot(guest_id, transfer("snap"))
+            assert "snap" in bench.service.data
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("by", ["the next snapshot", "the next start of the agent"])
-def test_what_a_killed_snapshot_left_goes(host: Host, tmp_path: Path, by: str) -> None:
+def test_killed_snapshot_is_cleaned_up(host: Host, tmp_path: Path, by: str) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            directory = place.hv.layout.guest(guest_id) / "snapshot"
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            directory = bench.hypervisor.layout.guest_directory(guest_id) / "snapshot"
             directory.mkdir()
-            do("qemu-img", "create", "-q", "-f", "qcow2", directory / "copy", "1M")
-            domain = await place.hv.domain(guest_id)
-            await place.hv.connection.run(snapshots._begin_copy, domain, "vda", str(directory / "copy"), False)
-            assert (await place.document(guest_id)).find("devices/disk/mirror") is not None
+            run_tool("qemu-img", "create", "-q", "-f", "qcow2", directory / "copy", "1M")
+            domain = await bench.hypervisor.domain(guest_id)
+            await bench.hypervisor.connection.run(snapshots._begin_copy, domain, "vda", str(directory / "copy"), False)
+            assert (await bench.domain_xml(guest_id)).find("devices/disk/mirror") is not None
             if by == "the next snapshot":
-                await place.driver.snapshot(guest_id, transfer("snap"))
-                assert "snap" in place.shelf.data
+                await bench.driver.snapshot(guest_id, transfer("snap"))
+                assert "snap" in bench.service.data
             else:
-                await snapshots.recover(place.hv)
-            assert (await place.document(guest_id)).find("devices/disk/mirror") is None
-            assert "snapshot" not in place.files(guest_id)
+                await snapshots.recover(bench.hypervisor)
+            assert (await bench.domain_xml(guest_id)).find("devices/disk/mirror") is None
+            assert "snapshot" not in bench.files(guest_id)
 
     asyncio.run(scenario())
 
 
-def test_a_snapshot_that_would_fill_the_host_is_not_tried(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_without_free_space_is_refused(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
             usage = shutil.disk_usage(tmp_path)
             monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
             with pytest.raises(DriverError, match="only 1000 are free"):
-                await place.driver.snapshot(guest_id, transfer("snap"))
-            assert "snapshot" not in place.files(guest_id)
+                await bench.driver.snapshot(guest_id, transfer("snap"))
+            assert "snapshot" not in bench.files(guest_id)
 
     asyncio.run(scenario())
 
 
-def test_what_an_agent_finds_at_its_start_is_not_what_it_does(host: Host, tmp_path: Path) -> None:
+def test_recovery_leaves_running_snapshots_alone(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            task = asyncio.create_task(place.driver.snapshot(guest_id, transfer("snap")))
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            task = asyncio.create_task(bench.driver.snapshot(guest_id, transfer("snap")))
             while not task.done():
-                await snapshots.recover(place.hv)
+                await snapshots.recover(bench.hypervisor)
                 await asyncio.sleep(0.01)
             await task
-            assert "snap" in place.shelf.data
+            assert "snap" in bench.service.data
 
     asyncio.run(scenario())
 
 
-def test_quiet_disks_need_an_agent(host: Host, tmp_path: Path) -> None:
+def test_required_quiesce_needs_a_guest_agent(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot(Image(id="plain", properties={"os_require_quiesce": "yes"}))
-            with pytest.raises(DriverError, match="quiet") as caught:
-                await place.driver.snapshot(guest_id, transfer("snap"))
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot(Image(id="plain", properties={"os_require_quiesce": "yes"}))
+            with pytest.raises(DriverError, match="freeze") as caught:
+                await bench.driver.snapshot(guest_id, transfer("snap"))
             assert caught.value.kind == "no guest agent"
-            assert "snapshot" not in place.files(guest_id)
-            assert (await place.document(guest_id)).find("devices/disk/mirror") is None
-            # One that stands still is quiet.
-            await place.driver.power_off(guest_id)
-            await place.driver.snapshot(guest_id, transfer("snap"))
+            assert "snapshot" not in bench.files(guest_id)
+            assert (await bench.domain_xml(guest_id)).find("devices/disk/mirror") is None
+            # A stopped guest needs no freeze.
+            await bench.driver.power_off(guest_id)
+            await bench.driver.snapshot(guest_id, transfer("snap"))
 
     asyncio.run(scenario())
 
@@ -188,137 +186,141 @@ def test_quiet_disks_need_an_agent(host: Host, tmp_path: Path) -> None:
 # Rescue
 
 
-def test_a_guest_is_rescued_stays_so_and_comes_back(host: Host, tmp_path: Path) -> None:
+def test_rescue_survives_restarts_until_unrescue(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot(config_drive=True)
-            await place.says(guest_id, "HELLO plain")
-            before = place.files(guest_id)
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot(config_drive=True)
+            await bench.wait_for_output(guest_id, "HELLO plain")
+            before = bench.files(guest_id)
             for _ in range(2):
-                state = await place.driver.rescue(guest_id, Image(id="helper"), transfer("helper"), "secret")
+                state = await bench.driver.rescue(guest_id, Image(id="helper"), transfer("helper"), "secret")
                 assert state.power == "running"
-            await place.says(guest_id, "HELLO helper")
-            assert (await place.said(guest_id)).count("HELLO helper") == 1, "a repeat is no new boot"
-            assert await place.disks(guest_id) == [
+            await bench.wait_for_output(guest_id, "HELLO helper")
+            assert (await bench.console(guest_id)).count("HELLO helper") == 1, (
+                "a repeated rescue does not reboot the guest"
+            )
+            assert await bench.disks(guest_id) == [
                 ("hda", "disk.config.rescue", None),
                 ("vda", "disk.rescue", "1"),
                 ("vdb", "disk", None),
             ]
-            drive = place.hv.layout.guest(guest_id) / "disk.config.rescue"
-            assert '"admin_pass":"secret"' in do("isoinfo", "-J", "-x", "/openstack/latest/meta_data.json", "-i", drive)
+            drive = bench.hypervisor.layout.guest_directory(guest_id) / "disk.config.rescue"
+            assert '"admin_pass":"secret"' in run_tool(
+                "isoinfo", "-J", "-x", "/openstack/latest/meta_data.json", "-i", drive
+            )
 
-            # Whatever becomes of domain and agent.
-            for again in ("hard reboot", "off and on", "another agent"):
-                at = await place.length(guest_id)
-                if again == "hard reboot":
-                    await place.driver.reboot(guest_id, hard=True)
-                elif again == "off and on":
-                    await place.driver.power_off(guest_id)
-                    await place.driver.power_on(guest_id)
+            # The rescue survives the loss of domain and agent.
+            for restart in ("hard reboot", "off and on", "another agent"):
+                offset = await bench.console_length(guest_id)
+                if restart == "hard reboot":
+                    await bench.driver.reboot(guest_id, hard=True)
+                elif restart == "off and on":
+                    await bench.driver.power_off(guest_id)
+                    await bench.driver.power_on(guest_id)
                 else:
-                    await place.hv.undefine(guest_id)
-                    driver = LibvirtDriver("disks", config_of(host, tmp_path), place.shelf)
+                    await bench.hypervisor.undefine(guest_id)
+                    driver = LibvirtDriver("disks", build_config(host, tmp_path), bench.service)
                     await driver.rescue(guest_id, Image(id="helper"), None)
                     await driver.close()
-                await place.says(guest_id, "HELLO helper", after=at)
+                await bench.wait_for_output(guest_id, "HELLO helper", after=offset)
 
-            # A snapshot is of the guest's own disk.
-            place.shelf.facts["snap"] = {"disk_format": "raw"}
-            await place.driver.snapshot(guest_id, transfer("snap"))
-            assert place.shelf.data["snap"] == place.shelf.data["plain"]
+            # A snapshot contains the guest's own disk.
+            bench.service.facts["snap"] = {"disk_format": "raw"}
+            await bench.driver.snapshot(guest_id, transfer("snap"))
+            assert bench.service.data["snap"] == bench.service.data["plain"]
 
-            at = await place.length(guest_id)
+            offset = await bench.console_length(guest_id)
             for _ in range(2):
-                assert (await place.driver.unrescue(guest_id)).power == "running"
-            await place.says(guest_id, "HELLO plain", after=at)
-            assert (await place.said(guest_id))[at:].count("HELLO") == 1
-            assert place.files(guest_id) == before
-            assert await place.disks(guest_id) == [("hda", "disk.config", None), ("vda", "disk", "1")]
+                assert (await bench.driver.unrescue(guest_id)).power == "running"
+            await bench.wait_for_output(guest_id, "HELLO plain", after=offset)
+            assert (await bench.console(guest_id))[offset:].count("HELLO") == 1
+            assert bench.files(guest_id) == before
+            assert await bench.disks(guest_id) == [("hda", "disk.config", None), ("vda", "disk", "1")]
 
     asyncio.run(scenario())
 
 
-def test_without_an_image_the_guests_own_rescues_it(host: Host, tmp_path: Path) -> None:
+def test_rescue_without_image_uses_the_guests_image(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            await place.driver.power_off(guest_id)
-            at = await place.length(guest_id)
-            await place.driver.rescue(guest_id, None, None)
-            await place.says(guest_id, "HELLO plain", after=at)
-            assert ("vda", "disk.rescue", "1") in await place.disks(guest_id)
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            await bench.driver.power_off(guest_id)
+            offset = await bench.console_length(guest_id)
+            await bench.driver.rescue(guest_id, None, None)
+            await bench.wait_for_output(guest_id, "HELLO plain", after=offset)
+            assert ("vda", "disk.rescue", "1") in await bench.disks(guest_id)
 
     asyncio.run(scenario())
 
 
-def test_a_stable_rescue_leaves_everything_in_its_place(host: Host, tmp_path: Path) -> None:
+def test_stable_rescue_keeps_device_names(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot(flavor=Flavor(vcpus=1, ram_mb=32, disk_gb=0, swap_mb=1))
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot(flavor=Flavor(vcpus=1, ram_mb=32, disk_gb=0, swap_mb=1))
             for bus, device, target in (
                 ("virtio", "", "vdc"),
                 ("scsi", "disk", "sda"),
                 ("", "cdrom", "hda"),
                 ("", "floppy", "fda"),
             ):
-                at = await place.length(guest_id)
-                said = {"hw_rescue_bus": bus, "hw_rescue_device": device}
-                image = Image(id="helper", properties={name: value for name, value in said.items() if value})
-                await place.driver.rescue(guest_id, image, transfer("helper"))
+                offset = await bench.console_length(guest_id)
+                properties = {"hw_rescue_bus": bus, "hw_rescue_device": device}
+                image = Image(id="helper", properties={name: value for name, value in properties.items() if value})
+                await bench.driver.rescue(guest_id, image, transfer("helper"))
                 if device != "cdrom":
-                    await place.says(guest_id, "HELLO helper", after=at)
-                disks = await place.disks(guest_id)
+                    await bench.wait_for_output(guest_id, "HELLO helper", after=offset)
+                disks = await bench.disks(guest_id)
                 assert (target, "disk.rescue", "1") in disks
                 assert {("vda", "disk", None), ("vdb", "disk.swap", None)} <= set(disks)
-                await place.driver.unrescue(guest_id)
+                await bench.driver.unrescue(guest_id)
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
-    "image, why",
+    "image, reason",
     [
         (Image(id="helper", properties={"hw_rescue_device": "tape"}), "tape"),
         (Image(id="helper", properties={"hw_rescue_bus": "fdc"}), "fdc"),
-        (Image(id="liar", disk_format="qcow2"), "not qcow2"),
+        (Image(id="liar", disk_format="qcow2"), "declared disk format is qcow2"),
         (Image(id="nowhere"), "queued"),
     ],
 )
-def test_a_rescue_that_cannot_be_leaves_the_guest_running(host: Host, tmp_path: Path, image: Image, why: str) -> None:
+def test_refused_rescue_leaves_the_guest_running(host: Host, tmp_path: Path, image: Image, reason: str) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            before = place.files(guest_id)
-            with pytest.raises(DriverError, match=why):
-                await place.driver.rescue(guest_id, image, transfer(image.id))
-            assert place.files(guest_id) == before
-            assert (await place.hv.state(guest_id)).power == "running"
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            before = bench.files(guest_id)
+            with pytest.raises(DriverError, match=reason):
+                await bench.driver.rescue(guest_id, image, transfer(image.id))
+            assert bench.files(guest_id) == before
+            assert (await bench.hypervisor.state(guest_id)).power == "running"
 
     asyncio.run(scenario())
 
 
-def test_a_guest_of_a_volume_is_rescued_beside_it(host: Host, tmp_path: Path) -> None:
+def test_stable_rescue_of_guest_booted_from_volume(host: Host, tmp_path: Path) -> None:
     path = tmp_path / "volume"
     path.write_bytes(host.site.micro_image("plain").read_bytes())
     port = free_port(host.site.address)
     command = ["qemu-nbd", "-f", "raw", "-x", "vol", "-b", host.site.address, "-p", str(port), "-t", "-e", "0"]
     server = subprocess.Popen([*command, str(path)])
-    until(lambda: _listens(host.site.address, port), "the volume is exported")
+    wait_until(lambda: _is_listening(host.site.address, port), "the volume is exported")
     data = {"host": host.site.address, "port": port, "export": "vol", "access_mode": "rw"}
     volume = disk(connection={"driver_volume_type": "nbd", "data": data}, device="/dev/vda", boot_index=0)
 
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot(image=None, disks=[volume])
-            await place.says(guest_id, "HELLO plain")
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot(image=None, disks=[volume])
+            await bench.wait_for_output(guest_id, "HELLO plain")
             image = Image(id="helper", properties={"hw_rescue_bus": "virtio"})
-            at = await place.length(guest_id)
-            await place.driver.rescue(guest_id, image, transfer("helper"))
-            await place.says(guest_id, "HELLO helper", after=at)
-            assert await place.disks(guest_id) == [("vda", "", "2"), ("vdb", "disk.rescue", "1")]
-            at = await place.length(guest_id)
-            await place.driver.unrescue(guest_id)
-            await place.says(guest_id, "HELLO plain", after=at)
+            offset = await bench.console_length(guest_id)
+            await bench.driver.rescue(guest_id, image, transfer("helper"))
+            await bench.wait_for_output(guest_id, "HELLO helper", after=offset)
+            assert await bench.disks(guest_id) == [("vda", "", "2"), ("vdb", "disk.rescue", "1")]
+            offset = await bench.console_length(guest_id)
+            await bench.driver.unrescue(guest_id)
+            await bench.wait_for_output(guest_id, "HELLO plain", after=offset)
 
     try:
         asyncio.run(scenario())
@@ -327,14 +329,14 @@ def test_a_guest_of_a_volume_is_rescued_beside_it(host: Host, tmp_path: Path) ->
         server.wait()
 
 
-def _listens(address: str, port: int) -> bool:
+def _is_listening(address: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((address, port)) == 0
 
 
-def test_a_guest_of_a_volume_needs_a_stable_rescue(host: Host, tmp_path: Path) -> None:
+def test_guest_booted_from_volume_requires_a_stable_rescue(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
+        async with disk_bench(host, tmp_path) as bench:
             guest = Guest(
                 id=ids.new_id(),
                 name="of a volume",
@@ -342,14 +344,14 @@ def test_a_guest_of_a_volume_needs_a_stable_rescue(host: Host, tmp_path: Path) -
                 user_id="u",
                 flavor=Flavor(vcpus=1, ram_mb=32, disk_gb=1),
             )
-            place.hv.write_spec(guest)
-            place.made.append(guest.id)
+            bench.hypervisor.write_spec(guest)
+            bench.guest_ids.append(guest.id)
             with pytest.raises(DriverError, match="hw_rescue_device"):
-                await place.driver.rescue(guest.id, Image(id="helper"), transfer("helper"))
-            with pytest.raises(DriverError, match="needs an image"):
-                await place.driver.rescue(guest.id, None, None)
+                await bench.driver.rescue(guest.id, Image(id="helper"), transfer("helper"))
+            with pytest.raises(DriverError, match="requires an image"):
+                await bench.driver.rescue(guest.id, None, None)
             with pytest.raises(DriverError, match="volume"):
-                await place.driver.snapshot(guest.id, transfer("snap"))
+                await bench.driver.snapshot(guest.id, transfer("snap"))
 
     asyncio.run(scenario())
 
@@ -357,61 +359,63 @@ def test_a_guest_of_a_volume_needs_a_stable_rescue(host: Host, tmp_path: Path) -
 # Passwords
 
 
-def test_a_password_needs_somebody_in_the_guest(host: Host, tmp_path: Path) -> None:
+def test_set_password_requires_a_guest_agent(host: Host, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
+        async with disk_bench(host, tmp_path) as bench:
             for properties in ({}, {"hw_qemu_guest_agent": "yes"}):
-                guest_id = await place.boot(Image(id="plain", properties=properties))
+                guest_id = await bench.boot(Image(id="plain", properties=properties))
                 with pytest.raises(DriverError, match="agent") as caught:
-                    await place.driver.set_password(guest_id, "", "geheim")
+                    await bench.driver.set_password(guest_id, "", "geheim")
                 assert caught.value.kind == "no guest agent"
                 assert "geheim" not in caught.value.message
-            await place.driver.power_off(guest_id)
+            await bench.driver.power_off(guest_id)
             with pytest.raises(DriverError) as caught:
-                await place.driver.set_password(guest_id, "", "geheim")
+                await bench.driver.set_password(guest_id, "", "geheim")
             assert caught.value.kind == "not running"
 
     asyncio.run(scenario())
 
 
-# Images that lie
+# Unsafe images
 
 
-def test_an_image_that_would_show_the_hosts_files_boots_nothing(host: Host, tmp_path: Path) -> None:
+def test_image_with_backing_file_is_not_booted(host: Host, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret".ljust(1 << 20, b"\0"))
     evil = tmp_path / "evil"
-    do("qemu-img", "create", "-q", "-f", "qcow2", "-b", secret, "-F", "raw", evil)
+    run_tool("qemu-img", "create", "-q", "-f", "qcow2", "-b", secret, "-F", "raw", evil)
 
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            place.shelf.put("evil", evil.read_bytes())
-            for disk_format, why in (("qcow2", "backing file"), ("raw", "is qcow2")):
-                with pytest.raises(DriverError, match=why):
-                    await place.boot(Image(id="evil", disk_format=disk_format))
-                assert await place.hv.power(place.made[-1]) is None
+        async with disk_bench(host, tmp_path) as bench:
+            bench.service.put("evil", evil.read_bytes())
+            for disk_format, reason in (("qcow2", "backing file"), ("raw", "image is qcow2")):
+                with pytest.raises(DriverError, match=reason):
+                    await bench.boot(Image(id="evil", disk_format=disk_format))
+                assert await bench.hypervisor.power(bench.guest_ids[-1]) is None
 
     asyncio.run(scenario())
 
 
-def test_a_base_is_in_use_while_a_guest_is(host: Host, tmp_path: Path) -> None:
+def test_base_image_of_a_guest_is_not_removed(host: Host, tmp_path: Path) -> None:
     from kilonova.hosts.drivers.libvirt import disks
 
     async def scenario() -> None:
-        async with bench(host, tmp_path) as place:
-            guest_id = await place.boot()
-            base = await place.hv.images.ensure(Image(id="plain"), None)
-            used = disks.bases(place.hv.layout)
+        async with disk_bench(host, tmp_path) as bench:
+            guest_id = await bench.boot()
+            base = await bench.hypervisor.images.get(Image(id="plain"), None)
+            used = disks.base_images_in_use(bench.hypervisor.layout)
             assert base.path in used
-            assert base.path not in await place.hv.images.tidy(used, -10)
-            await place.says(guest_id, "TICK")
-            await place.driver.destroy(guest_id)
-            assert base.path in await place.hv.images.tidy(disks.bases(place.hv.layout), -10)
+            assert base.path not in await bench.hypervisor.images.remove_unused(used, -10)
+            await bench.wait_for_output(guest_id, "TICK")
+            await bench.driver.destroy(guest_id)
+            assert base.path in await bench.hypervisor.images.remove_unused(
+                disks.base_images_in_use(bench.hypervisor.layout), -10
+            )
 
     asyncio.run(scenario())
 
 
-def test_what_is_written_of_a_rescue_is_read_again() -> None:
+def test_rescue_mode_is_read_as_written() -> None:
     from kilonova.hosts.drivers.libvirt.rescue import Mode
 
     mode = Mode(image_id="i", stable=True, device="cdrom", bus="ide")

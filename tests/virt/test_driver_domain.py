@@ -1,4 +1,4 @@
-"""The domain that is made of a guest: what is asked for is in it, and nothing a user writes becomes markup."""
+"""Domain XML of guests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kilonova.hosts.messages import Disk, Flavor, Guest, Image, LocalDisk, Nic
 from kilonova.ids import new_id
 
 
-class Net:
+class FakeNetworks:
     def bridge_of(self, network_id: str) -> str:
         return "kn-bridge"
 
@@ -36,7 +36,7 @@ def hypervisor(tmp_path: Path, **libvirt: Any) -> Hypervisor:
     for name, value in libvirt.items():
         setattr(config.libvirt, name, value)
     made = Hypervisor("here", config, Connection("test:///default"), Layout(tmp_path))
-    made.wiring = Net()  # type: ignore[assignment]
+    made.networks = FakeNetworks()  # type: ignore[assignment]
     return made
 
 
@@ -49,8 +49,8 @@ def image(**properties: str) -> Image:
     return Image(id="i", properties=properties)
 
 
-def built(tmp_path: Path, one: Guest, **libvirt: Any) -> ET.Element:
-    return ET.fromstring(domain.document(hypervisor(tmp_path, **libvirt), one))
+def build_domain(tmp_path: Path, one: Guest, **libvirt: Any) -> ET.Element:
+    return ET.fromstring(domain.domain_xml(hypervisor(tmp_path, **libvirt), one))
 
 
 def attribute(element: ET.Element, path: str, name: str) -> str | None:
@@ -63,9 +63,9 @@ def volume(**changes: Any) -> Disk:
     return Disk(**{"volume_id": new_id(), "connection": {"driver_volume_type": "nbd", "data": data}, **changes})
 
 
-def test_a_plain_guest(tmp_path: Path) -> None:
+def test_domain_of_a_plain_guest(tmp_path: Path) -> None:
     one = guest(image=image(), nics=[Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")], config_drive=True)
-    made = built(tmp_path, one)
+    made = build_domain(tmp_path, one)
     assert (made.get("type"), made.findtext("uuid"), made.findtext("name")) == ("qemu", one.id, f"kn-{one.id}")
     assert (made.findtext("memory"), made.findtext("vcpu")) == ("128", "2")
     assert attribute(made, "os/type", "machine") == "pc"
@@ -84,23 +84,30 @@ def test_a_plain_guest(tmp_path: Path) -> None:
     assert made.find("devices/channel") is None
 
 
-def test_what_the_image_of_a_volume_asks_for(tmp_path: Path) -> None:
-    asked = {"hw_machine_type": "q35", "hw_disk_bus": "scsi", "hw_vif_model": "e1000", "hw_qemu_guest_agent": "yes"}
+def test_image_properties_of_a_boot_volume(tmp_path: Path) -> None:
+    properties = {
+        "hw_machine_type": "q35",
+        "hw_disk_bus": "scsi",
+        "hw_vif_model": "e1000",
+        "hw_qemu_guest_agent": "yes",
+    }
     nics = [Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")]
-    one = guest(disks=[volume(boot_index=0)], nics=nics, config_drive=True, volume_properties=asked)
-    made = built(tmp_path, one)
+    one = guest(disks=[volume(boot_index=0)], nics=nics, config_drive=True, volume_properties=properties)
+    made = build_domain(tmp_path, one)
     assert attribute(made, "os/type", "machine") == "q35"
     assert attribute(made, "devices/disk[@device='disk']/target", "bus") == "scsi"
     assert attribute(made, "devices/disk[@device='cdrom']/target", "bus") == "sata"
     assert attribute(made, "devices/interface/model", "type") == "e1000"
     assert made.find("devices/channel") is not None
-    assert not one.same_machine(msgspec.structs.replace(one, volume_properties={}))
+    assert not one.has_same_hardware(msgspec.structs.replace(one, volume_properties={}))
 
 
-def test_nothing_that_users_write_becomes_markup(tmp_path: Path) -> None:
-    nasty = """'"/><devices><disk type='block'><source dev='/dev/sda'/></disk>&lt;]]>\x00\x0b\ud800"""
-    one = guest(name=nasty, image=image(), flavor=Flavor(name=nasty, vcpus=1, ram_mb=64, disk_gb=1), project_id=nasty)
-    made = built(tmp_path, one)
+def test_user_text_is_escaped(tmp_path: Path) -> None:
+    hostile = """'"/><devices><disk type='block'><source dev='/dev/sda'/></disk>&lt;]]>\x00\x0b\ud800"""
+    one = guest(
+        name=hostile, image=image(), flavor=Flavor(name=hostile, vcpus=1, ram_mb=64, disk_gb=1), project_id=hostile
+    )
+    made = build_domain(tmp_path, one)
     assert len(made.findall("devices/disk")) == 1
     assert [attribute(disk, "source", "file") for disk in made.iter("disk")] == [f"{tmp_path}/{one.id}/disk"]
     name = made.findtext(f"metadata/{{{domain.NAMESPACE}}}server/{{{domain.NAMESPACE}}}name")
@@ -108,10 +115,10 @@ def test_nothing_that_users_write_becomes_markup(tmp_path: Path) -> None:
     assert name.startswith("""'"/><devices>""")
 
 
-def test_paths_cannot_lead_elsewhere(tmp_path: Path) -> None:
+def test_invalid_file_names_are_refused(tmp_path: Path) -> None:
     for wrong in ("../../etc", "a/b", "", ".", "..", "a@b", "-x"):
         with pytest.raises(DriverError):
-            built(tmp_path, guest(id=wrong, image=image()))
+            build_domain(tmp_path, guest(id=wrong, image=image()))
 
 
 @pytest.mark.parametrize(
@@ -127,13 +134,15 @@ def test_paths_cannot_lead_elsewhere(tmp_path: Path) -> None:
         ("hw_watchdog_action", "explode"),
     ],
 )
-def test_what_is_no_hardware_is_refused(tmp_path: Path, name: str, value: str) -> None:
-    with pytest.raises(DriverError, match=r"hw_|processors"):
-        built(tmp_path, guest(image=image(**{name: value}), nics=[Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")]))
+def test_invalid_hardware_properties_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(DriverError, match=r"hw_|vCPUs"):
+        build_domain(
+            tmp_path, guest(image=image(**{name: value}), nics=[Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")])
+        )
 
 
-def test_the_hardware_that_an_image_asks_for(tmp_path: Path) -> None:
-    asked = image(
+def test_hardware_properties_of_the_image(tmp_path: Path) -> None:
+    properties = image(
         hw_machine_type="q35",
         hw_disk_bus="scsi",
         hw_vif_model="e1000",
@@ -146,7 +155,9 @@ def test_the_hardware_that_an_image_asks_for(tmp_path: Path) -> None:
         hw_watchdog_action="poweroff",
         os_type="windows",
     )
-    made = built(tmp_path, guest(image=asked, nics=[Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")], config_drive=True))
+    made = build_domain(
+        tmp_path, guest(image=properties, nics=[Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")], config_drive=True)
+    )
     assert attribute(made, "os/type", "machine") == "q35"
     assert attribute(made, "os", "firmware") == "efi"
     assert [attribute(disk, "target", "bus") for disk in made.findall("devices/disk")] == ["scsi", "sata"]
@@ -160,7 +171,7 @@ def test_the_hardware_that_an_image_asks_for(tmp_path: Path) -> None:
     assert attribute(made, "clock", "offset") == "localtime"
 
 
-def test_quotas_of_the_flavor(tmp_path: Path) -> None:
+def test_flavor_quotas(tmp_path: Path) -> None:
     specs = {
         "quota:cpu_shares": "512",
         "quota:cpu_quota": "-1",
@@ -172,7 +183,7 @@ def test_quotas_of_the_flavor(tmp_path: Path) -> None:
     }
     flavor = Flavor(vcpus=1, ram_mb=64, disk_gb=1, extra_specs=specs)
     nics = [Nic(port_id=new_id(), mac="fa:16:3e:00:00:01")]
-    made = built(tmp_path, guest(image=image(hw_rng_model="virtio"), flavor=flavor, nics=nics))
+    made = build_domain(tmp_path, guest(image=image(hw_rng_model="virtio"), flavor=flavor, nics=nics))
     assert (made.findtext("cputune/shares"), made.findtext("cputune/quota")) == ("512", "-1")
     assert made.findtext("memtune/hard_limit") == "256"
     assert made.findtext("devices/disk/iotune/write_iops_sec") == "100"
@@ -181,12 +192,14 @@ def test_quotas_of_the_flavor(tmp_path: Path) -> None:
     assert outbound.attrib == {"average": "1000", "burst": "2000"}
     assert attribute(made, "devices/rng/rate", "bytes") == "64"
     with pytest.raises(DriverError, match="quota:cpu_shares"):
-        built(tmp_path, guest(flavor=Flavor(vcpus=1, ram_mb=64, disk_gb=1, extra_specs={"quota:cpu_shares": "all"})))
+        build_domain(
+            tmp_path, guest(flavor=Flavor(vcpus=1, ram_mb=64, disk_gb=1, extra_specs={"quota:cpu_shares": "all"}))
+        )
 
 
-def test_volumes_have_the_names_they_were_given(tmp_path: Path) -> None:
+def test_volumes_keep_their_device_names(tmp_path: Path) -> None:
     boot, data, unnamed = volume(boot_index=0, device="/dev/vda"), volume(device="/dev/vdc"), volume()
-    made = built(tmp_path, guest(disks=[data, unnamed, boot]))
+    made = build_domain(tmp_path, guest(disks=[data, unnamed, boot]))
     found = {disk.findtext("serial"): disk for disk in made.findall("devices/disk")}
     assert attribute(found[boot.volume_id], "target", "dev") == "vda"
     assert attribute(found[boot.volume_id], "boot", "order") == "1"
@@ -195,18 +208,18 @@ def test_volumes_have_the_names_they_were_given(tmp_path: Path) -> None:
     assert found[data.volume_id].find("boot") is None
 
 
-def test_disks_of_the_host_and_volumes_share_no_name(tmp_path: Path) -> None:
+def test_local_disks_and_volumes_have_different_names(tmp_path: Path) -> None:
     local = [LocalDisk(size_mb=64), LocalDisk(size_mb=64, format="swap")]
     one = guest(image=image(), local_disks=local, disks=[volume(device="/dev/vdb"), volume(), volume(bus="scsi")])
-    names = [attribute(disk, "target", "dev") for disk in built(tmp_path, one).findall("devices/disk")]
+    names = [attribute(disk, "target", "dev") for disk in build_domain(tmp_path, one).findall("devices/disk")]
     assert len(names) == len(set(names)) == 6
 
 
-def test_processors_as_configured(tmp_path: Path) -> None:
+def test_configured_cpu_modes(tmp_path: Path) -> None:
     one = guest(image=image())
-    assert attribute(built(tmp_path, one, virt_type="kvm"), "cpu", "mode") == "host-model"
+    assert attribute(build_domain(tmp_path, one, virt_type="kvm"), "cpu", "mode") == "host-model"
     assert (
-        attribute(built(tmp_path, one, virt_type="kvm", cpu_mode="host-passthrough"), "cpu", "mode")
+        attribute(build_domain(tmp_path, one, virt_type="kvm", cpu_mode="host-passthrough"), "cpu", "mode")
         == "host-passthrough"
     )
-    assert built(tmp_path, one, virt_type="kvm", cpu_model="Nehalem").findtext("cpu/model") == "Nehalem"
+    assert build_domain(tmp_path, one, virt_type="kvm", cpu_model="Nehalem").findtext("cpu/model") == "Nehalem"

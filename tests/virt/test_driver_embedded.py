@@ -1,4 +1,4 @@
-"""`kilonova up --driver libvirt`: a whole cloud in a process with one real host, the machine it runs on."""
+"""`kilonova up --driver libvirt`: a cloud in one process, with this machine as its host."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.process import KILONOVA, Client
-from tests.support.virt_hosts import Host, Process, Site, site, until
+from tests.support.cloud_process import KILONOVA, Client
+from tests.support.virt_hosts import Host, Process, Site, temporary_site, wait_until
 
 
-class Machine:
-    """A host with the whole cloud on it."""
+class EmbeddedCloud:
+    """A host that runs a cloud in one process, with itself as the only compute host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.data = host.directory / "cloud"
         self.process: Process | None = None
 
-    def up(self) -> None:
+    def start(self) -> None:
         (self.data / "endpoints.json").unlink(missing_ok=True)
         options = ["--driver", "libvirt", "--data", str(self.data), "--host", self.host.address, "--port", "8774"]
         before = self.output() if self.process is not None else ""
-        self.process = self.host.run([KILONOVA, "up", *options], log="up")
-        until(lambda: "clouds.yaml" in self.output()[len(before) :], "it says where its clouds.yaml is")
+        self.process = self.host.start_process([KILONOVA, "up", *options], log="up")
+        wait_until(lambda: "clouds.yaml" in self.output()[len(before) :], "the process prints the path of clouds.yaml")
 
     def output(self) -> str:
         assert self.process is not None
-        return self.process.out.read_text()
+        return self.process.output_file.read_text()
 
     def client(self) -> Client:
         endpoints = json.loads((self.data / "endpoints.json").read_text())
@@ -45,18 +45,18 @@ class Machine:
 
     def image(self, path: Path) -> str:
         client = self.client()
-        wanted = {"name": "micro", "disk_format": "raw", "container_format": "bare"}
-        made: str = client.post("image", "/images", wanted).json()["id"]
-        kind = {"Content-Type": "application/octet-stream"}
-        stored = client.request("PUT", "image", f"/images/{made}/file", content=path.read_bytes(), headers=kind)
-        assert stored.status == 204, stored.body
-        return made
+        body = {"name": "micro", "disk_format": "raw", "container_format": "bare"}
+        image_id: str = client.post("image", "/images", body).json()["id"]
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = client.request("PUT", "image", f"/images/{image_id}/file", content=path.read_bytes(), headers=headers)
+        assert answer.status == 204, answer.body
+        return image_id
 
     def boot(self, image: str) -> str:
         flavor = {"name": "micro", "ram": 64, "vcpus": 1, "disk": 1}
-        made = self.client().post("compute", "/flavors", {"flavor": flavor}).json()["flavor"]["id"]
-        wanted = {"name": "web", "flavorRef": made, "imageRef": image, "networks": "auto"}
-        answer = self.client().post("compute", "/servers", {"server": wanted})
+        flavor_id = self.client().post("compute", "/flavors", {"flavor": flavor}).json()["flavor"]["id"]
+        body = {"name": "web", "flavorRef": flavor_id, "imageRef": image, "networks": "auto"}
+        answer = self.client().post("compute", "/servers", {"server": body})
         assert answer.status == 202, answer.body
         server: str = answer.json()["server"]["id"]
         return server
@@ -65,60 +65,62 @@ class Machine:
         shown: dict[str, Any] = self.client().get("compute", f"/servers/{server}").json()["server"]
         return shown
 
-    def becomes(self, server: str, status: str, seconds: float = 300.0) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
+    def wait_for_status(self, server: str, status: str, seconds: float = 300.0) -> dict[str, Any]:
+        def show_if_reached() -> dict[str, Any] | None:
             shown = self.show(server)
             assert shown["status"] != "ERROR", shown.get("fault")
             return shown if shown["status"] == status and shown["OS-EXT-STS:task_state"] is None else None
 
-        found: dict[str, Any] = until(look, f"{server} is {status}", seconds)
+        found: dict[str, Any] = wait_until(show_if_reached, f"server {server} is {status}", seconds)
         return found
 
-    def says(self, server: str, words: str) -> str:
-        def look() -> str | None:
+    def wait_for_output(self, server: str, text: str) -> str:
+        """Wait until the server's console contains the text, and return its output."""
+
+        def read_if_printed() -> str | None:
             answer = self.client().post("compute", f"/servers/{server}/action", {"os-getConsoleOutput": {}})
             output = str(answer.json().get("output", ""))
-            return output if words in output else None
+            return output if text in output else None
 
-        found: str = until(look, words)
+        found: str = wait_until(read_if_printed, f"the console contains {text}")
         return found
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Site]:
-    with site() as made:
-        yield made
+def site() -> Iterator[Site]:
+    with temporary_site() as created:
+        yield created
 
 
-def test_a_cloud_of_one_real_host(place: Site) -> None:
-    machine = Machine(place.host("box"))
-    machine.up()
+def test_cloud_with_embedded_host(site: Site) -> None:
+    cloud = EmbeddedCloud(site.host("box"))
+    cloud.start()
     try:
-        (found,) = until(machine.hypervisors, "its host is known")
+        (found,) = wait_until(cloud.hypervisors, "the host is registered")
         assert (found["hypervisor_hostname"], found["hypervisor_type"], found["state"]) == ("box", "QEMU", "up")
 
-        server = machine.boot(machine.image(place.micro_image()))
-        shown = machine.becomes(server, "ACTIVE")
+        server = cloud.boot(cloud.image(site.micro_image()))
+        shown = cloud.wait_for_status(server, "ACTIVE")
         assert shown["OS-EXT-SRV-ATTR:host"] == "box"
         assert shown["addresses"]["private"]
-        machine.says(server, "TICK 00001")
+        cloud.wait_for_output(server, "TICK 00001")
 
-        # The guest goes on while the cloud is away, and is found again.
-        assert machine.process is not None
-        machine.process.kill(signal.SIGKILL)
-        machine.up()
-        assert machine.show(server)["status"] == "ACTIVE"
-        assert machine.says(server, "TICK 00002").count("HELLO") == 1
+        # The guest runs while the cloud is stopped, and the restarted cloud finds it.
+        assert cloud.process is not None
+        cloud.process.kill(signal.SIGKILL)
+        cloud.start()
+        assert cloud.show(server)["status"] == "ACTIVE"
+        assert cloud.wait_for_output(server, "TICK 00002").count("HELLO") == 1
 
-        # What happens to it by itself is seen.
-        machine.host.do("virsh", "destroy", f"kn-{server}")
-        machine.becomes(server, "SHUTOFF")
+        # The cloud sees that the guest was powered off.
+        cloud.host.execute("virsh", "destroy", f"kn-{server}")
+        cloud.wait_for_status(server, "SHUTOFF")
 
-        assert machine.client().delete("compute", f"/servers/{server}").status == 204
-        until(lambda: machine.client().get("compute", f"/servers/{server}").status == 404, "it is gone")
-        assert machine.host.domains() == {}
-        assert not list((machine.data / "instances").glob(f"{server}*"))
-        assert machine.process.stop() == 0
+        assert cloud.client().delete("compute", f"/servers/{server}").status == 204
+        wait_until(lambda: cloud.client().get("compute", f"/servers/{server}").status == 404, "the server is deleted")
+        assert cloud.host.domains() == {}
+        assert not list((cloud.data / "instances").glob(f"{server}*"))
+        assert cloud.process.stop() == 0
     finally:
-        if machine.process is not None and machine.process.alive():
-            machine.process.kill()
+        if cloud.process is not None and cloud.process.alive():
+            cloud.process.kill()

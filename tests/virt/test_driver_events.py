@@ -1,4 +1,4 @@
-"""What happens to guests by itself is noticed, and a libvirt that dies takes nothing with it."""
+"""Events of guests, and restarts of libvirt."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from tests.support.virt_driver import DATA, Bench, Files, until
+from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, FileImageService, wait_until
 
-# So long that a system that obeys has ended before, also on a busy machine.
-GRACE = 100.0
+# Longer than a guest needs to shut down, even on a busy machine.
+SHUTDOWN_TIMEOUT_SECONDS = 100.0
 
 
-class Powers:
-    """The powers that a guest was seen with after each event."""
+class PowerStates:
+    """Records a guest's power states after each event."""
 
     def __init__(self, driver: LibvirtDriver) -> None:
         self.changes = 0
@@ -28,131 +28,131 @@ class Powers:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, driver: LibvirtDriver, power: str, seconds: float = 300.0) -> None:
-        """Looks only when something was told."""
+    async def wait_for(self, driver: LibvirtDriver, power: str, seconds: float = 300.0) -> None:
+        """Wait for the power state. It is read only after events."""
         async with asyncio.timeout(seconds):
             seen = -1
             while True:
                 if self.changes != seen:
                     seen = self.changes
-                    if [state.power for state in await driver.guests()] == [power]:
+                    if [state.power for state in await driver.list_guests()] == [power]:
                         return
                 await asyncio.sleep(0.02)
 
 
-def test_a_guest_whose_process_dies_has_crashed(bench: Bench) -> None:
+def test_killed_qemu_is_reported_as_crashed(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        powers = Powers(driver)
-        await driver.spawn(guest, data=DATA)
-        await powers.until(driver, "running")
+    async def scenario(driver: LibvirtDriver) -> None:
+        power_states = PowerStates(driver)
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
+        await power_states.wait_for(driver, "running")
         _kill(bench, guest.id)
-        await powers.until(driver, "crashed")
+        await power_states.wait_for(driver, "crashed")
         assert (await driver.power_off(guest.id)).power == "shutdown"
-        assert [state.power for state in await driver.guests()] == ["shutdown"]
+        assert [state.power for state in await driver.list_guests()] == ["shutdown"]
         assert (await driver.power_on(guest.id)).power == "running"
         _kill(bench, guest.id)
-        await powers.until(driver, "crashed")
+        await power_states.wait_for(driver, "crashed")
         assert (await driver.reboot(guest.id, hard=True)).power == "running"
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_what_an_operator_does_is_told(bench: Bench) -> None:
+def test_changes_by_virsh_are_reported(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        powers = Powers(driver)
-        await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        power_states = PowerStates(driver)
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
         for command, power in (("suspend", "paused"), ("resume", "running"), ("destroy", "shutdown")):
-            await asyncio.to_thread(bench.host.do, "virsh", command, f"kn-{guest.id}")
-            await powers.until(driver, power)
+            await asyncio.to_thread(bench.host.execute, "virsh", command, f"kn-{guest.id}")
+            await power_states.wait_for(driver, power)
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_domain_of_which_nothing_is_written_is_told_and_can_be_removed(bench: Bench) -> None:
+def test_domain_without_spec_is_reported_and_can_be_destroyed(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
         (bench.instances / guest.id / "spec").unlink()
-        (found,) = await driver.guests()
+        (found,) = await driver.list_guests()
         assert (found.id, found.power, found.ram_mb) == (guest.id, "running", 64)
         await driver.destroy(guest.id)
-        assert not bench.left_of(guest)
+        assert not bench.guest_resources(guest)
 
-    bench.run(live)
+    bench.run(scenario)
 
 
 @pytest.fixture
-def libvirt_again(bench: Bench) -> Iterator[None]:
-    """Whatever the test does to it, the next one finds a libvirt."""
+def libvirt_restarted(bench: DriverBench) -> Iterator[None]:
+    """Restart libvirt after the test if it does not run."""
     yield
     if subprocess.run(["virsh", "-c", bench.host.uri, "version"], capture_output=True, check=False).returncode:
         bench.host.start_libvirt()
 
 
-@pytest.mark.usefixtures("libvirt_again")
-def test_guests_outlive_libvirt_and_are_found_again(bench: Bench) -> None:
+@pytest.mark.usefixtures("libvirt_restarted")
+def test_guests_survive_a_libvirt_restart(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        powers = Powers(driver)
-        await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "TICK 00001")
+    async def scenario(driver: LibvirtDriver) -> None:
+        power_states = PowerStates(driver)
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
+        await bench.wait_for_output(guest, "TICK 00001")
         await asyncio.to_thread(bench.host.kill_libvirt)
         with pytest.raises(DriverError) as lost:
             for _ in range(100):
                 await driver.pause(guest.id)
         assert lost.value.passing
-        before = powers.changes
+        before = power_states.changes
         await asyncio.to_thread(bench.host.start_libvirt)
-        await until(lambda: powers.changes > before, "the connection is back by itself")
-        await powers.until(driver, "running")
-        await bench.says(guest, f"TICK {bench.ticks(guest)[-1] + 1:05}")
+        await wait_until(lambda: power_states.changes > before, "the driver reconnects")
+        await power_states.wait_for(driver, "running")
+        await bench.wait_for_output(guest, f"TICK {bench.ticks(guest)[-1] + 1:05}")
         assert (await driver.pause(guest.id)).power == "paused"
         assert (await driver.unpause(guest.id)).power == "running"
         assert bench.console(guest).count("HELLO") == 1
-        # Events come on the new connection too.
-        await asyncio.to_thread(bench.host.do, "virsh", "destroy", f"kn-{guest.id}")
-        await powers.until(driver, "shutdown")
+        # The new connection delivers events too.
+        await asyncio.to_thread(bench.host.execute, "virsh", "destroy", f"kn-{guest.id}")
+        await power_states.wait_for(driver, "shutdown")
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_system_that_shuts_down_by_itself_and_one_that_obeys(bench: Bench) -> None:
-    bench.images = Files(bench.host.site.micro_image("obedient", obeys=True))
+def test_guest_shutdown_by_itself_and_by_power_button(bench: DriverBench) -> None:
+    bench.images = FileImageService(bench.host.site.micro_image("stoppable", power_button=True))
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        powers = Powers(driver)
-        await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "TICK")
+    async def scenario(driver: LibvirtDriver) -> None:
+        power_states = PowerStates(driver)
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
+        await bench.wait_for_output(guest, "TICK")
         began = asyncio.get_running_loop().time()
-        assert (await driver.power_off(guest.id, GRACE)).power == "shutdown"
-        assert asyncio.get_running_loop().time() - began < GRACE
-        await powers.until(driver, "shutdown")
+        assert (await driver.power_off(guest.id, SHUTDOWN_TIMEOUT_SECONDS)).power == "shutdown"
+        assert asyncio.get_running_loop().time() - began < SHUTDOWN_TIMEOUT_SECONDS
+        await power_states.wait_for(driver, "shutdown")
         start = len(bench.console(guest))
         await driver.power_on(guest.id)
-        await bench.says(guest, "TICK", start)
+        await bench.wait_for_output(guest, "TICK", start)
         start = len(bench.console(guest))
-        driver.hypervisor.config.compute.shutdown_seconds = GRACE
+        driver.hypervisor.config.compute.shutdown_timeout_seconds = SHUTDOWN_TIMEOUT_SECONDS
         began = asyncio.get_running_loop().time()
         assert (await driver.reboot(guest.id, hard=False)).power == "running"
-        assert asyncio.get_running_loop().time() - began < GRACE
-        await bench.says(guest, "HELLO obedient", start)
+        assert asyncio.get_running_loop().time() - began < SHUTDOWN_TIMEOUT_SECONDS
+        await bench.wait_for_output(guest, "HELLO stoppable", start)
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def _kill(bench: Bench, guest_id: str) -> None:
+def _kill(bench: DriverBench, guest_id: str) -> None:
     (pid,) = (int(line.split()[0]) for line in _processes(bench) if guest_id in line)
-    bench.host.do("kill", f"-{int(signal.SIGKILL)}", str(pid))
+    bench.host.execute("kill", f"-{int(signal.SIGKILL)}", str(pid))
     assert os.getpid() != pid
 
 
-def _processes(bench: Bench) -> list[str]:
-    lines = bench.host.do("ps", "-ww", "-eo", "pid,args").splitlines()
+def _processes(bench: DriverBench) -> list[str]:
+    lines = bench.host.execute("ps", "-ww", "-eo", "pid,args").splitlines()
     return [line for line in lines if "/usr/bin/qemu-system" in line]

@@ -1,4 +1,4 @@
-"""The driver's contract against a real libvirt: whatever is asked twice is done once, and what is there is found."""
+"""Idempotency and lifecycle of guests with a real libvirt."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from kilonova.hosts.drivers.base import DriverError, MissingGuest, NotRunning
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Flavor
 from kilonova.ids import new_id
-from tests.support.virt_driver import DATA, Bench, until
+from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, wait_until
 
 
-def test_everything_twice(bench: Bench) -> None:
+def test_commands_are_idempotent(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        first = await driver.spawn(guest, data=DATA)
-        assert first == await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        first = await driver.spawn(guest, data=IMAGE_TRANSFER)
+        assert first == await driver.spawn(guest, data=IMAGE_TRANSFER)
         assert (first.power, first.vcpus, first.ram_mb, first.disk_gb) == ("running", 1, 64, 1)
-        await bench.says(guest, "TICK 00001")
-        for step, power in (
+        await bench.wait_for_output(guest, "TICK 00001")
+        for command, power in (
             (driver.pause, "paused"),
             (driver.unpause, "running"),
             (driver.suspend, "suspended"),
             (driver.resume, "running"),
         ):
-            assert (await step(guest.id)).power == power
-            assert (await step(guest.id)).power == power
-            assert [state.power for state in await driver.guests()] == [power]
-        await bench.says(guest, "TICK 00002")
+            assert (await command(guest.id)).power == power
+            assert (await command(guest.id)).power == power
+            assert [state.power for state in await driver.list_guests()] == [power]
+        await bench.wait_for_output(guest, "TICK 00002")
         assert bench.console(guest).count("HELLO") == 1
         counted = bench.ticks(guest)
-        assert counted == sorted(set(counted)), "the counter went on where it was"
+        assert counted == sorted(set(counted)), "the guest counts on after the interruptions"
 
         assert (await driver.power_off(guest.id)).power == "shutdown"
         assert (await driver.power_off(guest.id, 1.0)).power == "shutdown"
-        for halt in (driver.pause, driver.suspend, driver.unpause, driver.resume, driver.crash_dump):
+        for refused in (driver.pause, driver.suspend, driver.unpause, driver.resume, driver.crash_dump):
             with pytest.raises(NotRunning):
-                await halt(guest.id)
+                await refused(guest.id)
         assert (await driver.power_on(guest.id)).power == "running"
         assert (await driver.power_on(guest.id)).power == "running"
         await driver.crash_dump(guest.id)
@@ -48,65 +48,65 @@ def test_everything_twice(bench: Bench) -> None:
         for _ in range(2):
             before = bench.console(guest).count("HELLO")
             assert (await driver.reboot(guest.id, hard=True)).power == "running"
-            await bench.says(guest, f"(?s)(HELLO.*){{{before + 1}}}")
+            await bench.wait_for_output(guest, f"(?s)(HELLO.*){{{before + 1}}}")
         await driver.destroy(guest.id)
         await driver.destroy(guest.id)
-        assert await driver.guests() == []
-        assert not bench.left_of(guest)
+        assert await driver.list_guests() == []
+        assert not bench.guest_resources(guest)
 
-    bench.run(live)
+    bench.run(scenario)
     assert bench.images.reads == 1
 
 
-def test_a_paused_guest_is_suspended_and_goes_on(bench: Bench) -> None:
+def test_suspend_and_resume_of_paused_guest(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, data=DATA)
-        await bench.says(guest, "TICK 00001")
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
+        await bench.wait_for_output(guest, "TICK 00001")
         await driver.pause(guest.id)
         assert (await driver.suspend(guest.id)).power == "suspended"
         assert (await driver.power_on(guest.id)).power == "running"
-        await bench.says(guest, "TICK 00003")
+        await bench.wait_for_output(guest, "TICK 00003")
         assert bench.console(guest).count("HELLO") == 1
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_the_power_is_cut_of_a_guest_that_was_suspended(bench: Bench) -> None:
+def test_power_off_deletes_saved_memory(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
         await driver.suspend(guest.id)
         assert (await driver.power_off(guest.id, 5.0)).power == "shutdown"
         await driver.power_on(guest.id)
-        await until(lambda: bench.console(guest).count("HELLO") >= 1, "it booted anew")
+        await wait_until(lambda: bench.console(guest).count("HELLO") >= 1, "the guest booted again")
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_guest_without_a_system_is_cut_when_its_grace_is_over(bench: Bench) -> None:
+def test_power_off_is_forced_after_the_grace_period(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
         began = asyncio.get_running_loop().time()
         assert (await driver.power_off(guest.id, 1.0)).power == "shutdown"
         assert asyncio.get_running_loop().time() - began >= 1.0
         await driver.power_on(guest.id)
         assert (await driver.reboot(guest.id, hard=False)).power == "running"
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_unknown_guests_are_missing(bench: Bench) -> None:
+def test_unknown_guests_are_missing(bench: DriverBench) -> None:
     unknown = new_id()
 
-    async def ask(driver: LibvirtDriver) -> None:
-        for verb in (driver.power_on, driver.power_off, driver.pause, driver.unpause, driver.suspend, driver.resume):
+    async def scenario(driver: LibvirtDriver) -> None:
+        for command in (driver.power_on, driver.power_off, driver.pause, driver.unpause, driver.suspend, driver.resume):
             with pytest.raises(MissingGuest):
-                await verb(unknown)
+                await command(unknown)
         with pytest.raises(MissingGuest):
             await driver.reboot(unknown, hard=True)
         with pytest.raises(MissingGuest):
@@ -120,101 +120,105 @@ def test_unknown_guests_are_missing(bench: Bench) -> None:
             await driver.destroy("../../etc")
         assert refused.value.kind == "malformed"
 
-    bench.run(ask)
+    bench.run(scenario)
 
 
-def test_another_guest_under_the_same_id_is_refused(bench: Bench) -> None:
+def test_spawn_with_another_spec_is_refused(bench: DriverBench) -> None:
     guest = bench.guest()
     larger = structs.replace(guest, flavor=Flavor(vcpus=2, ram_mb=128, disk_gb=1))
     renamed = structs.replace(guest, name="other", metadata={"a": "b"})
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
         with pytest.raises(DriverError) as refused:
-            await driver.spawn(larger, data=DATA)
+            await driver.spawn(larger, data=IMAGE_TRANSFER)
         assert refused.value.kind == "guest differs"
-        assert (await driver.spawn(renamed, data=DATA)).name == "other"
+        assert (await driver.spawn(renamed, data=IMAGE_TRANSFER)).name == "other"
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_spawn_that_was_half_done_is_completed(bench: Bench) -> None:
-    """Whatever it had come to: the place, the spec, the disk, the domain."""
+def test_interrupted_spawn_is_completed(bench: DriverBench) -> None:
+    """Interrupted after the directory, the spec, the disk or the domain."""
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
+    async def scenario(driver: LibvirtDriver) -> None:
         hv = driver.hypervisor
-        hv.take(guest.id)
-        assert await driver.guests() == []
-        await driver.spawn(guest, start=False, data=DATA)
+        hv.set_owner(guest.id)
+        assert await driver.list_guests() == []
+        await driver.spawn(guest, start=False, data=IMAGE_TRANSFER)
         assert (await hv.state(guest.id)).power == "shutdown"
         await hv.undefine(guest.id)
-        assert [state.power for state in await driver.guests()] == ["shutdown"]
+        assert [state.power for state in await driver.list_guests()] == ["shutdown"]
         (bench.instances / guest.id / "disk").unlink()
-        assert (await driver.spawn(guest, data=DATA)).power == "running"
-        await bench.says(guest, "HELLO")
+        assert (await driver.spawn(guest, data=IMAGE_TRANSFER)).power == "running"
+        await bench.wait_for_output(guest, "HELLO")
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_what_half_a_spawn_left_is_destroyed(bench: Bench) -> None:
+def test_destroy_removes_an_interrupted_spawn(bench: DriverBench) -> None:
     guest = bench.guest()
 
-    async def live(driver: LibvirtDriver) -> None:
-        driver.hypervisor.take(guest.id)
+    async def scenario(driver: LibvirtDriver) -> None:
+        driver.hypervisor.set_owner(guest.id)
         (bench.instances / guest.id / "disk.part").write_bytes(b"half")
         await driver.destroy(guest.id)
-        assert not bench.left_of(guest)
+        assert not bench.guest_resources(guest)
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_destroy_stops_a_spawn_and_leaves_nothing(bench: Bench) -> None:
-    """At whatever moment it comes."""
+def test_destroy_cancels_a_spawn_and_removes_everything(bench: DriverBench) -> None:
+    """At different moments of the spawn."""
 
-    async def live(driver: LibvirtDriver) -> None:
+    async def scenario(driver: LibvirtDriver) -> None:
         for pause in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4):
             guest = bench.guest()
-            spawn = asyncio.create_task(driver.spawn(guest, data=DATA))
+            spawn = asyncio.create_task(driver.spawn(guest, data=IMAGE_TRANSFER))
             await asyncio.sleep(pause)
             spawn.cancel()
             await asyncio.gather(spawn, return_exceptions=True)
             await driver.destroy(guest.id)
-            assert not bench.left_of(guest), f"cancelled after {pause} s"
+            assert not bench.guest_resources(guest), f"cancelled after {pause} s"
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_a_second_driver_finds_everything(bench: Bench) -> None:
-    running, stopped, suspended = bench.guest(name="runs"), bench.guest(name="stands"), bench.guest(name="sleeps")
+def test_new_driver_finds_existing_guests(bench: DriverBench) -> None:
+    running, stopped, suspended = (
+        bench.guest(name="running"),
+        bench.guest(name="stopped"),
+        bench.guest(name="suspended"),
+    )
 
     async def first(driver: LibvirtDriver) -> None:
         for guest in (running, stopped, suspended):
-            await driver.spawn(guest, data=DATA)
+            await driver.spawn(guest, data=IMAGE_TRANSFER)
         await driver.power_off(stopped.id)
         await driver.suspend(suspended.id)
 
     async def second(driver: LibvirtDriver) -> None:
-        found = {state.name: state.power for state in await driver.guests()}
-        assert found == {"runs": "running", "stands": "shutdown", "sleeps": "suspended"}
-        assert (await driver.spawn(running, data=DATA)).power == "running"
+        found = {state.name: state.power for state in await driver.list_guests()}
+        assert found == {"running": "running", "stopped": "shutdown", "suspended": "suspended"}
+        assert (await driver.spawn(running, data=IMAGE_TRANSFER)).power == "running"
         assert (await driver.resume(suspended.id)).power == "running"
         assert (await driver.power_on(stopped.id)).power == "running"
-        await bench.says(running, "TICK 00002")
+        await bench.wait_for_output(running, "TICK 00002")
         assert bench.console(running).count("HELLO") == 1
         for guest in (running, stopped, suspended):
             await driver.destroy(guest.id)
-            assert not bench.left_of(guest)
+            assert not bench.guest_resources(guest)
 
     bench.run(first)
     bench.run(second)
 
 
-def test_metadata_are_rewritten(bench: Bench) -> None:
+def test_set_metadata(bench: DriverBench) -> None:
     guest = bench.guest(metadata={"old": "1"})
 
-    async def live(driver: LibvirtDriver) -> None:
-        await driver.spawn(guest, start=False, data=DATA)
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, start=False, data=IMAGE_TRANSFER)
         for _ in range(2):
             await driver.set_metadata(guest.id, "<&new>", {"new": "2"})
         spec = driver.hypervisor.spec(guest.id)
@@ -222,43 +226,43 @@ def test_metadata_are_rewritten(bench: Bench) -> None:
         assert (bench.instances / guest.id / "spec").stat().st_mode & 0o777 == 0o600
         assert (await driver.power_on(guest.id)).name == "<&new>"
 
-    bench.run(live)
+    bench.run(scenario)
 
 
-def test_files_of_a_guest_that_is_elsewhere_by_now_stay(bench: Bench) -> None:
-    """Two hosts that share storage: one fails, the other takes its guest over, and the first is cleared."""
+def test_destroy_keeps_files_of_another_owner(bench: DriverBench) -> None:
+    """On shared storage: a host fails, another one takes over its guest, then the first is cleaned up."""
     guest = bench.guest()
 
-    async def live() -> None:
-        async with bench.running("failed") as failed, bench.running("rescuer") as rescuer:
-            await failed.spawn(guest, data=DATA)
+    async def scenario() -> None:
+        async with bench.running("failed") as failed, bench.running("other") as other:
+            await failed.spawn(guest, data=IMAGE_TRANSFER)
             disk = (bench.instances / guest.id / "disk").stat().st_ino
             with pytest.raises(DriverError) as refused:
-                await rescuer.spawn(guest, data=DATA)
+                await other.spawn(guest, data=IMAGE_TRANSFER)
             assert refused.value.kind == "guest differs"
-            await failed.hypervisor.undefine(guest.id)  # its power was cut
+            await failed.hypervisor.undefine(guest.id)  # the host lost power
             for _ in range(2):
-                assert (await rescuer.spawn(guest, data=DATA, disk_of="failed")).power == "running"
+                assert (await other.spawn(guest, data=IMAGE_TRANSFER, disk_of="failed")).power == "running"
             assert (bench.instances / guest.id / "disk").stat().st_ino == disk
-            assert len(await rescuer.guests()) == 1
-            await rescuer.power_off(guest.id)
+            assert len(await other.list_guests()) == 1
+            await other.power_off(guest.id)
             await failed.destroy(guest.id)
             assert (bench.instances / guest.id / "disk").stat().st_ino == disk
-            assert [state.power for state in await rescuer.guests()] == ["shutdown"]
-            assert await failed.guests() == []
-            assert (await rescuer.power_on(guest.id)).power == "running"
-            await rescuer.destroy(guest.id)
-            assert not bench.left_of(guest)
+            assert [state.power for state in await other.list_guests()] == ["shutdown"]
+            assert await failed.list_guests() == []
+            assert (await other.power_on(guest.id)).power == "running"
+            await other.destroy(guest.id)
+            assert not bench.guest_resources(guest)
 
-    asyncio.run(live())
+    asyncio.run(scenario())
 
 
-def test_files_that_a_killed_agent_was_removing_go_at_its_next_start(bench: Bench) -> None:
-    left = bench.instances / ".gone-1"
-    left.mkdir(parents=True)
-    (left / "disk").touch()
+def test_interrupted_removal_is_resumed_at_start(bench: DriverBench) -> None:
+    removed = bench.instances / ".gone-1"
+    removed.mkdir(parents=True)
+    (removed / "disk").touch()
 
-    async def live(driver: LibvirtDriver) -> None:
-        await until(lambda: not left.exists(), "the files go")
+    async def scenario(driver: LibvirtDriver) -> None:
+        await wait_until(lambda: not removed.exists(), "the files are removed")
 
-    bench.run(live)
+    bench.run(scenario)

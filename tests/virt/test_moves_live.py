@@ -1,4 +1,4 @@
-"""Guests that move while they run, between two real hosts that share storage and between two that do not."""
+"""Live migration between two libvirt hosts, with and without shared storage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from kilonova.hosts.messages import (
+from kilonova.hosts.messages import Guest, MigrationState
+from kilonova.hosts.messages.verbs import (
     Destroy,
     Discard,
     Expect,
-    Guest,
     HurryMigration,
     LookMigration,
-    MigrationState,
     Offer,
     PowerOff,
     PowerOn,
@@ -23,337 +22,340 @@ from kilonova.hosts.messages import (
 )
 from kilonova.hosts.transport import HostFailed
 from kilonova.ids import new_id
-from tests.support.virt_hosts import until
-from tests.virt.moving_guests import Pair, goes_on, make_guest, pair
+from tests.support.virt_hosts import wait_until
+from tests.virt.move_support import HostPair, assert_counting, host_pair, make_guest
 
-# Disks are copied in pieces of 16 MiB, each of which then takes four seconds.
-SLOW = {"migration_mb_per_second": 4}
-# So much that there is time for whatever is to happen meanwhile, after which nobody waits for the rest.
-MUCH_MB = 160
+# Disks are copied in chunks of 16 MiB, each of which takes four seconds.
+SLOW_MIGRATION = {"migration_mb_per_second": 4}
+# Enough data that tests can act during the copy. They do not wait for its end.
+LARGE_MB = 160
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[Pair]:
-    with pair(libvirt=SLOW) as hosts:
+def slow() -> Iterator[HostPair]:
+    with host_pair(libvirt=SLOW_MIGRATION) as hosts:
         yield hosts
 
 
-def under_way(hosts: Pair, guest: Guest) -> MigrationState:
-    def look() -> MigrationState | None:
-        seen: MigrationState | None = hosts.one.ask(LookMigration(guest_id=guest.id))
-        return seen if seen and seen.disk_processed else None
+def wait_for_progress(hosts: HostPair, guest: Guest) -> MigrationState:
+    def read_progress() -> MigrationState | None:
+        state: MigrationState | None = hosts.one.call(LookMigration(guest_id=guest.id))
+        return state if state and state.disk_processed else None
 
-    found: MigrationState = until(look, "it is under way")
+    found: MigrationState = wait_until(read_progress, "the migration is running")
     return found
 
 
-def test_with_its_disks_there_and_back(apart: Pair) -> None:
-    one, two = apart.one, apart.two
-    guest = apart.boot(one, make_guest(config_drive=True))
+def test_block_migration_there_and_back(local_pair: HostPair) -> None:
+    one, two = local_pair.one, local_pair.two
+    guest = local_pair.boot(one, make_guest(config_drive=True))
 
-    apart.migrate(guest, one, two)
-    goes_on(two, guest)
-    assert apart.runs(guest) == ["two"]
+    local_pair.migrate(guest, one, two)
+    assert_counting(two, guest)
+    assert local_pair.hosts_running(guest) == ["two"]
     assert one.power(guest.id) is None
     assert one.domains() == {}
-    assert apart.files(one) == []
-    assert apart.files(two) == [guest.id]
+    assert local_pair.instance_files(one) == []
+    assert local_pair.instance_files(two) == [guest.id]
 
-    apart.migrate(guest, two, one)
-    goes_on(one, guest)
-    assert apart.files(two) == []
-    one.ask(Destroy(guest_id=guest.id))
-    assert apart.files(one) == []
+    local_pair.migrate(guest, two, one)
+    assert_counting(one, guest)
+    assert local_pair.instance_files(two) == []
+    one.call(Destroy(guest_id=guest.id))
+    assert local_pair.instance_files(one) == []
     assert one.domains() == {}
 
 
-def test_on_shared_storage_there_and_back(together: Pair) -> None:
-    one, two = together.one, together.two
-    guest = together.boot(one)
+def test_migration_on_shared_storage_there_and_back(shared_pair: HostPair) -> None:
+    one, two = shared_pair.one, shared_pair.two
+    guest = shared_pair.boot(one)
 
-    together.migrate(guest, one, two)
-    goes_on(two, guest)
+    shared_pair.migrate(guest, one, two)
+    assert_counting(two, guest)
     assert one.power(guest.id) is None
     assert two.power(guest.id) == "running"
-    # What the source may still be told must not hit the disk.
-    one.ask(Destroy(guest_id=guest.id))
-    assert together.files(one) == [guest.id]
+    # Late commands to the source must not touch the disk.
+    one.call(Destroy(guest_id=guest.id))
+    assert shared_pair.instance_files(one) == [guest.id]
 
-    together.migrate(guest, two, one)
-    goes_on(one, guest)
-    assert together.runs(guest) == ["one"]
-    one.ask(Destroy(guest_id=guest.id))
-    assert together.files(one) == []
-
-
-def test_a_paused_guest_stays_paused(together: Pair) -> None:
-    from kilonova.hosts.messages import Pause, Unpause
-
-    guest = together.boot(together.one)
-    together.one.ask(Pause(guest_id=guest.id))
-    together.migrate(guest, together.one, together.two)
-
-    assert together.two.power(guest.id) == "paused"
-    together.two.ask(Unpause(guest_id=guest.id))
-    goes_on(together.two, guest)
-    together.two.ask(Destroy(guest_id=guest.id))
+    shared_pair.migrate(guest, two, one)
+    assert_counting(one, guest)
+    assert shared_pair.hosts_running(guest) == ["one"]
+    one.call(Destroy(guest_id=guest.id))
+    assert shared_pair.instance_files(one) == []
 
 
-def test_whether_disks_move_is_not_a_matter_of_wishes(apart: Pair, together: Pair) -> None:
-    for hosts, block, reason in ((apart, False, "share no storage"), (together, True, "share the storage of disks")):
+def test_paused_guest_stays_paused(shared_pair: HostPair) -> None:
+    from kilonova.hosts.messages.verbs import Pause, Unpause
+
+    guest = shared_pair.boot(shared_pair.one)
+    shared_pair.one.call(Pause(guest_id=guest.id))
+    shared_pair.migrate(guest, shared_pair.one, shared_pair.two)
+
+    assert shared_pair.two.power(guest.id) == "paused"
+    shared_pair.two.call(Unpause(guest_id=guest.id))
+    assert_counting(shared_pair.two, guest)
+    shared_pair.two.call(Destroy(guest_id=guest.id))
+
+
+def test_block_migration_must_fit_the_storage(local_pair: HostPair, shared_pair: HostPair) -> None:
+    for hosts, block, reason in ((local_pair, False, "share no storage"), (shared_pair, True, "share the storage: ")):
         guest = hosts.boot(hosts.one)
         with pytest.raises(HostFailed, match=reason):
-            hosts.prepare(guest, hosts.one, hosts.two, block=block)
+            hosts.prepare_migration(guest, hosts.one, hosts.two, block=block)
         assert hosts.two.guests() == []
-        hosts.one.ask(Destroy(guest_id=guest.id))
+        hosts.one.call(Destroy(guest_id=guest.id))
 
 
-def test_what_cannot_work_is_refused_before_anything_moves(apart: Pair) -> None:
-    one, two = apart.one, apart.two
-    guest, slot = apart.boot(one), new_id()
+def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPair) -> None:
+    one, two = local_pair.one, local_pair.two
+    guest, slot = local_pair.boot(one), new_id()
 
     def offer(**reach: str) -> object:
-        return one.ask(Offer(guest_id=guest.id, destination="two", slot=slot, reach={**two.reach(), **reach}))
+        return one.call(Offer(guest_id=guest.id, destination="two", slot=slot, reach={**two.addresses(), **reach}))
 
-    nowhere = f"10.{100 + apart.site.number}.0.99"
+    unused_address = f"10.{100 + local_pair.site.number}.0.99"
     for reach, reason in (
-        ({"migration": ""}, "does not say where its libvirt"),
-        ({"migration": f"qemu+tcp://{nowhere}/system"}, f"libvirt of two at {nowhere} port 16509 cannot be reached"),
+        ({"migration": ""}, "reports no libvirt URI"),
+        (
+            {"migration": f"qemu+tcp://{unused_address}/system"},
+            f"libvirt of two at {unused_address} port 16509 cannot be reached",
+        ),
         ({"migration": f"qemu+tcp://{two.host.address}:1/system"}, "port 1 cannot be reached from one"),
-        ({"disks": f"http://{two.host.address}:1"}, "two cannot be asked by one"),
-        ({"guests": nowhere}, "guests of two"),
+        ({"disks": f"http://{two.host.address}:1"}, "the agent of two cannot be reached from one"),
+        ({"guests": unused_address}, "guests of two"),
     ):
         with pytest.raises(HostFailed, match=reason):
             offer(**reach)
     offered = offer()
     assert isinstance(offered, dict)
     for change, reason in (
-        ({"machine": "pc-i440fx-99.0"}, "two has no machine pc-i440fx-99.0"),
+        ({"machine": "pc-i440fx-99.0"}, "two does not support machine type pc-i440fx-99.0"),
         (
             {"cpu": "<cpu mode='custom' match='exact'><model fallback='forbid'>Nonesuch</model></cpu>"},
-            "processor of two",
+            "CPU",
         ),
-        ({"disks": [{**offered["disks"][0], "used": 1 << 60}]}, "GiB of disk left"),
+        ({"disks": [{**offered["disks"][0], "used": 1 << 60}]}, "GiB free"),
     ):
         with pytest.raises(HostFailed, match=reason):
-            expect = Expect(guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.reach())
-            two.ask(expect)
+            expect = Expect(guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses())
+            two.call(expect)
     assert two.guests() == []
-    assert apart.files(two) == []
+    assert local_pair.instance_files(two) == []
 
-    one.ask(PowerOff(guest_id=guest.id))
+    one.call(PowerOff(guest_id=guest.id))
     with pytest.raises(HostFailed, match="does not run") as refused:
         offer()
     assert refused.value.kind == "not running"
-    one.ask(Destroy(guest_id=guest.id))
+    one.call(Destroy(guest_id=guest.id))
 
 
-def test_every_command_may_come_twice(apart: Pair) -> None:
-    one, two = apart.one, apart.two
-    guest = apart.boot(one)
-    slot = apart.prepare(guest, one, two)
-    assert apart.prepare(guest, one, two, slot=slot) == slot
+def test_migration_commands_are_idempotent(local_pair: HostPair) -> None:
+    one, two = local_pair.one, local_pair.two
+    guest = local_pair.boot(one)
+    slot = local_pair.prepare_migration(guest, one, two)
+    assert local_pair.prepare_migration(guest, one, two, slot=slot) == slot
     assert two.slots(guest.id) == [slot]
 
-    two.ask(Discard(guest_id=guest.id, slot=slot))
-    two.ask(Discard(guest_id=guest.id, slot=slot))
-    assert apart.files(two) == []
+    two.call(Discard(guest_id=guest.id, slot=slot))
+    two.call(Discard(guest_id=guest.id, slot=slot))
+    assert local_pair.instance_files(two) == []
     with pytest.raises(HostFailed) as refused:
-        apart.begin(guest, one, two, slot).result()
+        local_pair.start_migration(guest, one, two, slot).result()
     assert refused.value.kind == "no such slot"
 
-    apart.prepare(guest, one, two, slot=slot)
-    apart.begin(guest, one, two, slot).result()
-    apart.begin(guest, one, two, slot).result()
-    two.ask(Discard(guest_id=guest.id, slot=slot))
-    goes_on(two, guest)
-    two.ask(Destroy(guest_id=guest.id))
+    local_pair.prepare_migration(guest, one, two, slot=slot)
+    local_pair.start_migration(guest, one, two, slot).result()
+    local_pair.start_migration(guest, one, two, slot).result()
+    two.call(Discard(guest_id=guest.id, slot=slot))
+    assert_counting(two, guest)
+    two.call(Destroy(guest_id=guest.id))
     with pytest.raises(HostFailed) as missing:
-        apart.begin(guest, one, two, slot).result()
+        local_pair.start_migration(guest, one, two, slot).result()
     assert missing.value.kind == "missing guest"
 
 
-def test_it_is_watched_and_stopped(slow: Pair) -> None:
-    guest = slow.boot(slow.one, filled_mb=MUCH_MB)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    moving = slow.begin(guest, slow.one, slow.two, slot)
+def test_progress_and_abort(slow: HostPair) -> None:
+    guest = slow.boot(slow.one, filled_mb=LARGE_MB)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    migration = slow.start_migration(guest, slow.one, slow.two, slot)
 
-    seen = under_way(slow, guest)
-    assert seen.disk_total >= MUCH_MB << 20 > seen.disk_processed
-    # One that only comes is not here.
+    state = wait_for_progress(slow, guest)
+    assert state.disk_total >= LARGE_MB << 20 > state.disk_processed
+    # An incoming guest is not listed.
     assert slow.two.power(guest.id) is None
     assert slow.two.slots(guest.id) == [slot]
-    slow.one.ask(StopMigration(guest_id=guest.id))
+    slow.one.call(StopMigration(guest_id=guest.id))
 
     with pytest.raises(HostFailed) as stopped:
-        moving.result()
+        migration.result()
     assert stopped.value.kind == "interrupted"
-    assert slow.one.ask(LookMigration(guest_id=guest.id)) is None
+    assert slow.one.call(LookMigration(guest_id=guest.id)) is None
     assert slow.one.power(guest.id) == "running"
     assert slow.two.domains() == {}
-    slow.two.ask(Discard(guest_id=guest.id, slot=slot))
-    assert slow.files(slow.two) == []
-    assert slow.files(slow.one) == [guest.id]
-    goes_on(slow.one, guest)
-    slow.one.ask(Destroy(guest_id=guest.id))
+    slow.two.call(Discard(guest_id=guest.id, slot=slot))
+    assert slow.instance_files(slow.two) == []
+    assert slow.instance_files(slow.one) == [guest.id]
+    assert_counting(slow.one, guest)
+    slow.one.call(Destroy(guest_id=guest.id))
 
 
-def test_it_is_hurried(slow: Pair) -> None:
+def test_force_complete(slow: HostPair) -> None:
     guest = slow.boot(slow.one, filled_mb=48)
-    moving = slow.begin(guest, slow.one, slow.two, slow.prepare(guest, slow.one, slow.two))
-    under_way(slow, guest)
+    migration = slow.start_migration(guest, slow.one, slow.two, slow.prepare_migration(guest, slow.one, slow.two))
+    wait_for_progress(slow, guest)
 
-    slow.one.ask(HurryMigration(guest_id=guest.id))
-    moving.result()
+    slow.one.call(HurryMigration(guest_id=guest.id))
+    migration.result()
     assert slow.two.power(guest.id) == "running"
-    goes_on(slow.two, guest)
-    slow.two.ask(Destroy(guest_id=guest.id))
+    assert_counting(slow.two, guest)
+    slow.two.call(Destroy(guest_id=guest.id))
 
 
-def test_the_slot_is_discarded_in_the_middle(slow: Pair) -> None:
-    """Then it cannot come any more."""
-    guest = slow.boot(slow.one, filled_mb=MUCH_MB)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    moving = slow.begin(guest, slow.one, slow.two, slot)
-    under_way(slow, guest)
+def test_discarded_slot_ends_the_migration(slow: HostPair) -> None:
+    """The guest stays on the source."""
+    guest = slow.boot(slow.one, filled_mb=LARGE_MB)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    migration = slow.start_migration(guest, slow.one, slow.two, slot)
+    wait_for_progress(slow, guest)
 
-    slow.two.ask(Discard(guest_id=guest.id, slot=slot))
+    slow.two.call(Discard(guest_id=guest.id, slot=slot))
     with pytest.raises(HostFailed):
-        moving.result()
-    assert slow.runs(guest) == ["one"]
+        migration.result()
+    assert slow.hosts_running(guest) == ["one"]
     assert slow.two.guests() == []
-    assert slow.files(slow.two) == []
-    goes_on(slow.one, guest)
-    slow.one.ask(Destroy(guest_id=guest.id))
+    assert slow.instance_files(slow.two) == []
+    assert_counting(slow.one, guest)
+    slow.one.call(Destroy(guest_id=guest.id))
 
 
-def test_the_agent_of_the_source_is_killed_in_the_middle(slow: Pair) -> None:
-    """libvirt goes on, and the next process watches."""
+def test_migration_continues_without_the_source_agent(slow: HostPair) -> None:
+    """libvirt continues, and the restarted agent follows the migration."""
     guest = slow.boot(slow.one, filled_mb=72)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    slow.begin(guest, slow.one, slow.two, slot)
-    under_way(slow, guest)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    slow.start_migration(guest, slow.one, slow.two, slot)
+    wait_for_progress(slow, guest)
     slow.one.kill()
     slow.one.start()
-    assert slow.one.ask(LookMigration(guest_id=guest.id)) is not None
+    assert slow.one.call(LookMigration(guest_id=guest.id)) is not None
 
-    slow.begin(guest, slow.one, slow.two, slot).result()
-    assert slow.runs(guest) == ["two"]
-    assert slow.files(slow.one) == []
-    goes_on(slow.two, guest)
-    slow.two.ask(Destroy(guest_id=guest.id))
+    slow.start_migration(guest, slow.one, slow.two, slot).result()
+    assert slow.hosts_running(guest) == ["two"]
+    assert slow.instance_files(slow.one) == []
+    assert_counting(slow.two, guest)
+    slow.two.call(Destroy(guest_id=guest.id))
 
 
-def test_the_agent_of_the_source_is_killed_and_the_migration_stopped(slow: Pair) -> None:
-    guest = slow.boot(slow.one, filled_mb=MUCH_MB)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    slow.begin(guest, slow.one, slow.two, slot)
-    under_way(slow, guest)
+def test_restarted_source_agent_can_abort(slow: HostPair) -> None:
+    guest = slow.boot(slow.one, filled_mb=LARGE_MB)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    slow.start_migration(guest, slow.one, slow.two, slot)
+    wait_for_progress(slow, guest)
     slow.one.kill()
     slow.one.start()
 
-    slow.one.ask(StopMigration(guest_id=guest.id))
-    assert slow.runs(guest) == ["one"]
+    slow.one.call(StopMigration(guest_id=guest.id))
+    assert slow.hosts_running(guest) == ["one"]
     assert slow.one.power(guest.id) == "running"
-    slow.two.ask(Discard(guest_id=guest.id, slot=slot))
-    goes_on(slow.one, guest)
-    slow.one.ask(Destroy(guest_id=guest.id))
+    slow.two.call(Discard(guest_id=guest.id, slot=slot))
+    assert_counting(slow.one, guest)
+    slow.one.call(Destroy(guest_id=guest.id))
 
 
-def test_the_agent_of_the_destination_is_killed_in_the_middle(slow: Pair) -> None:
-    """The guest comes all the same, and so does what it has said, once somebody is there to take it."""
+def test_migration_continues_without_the_destination_agent(slow: HostPair) -> None:
+    """The guest arrives nevertheless, and its console log follows when the agent is back."""
     guest = slow.boot(slow.one, filled_mb=24)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    moving = slow.begin(guest, slow.one, slow.two, slot)
-    under_way(slow, guest)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    migration = slow.start_migration(guest, slow.one, slow.two, slot)
+    wait_for_progress(slow, guest)
     slow.two.kill()
-    slow.one.ask(HurryMigration(guest_id=guest.id))
-    until(lambda: slow.runs(guest) == ["two"], "it has come")
+    slow.one.call(HurryMigration(guest_id=guest.id))
+    wait_until(lambda: slow.hosts_running(guest) == ["two"], "the guest has arrived")
     slow.two.start()
 
-    moving.result()
-    goes_on(slow.two, guest)
-    assert slow.files(slow.one) == []
-    slow.two.ask(Destroy(guest_id=guest.id))
+    migration.result()
+    assert_counting(slow.two, guest)
+    assert slow.instance_files(slow.one) == []
+    slow.two.call(Destroy(guest_id=guest.id))
 
 
-def test_libvirt_of_the_source_is_killed_in_the_last_moment(apart: Pair) -> None:
-    """So that it does not know that the guest has come, and still has it."""
-    one, two = apart.one, apart.two
-    guest = apart.boot(one)
-    files, kept = one.instances / guest.id, apart.site.directory / "kept"
-    domain = apart.site.directory / "domain.xml"
-    domain.write_text(one.host.do("virsh", "dumpxml", "--inactive", f"kn-{guest.id}"))
-    shutil.copytree(files, kept)
-    slot = apart.prepare(guest, one, two)
-    apart.begin(guest, one, two, slot).result()
+def test_source_libvirt_killed_at_the_end_of_the_migration(local_pair: HostPair) -> None:
+    """It then still has the domain of a guest that has arrived at the destination."""
+    one, two = local_pair.one, local_pair.two
+    guest = local_pair.boot(one)
+    files, backup = one.instances / guest.id, local_pair.site.directory / "backup"
+    domain = local_pair.site.directory / "domain.xml"
+    domain.write_text(one.host.execute("virsh", "dumpxml", "--inactive", f"kn-{guest.id}"))
+    shutil.copytree(files, backup)
+    slot = local_pair.prepare_migration(guest, one, two)
+    local_pair.start_migration(guest, one, two, slot).result()
 
     one.kill()
-    shutil.copytree(kept, files)
-    left = {"slot": slot, "destination": "two", "shared": False, "running": True, "reach": two.reach()}
-    (files / "leaving").write_text(json.dumps(left))
-    one.host.do("virsh", "define", domain)
+    shutil.copytree(backup, files)
+    leaving = {"slot": slot, "destination": "two", "shared": False, "running": True, "reach": two.addresses()}
+    (files / "leaving").write_text(json.dumps(leaving))
+    one.host.execute("virsh", "define", domain)
     one.start()
     with pytest.raises(HostFailed, match="no guest"):
-        one.ask(PowerOn(guest_id=guest.id))
+        one.call(PowerOn(guest_id=guest.id))
     assert one.guests() == []
     assert one.domains() == {}
-    assert apart.files(one) == []
-    assert apart.runs(guest) == ["two"]
-    goes_on(two, guest)
-    two.ask(Destroy(guest_id=guest.id))
+    assert local_pair.instance_files(one) == []
+    assert local_pair.hosts_running(guest) == ["two"]
+    assert_counting(two, guest)
+    two.call(Destroy(guest_id=guest.id))
 
 
-def test_libvirt_has_left_something_of_an_earlier_try(apart: Pair) -> None:
-    one, two = apart.one, apart.two
-    guest = apart.boot(one)
+def test_stale_qemu_nodes_do_not_block_a_migration(local_pair: HostPair) -> None:
+    one, two = local_pair.one, local_pair.two
+    guest = local_pair.boot(one)
     storage = {"driver": "null-co", "node-name": "migration-vda-storage"}
-    over = {"driver": "raw", "node-name": "migration-vda-format", "file": storage["node-name"]}
-    for node in (storage, over):
-        said = json.dumps({"execute": "blockdev-add", "arguments": node})
-        one.host.do("virsh", "qemu-monitor-command", f"kn-{guest.id}", said)
-    apart.migrate(guest, one, two)
-    goes_on(two, guest)
-    two.ask(Destroy(guest_id=guest.id))
+    format_node = {"driver": "raw", "node-name": "migration-vda-format", "file": storage["node-name"]}
+    for node in (storage, format_node):
+        command = json.dumps({"execute": "blockdev-add", "arguments": node})
+        one.host.execute("virsh", "qemu-monitor-command", f"kn-{guest.id}", command)
+    local_pair.migrate(guest, one, two)
+    assert_counting(two, guest)
+    two.call(Destroy(guest_id=guest.id))
 
 
-def test_the_destination_dies_in_the_middle(slow: Pair) -> None:
-    guest = slow.boot(slow.one, filled_mb=MUCH_MB)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    moving = slow.begin(guest, slow.one, slow.two, slot, seconds=300)
-    under_way(slow, guest)
+def test_destination_dies_during_the_migration(slow: HostPair) -> None:
+    guest = slow.boot(slow.one, filled_mb=LARGE_MB)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    migration = slow.start_migration(guest, slow.one, slow.two, slot, seconds=300)
+    wait_for_progress(slow, guest)
 
     slow.two.host.cut_power()
     with pytest.raises(HostFailed):
-        moving.result(300)
+        migration.result(300)
     assert slow.one.power(guest.id) == "running"
-    goes_on(slow.one, guest)
+    assert_counting(slow.one, guest)
 
     slow.two.host.power_on()
     slow.two.start()
     assert slow.two.slots(guest.id) == [slot]
     assert slow.two.power(guest.id) is None
-    slow.two.ask(Discard(guest_id=guest.id, slot=slot))
+    slow.two.call(Discard(guest_id=guest.id, slot=slot))
     assert slow.two.guests() == []
-    assert slow.files(slow.two) == []
-    slow.one.ask(Destroy(guest_id=guest.id))
+    assert slow.instance_files(slow.two) == []
+    slow.one.call(Destroy(guest_id=guest.id))
 
 
-def test_the_source_dies_in_the_middle(slow: Pair) -> None:
-    guest = slow.boot(slow.one, filled_mb=MUCH_MB)
-    slot = slow.prepare(guest, slow.one, slow.two)
-    slow.begin(guest, slow.one, slow.two, slot)
-    under_way(slow, guest)
+def test_source_dies_during_the_migration(slow: HostPair) -> None:
+    guest = slow.boot(slow.one, filled_mb=LARGE_MB)
+    slot = slow.prepare_migration(guest, slow.one, slow.two)
+    slow.start_migration(guest, slow.one, slow.two, slot)
+    wait_for_progress(slow, guest)
 
     slow.one.host.cut_power()
-    slow.two.ask(Discard(guest_id=guest.id, slot=slot))
+    slow.two.call(Discard(guest_id=guest.id, slot=slot))
     assert slow.two.guests() == []
     assert slow.two.domains() == {}
-    assert slow.files(slow.two) == []
+    assert slow.instance_files(slow.two) == []
 
     slow.one.host.power_on()
     slow.one.start()
     assert slow.one.power(guest.id) == "shutdown"
-    slow.one.ask(PowerOn(guest_id=guest.id))
-    until(lambda: slow.one.ticks(guest.id).count(1) == 2, "it has booted again")
-    slow.one.ask(Destroy(guest_id=guest.id))
+    slow.one.call(PowerOn(guest_id=guest.id))
+    wait_until(lambda: slow.one.ticks(guest.id).count(1) == 2, "the guest has booted again")
+    slow.one.call(Destroy(guest_id=guest.id))

@@ -1,4 +1,4 @@
-"""Stateless security groups: answers pass only where a rule permits them."""
+"""Stateless security groups: replies require a rule."""
 
 from __future__ import annotations
 
@@ -6,61 +6,61 @@ import subprocess
 
 import msgspec
 
-from kilonova.hosts.messages import Firewall, WiredPort
-from tests.virt.network_hosts import OUTWARD, Fabric, Guest, network, port, soon, with_ports
+from kilonova.hosts.messages import FirewallRule, WiredPort
+from tests.virt.network_support import ALLOW_EGRESS, Fabric, Guest, eventually, network, port, with_ports
 
-_OUT = [msgspec.structs.replace(rule, stateful=False) for rule in OUTWARD]
-_ECHO = Firewall(direction="ingress", ethertype="IPv4", protocol="1", port_min=0, stateful=False)
-_SSH = Firewall(direction="ingress", ethertype="IPv4", protocol="6", port_min=22, port_max=22, stateful=False)
+_STATELESS_EGRESS = [msgspec.structs.replace(rule, stateful=False) for rule in ALLOW_EGRESS]
+_ECHO_REPLY = FirewallRule(direction="ingress", ethertype="IPv4", protocol="1", port_min=0, stateful=False)
+_SSH = FirewallRule(direction="ingress", ethertype="IPv4", protocol="6", port_min=22, port_max=22, stateful=False)
 _STATEFUL_SSH = msgspec.structs.replace(_SSH, stateful=True)
-_STATEFUL_PING = Firewall(direction="egress", ethertype="IPv4", protocol="1", remotes=["10.1.0.5/32"])
+_STATEFUL_PING = FirewallRule(direction="egress", ethertype="IPv4", protocol="1", remotes=["10.1.0.5/32"])
 
 
-def _with(port: WiredPort, *rules: Firewall) -> WiredPort:
+def _with_rules(port: WiredPort, *rules: FirewallRule) -> WiredPort:
     return msgspec.structs.replace(port, rules=list(rules))
 
 
-def test_answers_pass_only_where_a_rule_permits_them(fabric: Fabric) -> None:
+def test_replies_require_a_rule(fabric: Fabric) -> None:
     host = fabric.host()
-    a, b, c = port("10.1.0.5"), port("10.1.0.6", _OUT), port("10.1.0.7")
+    a, b, c = port("10.1.0.5"), port("10.1.0.6", _STATELESS_EGRESS), port("10.1.0.7")
     one = with_ports(network(), a, b, c)
-    # What the network itself gives needs no rule.
+    # DHCP and metadata need no rule.
     first, second, _ = host.start_guests(one, a, b, c)
-    assert f'"uuid":"{b.guest_id}"' in second.asks("/openstack/latest/meta_data.json")
-    host.apply(with_ports(one, a, _with(b, *OUTWARD), c))
-    assert soon(lambda: second.ping("10.1.0.5"))
+    assert f'"uuid":"{b.guest_id}"' in second.get_metadata("/openstack/latest/meta_data.json")
+    host.apply(with_ports(one, a, _with_rules(b, *ALLOW_EGRESS), c))
+    assert eventually(lambda: second.ping("10.1.0.5"))
     host.apply(with_ports(one, a, b, c))
     assert not second.ping("10.1.0.5")
-    host.apply(with_ports(one, a, _with(b, *_OUT, _ECHO), c))
-    assert soon(lambda: second.ping("10.1.0.5"))
+    host.apply(with_ports(one, a, _with_rules(b, *_STATELESS_EGRESS, _ECHO_REPLY), c))
+    assert eventually(lambda: second.ping("10.1.0.5"))
     assert not first.ping("10.1.0.6")
-    # A stateful rule beside them has its own answers and no others.
-    host.apply(with_ports(one, a, _with(b, *_OUT, _STATEFUL_PING), c))
-    assert soon(lambda: second.ping("10.1.0.5"))
+    # A stateful rule permits only replies to its own connections.
+    host.apply(with_ports(one, a, _with_rules(b, *_STATELESS_EGRESS, _STATEFUL_PING), c))
+    assert eventually(lambda: second.ping("10.1.0.5"))
     assert not second.ping("10.1.0.7")
 
 
-def test_what_comes_in_is_answered_by_what_may_go_out(fabric: Fabric) -> None:
+def test_replies_of_the_guest_require_an_egress_rule(fabric: Fabric) -> None:
     host = fabric.host()
-    # The connections of others are known as ever.
-    a, b = port("10.1.0.5", OUTWARD), port("10.1.0.6", [_SSH])
+    # Other ports stay stateful.
+    a, b = port("10.1.0.5", ALLOW_EGRESS), port("10.1.0.6", [_SSH])
     one = with_ports(network(), a, b)
     host.apply(one)
-    first, second = host.guest(one, a), host.guest(one, b)
+    first, second = host.start_guest(one, a), host.start_guest(one, b)
     first.dhcp()
     second.dhcp()
-    listener = second.start("busybox", "nc", "-ll", "-p", "22", "-e", "echo", "hello", stdin=subprocess.DEVNULL)
+    listener = second.start_process("busybox", "nc", "-ll", "-p", "22", "-e", "echo", "hello", stdin=subprocess.DEVNULL)
     try:
-        assert not _hears(first)
-        for rules in ([_SSH, *_OUT], [_STATEFUL_SSH, *_OUT[1:]]):
-            host.apply(with_ports(one, a, _with(b, *rules)))
-            assert soon(lambda: _hears(first)), rules
+        assert not _connects(first)
+        for rules in ([_SSH, *_STATELESS_EGRESS], [_STATEFUL_SSH, *_STATELESS_EGRESS[1:]]):
+            host.apply(with_ports(one, a, _with_rules(b, *rules)))
+            assert eventually(lambda: _connects(first)), rules
             host.apply(with_ports(one, a, b))
-            assert not _hears(first)
+            assert not _connects(first)
     finally:
         listener.kill()
         listener.wait()
 
 
-def _hears(guest: Guest) -> bool:
-    return "hello" in guest.do("busybox", "nc", "-w", "1", "10.1.0.6", "22", check=False)
+def _connects(guest: Guest) -> bool:
+    return "hello" in guest.execute("busybox", "nc", "-w", "1", "10.1.0.6", "22", check=False)

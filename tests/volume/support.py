@@ -1,7 +1,7 @@
-"""The volume service on a real database, with chosen callers in place of an identity service.
+"""The volume service on a real database, with fixed tokens instead of an identity service.
 
 async with volume_cloud(database_url) as c:
-    answer = await c.get("/volumes", as_="member", version="3.50")
+    response = await c.get("/volumes", as_="member", version="3.50")
 """
 
 from __future__ import annotations
@@ -13,53 +13,55 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import kilonova.volume.operations  # noqa: F401 - declares what there is to carry out
+import kilonova.volume.operations  # noqa: F401 - registers the operations
 from kilonova import volume
+from kilonova.compute.status import ComputeStatus
 from kilonova.config import load
-from kilonova.http.client import InProcess, Response
+from kilonova.http.client import ClientResponse, InProcess
 from kilonova.ids import new_id
+from kilonova.image import build as build_image
 from kilonova.image.client import ImageClient
-from kilonova.image.routes import api as image_api
 from kilonova.policy import Policy
 from kilonova.services import Services
 from kilonova.store import Database
+from kilonova.store.insert import insert_row
 from kilonova.volume.client import VolumeClient
-from kilonova.volume.compute import ComputeClient
+from kilonova.volume.compute_client import ComputeClient
 from tests.support.cloud import DEMO, Cloud, Identity, Tokens
 from tests.support.databases import opened
-from tests.support.proves import Witness
-from tests.support.whole import working
+from tests.support.full_cloud import running_worker
+from tests.support.route_coverage import RecordingMetrics
 
 NEWEST = "3.71"
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 TYPE = "11111111-1111-4111-8111-111111111111"
 
 
 class VolumeCloud(Cloud):
     async def request(
         self, method: str, path: str, *, version: str | None = NEWEST, root: str = "/volume/v3", **options: Any
-    ) -> Response:
+    ) -> ClientResponse:
         headers = dict(options.pop("headers", None) or {})
         if version is not None:
             headers["OpenStack-API-Version"] = f"volume {version}"
         return await super().request(method, path, root=root, headers=headers, **options)
 
     async def item(self, path: str, **options: Any) -> dict[str, Any]:
-        """The one thing that the answer shows."""
-        answer = await self.get(path, **options)
-        assert answer.status == 200, answer.body
-        (shown,) = answer.json().values()
+        """The only value in the body of the response."""
+        response = await self.get(path, **options)
+        assert response.status == 200, response.body
+        (shown,) = response.json().values()
         return dict(shown)
 
     async def until(self, path: str, met: Callable[[dict[str, Any]], bool], **options: Any) -> dict[str, Any]:
-        """What the path shows, once it is so."""
-        async with asyncio.timeout(PATIENCE):
+        """Poll the path until `met` returns true; return the shown resource."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not met(shown := await self.item(path, **options)):
                 await asyncio.sleep(0.01)
         return shown
 
     async def gone(self, path: str, **options: Any) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (await self.get(path, **options)).status != 404:
                 await asyncio.sleep(0.01)
 
@@ -74,18 +76,19 @@ async def volume_cloud(database_url: str, *, worker: bool = True, **flags: Any) 
         services.db = await stack.enter_async_context(opened(database_url))
         cloud = await furnish(services)
         if worker:
-            await stack.enter_async_context(working(services.db, services))
+            await stack.enter_async_context(running_worker(services.db, services))
         yield cloud
 
 
 async def furnish(services: Services) -> VolumeCloud:
-    """Everything but the worker, on a database that is open."""
-    services.policy, services.tokens, services.metrics = Policy(), Tokens(), Witness()
+    """Everything but the worker."""
+    services.policy, services.tokens, services.metrics = Policy(), Tokens(), RecordingMetrics()
     services.identity = Identity()  # type: ignore[assignment]
-    cloud = VolumeCloud(services, [volume.build(), image_api])
+    cloud = VolumeCloud(services, [volume.build(), build_image()])
     services.image = ImageClient(InProcess(cloud.app, "/image"))
     services.volume = VolumeClient(InProcess(cloud.app, "/volume"))
     services.compute = ComputeClient(InProcess(cloud.app, "/compute"))
+    services.compute_status = ComputeStatus(services.db, services.config)
     await put_type(services.db, TYPE, "__DEFAULT__")
     return cloud
 
@@ -102,7 +105,7 @@ async def put_type(db: Database, type_id: str, name: str, extra_specs: str = "{}
 
 
 async def put_volume(db: Database, **values: Any) -> str:
-    """A volume's row, without the operation that makes one. Its id."""
+    """Insert the row of a volume, without an operation; return its id."""
     row = {
         "id": new_id(),
         "project_id": DEMO,
@@ -123,7 +126,7 @@ async def put_volume(db: Database, **values: Any) -> str:
 
 
 async def put_snapshot(db: Database, volume_id: str, **values: Any) -> str:
-    """A snapshot's row likewise."""
+    """Insert the row of a snapshot; return its id."""
     row = {
         "id": new_id(),
         "project_id": DEMO,
@@ -141,7 +144,6 @@ async def put_snapshot(db: Database, volume_id: str, **values: Any) -> str:
 
 
 async def _put(db: Database, table: str, row: dict[str, Any]) -> str:
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
     async with db.transaction() as tx:
-        await tx.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", *row.values())
+        await insert_row(tx, table, row)
     return str(row["id"])

@@ -1,4 +1,4 @@
-"""Compute's client of the volume service, against the built-in one and against answers of others."""
+"""Compute's client of the volume service, with the built-in service and with scripted responses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from kilonova.http.client import Response, Unreachable
+from kilonova.http.client import ClientResponse, Unreachable
 from kilonova.identity.client import Auth
 from kilonova.ids import new_id
-from kilonova.volume.client import TooOld, VolumeClient, VolumeError
+from kilonova.volume.client import VolumeClient, VolumeError, VolumeServiceTooOld
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO
 from tests.volume.messages.test_messages import put_message
@@ -21,14 +21,14 @@ SERVER = new_id()
 
 
 class Scripted:
-    """A service that answers so, and remembers what it was asked."""
+    """A service with one fixed response. It records the requests."""
 
     def __init__(self, status: int, body: Any) -> None:
-        self._answer = Response(status, {}, body if isinstance(body, bytes) else orjson.dumps(body))
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self._answer = ClientResponse(status, {}, body if isinstance(body, bytes) else orjson.dumps(body))
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
 
-    async def request(self, method: str, path: str, *, headers: dict[str, str], json: Any = None) -> Response:
-        self.asked.append((method, path, headers))
+    async def request(self, method: str, path: str, *, headers: dict[str, str], json: Any = None) -> ClientResponse:
+        self.requests.append((method, path, headers))
         return self._answer
 
 
@@ -41,38 +41,38 @@ def client_of(c: VolumeCloud) -> VolumeClient:
     return c.services.volume
 
 
-def test_volumes_of_a_project(database_url: str) -> None:
+def test_volumes(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             client = client_of(c)
-            made = await client.create({"size": 1, "name": "v"}, MEMBER)
-            await c.until(f"/volumes/{made['id']}", lambda shown: shown["status"] == "available")
-            shown = await client.show(made["id"], SERVICE)
+            created = await client.create({"size": 1, "name": "v"}, MEMBER)
+            await c.until(f"/volumes/{created['id']}", lambda shown: shown["status"] == "available")
+            shown = await client.show(created["id"], SERVICE)
             assert shown is not None
             assert (shown["name"], shown["multiattach"], shown["size"]) == ("v", False, 1)
-            assert [one["id"] for one in await client.volumes(MEMBER, {"name": "v"})] == [made["id"]]
+            assert [one["id"] for one in await client.volumes(MEMBER, {"name": "v"})] == [created["id"]]
             assert await client.volumes(MEMBER, {"name": "w"}) == []
-            assert await client.image_metadata(made["id"], SERVICE) == {}
-            snapshot = await client.create_snapshot({"volume_id": made["id"], "name": "s"}, MEMBER)
+            assert await client.image_metadata(created["id"], SERVICE) == {}
+            snapshot = await client.create_snapshot({"volume_id": created["id"], "name": "s"}, MEMBER)
             await c.until(f"/snapshots/{snapshot['id']}", lambda shown: shown["status"] == "available")
             found = await client.snapshot(snapshot["id"], MEMBER)
             assert found is not None
-            assert (found["name"], found["volume_id"]) == ("s", made["id"])
+            assert (found["name"], found["volume_id"]) == ("s", created["id"])
             assert [one["id"] for one in await client.snapshots(MEMBER)] == [snapshot["id"]]
             await client.delete_snapshot(snapshot["id"], MEMBER)
             await c.gone(f"/snapshots/{snapshot['id']}")
-            await client.delete(made["id"], MEMBER)
-            await c.gone(f"/volumes/{made['id']}")
-            await client.delete(made["id"], MEMBER)
+            await client.delete(created["id"], MEMBER)
+            await c.gone(f"/volumes/{created['id']}")
+            await client.delete(created["id"], MEMBER)
             await client.delete_snapshot(snapshot["id"], MEMBER)
-            assert await client.show(made["id"], MEMBER) is None
+            assert await client.show(created["id"], MEMBER) is None
             assert await client.snapshot(snapshot["id"], MEMBER) is None
             assert "__DEFAULT__" in [one["name"] for one in await client.types(MEMBER)]
 
     run(scenario())
 
 
-def test_attachments_from_reserving_to_giving_back(database_url: str) -> None:
+def test_attachment_lifecycle(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             client, volume_id = client_of(c), await put_volume(c.db)
@@ -111,31 +111,31 @@ def test_attachments_from_reserving_to_giving_back(database_url: str) -> None:
     run(scenario())
 
 
-def test_lists_have_all_pages(database_url: str) -> None:
+def test_lists_fetch_all_pages(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False, api__max_limit=2) as c:
-            made = {await put_volume(c.db) for _ in range(5)}
-            assert {one["id"] for one in await client_of(c).volumes(MEMBER)} == made
+            created = {await put_volume(c.db) for _ in range(5)}
+            assert {one["id"] for one in await client_of(c).volumes(MEMBER)} == created
 
     run(scenario())
 
 
-def test_the_built_in_service_is_new_enough(sqlite_url: str) -> None:
+def test_built_in_service_supports_required_versions(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            assert await client_of(c).newest() == "3.71"
-            await client_of(c).demand("3.68")
-            with pytest.raises(TooOld, match=r"up to 3.71, and 3.99 is needed"):
-                await client_of(c).demand("3.99")
+            assert await client_of(c).max_version() == "3.71"
+            await client_of(c).check_version("3.68")
+            with pytest.raises(VolumeServiceTooOld, match=r"up to 3.71, and 3.99 is needed"):
+                await client_of(c).check_version("3.99")
 
     run(scenario())
 
 
 @pytest.mark.parametrize(("newest", "says"), [("3.60", "up to 3.60"), ("3.9", "up to 3.9"), ("", "up to 3.0")])
-def test_services_that_are_too_old(newest: str, says: str) -> None:
+def test_check_version_refuses_old_services(newest: str, says: str) -> None:
     client, _ = scripted(300, {"versions": [{"id": "v2.0", "version": ""}, {"id": "v3.0", "version": newest}]})
-    with pytest.raises(TooOld, match=says):
-        run(client.demand("3.68"))
+    with pytest.raises(VolumeServiceTooOld, match=says):
+        run(client.check_version("3.68"))
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_services_that_are_too_old(newest: str, says: str) -> None:
         (503, b"", Unreachable),
     ],
 )
-def test_services_that_do_not_say_their_version(status: int, body: Any, error: type[Exception]) -> None:
+def test_max_version_of_invalid_response(status: int, body: Any, error: type[Exception]) -> None:
     client, _ = scripted(status, body)
     with pytest.raises(error):
-        run(client.newest())
+        run(client.max_version())
 
 
 @pytest.mark.parametrize(
@@ -158,50 +158,50 @@ def test_services_that_do_not_say_their_version(status: int, body: Any, error: t
     [
         (409, {"conflictingRequest": {"code": 409, "message": "No."}}, VolumeError, "No."),
         (400, b"nonsense", VolumeError, "answered 400"),
-        (200, b"<html>", Unreachable, "cannot be read"),
+        (200, b"<html>", Unreachable, "invalid response"),
         (500, {"computeFault": {"message": "Oh."}}, Unreachable, "Oh."),
         (429, {"overLimit": {"message": "Slow down."}}, Unreachable, "Slow down."),
     ],
 )
-def test_refusals_are_told_from_trouble(status: int, body: Any, error: type[Exception], words: str) -> None:
+def test_errors_are_refused_or_unreachable(status: int, body: Any, error: type[Exception], words: str) -> None:
     client, _ = scripted(status, body)
     with pytest.raises(error, match=words):
         run(client.create({"size": 1}, MEMBER))
 
 
-def test_who_asks_and_where() -> None:
+def test_headers_and_path_of_requests() -> None:
     client, service = scripted(200, {"attachment": {"id": "a", "connection_info": None}})
     assert run(client.attachment("a/b", SERVICE)) == {"id": "a", "connection_info": {}}
     run(client.attachment("a", Auth("t", None)))
-    (_, path, headers), (_, bare, others) = service.asked
+    (_, path, headers), (_, bare, others) = service.requests
     assert (path, bare) == (f"/v3/{ADMIN}/attachments/a%2Fb", "/v3/attachments/a")
     assert (headers["X-Auth-Token"], headers["X-Service-Token"]) == ("kilonova", "kilonova")
     assert headers["OpenStack-API-Version"] == "volume 3.44"
     assert "X-Service-Token" not in others
 
 
-def test_the_reason_is_the_newest_message_about_it(database_url: str) -> None:
+def test_latest_message_of_volume(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id, client = new_id(), client_of(c)
-            assert await client.reason(volume_id, MEMBER) is None
+            assert await client.latest_message(volume_id, MEMBER) is None
             for at, text in ((1.0, "old"), (3.0, "new"), (2.0, "between")):
                 await put_message(c.db, resource_id=volume_id, created_at=at, text=text)
             await put_message(c.db, created_at=4.0, text="of another")
-            found = await client.reason(volume_id, MEMBER)
+            found = await client.latest_message(volume_id, MEMBER)
             assert found is not None
             assert found["user_message"] == "new"
-            assert await client.reason(volume_id, SERVICE) is None, "it is of another project"
+            assert await client.latest_message(volume_id, SERVICE) is None, "the message belongs to another project"
 
     run(scenario())
 
 
-def test_a_service_that_gives_no_reasons_gives_none() -> None:
+def test_latest_message_ignores_errors() -> None:
     async def scenario() -> None:
         for status, body in ((404, {}), (406, {"e": {"message": "too old"}}), (500, {}), (200, [1]), (200, b"{")):
             client, service = scripted(status, body)
-            assert await client.reason("x", MEMBER) is None
-            method, path, headers = service.asked[0]
+            assert await client.latest_message("x", MEMBER) is None
+            method, path, headers = service.requests[0]
             assert (method, path.partition("?")[0]) == ("GET", f"/v3/{DEMO}/messages")
             assert headers["OpenStack-API-Version"] == "volume 3.5"
 

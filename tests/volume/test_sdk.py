@@ -1,4 +1,4 @@
-"""openstacksdk does with volumes what its users do, at the oldest version and at the newest."""
+"""Volumes with openstacksdk, at the oldest and the newest microversion."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import openstack
 import pytest
 from openstack.exceptions import BadRequestException, ConflictException, HttpException, NotFoundException
 
-from tests.support.process import Cloud
+from tests.support.cloud_process import CloudProcess
 
 VERSIONS = [None, "3.71"]
-# The SDK warns of its own future.
+# Deprecation warnings of the SDK itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with Cloud(tmp_path_factory.mktemp("sdk") / "data", "--hosts", "1") as running:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
+    with CloudProcess(tmp_path_factory.mktemp("sdk") / "data", "--hosts", "1") as running:
         yield running
 
 
-def connect(cloud: Cloud, name: str, version: str | None = None) -> Any:
+def connect(cloud: CloudProcess, name: str, version: str | None = None) -> Any:
     os.environ.pop("OS_CLOUD", None)
     config = openstack.config.OpenStackConfig(config_files=[str(cloud.data / "clouds.yaml")])
     options = {} if version is None else {"block_storage_default_microversion": version}
@@ -32,7 +32,7 @@ def connect(cloud: Cloud, name: str, version: str | None = None) -> Any:
 
 
 def settled(service: Any, thing: Any, status: str = "available") -> Any:
-    """What is known of it here may be of before."""
+    """Fetch the resource again and wait for the status."""
     return service.wait_for_status(thing.fetch(service), status=status, interval=0.05, wait=120)
 
 
@@ -40,17 +40,17 @@ def gone(service: Any, thing: Any) -> None:
     service.wait_for_delete(thing, interval=0.05, wait=120)
 
 
-def content(cloud: Cloud, volume_id: str) -> bytes:
+def content(cloud: CloudProcess, volume_id: str) -> bytes:
     (file,) = Path(cloud.data, "volumes").glob(f"{volume_id}.*")
     with file.open("rb") as opened:
         return opened.read(4)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_volume_from_create_to_delete(cloud: Cloud, version: str | None) -> None:
+def test_volume_lifecycle(cloud: CloudProcess, version: str | None) -> None:
     service = connect(cloud, "kilonova-demo", version).block_storage
-    made = service.create_volume(name=f"v-{version}", size=1, description="d", metadata={"a": "1"})
-    volume = settled(service, made)
+    created = service.create_volume(name=f"v-{version}", size=1, description="d", metadata={"a": "1"})
+    volume = settled(service, created)
     assert (volume.size, volume.volume_type, volume.is_bootable) == (1, "__DEFAULT__", False)
     assert service.find_volume(f"v-{version}").id == volume.id
     assert volume.id in [found.id for found in service.volumes(details=False)]
@@ -77,7 +77,7 @@ def test_a_volume_from_create_to_delete(cloud: Cloud, version: str | None) -> No
         service.get_volume(volume.id)
 
 
-def test_content_goes_from_image_to_volume_to_snapshot_to_volume(cloud: Cloud) -> None:
+def test_content_is_copied_from_image_to_volume_to_snapshot_to_volume(cloud: CloudProcess) -> None:
     demo = connect(cloud, "kilonova-demo")
     service = demo.block_storage
     image = demo.image.create_image(
@@ -94,7 +94,7 @@ def test_content_goes_from_image_to_volume_to_snapshot_to_volume(cloud: Cloud) -
         settled(service, service.create_volume(size=1, source_volume_id=volume.id)),
     ]
     assert [content(cloud, each.id) for each in (volume, *copies)] == [b"abcd"] * 3
-    with pytest.raises(HttpException):  # its snapshot needs it
+    with pytest.raises(HttpException):  # it has a snapshot
         service.delete_volume(volume, ignore_missing=False)
     service.delete_snapshot(snapshot)
     gone(service, snapshot)
@@ -104,7 +104,7 @@ def test_content_goes_from_image_to_volume_to_snapshot_to_volume(cloud: Cloud) -
     assert not list(Path(cloud.data, "volumes").glob("*.*"))
 
 
-def test_attachments(cloud: Cloud) -> None:
+def test_attachments(cloud: CloudProcess) -> None:
     demo = connect(cloud, "kilonova-demo", "3.71")
     service = demo.block_storage
     volume = settled(service, service.create_volume(size=1))
@@ -115,15 +115,15 @@ def test_attachments(cloud: Cloud) -> None:
         networks="auto",
     )
     server = demo.compute.wait_for_server(server, interval=0.1, wait=120)
-    made = service.create_attachment(volume.id, connector=None, instance=server.id)
-    assert (made.status, service.get_volume(volume).status) == ("reserved", "reserved")
-    way = service.update_attachment(made, connector={"host": "h"}).connection_info
+    created = service.create_attachment(volume.id, connector=None, instance=server.id)
+    assert (created.status, service.get_volume(volume).status) == ("reserved", "reserved")
+    way = service.update_attachment(created, connector={"host": "h"}).connection_info
     assert Path(way["device_path"]).parent == cloud.data / "volumes"
-    service.complete_attachment(made)
+    service.complete_attachment(created)
     shown = service.get_volume(volume)
     assert (shown.status, shown.attachments[0]["server_id"]) == ("in-use", server.id)
-    assert [found.id for found in service.attachments()] == [made.id]
-    service.delete_attachment(made)
+    assert [found.id for found in service.attachments()] == [created.id]
+    service.delete_attachment(created)
     assert service.get_volume(volume).status == "available"
     demo.compute.delete_server(server)
     service.delete_volume(volume)
@@ -131,63 +131,63 @@ def test_attachments(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_types(cloud: Cloud, version: str | None) -> None:
+def test_types(cloud: CloudProcess, version: str | None) -> None:
     admin, demo = (connect(cloud, name, version) for name in ("kilonova", "kilonova-demo"))
     service, project = admin.block_storage, admin.identity.find_project("demo")
-    made = service.create_type(name=f"fast-{version}", is_public=False, extra_specs={"multiattach": "<is> True"})
-    assert service.find_type(made.name).id == made.id
+    created = service.create_type(name=f"fast-{version}", is_public=False, extra_specs={"multiattach": "<is> True"})
+    assert service.find_type(created.name).id == created.id
     with pytest.raises(ConflictException):
-        service.create_type(name=made.name)
-    assert made.id not in [found.id for found in demo.block_storage.types()]
-    service.add_type_access(made, project.id)
-    assert [each["project_id"] for each in service.get_type_access(made)] == [project.id]
-    assert made.id in [found.id for found in demo.block_storage.types()]
-    volume = settled(demo.block_storage, demo.block_storage.create_volume(size=1, volume_type=made.name))
+        service.create_type(name=created.name)
+    assert created.id not in [found.id for found in demo.block_storage.types()]
+    service.add_type_access(created, project.id)
+    assert [each["project_id"] for each in service.get_type_access(created)] == [project.id]
+    assert created.id in [found.id for found in demo.block_storage.types()]
+    volume = settled(demo.block_storage, demo.block_storage.create_volume(size=1, volume_type=created.name))
     assert volume.is_multiattach
-    assert service.update_type(made, description="quick").description == "quick"
-    service.update_type_extra_specs(made, a="1")
-    service.delete_type_extra_specs(made, ["multiattach"])
-    assert service.get_type(made.id).extra_specs == {"a": "1"}
+    assert service.update_type(created, description="quick").description == "quick"
+    service.update_type_extra_specs(created, a="1")
+    service.delete_type_extra_specs(created, ["multiattach"])
+    assert service.get_type(created.id).extra_specs == {"a": "1"}
     assert service.get_type("default").name == "__DEFAULT__"
     demo.block_storage.retype_volume(volume, "__DEFAULT__")
     assert demo.block_storage.get_volume(volume).volume_type == "__DEFAULT__"
-    service.remove_type_access(made, project.id)
-    service.delete_type(made, ignore_missing=False)
+    service.remove_type_access(created, project.id)
+    service.delete_type(created, ignore_missing=False)
     demo.block_storage.delete_volume(volume)
     gone(demo.block_storage, volume)
 
 
-def test_default_types(cloud: Cloud) -> None:
+def test_default_types(cloud: CloudProcess) -> None:
     admin = connect(cloud, "kilonova", "3.67")
     service, project = admin.block_storage, admin.identity.find_project("demo")
-    made = service.create_type(name="usual")
-    assert service.set_default_type(project.id, made.id).volume_type_id == made.id
-    assert service.show_default_type(project.id).volume_type_id == made.id
+    created = service.create_type(name="usual")
+    assert service.set_default_type(project.id, created.id).volume_type_id == created.id
+    assert service.show_default_type(project.id).volume_type_id == created.id
     assert [found.project_id for found in service.default_types()] == [project.id]
-    assert connect(cloud, "kilonova-demo").block_storage.get_type("default").id == made.id
+    assert connect(cloud, "kilonova-demo").block_storage.get_type("default").id == created.id
     service.unset_default_type(project.id)
-    service.delete_type(made, ignore_missing=False)
+    service.delete_type(created, ignore_missing=False)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_transfers(cloud: Cloud, version: str | None) -> None:
+def test_transfers(cloud: CloudProcess, version: str | None) -> None:
     giver = connect(cloud, "kilonova-demo", version).block_storage
     taker = connect(cloud, "kilonova", version).block_storage
     volume = settled(giver, giver.create_volume(size=1))
-    made = giver.create_transfer(volume_id=volume.id, name=f"gift-{version}")
+    created = giver.create_transfer(volume_id=volume.id, name=f"gift-{version}")
     assert giver.get_volume(volume).status == "awaiting-transfer"
-    assert giver.find_transfer(made.name).id == made.id
-    assert [found.id for found in giver.transfers()] == [made.id]
-    giver.delete_transfer(made, ignore_missing=False)
-    made = giver.create_transfer(volume_id=volume.id)
-    assert taker.accept_transfer(made.id, made.auth_key).volume_id == volume.id
+    assert giver.find_transfer(created.name).id == created.id
+    assert [found.id for found in giver.transfers()] == [created.id]
+    giver.delete_transfer(created, ignore_missing=False)
+    created = giver.create_transfer(volume_id=volume.id)
+    assert taker.accept_transfer(created.id, created.auth_key).volume_id == volume.id
     assert [found.id for found in taker.volumes()] == [volume.id]
     assert list(giver.volumes()) == []
     taker.delete_volume(volume)
     gone(taker, volume)
 
 
-def test_quotas_and_limits(cloud: Cloud) -> None:
+def test_quotas_and_limits(cloud: CloudProcess) -> None:
     admin, demo = connect(cloud, "kilonova"), connect(cloud, "kilonova-demo")
     service, project = admin.block_storage, admin.identity.find_project("demo")
     assert service.update_quota_set(project, volumes=1).volumes == 1
@@ -207,7 +207,7 @@ def test_quotas_and_limits(cloud: Cloud) -> None:
     gone(demo.block_storage, volume)
 
 
-def test_what_operators_ask(cloud: Cloud) -> None:
+def test_services_pools_and_zones(cloud: CloudProcess) -> None:
     service = connect(cloud, "kilonova", "3.71").block_storage
     assert [(part.binary, part.state) for part in service.services()] == [
         ("cinder-scheduler", "up"),

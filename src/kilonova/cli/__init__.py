@@ -1,4 +1,4 @@
-"""The command line. Each command's module is imported when the command runs, so that none pays for another."""
+"""The command line. A command's module is imported only when the command runs, to keep start-up fast."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import importlib
 
 import click
 
-# name: (module, what `kilonova --help` says of it)
+# name: (module, text in `kilonova --help`)
 COMMANDS = {
     "up": ("up", "Run a whole cloud in one process."),
-    "api": ("api", "Run the APIs alone, on PostgreSQL."),
-    "worker": ("worker", "Run a worker with its hosts, on PostgreSQL."),
-    "agent": ("agent", "Run the agent of one host, reached by NATS."),
-    "why": ("why", "Show why a server is where it is, or why no host was found for it."),
+    "api": ("up", "Run the APIs alone, on PostgreSQL."),
+    "worker": ("up", "Run a worker with its hosts, on PostgreSQL."),
+    "agent": ("agent", "Run the agent of one host, connected by NATS."),
+    "why": ("why", "Show why a server is on its host, or why no host was found for it."),
     "fit": ("fit", "Show how many more servers of a flavor would fit, and where."),
-    "host": ("host", "Move everything away from a host: host drain."),
+    "host": ("host", "Move all servers away from a host: host drain."),
     "image": ("image", "Make an image to boot real guests from: image tiny."),
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
-    "operations": ("operations", "Look at operations, cancel them, try them again."),
+    "operations": ("operations", "Show, cancel and retry operations."),
     "db": ("db", "Create, upgrade and inspect the database."),
-    "sim": ("sim", "Look at simulated hosts, and make them fail."),
+    "sim": ("sim", "Inspect simulated hosts, and inject failures."),
     "policy": ("policy", "Print the policy rules and their defaults: policy sample."),
     "version": ("version", "Print the version."),
 }
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -38,9 +38,9 @@ class Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Kilonova: a compute control plane that speaks the OpenStack Compute API."""
+    """Kilonova: a compute control plane with the OpenStack Compute API."""

@@ -1,4 +1,4 @@
-"""`kilonova agent`: the agent of one host, in a process of its own."""
+"""`kilonova agent`: runs the agent of one host as a process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.together(options.data, options.driver, options.file)
-@click.option("--name", "agent__host", metavar="HOST", help="What the host is called.  [default: the machine's name]")
+@options.combine(options.data, options.driver, options.file)
+@click.option("--name", "agent__host", metavar="HOST", help="The host's name.  [default: the machine's name]")
 @click.option("--nats", "messaging__url", metavar="URL", help="The NATS server, such as nats://cloud:4222.")
 def agent(file: Path | None, **flags: Any) -> None:
-    """Run the agent of one host. The control plane reaches it by NATS, and it needs no access to the database.
+    """Run the agent of one host. It is connected to the control plane by NATS and needs no access to the database.
 
-    Guests go on when it stops; started again on the same data directory it finds them. Permissions that it needs at
-    the NATS server are in docs/agents.md.
+    Guests keep running when the agent stops. Start it again with the same data directory. Its permissions on the NATS
+    server are in docs/agents.md.
     """
     serve(options.load(file, **flags))
 
 
 def serve(config: Config) -> None:
-    """Runs until SIGTERM or SIGINT. Whatever keeps it from starting becomes one line."""
+    """Run until SIGTERM or SIGINT. Raises Failure if the agent cannot start."""
     import uvloop
 
     from kilonova import datadir
@@ -46,14 +46,14 @@ def serve(config: Config) -> None:
         os.umask(0o077)
         with ExitStack() as stack:
             datadir.prepare(directory)
-            stack.enter_context(datadir.locked(directory))
+            stack.enter_context(datadir.lock(directory))
             start_log(config)
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             runner.run(_run(config))
-    except datadir.InUse as error:
+    except datadir.DirectoryInUse as error:
         raise options.InUse(str(error)) from None
     except CannotStart as error:
-        raise options.Failure(options.one_line_each(str(error))) from None
+        raise options.Failure(options.one_reason_per_line(str(error))) from None
     except OSError as error:
         raise options.Failure(f"{error.filename or directory}: {error.strerror}") from None
 
@@ -65,4 +65,4 @@ async def _run(config: Config) -> None:
     stop = stop_event()
     async with running(config) as process:
         click.echo(f"agent       serving {process.host} (process {os.getpid()}, driver {config.driver})")
-        await process.run_until(stop)
+        await process.background.run_until(stop)

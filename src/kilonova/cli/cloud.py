@@ -1,4 +1,4 @@
-"""The running cloud of a data directory, spoken to by its public API."""
+"""A client of the public API of the cloud that runs in a data directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kilonova import datadir
 from kilonova.cli.options import Failure
 
 VERSION = "2.96"
-SECONDS = 60.0
+REQUEST_TIMEOUT_SECONDS = 60.0
 DRY_RUN = "X-Kilonova-Dry-Run"
 
 cloud = click.option(
@@ -26,17 +26,17 @@ cloud = click.option(
     default="kilonova",
     show_default=True,
     metavar="NAME",
-    help="Ask as this cloud of clouds.yaml: who you are decides which hosts you see.",
+    help="Use this cloud of clouds.yaml. The user decides which hosts you see.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
-class Silent(Failure):
-    """The cloud did not answer; nobody knows whether it did what it was asked for."""
+class CloudUnreachable(Failure):
+    """The cloud did not respond. It may or may not have received the request."""
 
 
-class Refused(Failure):
-    """The cloud answered with an error."""
+class ApiError(Failure):
+    """The cloud responded with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -44,13 +44,13 @@ class Refused(Failure):
 
 
 class Cloud:
-    """`name` is one of clouds.yaml; its token is got when first needed. Everything that fails is a Failure."""
+    """A client for the cloud `name` of clouds.yaml. All errors are raised as Failure."""
 
     def __init__(self, directory: Path, name: str) -> None:
         from kilonova.process import CLOUDS
 
         if name not in CLOUDS:
-            raise Failure(f"--cloud: {name!r} is none of {', '.join(CLOUDS)}")
+            raise Failure(f"--cloud: {name!r} is not one of {', '.join(CLOUDS)}")
         try:
             self._endpoints = _endpoints(directory)
         except FileNotFoundError:
@@ -62,29 +62,27 @@ class Cloud:
         self._token: str | None = None
 
     def get(self, service: str, *path: str, **query: Any) -> Any:
-        """The answer's body. Raises Refused."""
-        return self._ask("GET", service, path, query)[0]
+        """The response's body. Raises ApiError."""
+        return self._send("GET", service, path, query)[0]
 
     def put(self, service: str, *path: str, body: Any) -> Any:
-        """The same."""
-        return self._ask("PUT", service, path, {}, body)[0]
+        return self._send("PUT", service, path, {}, body)[0]
 
     def post(self, service: str, *path: str, body: Any) -> Any:
-        """The same."""
-        return self._ask("POST", service, path, {}, body)[0]
+        return self._send("POST", service, path, {}, body)[0]
 
     def upload(self, image_id: str, data: bytes) -> None:
-        """Give an image its data. Raises Refused."""
-        self._ask("PUT", "image", ("images", image_id, "file"), {}, data)
+        """Upload the data of an image. Raises ApiError."""
+        self._send("PUT", "image", ("images", image_id, "file"), {}, data)
 
     def act(self, server_id: str, action: str, body: Any, *, version: str = VERSION, dry_run: bool = False) -> Any:
-        """Ask for an action on a server: the request's id, or what would be done. Raises Refused."""
+        """Run a server action; returns the request id, or the plan of a dry run. Raises ApiError."""
         path = ("servers", server_id, "action")
         headers = {"OpenStack-API-Version": f"compute {version}", **({DRY_RUN: "1"} if dry_run else {})}
-        answer, told = self._ask("POST", "compute", path, {}, {action: body}, headers)
-        return answer["plan"] if dry_run else told["X-OpenStack-Request-Id"]
+        result, response_headers = self._send("POST", "compute", path, {}, {action: body}, headers)
+        return result["plan"] if dry_run else response_headers["X-OpenStack-Request-Id"]
 
-    def _ask(
+    def _send(
         self,
         method: str,
         service: str,
@@ -93,10 +91,10 @@ class Cloud:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Any, Any]:
-        """The answer's body and headers. A token that is no longer good is replaced once."""
-        address = "/".join([self._endpoints[service], *(quote(part, safe="") for part in path)])
-        given = {key: value for key, value in query.items() if value is not None}
-        request = urllib.request.Request(f"{address}?{urlencode(given)}" if given else address, method=method)
+        """The response's body and headers. An expired token is replaced once."""
+        url = "/".join([self._endpoints[service], *(quote(part, safe="") for part in path)])
+        parameters = {key: value for key, value in query.items() if value is not None}
+        request = urllib.request.Request(f"{url}?{urlencode(parameters)}" if parameters else url, method=method)
         if isinstance(body, bytes):
             request.data = body
             request.add_header("Content-Type", "application/octet-stream")
@@ -105,24 +103,24 @@ class Cloud:
             request.add_header("Content-Type", "application/json")
         for name, value in {"OpenStack-API-Version": f"{service} {VERSION}", **(headers or {})}.items():
             request.add_header(name, value)
-        token = self._logged_in()
+        token = self._get_token()
         request.add_header("X-Auth-Token", token)
         try:
-            answer, told = _answer(request)
-        except Silent:
+            response, response_headers = _send(request)
+        except CloudUnreachable:
             with suppress(OSError, ValueError):
-                self._endpoints = _endpoints(self._directory)  # it may be back at another port
+                self._endpoints = _endpoints(self._directory)  # a restart may have changed the port
             raise
-        except Refused as error:
+        except ApiError as error:
             if error.status != 401:
                 raise
             if self._token == token:
                 self._token = None
-            request.add_header("X-Auth-Token", self._logged_in())
-            answer, told = _answer(request)
-        return orjson.loads(answer) if answer else None, told
+            request.add_header("X-Auth-Token", self._get_token())
+            response, response_headers = _send(request)
+        return orjson.loads(response) if response else None, response_headers
 
-    def _logged_in(self) -> str:
+    def _get_token(self) -> str:
         if self._token is None:
             auth = self._auth
             user = {
@@ -137,14 +135,14 @@ class Cloud:
             body = orjson.dumps({"auth": {"identity": identity, "scope": scope}})
             request = urllib.request.Request(self._endpoints["auth_url"] + "/auth/tokens", data=body)
             request.add_header("Content-Type", "application/json")
-            self._token = str(_answer(request)[1]["X-Subject-Token"])
+            self._token = str(_send(request)[1]["X-Subject-Token"])
         return self._token
 
     def _password(self, user: str) -> str:
         if not datadir.has_passwords(self._directory):
             raise Failure(f"--data: {self._directory} holds no passwords")
         try:
-            return datadir.passwords(self._directory, [user])[user]
+            return datadir.load_passwords(self._directory, [user])[user]
         except (OSError, ValueError) as error:
             raise Failure(f"{self._directory / datadir.SECRETS}: {error}") from None
 
@@ -153,19 +151,19 @@ def _endpoints(directory: Path) -> Any:
     return orjson.loads((directory / datadir.ENDPOINTS).read_bytes())
 
 
-def _answer(request: urllib.request.Request) -> tuple[bytes, Any]:
+def _send(request: urllib.request.Request) -> tuple[bytes, Any]:
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            return answer.read(), answer.headers
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as response:
+            return response.read(), response.headers
     except urllib.error.HTTPError as error:
-        raise Refused(error.code, _message(error)) from None
+        raise ApiError(error.code, _error_message(error)) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise Silent(f"the cloud does not answer at {request.host}: {reason}") from None
+        raise CloudUnreachable(f"the cloud does not respond at {request.host}: {reason}") from None
 
 
-def _message(error: urllib.error.HTTPError) -> str:
-    """Errors of all services are one key, and the message below it."""
+def _error_message(error: urllib.error.HTTPError) -> str:
+    """The error's message. In all services the body has one key, with `message` below it."""
     try:
         (fault,) = orjson.loads(error.read()).values()
         return str(fault["message"])

@@ -15,7 +15,7 @@ from kilonova.store.url import dialect_of, sqlite_path
 
 T = TypeVar("T")
 
-which = options.together(options.data, options.database, options.file)
+database_options = options.combine(options.data, options.database, options.file)
 
 
 @click.group()
@@ -24,38 +24,38 @@ def db() -> None:
 
 
 @db.command()
-@which
+@database_options
 def upgrade(file: Path | None, **flags: Any) -> None:
-    """Create the schema, or bring it to this release. Safe to run again, and from several machines at once.
+    """Create the schema, or upgrade it to this release. Safe to repeat, and to run on several machines at once.
 
-    Processes of an older release should be stopped first.
+    Stop the processes of an older release first.
     """
-    from kilonova.store.migrate import upgrade as bring_to_head
+    from kilonova.store.migrate import upgrade as upgrade_to_head
 
     url = _url(file, flags)
-    done = _run(bring_to_head(url))
+    done = _run(upgrade_to_head(url))
     if done.before is None:
-        click.echo(f"{_shown(url)}: created, schema {done.after}")
+        click.echo(f"{_display_url(url)}: created, schema {done.after}")
     elif done.before == done.after:
-        click.echo(f"{_shown(url)}: schema {done.after} is current, nothing to do")
+        click.echo(f"{_display_url(url)}: schema {done.after} is current, nothing to do")
     else:
-        click.echo(f"{_shown(url)}: upgraded from schema {done.before} to {done.after}")
+        click.echo(f"{_display_url(url)}: upgraded from schema {done.before} to {done.after}")
 
 
 @db.command()
-@which
+@database_options
 def status(file: Path | None, **flags: Any) -> None:
-    """Say which schema the database has. The exit code is 0 if it is this release's, 1 otherwise."""
+    """Show the schema of the database. The exit code is 0 if it is the schema of this release, 1 otherwise."""
     from kilonova.store.migrate import revision
     from kilonova.store.migrations.head import HEAD
 
     url = _url(file, flags)
     current = _run(revision(url))
     if current == HEAD:
-        click.echo(f"{_shown(url)}: schema {HEAD} is current")
+        click.echo(f"{_display_url(url)}: schema {HEAD} is current")
         return
     found = "no schema yet" if current is None else f"schema {current}"
-    raise options.Failure(f"{_shown(url)}: {found}; this release has {HEAD}, `kilonova db upgrade` brings it there")
+    raise options.Failure(f"{_display_url(url)}: {found}; this release needs {HEAD}, run `kilonova db upgrade`")
 
 
 def _url(file: Path | None, flags: dict[str, Any]) -> str:
@@ -69,8 +69,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         raise options.Failure(str(error)) from None
 
 
-def _shown(url: str) -> str:
-    """The file, or the URL without a password."""
+def _display_url(url: str) -> str:
+    """The file, or the URL without its password."""
     if dialect_of(url) == "sqlite":
         return str(sqlite_path(url))
     head, at, rest = url.rpartition("@")

@@ -1,4 +1,4 @@
-"""`kilonova image`: images to boot from."""
+"""`kilonova image`: builds images to boot from."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 @click.group()
 def image() -> None:
-    """Make images to boot from."""
+    """Build images to boot from."""
 
 
 @image.command()
-@click.option("--file", "target", type=click.Path(dir_okay=False, path_type=Path), help="Only write it to this file.")
-@click.option("--name", default="tiny", show_default=True, help="What the image is called in the cloud.")
-@options.together(options.data, options.file)
+@click.option(
+    "--file", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, do not upload."
+)
+@click.option("--name", default="tiny", show_default=True, help="The image's name in the cloud.")
+@options.combine(options.data, options.file)
 def tiny(target: Path | None, name: str, file: Path | None, **flags: str | None) -> None:
-    """Build a tiny Linux from the distribution's packages, and give it to the running cloud."""
+    """Build a tiny Linux image from the distribution's packages, and upload it to the running cloud."""
     import tempfile
 
     from kilonova.cli.cloud import Cloud
@@ -39,13 +41,13 @@ def tiny(target: Path | None, name: str, file: Path | None, **flags: str | None)
         with tempfile.TemporaryDirectory() as directory:
             built = Path(directory) / "tiny.qcow2"
             build(built)
-            click.echo(f"{_give(cloud, name, built.read_bytes())} {name}")
+            click.echo(f"{_upload(cloud, name, built.read_bytes())} {name}")
     except CannotBuild as error:
         raise Failure(f"the tiny image cannot be built: {error}") from None
 
 
-def _give(cloud: Cloud, name: str, data: bytes) -> str:
-    wanted = {"name": name, "disk_format": "qcow2", "container_format": "bare", "visibility": "public"}
-    made: str = cloud.post("image", "images", body=wanted)["id"]
-    cloud.upload(made, data)
-    return made
+def _upload(cloud: Cloud, name: str, data: bytes) -> str:
+    fields = {"name": name, "disk_format": "qcow2", "container_format": "bare", "visibility": "public"}
+    image_id: str = cloud.post("image", "images", body=fields)["id"]
+    cloud.upload(image_id, data)
+    return image_id

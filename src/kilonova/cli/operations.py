@@ -1,4 +1,4 @@
-"""`kilonova operations`: what is under way, what stands still and why."""
+"""`kilonova operations`: shows, cancels and retries operations."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--stuck", is_flag=True, help="Only those that need a look.")
-@click.option("--server", metavar="ID", help="All of one server, also the finished ones.")
-@click.option("--cancel", metavar="OPERATION", help="Stop this one and undo what it has done.")
-@click.option("--retry", metavar="OPERATION", help="Do not let this one pause before its next attempt.")
-@options.together(options.data, options.database, options.file)
+@click.option("--stuck", is_flag=True, help="Only operations that are stuck.")
+@click.option("--server", metavar="ID", help="All operations of a server, including finished ones.")
+@click.option("--cancel", metavar="OPERATION", help="Stop this operation and undo its steps.")
+@click.option("--retry", metavar="OPERATION", help="Start the next attempt of this operation now.")
+@options.combine(options.data, options.database, options.file)
 def operations(
     stuck: bool, server: str | None, cancel: str | None, retry: str | None, file: Path | None, **flags: Any
 ) -> None:
-    """Show operations under way; cancel one, or have it tried again."""
+    """Show unfinished operations; cancel or retry one."""
     from kilonova.store import Unavailable
 
     config = options.load(file, **flags)
     if not config.database and not (config.data_dir / "kilonova.db").is_file():
         raise options.Failure(f"--data: no database in {config.data}")
     try:
-        _show(asyncio.run(_work(config.database_url, stuck, server, cancel, retry)))
+        _show(asyncio.run(_run(config.database_url, stuck, server, cancel, retry)))
     except Unavailable as error:
         raise options.Failure(str(error)) from None
 
 
-async def _work(
+async def _run(
     url: str, stuck: bool, server: str | None, cancel: str | None, retry: str | None
 ) -> list[Summary] | None:
-    """What to show; None after a change."""
-    from kilonova.operations import requests, views
+    """The operations to show; None after a change."""
+    from kilonova.operations import control, views
     from kilonova.store import open_database
 
     db = await open_database(url)
     try:
-        for chosen, change in ((cancel, requests.request_cancel), (retry, requests.try_again)):
-            if chosen is not None:
+        for operation_id, change in ((cancel, control.request_cancel), (retry, control.retry_now)):
+            if operation_id is not None:
                 async with db.transaction() as tx:
-                    changed = await change(tx, chosen)
+                    changed = await change(tx, operation_id)
                 if not changed:
-                    raise options.Failure(f"{chosen}: no such operation, or nothing to do for it")
+                    raise options.Failure(f"{operation_id}: no such operation, or it cannot be changed now")
         if cancel is not None or retry is not None:
             return None
-        return await views.stuck(db) if stuck else await views.summaries(db, server)
+        return await views.find_stuck(db) if stuck else await views.list_summaries(db, server)
     finally:
         await db.close()
 
@@ -74,5 +74,5 @@ def _show(found: list[Summary] | None) -> None:
         table.add_row(op.id, op.kind, op.server_id or "", op.host or "", op.state, op.step, tries, age, op.reason or "")
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
-        console.width = 400  # a pipe has no width, and ids must stay whole for whoever reads it
+        console.width = 400  # a pipe has no width, and ids must not be wrapped
     console.print(table)

@@ -1,4 +1,4 @@
-"""`kilonova policy`: the rules to write a policy file from."""
+"""`kilonova policy`: prints policy rules."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import click
 
 @click.group()
 def policy() -> None:
-    """Who may do what."""
+    """Policy rules."""
 
 
 @policy.command()
 def sample() -> None:
-    """Print every rule with its default, commented out: a file for --policy to begin with."""
-    from kilonova.policy import sample as text
+    """Print every rule with its default, commented out, as a template for --policy."""
+    from kilonova.policy import sample_policy as text
 
     click.echo(text())

@@ -1,4 +1,4 @@
-"""Running a process in the foreground: its directory, its signals, its lines on the terminal."""
+"""Runs a process in the foreground: data directory, signals, terminal output."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from typing import TYPE_CHECKING
 import click
 
 from kilonova import datadir
-from kilonova.cli.options import Failure, InUse, one_line_each
+from kilonova.cli.options import Failure, InUse, one_reason_per_line
 
 if TYPE_CHECKING:
     from kilonova.config import Config
     from kilonova.process import Process, Roles
 
 log = logging.getLogger(__name__)
-STOP_SECONDS = 4.5
-# How finely that is counted: of a time in which the whole process stood still, as on a machine that is suspended, only
-# so much counts.
-_TICK = 0.25
+STOP_TIMEOUT_SECONDS = 4.5
+# Granularity of that timeout. A pause of the whole process, such as a suspended machine, counts as one tick.
+_TICK_SECONDS = 0.25
 
 
 def serve(config: Config, roles: Roles) -> None:
-    """Runs until SIGTERM or SIGINT. Whatever keeps it from starting becomes one line."""
+    """Run until SIGTERM or SIGINT. Raises Failure if the process cannot start."""
     import uvloop
 
-    from kilonova.http.server import CannotListen, bind
+    from kilonova.http.server import CannotListen, listen
     from kilonova.process import CannotStart, check
 
     directory = config.data_dir
@@ -42,25 +41,25 @@ def serve(config: Config, roles: Roles) -> None:
         check(config, roles)
         if config.driver == "libvirt" and roles.whole:
             print_notes(config, first=True)
-        os.umask(0o077)  # whatever is written is for the owner alone
+        os.umask(0o077)  # files are readable by the owner only
         with ExitStack() as stack:
             datadir.prepare(directory)
-            # Processes of a cloud that is spread over several share the directory; a whole one is alone in it.
-            stack.enter_context(datadir.locked(directory, shared=not roles.whole))
-            bound = stack.enter_context(bind(config.host, config.port)) if roles.api else None
+            # `kilonova up` locks the directory exclusively; separate processes of one cloud share it.
+            stack.enter_context(datadir.lock(directory, shared=not roles.whole))
+            bound = stack.enter_context(listen(config.host, config.port)) if roles.api else None
             start_log(config)
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             runner.run(_run(config, roles, bound))
-    except datadir.InUse as error:
+    except datadir.DirectoryInUse as error:
         raise InUse(str(error)) from None
     except (CannotListen, CannotStart) as error:
-        raise Failure(one_line_each(str(error))) from None
+        raise Failure(one_reason_per_line(str(error))) from None
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def print_notes(config: Config, *, first: bool = False) -> None:
-    """What real guests could have on this machine, and have not. `first`: also of the image that they boot first."""
+    """Print which features real guests lack on this machine. `first`: include notes on the first image."""
     from kilonova.hosts.drivers.libvirt import preflight
 
     for line in preflight.notes(config) + (preflight.first_image(config) if first else []):
@@ -73,7 +72,7 @@ def start_log(config: Config) -> None:
     try:
         logs.configure(config.log.level, config.log.file or str(config.data_dir / "kilonova.log"))
     except ValueError:
-        raise Failure(f"log.level: {config.log.level!r} is none of debug, info, warning, error, critical") from None
+        raise Failure(f"log.level: {config.log.level!r} is not one of debug, info, warning, error, critical") from None
 
 
 async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> None:
@@ -81,33 +80,33 @@ async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> Non
 
     stop = stop_event()
     async with running(config, roles, bound) as process:
-        for line in _lines(process):
+        for line in _start_lines(process):
             click.echo(line)
-        await process.run_until(stop)
+        await process.background.run_until(stop)
 
 
 def stop_event() -> asyncio.Event:
-    """Set by the first signal; a second one ends the process at once."""
+    """An event that the first signal sets. A second signal kills the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def asked() -> None:
+    def on_signal() -> None:
         stop.set()
-        threading.Thread(target=_end_late, daemon=True).start()
+        threading.Thread(target=_kill_if_stuck, daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, on_signal)
     return stop
 
 
-def _end_late() -> None:
-    """Whatever holds up the stop loses: all that was promised is in the database. The log says where it stood."""
-    for _ in range(round(STOP_SECONDS / _TICK)):
-        time.sleep(_TICK)
-    log.critical("did not stop within %s s", STOP_SECONDS)
+def _kill_if_stuck() -> None:
+    """Exit if the stop takes too long, with a traceback in the log. All accepted work is in the database."""
+    for _ in range(round(STOP_TIMEOUT_SECONDS / _TICK_SECONDS)):
+        time.sleep(_TICK_SECONDS)
+    log.critical("did not stop within %s s", STOP_TIMEOUT_SECONDS)
     with contextlib.suppress(OSError, ValueError):
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler):
@@ -115,7 +114,7 @@ def _end_late() -> None:
     os._exit(1)
 
 
-def _lines(process: Process) -> list[str]:
+def _start_lines(process: Process) -> list[str]:
     if process.clouds is None:
         return [f"worker      working (process {os.getpid()}, {process.host_count} hosts)"]
     shown = {name: url for name, url in process.endpoints.items() if name != "auth_url"}

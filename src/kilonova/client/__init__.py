@@ -1,1 +1,1 @@
-"""What Kilonova adds to the stock `openstack` client. It loads nothing of the service itself."""
+"""The plugin for the stock `openstack` client. It imports nothing of the service."""

@@ -1,4 +1,4 @@
-"""`openstack server create --hypervisor-uuid`: the stock command, told one thing more."""
+"""Adds the option `--hypervisor-uuid` to `openstack server create`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ OPTION = "--hypervisor-uuid"
 
 
 class OnHypervisor(CommandHook):
-    """A hook of the client's own kind: it lives as long as one run of the command, and does nothing unasked."""
+    """A cliff hook of the command. It changes nothing if the option is not used."""
 
     def get_parser(self, parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group("kilonova")
         option = group.add_argument(
             OPTION,
             metavar="<uuid>",
-            help=f"Boot on this one of the hypervisors that `hypervisor list` shows you (admin and manager only) "
+            help=f"Boot on this hypervisor of `hypervisor list` (admin and manager only) "
             f"(supported by --os-compute-api-version {VERSION} or above)",
         )
-        _never_abbreviated(parser, option)
+        _forbid_abbreviation(parser, option)
 
     def get_epilog(self) -> str | None:
         return None
@@ -32,30 +32,30 @@ class OnHypervisor(CommandHook):
         if uuid is not None:
             command: Any = self.cmd
             manager = command.app.client_manager
-            compute = _Before(manager.compute, create_server=_creator(manager, uuid))
-            # Releases of the client differ in the way by which they come to it.
-            connection = _Before(manager.sdk_connection, compute=compute)
-            front = _Before(manager, compute=compute, sdk_connection=connection)
-            command.app = _Before(command.app, client_manager=front)
+            compute = _Overlay(manager.compute, create_server=_make_create_server(manager, uuid))
+            # Releases of the client reach the compute client through different attributes.
+            connection = _Overlay(manager.sdk_connection, compute=compute)
+            overlay = _Overlay(manager, compute=compute, sdk_connection=connection)
+            command.app = _Overlay(command.app, client_manager=overlay)
         return parsed_args
 
     def after(self, parsed_args: argparse.Namespace, return_code: int) -> int:
         return return_code
 
 
-class _Before:
-    """Attributes in front of another object's. What stands behind stays as it is for the commands that follow."""
+class _Overlay:
+    """Overrides attributes of another object, which itself stays unchanged for later commands."""
 
-    def __init__(self, behind: Any, **own: Any) -> None:
-        self.__dict__.update(own)
-        self.__behind = behind
+    def __init__(self, target: Any, **overrides: Any) -> None:
+        self.__dict__.update(overrides)
+        self.__target = target
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__behind, name)
+        return getattr(self.__target, name)
 
 
-def _creator(manager: Any, uuid: str) -> Any:
-    """The compute client's `create_server`, on the hypervisor. Raises CommandError if that cannot be asked for."""
+def _make_create_server(manager: Any, uuid: str) -> Any:
+    """A `create_server` that requests the hypervisor. Raises CommandError if client or API version is too old."""
     from openstack import resource, utils
     from openstack.compute.v2.server import Server
     from osc_lib.exceptions import CommandError
@@ -68,7 +68,7 @@ def _creator(manager: Any, uuid: str) -> Any:
         raise CommandError(message)
 
     class PlacedServer(Server):
-        # What is asked for when nobody chose a version.
+        # The microversion to use if the user gives none.
         _max_microversion = VERSION
         hypervisor_uuid = resource.Body("hypervisor_uuid")
 
@@ -79,11 +79,11 @@ def _creator(manager: Any, uuid: str) -> Any:
     return create
 
 
-def _never_abbreviated(parser: Any, option: argparse.Action) -> None:
-    """Leave every abbreviation to the stock options: `--hypervisor` has always meant `--hypervisor-hostname`."""
+def _forbid_abbreviation(parser: Any, option: argparse.Action) -> None:
+    """Exclude the option from abbreviations: `--hypervisor` must keep meaning `--hypervisor-hostname`."""
     candidates = parser._get_option_tuples
 
-    def without(text: str) -> list[Any]:
+    def without_option(text: str) -> list[Any]:
         return [found for found in candidates(text) if found[0] is not option]
 
-    parser._get_option_tuples = without
+    parser._get_option_tuples = without_option

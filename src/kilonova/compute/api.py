@@ -1,16 +1,16 @@
-"""The Compute API: where it is mounted, its range of versions, and how it writes errors."""
+"""The Compute API: its prefix, its range of microversions and its error format."""
 
 from __future__ import annotations
 
 from kilonova.http import Api
-from kilonova.http.faults import fault
+from kilonova.http.faults import format_fault
 
 LOW, HIGH = 1, 106
 
 api = Api(
     "compute",
     prefix="/compute",
-    errors=fault,
+    errors=format_fault,
     major=2,
     low=LOW,
     high=HIGH,

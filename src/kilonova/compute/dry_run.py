@@ -1,9 +1,9 @@
-"""What would happen: plans for servers that are not placed. Nothing is written, and nobody waits for anything.
+"""Dry runs: respond with the scheduler's plan instead of placing servers. Nothing is written.
 
-    if dry_run.asked(ctx):
-        return await dry_run.answer(ctx, target, requests)
+    if dry_run.is_requested(ctx):
+        return await dry_run.plan_response(ctx, target, requests)
 
-Everything that can be refused was refused before, as if it were done.
+Callers do so after all checks, so a dry run is refused for the same reasons as the real request.
 """
 
 from __future__ import annotations
@@ -16,62 +16,62 @@ from msgspec import structs
 
 from kilonova.compute.api import api
 from kilonova.compute.placements import views
-from kilonova.compute.placements.sight import Sight, sight
-from kilonova.compute.servers import copying, model, placing
-from kilonova.http import Answer, Context, Field, View
-from kilonova.http.dry_run import asked
+from kilonova.compute.placements.visibility import Visibility, get_visibility
+from kilonova.compute.servers import forced_moves, model, scheduling
+from kilonova.http import Context, Field, Response, View
+from kilonova.http.dry_run import is_requested
 from kilonova.http.views import OMIT
 from kilonova.scheduler import Candidate, Plan, Request
 from kilonova.store import Row
 
-__all__ = ["answer", "asked"]
+__all__ = ["is_requested", "plan_response"]
 
-_AT_ONCE = 50
-
-
-async def answer(ctx: Context, target: dict[str, Any], requests: Sequence[Request]) -> Answer:
-    """The plans of these requests, one after the other, for a caller who looks at servers of the target's project."""
-    plans = await ctx.services.scheduler.rehearse(lambda taken: _following(requests, taken))
-    return await _answer(ctx, target, len(requests), plans)
+_RENDER_BATCH = 50
 
 
-async def answer_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Answer:
-    """The plan of a move; `params` are those of `operations.moving.Move`."""
-    return await _answer(ctx, model.target(server), 1, [await plan_move(ctx, server, params)])
+async def plan_response(ctx: Context, target: dict[str, Any], requests: Sequence[Request]) -> Response:
+    """Plan these requests one after the other. `target` decides which hosts the caller may see."""
+    plans = await ctx.services.scheduler.dry_run(lambda taken: _next_request(requests, taken))
+    return await _build_response(ctx, target, len(requests), plans)
+
+
+async def move_plan_response(ctx: Context, server: Row, params: Mapping[str, Any]) -> Response:
+    """Plan a move; `params` are those of a move operation."""
+    return await _build_response(ctx, model.target(server), 1, [await plan_move(ctx, server, params)])
 
 
 async def plan_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Plan:
     if params.get("unverified"):
-        return await copying.plan(ctx.db, server, params["host"])
-    request = await placing.move_request(ctx.db, server, params)
-    (plan,) = await ctx.services.scheduler.rehearse(lambda taken: _following([request], taken))
+        return await forced_moves.plan(ctx.db, server, params["host"])
+    request = await scheduling.move_request(ctx.db, server, params)
+    (plan,) = await ctx.services.scheduler.dry_run(lambda taken: _next_request([request], taken))
     return plan
 
 
-async def _answer(ctx: Context, target: dict[str, Any], servers: int, plans: Sequence[Plan]) -> Answer:
-    seen = await sight(ctx, target)
+async def _build_response(ctx: Context, target: dict[str, Any], servers: int, plans: Sequence[Plan]) -> Response:
+    visibility = await get_visibility(ctx, target)
     placed = sum(bool(plan.candidates) for plan in plans)
     body = {
-        "sees": seen.sees,
+        "sees": visibility.sees,
         "servers": servers,
         "placed": placed,
-        "plans": await _shown(ctx, plans, seen),
+        "plans": await _render_plans(ctx, plans, visibility),
     }
-    return Answer({"plan": body}, status=200)
+    return Response({"plan": body}, status=200)
 
 
-async def _shown(ctx: Context, plans: Sequence[Plan], seen: Sight) -> list[dict[str, Any]]:
-    """A thousand plans take a while; others have their turns in between."""
+async def _render_plans(ctx: Context, plans: Sequence[Plan], visibility: Visibility) -> list[dict[str, Any]]:
+    """Rendering a thousand plans takes a while, so other coroutines get to run in between."""
     shown = []
     for number, plan in enumerate(plans, 1):
-        shown.append(ctx.render("plan", (plan, seen)))
-        if number % _AT_ONCE == 0:
+        shown.append(ctx.render("plan", (plan, visibility)))
+        if number % _RENDER_BATCH == 0:
             await asyncio.sleep(0)
     return shown
 
 
-def _following(requests: Sequence[Request], taken: Sequence[Candidate]) -> Request | None:
-    """What the next one asks, with those before it where they would be: they may be of the same group."""
+def _next_request(requests: Sequence[Request], taken: Sequence[Candidate]) -> Request | None:
+    """The next request. Members of its server group that were planned before it count as placed."""
     if len(taken) == len(requests):
         return None
     request = requests[len(taken)]
@@ -84,23 +84,23 @@ def _following(requests: Sequence[Request], taken: Sequence[Candidate]) -> Reque
     return structs.replace(request, group=structs.replace(request.group, members=members))
 
 
-def _chosen(item: tuple[Plan, Sight], ctx: Context) -> Any:
-    """The best host; OMIT where the caller must not know which it is."""
-    plan, seen = item
+def _chosen(item: tuple[Plan, Visibility], ctx: Context) -> Any:
+    """The best host; OMIT if the caller may not see it."""
+    plan, visibility = item
     if not plan.candidates:
-        return None if seen.sees != "reasons" else OMIT
-    return _candidate(plan.candidates[0], seen) or OMIT
+        return None if visibility.sees != "reasons" else OMIT
+    return _candidate(plan.candidates[0], visibility) or OMIT
 
 
-def _alternates(item: tuple[Plan, Sight], ctx: Context) -> Any:
-    plan, seen = item
-    if seen.sees == "reasons":
+def _alternates(item: tuple[Plan, Visibility], ctx: Context) -> Any:
+    plan, visibility = item
+    if visibility.sees == "reasons":
         return OMIT
-    return [shown for candidate in plan.candidates[1:] if (shown := _candidate(candidate, seen)) is not None]
+    return [shown for candidate in plan.candidates[1:] if (shown := _candidate(candidate, visibility)) is not None]
 
 
-def _candidate(candidate: Candidate, seen: Sight) -> dict[str, Any] | None:
-    names = seen.shown(candidate.host, candidate.hypervisor_hostname)
+def _candidate(candidate: Candidate, visibility: Visibility) -> dict[str, Any] | None:
+    names = visibility.identify(candidate.host, candidate.hypervisor_hostname)
     if names is None:
         return None
     return {**names, "allocations": {uuid: {"resources": taken} for uuid, taken in candidate.allocations.items()}}

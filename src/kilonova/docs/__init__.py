@@ -1,1 +1,1 @@
-"""The generated parts of the documentation. Each is read from the declarations that the program itself runs on."""
+"""Generates parts of the documentation from the declarations in the code."""

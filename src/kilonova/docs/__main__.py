@@ -1,4 +1,4 @@
-"""`python -m kilonova.docs` writes the generated parts of docs/; with `--check` it only says which are out of date."""
+"""`python -m kilonova.docs` writes the generated parts of docs/; with `--check` it only lists outdated ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kilonova.docs import configuration, coverage, history, operations, placement, policy, scheduler, states, volume
 
-# The page below docs/, and what makes it from the repository's root.
+# Path below docs/, and the function that generates the page from the repository's root.
 PAGES: dict[str, Callable[[Path], str]] = {
     "api/microversions.md": history.page,
     "api/coverage.md": coverage.page,
@@ -24,21 +24,21 @@ PAGES: dict[str, Callable[[Path], str]] = {
 }
 
 
-def stale(root: Path) -> dict[Path, str]:
-    """The pages that are not what they should be, with what they should be."""
+def find_stale(root: Path) -> dict[Path, str]:
+    """The outdated pages, with their new text."""
     wanted = {root / "docs" / name: page(root) for name, page in PAGES.items()}
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m kilonova.docs", description=__doc__)
-    options.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something is out of date")
+    options.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     options.add_argument("--root", type=Path, default=Path(), help="the repository (default: the current directory)")
     given = options.parse_args()
     if not (given.root / "docs").is_dir():
         print(f"{given.root.absolute()} has no directory docs", file=sys.stderr)
         return 2
-    found = stale(given.root)
+    found = find_stale(given.root)
     for path, text in found.items():
         if given.check:
             print(f"{path} is out of date: run make docs", file=sys.stderr)

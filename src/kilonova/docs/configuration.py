@@ -1,4 +1,4 @@
-"""The table of settings, from the structs that the configuration is read into. The text above it is written by hand."""
+"""docs/configuration.md: the tables of settings, from `Config`. The text above them is written by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page(root: Path) -> str:
     plain = [field for field in msgspec.structs.fields(Config) if not _is_section(field.type)]
     parts = [
         words.partition(MARK)[0] + MARK,
-        "## Settings of no section",
+        "## Settings without a section",
         _settings("", plain, {}),
         *(_section(field.name, field.type) for field in sections),
     ]
@@ -40,7 +40,6 @@ def _section(name: str, kind: Any) -> str:
 
 
 def _settings(section: str, fields: Any, meanings: dict[str, str]) -> str:
-    """With what each of them means, in sections that say it."""
     head = ["Setting", "Default", "In the environment"]
     rows = []
     for field in fields:
@@ -51,7 +50,7 @@ def _settings(section: str, fields: Any, meanings: dict[str, str]) -> str:
 
 
 def _meanings(kind: Any) -> dict[str, str]:
-    """The strings that stand below the fields of a struct."""
+    """The docstrings below the fields of a struct, by field."""
     (struct,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(struct, ast.ClassDef)
     found = {}

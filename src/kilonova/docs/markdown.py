@@ -1,4 +1,4 @@
-"""The little Markdown that the generated pages need."""
+"""Markdown for the generated pages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def _row(cells: Sequence[str]) -> str:
 
 def code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+def codes(names: Iterable[str]) -> str:
+    return ", ".join(map(code, names))
 
 
 def page(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""The durable operations and their steps, from the tables that the engine runs."""
+"""docs/architecture/operations.md: the operations and their steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
-from kilonova.operations.table import Entry, Operation, Wait, kinds
+from kilonova.operations.definition import Entry, Operation, Wait, all_kinds
 
 _YEAR = 365 * 24 * 3600
 
@@ -18,22 +18,23 @@ def page(root: Path) -> str:
 
     return markdown(
         "# Operations",
-        "Every answer 202 stands for one of these. A step that fails is tried again where that can help; else what was "
-        "done is undone in reverse order. The deadline, in seconds, is counted from the step's first start.",
-        *(_operation(kind) for kind in sorted(kinds(), key=lambda kind: kind.kind)),
+        "Every response 202 starts one of these operations. A failed step is retried if the error is temporary. "
+        "Otherwise the completed steps are undone in reverse order. The deadline, in seconds, counts from the step's "
+        "first start.",
+        *(_operation(kind) for kind in sorted(all_kinds(), key=lambda kind: kind.kind)),
     )
 
 
 def _operation(kind: type[Operation]) -> str:
-    words = _words(kind)
+    summary = _summary(kind)
     rows = [_step(kind, entry) for entry in kind.table().steps]
     action = f"Action {code(kind.action)} in `os-instance-actions`." if kind.action else ""
     steps = table(["Step", "Task state", "Deadline", "Undo"], rows)
-    return f"## {kind.kind}\n\n{words} {action}".rstrip() + f"\n\n{steps}"
+    return f"## {kind.kind}\n\n{summary} {action}".rstrip() + f"\n\n{steps}"
 
 
-def _words(kind: type[Operation]) -> str:
-    """The class's own, or where that only tells its parameters, the file's."""
+def _summary(kind: type[Operation]) -> str:
+    """The first line of the class's docstring, or of the module's if the class only describes its parameters."""
     own = (kind.__dict__.get("__doc__") or "").strip()
     module = __import__(kind.__module__, fromlist=["__doc__"])
     text = module.__doc__ or "" if not own or own.startswith("`params`") else own
@@ -42,7 +43,7 @@ def _words(kind: type[Operation]) -> str:
 
 def _step(kind: type[Operation], entry: Entry) -> list[str]:
     if isinstance(entry, Wait):
-        undo = "nothing to undo: it only waits"
+        undo = "none: it only waits"
     else:
         undo = code(entry.undo.__name__.replace("_", " ")) if entry.undo else f"none: {entry.why}"
     task = entry.task_state or kind.task_state or ""

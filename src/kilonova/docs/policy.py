@@ -1,11 +1,11 @@
-"""A sample policy file: every rule with its default."""
+"""docs/policy.yaml: a sample policy file with the default of every rule."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kilonova.policy import sample
+from kilonova.policy import sample_policy
 
 
 def page(root: Path) -> str:
-    return "# Written by `make docs`. Copy it, and take the mark off the rules to change.\n\n" + sample()
+    return "# Written by `make docs`. Copy it, and remove the `#` before the rules to change.\n\n" + sample_policy()

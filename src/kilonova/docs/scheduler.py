@@ -1,4 +1,4 @@
-"""The tables of filters and weighers, from their modules. The text above them is written by hand."""
+"""docs/scheduler.md: the tables of filters and weighers, from their modules. The text above is written by hand."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def page(root: Path) -> str:
     words = file.read_text() if file.exists() else "# The scheduler\n\n"
     parts = [
         words.partition(MARK)[0] + MARK,
-        "## Filters\n\nThose that are usually on, in their order:",
-        table(["Filter", "What it is for"], [_row(filters, name) for name in FILTERS]),
-        "Those that `[scheduler] filters` may add:",
-        table(["Filter", "What it is for"], [_row(filters, name) for name in _names(filters) if name not in FILTERS]),
+        "## Filters\n\nEnabled by default, in this order:",
+        table(["Filter", "Description"], [_row(filters, name) for name in FILTERS]),
+        "Available for `[scheduler] filters`:",
+        table(["Filter", "Description"], [_row(filters, name) for name in _names(filters) if name not in FILTERS]),
         _forced(),
         "## Weighers",
         table(
-            ["Weigher", "Which hosts weigh more", "Usual multiplier", "In an aggregate's metadata"],
+            ["Weigher", "Description", "Default multiplier", "Aggregate metadata"],
             [
                 [
                     *_row(weighers, name),
-                    f"{multiplier:.10g}" if multiplier else "0: off",
+                    f"{multiplier:.10g}" if multiplier else "0: disabled",
                     code(f"{name}_weight_multiplier"),
                 ]
                 for name, multiplier in WEIGHTS.items()
@@ -41,10 +41,10 @@ def page(root: Path) -> str:
 
 
 def _forced() -> str:
-    judging = ", ".join(code(one.name) for one in filters.load(_names(filters)) if one.even_if_forced)
+    names = ", ".join(code(one.name) for one in filters.load(_names(filters)) if one.even_if_forced)
     return (
-        f"Only these judge a host that an administrator forces (`--availability-zone zone:host`): {judging}."
-        " Of `compute_up` it need be up alone; that it is disabled is no matter."
+        f"Only these filters check a host that an administrator forces (`--availability-zone zone:host`): {names}."
+        " `compute_up` then checks only that the host is up; it may be disabled."
     )
 
 

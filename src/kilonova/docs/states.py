@@ -1,18 +1,13 @@
-"""The states of a server, drawn from the table that decides about them."""
+"""docs/architecture/states.md: the states of a server, from the transition table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
 from kilonova.compute.servers import states
-from kilonova.docs.markdown import code, table
+from kilonova.docs.markdown import code, codes, table
 from kilonova.docs.markdown import page as markdown
-
-
-def _words(names: Iterable[str]) -> str:
-    return ", ".join(map(code, sorted(names)))
 
 
 def page(root: Path) -> str:
@@ -24,7 +19,7 @@ def page(root: Path) -> str:
     moves = table(
         ["Action", "Allowed in", "Leads to"],
         [
-            [code(action), _words(move.allowed), _words(set(chain(*move.follows.values())))]
+            [code(action), codes(sorted(move.allowed)), codes(sorted(set(chain(*move.follows.values()))))]
             for action, move in states.TRANSITIONS.items()
         ],
     )
@@ -33,8 +28,8 @@ def page(root: Path) -> str:
         f"```mermaid\n{states.draw()}\n```",
         "## Actions",
         moves,
-        "## What is shown",
-        "The status follows from the state and from the operation that runs.",
+        "## Status",
+        "The status follows from the `vm_state` and from the running operation.",
         shown,
         tasks,
     )

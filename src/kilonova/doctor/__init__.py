@@ -1,39 +1,39 @@
-"""Compares what must agree: servers, allocations, placement, ports, volumes, guests, and operations. Reads only.
+"""Checks consistency between servers, allocations, placement, ports, volumes, guests and operations. Reads only.
 
-May run beside a process at work: a server is left out while an operation runs on it or has just ended, and what
-stands in several tables of placement is compared by one statement each.
+It may run while the cloud is at work. Servers with a running or just finished operation are skipped. Data in several
+tables of placement is compared in a single statement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from kilonova.doctor import hosts, operations, placement, ports, shares, volumes
-from kilonova.doctor.facts import Finding, Guests, Look, Unasked, gather
-from kilonova.hosts.heartbeat import DOWN_TIME
+from kilonova.doctor import allocations, hosts, operations, placement, ports, volumes
+from kilonova.doctor.facts import Finding, Guests, VolumeReader, VolumesUnavailable, gather
+from kilonova.hosts.heartbeat import DOWN_SECONDS
 from kilonova.store import Reader
 
-__all__ = ["Finding", "Guests", "Look", "Unasked", "examine"]
+__all__ = ["Finding", "Guests", "VolumeReader", "VolumesUnavailable", "examine"]
 
 
 async def examine(
     db: Reader,
     guests: Guests | None = None,
-    look: Look | None = None,
+    read_volumes: VolumeReader | None = None,
     *,
-    unasked: Collection[str] = (),
+    unreachable_hosts: Collection[str] = (),
     since: float | None = None,
-    down_seconds: float = DOWN_TIME,
+    down_seconds: float = DOWN_SECONDS,
 ) -> list[Finding]:
-    """`guests` is every guest on every host, but for hosts that are `unasked`, and `look` asks the volume service;
-    without, they are not compared. `since` is when the first host was asked, if that was before now.
+    """`guests` are the guests of all hosts except `unreachable_hosts`; `read_volumes` reads from the volume service.
+    Without them, guests or volumes are not checked. `since` is when the reading of guests began; default: now.
 
-    Raises Unasked if the volume service cannot be asked.
+    Raises VolumesUnavailable if the volume service cannot be read.
     """
-    facts = await gather(db, guests, look, down_seconds, unasked, since)
+    facts = await gather(db, guests, read_volumes, down_seconds, unreachable_hosts, since)
     return [
         *await operations.findings(db, facts),
-        *shares.findings(facts),
+        *allocations.findings(facts),
         *await placement.findings(db),
         *ports.findings(facts),
         *volumes.findings(facts),

@@ -1,10 +1,10 @@
-"""Placement by itself, beside what compute says of hosts, and what groups of servers ask."""
+"""Checks placement itself, its mirror of compute's aggregates and services, and server group policies."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from kilonova.doctor.facts import Finding, listed
+from kilonova.doctor.facts import Finding, join_sorted
 from kilonova.store import Reader, Row
 
 
@@ -23,14 +23,10 @@ async def _wrong_providers(db: Reader) -> list[Finding]:
 
 
 def _over_capacity(row: Row) -> Finding:
-    """Whether too much was claimed or capacity was taken away afterwards, which is allowed, nothing kept tells."""
+    """Either too much was claimed, or the inventory was reduced later, which is allowed; the database does not tell."""
     what = f"{row['used']} {row['resource_class']} in use on {row['name']}, which has {int(row['capacity'])}"
-    return Finding("provider over capacity", row["uuid"], f"{what}: {_made_of(row)}")
-
-
-def _made_of(row: Row) -> str:
-    """`(8 - 1) * 1.5`, the words that operators change."""
-    return f"(total {row['total']} - reserved {row['reserved']}) * ratio {row['allocation_ratio']:g}"
+    formula = f"(total {row['total']} - reserved {row['reserved']}) * ratio {row['allocation_ratio']:g}"
+    return Finding("provider over capacity", row["uuid"], f"{what}: {formula}")
 
 
 _WITHOUT_INVENTORY = """
@@ -52,7 +48,7 @@ WHERE u.used > u.capacity ORDER BY p.id, u.resource_class
 """
 
 
-# Placement beside compute
+# Placement and compute
 
 
 async def _wrong_mirrors(db: Reader) -> list[Finding]:
@@ -82,7 +78,7 @@ JOIN resource_providers p ON p.uuid = h.uuid
 LEFT JOIN provider_aggregates pa ON pa.provider_id = p.id AND pa.aggregate_uuid = a.uuid
 WHERE pa.provider_id IS NULL ORDER BY a.uuid, h.host
 """
-# What a host itself says it is part of is no mirror.
+# Aggregates that the host's agent has reported are not mirrored from compute.
 _ONLY_IN_PLACEMENT = """
 SELECT a.uuid, h.host FROM provider_aggregates pa
 JOIN aggregates a ON a.uuid = pa.aggregate_uuid
@@ -112,11 +108,11 @@ async def _broken_policies(db: Reader) -> list[Finding]:
 
 def _broken_policy(rows: list[Row]) -> Finding | None:
     group = rows[0]
-    spread = Counter({row["host"]: row["servers"] for row in rows})
-    most = group["max_server_per_host"] or 1
-    crowded = {host: number for host, number in spread.items() if number > most}
-    if group["policy"] == "affinity" and len(spread) > 1:
-        where = f"on {len(spread)} hosts: {listed(spread)}"
+    by_host = Counter({row["host"]: row["servers"] for row in rows})
+    limit = group["max_server_per_host"] or 1
+    crowded = {host: number for host, number in by_host.items() if number > limit}
+    if group["policy"] == "affinity" and len(by_host) > 1:
+        where = f"on {len(by_host)} hosts: {join_sorted(by_host)}"
     elif group["policy"] == "anti-affinity" and crowded:
         where = ", ".join(f"{number} on {host}" for host, number in sorted(crowded.items()))
     else:

@@ -1,1 +1,1 @@
-"""Hosts: the agent protocol, its transports, the drivers, and the control plane's record of each host."""
+"""Hosts: the agent protocol, its transports, the drivers, and the registry of hosts."""

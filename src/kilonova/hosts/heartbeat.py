@@ -1,65 +1,70 @@
-"""Heartbeats: a process registers the hosts it serves, and tells with one statement that they are alive.
+"""Heartbeats: a process registers the hosts it serves, and reports with one statement that they are up.
 
-A host on which guests are to be cleared, because their servers are elsewhere or gone, is fenced: it is not told to be
-alive before that is done. See docs/decisions/0012-silent-hosts.md.
+A host with guests to remove, because their servers were moved or deleted, is fenced: it is not reported as up until the
+cleanup is done. See docs/decisions/0012-unreachable-hosts.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from kilonova import clock
 from kilonova.hosts.messages import HostFacts
 from kilonova.hosts.registry import COMPUTE, CONDUCTOR, SCHEDULER, Service, register
-from kilonova.operations.requests import try_again
+from kilonova.operations.control import retry_now
 from kilonova.store import Database, Row, StoreError
 
 log = logging.getLogger(__name__)
 
-REPORT_INTERVAL = 10.0
-DOWN_TIME = 60.0
-# How soon a host that is being cleared is looked at again. It doubles while nothing changes there.
-SOON = 0.5
-# Hosts often come together, as after a power cut: one beat is for all.
-_TOGETHER = 0.05
-
-# Also what is still being evacuated: its guest is to be cleared next. Few are unfinished, and `run_at` leads to the
-# index of these. What is only kept in a slot does not run, and is no reason to give up a host with all its guests.
-_CLEARING = """
-SELECT id, host, kind = 'clear slot' AS kept FROM operations
-WHERE kind IN ('clear guest', 'clear slot') AND finished_at IS NULL AND run_at >= 0 AND host IS NOT NULL
-UNION ALL
-SELECT o.id, m.source_host AS host, FALSE AS kept FROM operations o JOIN moves m ON m.operation_id = o.id
-WHERE o.kind = 'evacuate' AND o.finished_at IS NULL AND o.run_at >= 0
-"""
+REPORT_INTERVAL_SECONDS = 10.0
+DOWN_SECONDS = 60.0
+# Interval of beats during a cleanup. Doubles while the cleanup makes no progress.
+CLEANUP_RETRY_SECONDS = 0.5
+# Many hosts often come back together, as after a power cut: one beat serves them all.
+_DEBOUNCE_SECONDS = 0.05
 
 
-def is_up(service: Row, now: float, down_time: float = DOWN_TIME) -> bool:
-    """Whether a row of `services` counts as alive: heard of lately, and not declared down by an operator."""
-    return not service["forced_down"] and now - service["last_seen_at"] <= down_time
+def is_up(service: Row, now: float, down_seconds: float = DOWN_SECONDS) -> bool:
+    """Return whether a service reported recently and is not forced down."""
+    return not service["forced_down"] and now - service["last_seen_at"] <= down_seconds
 
 
 class ServedHosts(Protocol):
-    """The hosts a process answers for."""
+    """The hosts that a process serves."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
-        """Of those that answer."""
+        """Return the facts of the hosts that respond."""
 
-    def silent(self, hosts: Iterable[str]) -> Collection[str]:
-        """Those that are cut off."""
+    def unreachable(self, hosts: Iterable[str]) -> Collection[str]:
+        """Return which of the hosts are unreachable."""
 
     def outdated(self, hosts: Iterable[str]) -> Collection[str]:
-        """Those that may be made of something else by now."""
+        """Return which of the hosts may have changed since they were described."""
+
+
+class PendingCleanup(NamedTuple):
+    """An unfinished operation that removes a guest from a host. `fences`: the host is not up until it is done."""
+
+    operation_id: str
+    host: str
+    fences: bool
+
+
+async def _no_cleanups(db: Database) -> Sequence[PendingCleanup]:
+    return ()
 
 
 class Heartbeat:
-    """`hosts`: those this process serves, if any. `process_host`: where it works and schedules, if it does."""
+    """`hosts`: the hosts that this process serves. `process_host`: the host name of its conductor and scheduler.
+
+    `find_cleanups` returns the pending cleanups of all hosts.
+    """
 
     def __init__(
         self,
@@ -67,30 +72,32 @@ class Heartbeat:
         hosts: ServedHosts | None = None,
         *,
         process_host: str | None = None,
-        interval: float = REPORT_INTERVAL,
+        interval: float = REPORT_INTERVAL_SECONDS,
+        find_cleanups: Callable[[Database], Awaitable[Sequence[PendingCleanup]]] = _no_cleanups,
     ) -> None:
         self._db = db
         self._hosts = hosts
         self._process_host = process_host
         self._interval = interval
+        self._find_cleanups = find_cleanups
         self._services: dict[tuple[str, str], Service] = {}
         self._pause = interval
-        self._clearing: set[str] = set()
-        self._beating = asyncio.Lock()
-        self._early: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
+        self._last_cleanups: set[str] = set()
+        self._lock = asyncio.Lock()
+        self._early_beat: asyncio.Task[None] | None = None
+        self._refresh_task: asyncio.Task[None] | None = None
         self._woken = False
 
     async def beat(self) -> int:
-        """Registers who is not registered yet, then reports; the number of services reported.
+        """Register new services, then report all services as up. Return the number of services reported.
 
-        The first beat is the start of the process. Hosts that are cut off or fenced then come in with a later one.
+        A host that is unreachable or fenced at the first beat is registered by a later one.
         """
-        silent = set(self._hosts.silent(self._hosts.names)) if self._hosts is not None else set()
-        clearing = await self._clearings(self._hosts) if self._hosts is not None else []
-        held = silent | {row["host"] for row in clearing if not row["kept"]}
-        await self._register(held)
-        alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in held]
+        unreachable = set(self._hosts.unreachable(self._hosts.names)) if self._hosts is not None else set()
+        cleanups = await self._cleanups(self._hosts) if self._hosts is not None else []
+        down = unreachable | {cleanup.host for cleanup in cleanups if cleanup.fences}
+        await self._register(down)
+        alive = [s.id for s in self._services.values() if s.program != COMPUTE or s.host not in down]
         async with self._db.transaction() as tx:
             reported = await tx.execute(
                 "UPDATE services SET last_seen_at = $1, report_count = report_count + 1 WHERE id = ANY($2)",
@@ -100,98 +107,102 @@ class Heartbeat:
         if reported < len(alive):
             await self._forget_deleted()
         if self._hosts is not None:
-            # Last: one that hangs must not keep the others from being reported.
-            await self._clear_now(await self._back(self._hosts, clearing, silent))
+            # Last: a host that hangs must not delay the report of other hosts.
+            await self._retry_cleanups(await self._runnable(self._hosts, cleanups, unreachable))
         return reported
 
     async def run(self) -> None:
-        """Reports until cancelled."""
+        """Beat until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._pause)
                 await self._try()
         finally:
-            beside = [task for task in (self._early, self._refreshing) if task is not None]
-            for task in beside:
+            tasks = [task for task in (self._early_beat, self._refresh_task) if task is not None]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
-        """A host has come, or come back: do not wait for the next beat."""
+        """Beat soon, because a host is new or reachable again."""
         self._woken = True
-        if self._early is None or self._early.done():
-            self._early = asyncio.create_task(self._beat_early())
+        if self._early_beat is None or self._early_beat.done():
+            self._early_beat = asyncio.create_task(self._beat_early())
 
     async def _beat_early(self) -> None:
         while self._woken:
-            await asyncio.sleep(_TOGETHER)
+            await asyncio.sleep(_DEBOUNCE_SECONDS)
             self._woken = False
             await self._try()
 
     async def _try(self) -> None:
-        async with self._beating:
+        async with self._lock:
             try:
                 await self.beat()
-            except StoreError as trouble:
-                log.warning("no heartbeat this time: %s", trouble)
+            except StoreError as error:
+                log.warning("heartbeat failed: %s", error)
 
-    async def _clearings(self, hosts: ServedHosts) -> list[Row]:
-        """What is to be cleared, with its host. Hosts that are to clear a guest are fenced, and not reported."""
+    async def _cleanups(self, hosts: ServedHosts) -> list[PendingCleanup]:
         served = set(hosts.names)
-        return [row for row in await self._db.fetch(_CLEARING) if row["host"] in served]
+        return [cleanup for cleanup in await self._find_cleanups(self._db) if cleanup.host in served]
 
-    async def _back(self, hosts: ServedHosts, clearing: Iterable[Row], silent: set[str]) -> dict[str, str]:
-        """What is to be cleared on hosts that answer."""
-        asked = sorted({row["host"] for row in clearing} - silent)
-        answered = {facts.host for facts in await hosts.facts(asked)} if asked else set()
-        return {row["id"]: row["host"] for row in clearing if row["host"] in answered}
+    async def _runnable(
+        self, hosts: ServedHosts, cleanups: Iterable[PendingCleanup], unreachable: set[str]
+    ) -> dict[str, str]:
+        """Return the cleanups on hosts that respond: operation id → host."""
+        names = sorted({cleanup.host for cleanup in cleanups} - unreachable)
+        responding = {facts.host for facts in await hosts.facts(names)} if names else set()
+        return {cleanup.operation_id: cleanup.host for cleanup in cleanups if cleanup.host in responding}
 
-    async def _clear_now(self, clearing: dict[str, str]) -> None:
-        """Hosts that answer are cleared at once. Until they are, the next beats come soon, then less and less so."""
-        if not clearing:
+    async def _retry_cleanups(self, cleanups: dict[str, str]) -> None:
+        """Retry these operations now, and beat soon again to see the result."""
+        if not cleanups:
             self._pause = self._interval
-        elif clearing.keys() != self._clearing:
-            log.info("hosts clear guests", extra={"hosts": sorted(set(clearing.values()))})
-            self._pause = min(SOON, self._interval)
+        elif cleanups.keys() != self._last_cleanups:
+            log.info("hosts remove guests", extra={"hosts": sorted(set(cleanups.values()))})
+            self._pause = min(CLEANUP_RETRY_SECONDS, self._interval)
         else:
             self._pause = min(2 * self._pause, self._interval)
-        self._clearing = set(clearing)
-        if clearing:
+        self._last_cleanups = set(cleanups)
+        if cleanups:
             async with self._db.transaction() as tx:
-                for operation_id in clearing:
-                    await try_again(tx, operation_id)
+                for operation_id in cleanups:
+                    await retry_now(tx, operation_id)
 
-    async def _register(self, held: set[str]) -> None:
-        newcomers: list[HostFacts] = []
+    async def _register(self, down: set[str]) -> None:
+        new: list[HostFacts] = []
         if self._hosts is not None:
-            present = [host for host in self._hosts.names if host not in held]
-            outdated = set(self._hosts.outdated(present))
-            awaited = [host for host in present if (host, COMPUTE) not in self._services and host not in outdated]
-            newcomers = await self._hosts.facts(awaited) if awaited else []
-            if outdated and (self._refreshing is None or self._refreshing.done()):
-                self._refreshing = asyncio.create_task(self._refresh(self._hosts, sorted(outdated)))
-        known = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
-        process_host = None if known else self._process_host
-        if newcomers or process_host is not None:
-            services = await register(self._db, newcomers, process_host=process_host)
+            reachable = [host for host in self._hosts.names if host not in down]
+            outdated = set(self._hosts.outdated(reachable))
+            unregistered = [
+                host for host in reachable if (host, COMPUTE) not in self._services and host not in outdated
+            ]
+            new = await self._hosts.facts(unregistered) if unregistered else []
+            if outdated and (self._refresh_task is None or self._refresh_task.done()):
+                self._refresh_task = asyncio.create_task(self._refresh(self._hosts, sorted(outdated)))
+        is_registered = all((self._process_host, program) in self._services for program in (CONDUCTOR, SCHEDULER))
+        process_host = None if is_registered else self._process_host
+        if new or process_host is not None:
+            services = await register(self._db, new, process_host=process_host)
             self._services |= {(service.host, service.program): service for service in services}
 
     async def _refresh(self, hosts: ServedHosts, outdated: list[str]) -> None:
-        """Ask hosts what they consist of, beside the beats: one that hangs keeps no other from being reported."""
+        """Register changed facts. Runs beside the beats: a host that hangs must not delay the report of other hosts."""
         try:
             found = await hosts.facts(outdated)
             services = await register(self._db, found) if found else []
-        except StoreError as trouble:
-            log.warning("hosts are not registered this time: %s", trouble)
+        except StoreError as error:
+            log.warning("registering hosts failed: %s", error)
             return
-        known = {(service.host, service.program): service for service in services}
-        newcomers = known.keys() - self._services.keys()
-        self._services |= known
-        if newcomers:
+        registered = {(service.host, service.program): service for service in services}
+        new = registered.keys() - self._services.keys()
+        self._services |= registered
+        if new:
             self.wake()
 
     async def _forget_deleted(self) -> None:
-        """An operator deleted services that are alive: the next beat registers them again."""
-        numbers = [service.id for service in self._services.values()]
-        left = {row["id"] for row in await self._db.fetch("SELECT id FROM services WHERE id = ANY($1)", numbers)}
-        self._services = {key: service for key, service in self._services.items() if service.id in left}
+        """Forget services that an operator deleted: the next beat registers them again."""
+        service_ids = [service.id for service in self._services.values()]
+        rows = await self._db.fetch("SELECT id FROM services WHERE id = ANY($1)", service_ids)
+        existing = {row["id"] for row in rows}
+        self._services = {key: service for key, service in self._services.items() if service.id in existing}

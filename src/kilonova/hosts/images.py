@@ -1,4 +1,4 @@
-"""The data of images as drivers need it, from the image service's public API, in this process or elsewhere."""
+"""Image data for drivers, read and written by the image service's public API."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from kilonova.hosts.messages import Transfer
     from kilonova.http.client import Caller
 
-_FILE = "/file"
+_FILE_SUFFIX = "/file"
 
 
 class ImageService:
-    """The caller's base is the service's, without a version. Only there do the tokens go that commands bring along."""
+    """`caller` addresses the image service, without a version. Tokens of commands are sent to no other service."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -42,12 +42,14 @@ class ImageService:
 
     async def show(self, transfer: Transfer) -> dict[str, Any]:
         try:
-            answer = await self._caller.request("GET", transfer.url.removesuffix(_FILE), headers=_headers(transfer))
+            answer = await self._caller.request(
+                "GET", transfer.url.removesuffix(_FILE_SUFFIX), headers=_headers(transfer)
+            )
         except Unreachable as error:
             raise _unreachable(error) from error
         _check(answer.status)
-        found: dict[str, Any] = answer.json()
-        return found
+        image: dict[str, Any] = answer.json()
+        return image
 
     async def _is_written(self, transfer: Transfer) -> bool:
         try:

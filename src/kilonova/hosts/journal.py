@@ -1,4 +1,4 @@
-"""What agents must not forget: the highest epoch seen of an operation, and the answers of finished commands."""
+"""The agents' journal: the highest epoch seen of each operation, and the replies to finished commands."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 import apsw
 
 from kilonova import clock
-from kilonova.hosts.disk import checkpoint, open_file
+from kilonova.hosts.sqlite_files import checkpoint, open_file
 
 log = logging.getLogger(__name__)
 
-NAME = "agents.db"
+JOURNAL_FILE_NAME = "agents.db"
 KEEP_SECONDS = 24 * 3600.0
-TEND_EVERY = 10.0
-PRUNE_EVERY = 3600.0
+MAINTENANCE_INTERVAL_SECONDS = 10.0
+PRUNE_INTERVAL_SECONDS = 3600.0
 
-_PRUNE_AT_ONCE = 500
+_PRUNE_BATCH_SIZE = 500
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS operations (
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS finished (
 
 
 class Key(NamedTuple):
-    """What makes two commands the same. With verb and guest, so that a step's undo may bear the step's name."""
+    """Identifies a command. Includes verb and guest, so that a step and its undo may have the same name."""
 
     host: str
     operation: str
@@ -55,14 +55,14 @@ class Key(NamedTuple):
 
 
 class Journal:
-    """One file for all agents of a process."""
+    """One journal file for all agents of a process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = open_file(path, _SCHEMA)
 
-    def look(self, key: Key) -> tuple[int | None, bytes | None]:
-        """The highest epoch seen of the operation, and the reply if this very command is finished."""
+    def find(self, key: Key) -> tuple[int | None, bytes | None]:
+        """Return the highest epoch seen of the operation, and the reply if the command is finished."""
         row = self._connection.execute(
             "SELECT epoch, (SELECT reply FROM finished WHERE host = ?1 AND operation = ?2 AND step = ?3"
             " AND round = ?4 AND verb = ?5 AND guest = ?6) FROM operations WHERE host = ?1 AND operation = ?2",
@@ -71,7 +71,7 @@ class Journal:
         return row if row is not None else (None, None)
 
     def raise_epoch(self, key: Key, epoch: int) -> None:
-        """From now on commands of a lower epoch are stale."""
+        """Make commands with a lower epoch stale."""
         self._connection.execute(
             "INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
             " SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch",
@@ -86,16 +86,19 @@ class Journal:
         )
 
     def prune(self, keep_seconds: float = KEEP_SECONDS) -> int:
-        """Forgets what no worker can ask for any more. Own connection, small bites: made to run in a thread."""
+        """Delete old entries, which no worker can repeat. Returns their number.
+
+        Uses its own connection and small transactions, so it may run in a thread.
+        """
         connection = open_file(self.path)
         try:
             before = clock.now() - keep_seconds
-            forgotten = _delete(connection, "finished", "at < ?", before)
+            deleted = _delete(connection, "finished", "at < ?", before)
             unused = (
                 "at < ? AND NOT EXISTS (SELECT 1 FROM finished"
                 " WHERE finished.host = operations.host AND finished.operation = operations.operation)"
             )
-            return forgotten + _delete(connection, "operations", unused, before)
+            return deleted + _delete(connection, "operations", unused, before)
         finally:
             connection.close()
 
@@ -109,27 +112,27 @@ _PRIMARY_KEYS = {"finished": "host, operation, step, round, verb, guest", "opera
 def _delete(connection: apsw.Connection, table: str, condition: str, before: float) -> int:
     key = _PRIMARY_KEYS[table]
     statement = (
-        f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {condition} LIMIT {_PRUNE_AT_ONCE})"
+        f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {condition} LIMIT {_PRUNE_BATCH_SIZE})"
     )
     deleted = 0
     while True:
         connection.execute(statement, (before,))
         deleted += connection.changes()
-        if connection.changes() < _PRUNE_AT_ONCE:
+        if connection.changes() < _PRUNE_BATCH_SIZE:
             return deleted
 
 
-async def tend(journal: Journal, *beside: Path) -> None:
-    """Keeps it, and the host's files beside it, small until cancelled."""
+async def maintain_files(journal: Journal, *other_files: Path) -> None:
+    """Prune the journal and checkpoint all files, until cancelled."""
     until_prune = 0.0
     while True:
-        await asyncio.sleep(TEND_EVERY)
-        until_prune -= TEND_EVERY
+        await asyncio.sleep(MAINTENANCE_INTERVAL_SECONDS)
+        until_prune -= MAINTENANCE_INTERVAL_SECONDS
         try:
             if until_prune <= 0:
                 await asyncio.to_thread(journal.prune)
-                until_prune = PRUNE_EVERY
-            for path in (journal.path, *beside):
+                until_prune = PRUNE_INTERVAL_SECONDS
+            for path in (journal.path, *other_files):
                 await asyncio.to_thread(checkpoint, path)
-        except apsw.Error as trouble:
-            log.warning("files of the hosts not tidied this time: %s", trouble)
+        except apsw.Error as error:
+            log.warning("pruning and checkpointing host files failed: %s", error)

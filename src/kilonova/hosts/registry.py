@@ -1,4 +1,4 @@
-"""Registering the hosts and services of a process, thousands in one transaction, and nothing when nothing changed."""
+"""Registers the hosts and services of a process, in one transaction. Writes only changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import orjson
 
 from kilonova import clock, ids
 from kilonova.hosts.messages import VERSION, HostFacts
-from kilonova.placement import hosts_changed, mirror, providers
+from kilonova.placement import HostProviders, mark_hosts_changed, mirror, sync_providers
+from kilonova.placement.host_providers import validation_error
 from kilonova.store import Database, Row, Transaction
 
 log = logging.getLogger(__name__)
@@ -19,11 +20,11 @@ COMPUTE = "nova-compute"
 CONDUCTOR = "nova-conductor"
 SCHEDULER = "nova-scheduler"
 
-# Agents reckon when their host booted from how long it has been up, and are not always exact.
-_BOOT_SLACK = 10.0
-# Held by whoever makes or deletes services and hypervisors.
+# Agents compute their host's boot time from its uptime, which is inexact.
+_BOOT_TOLERANCE_SECONDS = 10.0
+# Lock for creating and deleting services and hypervisors.
 LOCK = "registry of hosts"
-# Woken when hosts come that want to be told of networks.
+# Channel for registrations of hosts that need network plans.
 NETWORKED = "networked hosts"
 
 
@@ -33,35 +34,35 @@ class Service(NamedTuple):
     program: str
 
 
-class _Wanted(NamedTuple):
+class _ServiceRow(NamedTuple):
     host: str
     program: str
     version: int
 
 
 async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: str | None = None) -> list[Service]:
-    """Makes or updates the services and hypervisors of these hosts, and their providers in placement.
+    """Create or update the services and hypervisors of these hosts, and their providers in placement.
 
     `process_host` names the host of a worker process, whose conductor and scheduler are registered as well.
-    Returns every service this process has to keep alive by heartbeats. A host that tells nonsense is left out.
+    Returns the services that this process reports as up. A host with invalid facts is skipped.
     """
-    hosts = [facts for facts in hosts if _is_sound(facts)]
-    wanted = [_Wanted(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
+    hosts = [facts for facts in hosts if _is_valid(facts)]
+    wanted = [_ServiceRow(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
     if process_host is not None:
-        wanted += [_Wanted(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
+        wanted += [_ServiceRow(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
     async with db.transaction() as tx:
-        await tx.hold(LOCK)
-        services = await _services(tx, wanted)
-        numbers = {service.host: service.id for service in services if service.program == COMPUTE}
-        uuids = await _hypervisors(tx, hosts, numbers)
-        await providers.sync(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
-        await mirror.hosts_registered(tx, [facts.host for facts in hosts])
+        await tx.lock(LOCK)
+        services = await _register_services(tx, wanted)
+        service_ids = {service.host: service.id for service in services if service.program == COMPUTE}
+        uuids = await _register_hypervisors(tx, hosts, service_ids)
+        await sync_providers(tx, [_provider(uuids[facts.host], facts) for facts in hosts])
+        await mirror.mirror_registered_hosts(tx, [facts.host for facts in hosts])
         if any(facts.networked for facts in hosts):
-            tx.wake(NETWORKED)
+            tx.notify(NETWORKED)
     return services
 
 
-async def _services(tx: Transaction, wanted: Sequence[_Wanted]) -> list[Service]:
+async def _register_services(tx: Transaction, wanted: Sequence[_ServiceRow]) -> list[Service]:
     names = list({service.host for service in wanted})
     known = await _known_services(tx, names)
     missing, changed = [], []
@@ -91,8 +92,10 @@ async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, 
 _FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info", "networked")
 
 
-async def _hypervisors(tx: Transaction, hosts: Sequence[HostFacts], service_ids: dict[str, int]) -> dict[str, str]:
-    """The hypervisor's uuid of each host."""
+async def _register_hypervisors(
+    tx: Transaction, hosts: Sequence[HostFacts], service_ids: dict[str, int]
+) -> dict[str, str]:
+    """Create or update the hypervisors. Return their uuids by host."""
     sql = f"SELECT uuid, host, service_id, booted_at, {', '.join(_FACTS)} FROM hypervisors WHERE host = ANY($1)"
     known = {row["host"]: row for row in await tx.fetch(sql, [facts.host for facts in hosts])}
     uuids = {host: str(row["uuid"]) for host, row in known.items()}
@@ -103,28 +106,28 @@ async def _hypervisors(tx: Transaction, hosts: Sequence[HostFacts], service_ids:
         if row is None:
             new.append((facts, values))
         elif values != (row["service_id"], *(row[name] for name in _FACTS)):
-            changed.append((facts.host, clock.now(), _boot(facts, row), *values))
-        elif (boot := _boot(facts, row)) != row["booted_at"]:
-            booted.append((facts.host, boot))
+            changed.append((facts.host, clock.now(), _booted_at(facts, row), *values))
+        elif (booted_at := _booted_at(facts, row)) != row["booted_at"]:
+            booted.append((facts.host, booted_at))
     if new:
-        uuids |= await _new_hypervisors(tx, new)
+        uuids |= await _create_hypervisors(tx, new)
     if changed:
         assignments = ", ".join(f"{name} = ${number}" for number, name in enumerate(_FACTS, start=5))
         await tx.execute_many(
             f"UPDATE hypervisors SET updated_at = $2, booted_at = $3, service_id = $4, {assignments} WHERE host = $1",
             changed,
         )
-        await hosts_changed(tx, [host for host, *_ in changed])
+        await mark_hosts_changed(tx, [host for host, *_ in changed])
     if booted:
         await tx.execute_many("UPDATE hypervisors SET booted_at = $2 WHERE host = $1", booted)
     return uuids
 
 
-async def _new_hypervisors(tx: Transaction, new: Sequence[tuple[HostFacts, tuple[object, ...]]]) -> dict[str, str]:
-    """A provider of the hypervisor's name that has no hypervisor was made for it, or was left by an earlier one."""
+async def _create_hypervisors(tx: Transaction, new: Sequence[tuple[HostFacts, tuple[object, ...]]]) -> dict[str, str]:
+    """A hypervisor takes the uuid of an unused root provider of its name: created in advance, or by a predecessor."""
     names = [facts.hypervisor_hostname for facts, _ in new]
-    waiting = {row["name"]: row["uuid"] for row in await tx.fetch(_WAITING_PROVIDERS, names)}
-    uuids = {facts.host: waiting.pop(facts.hypervisor_hostname, None) or ids.new_id() for facts, _ in new}
+    unused = {row["name"]: row["uuid"] for row in await tx.fetch(_UNUSED_PROVIDERS, names)}
+    uuids = {facts.host: unused.pop(facts.hypervisor_hostname, None) or ids.new_id() for facts, _ in new}
     now = clock.now()
     await tx.execute_many(
         f"INSERT INTO hypervisors (uuid, created_at, host, booted_at, service_id, {', '.join(_FACTS)})"
@@ -134,12 +137,12 @@ async def _new_hypervisors(tx: Transaction, new: Sequence[tuple[HostFacts, tuple
     return uuids
 
 
-def _boot(facts: HostFacts, row: Row) -> float | None:
-    """When the host booted: as known, unless it is another boot. An agent that does not tell changes nothing."""
-    told, known = facts.booted_at, row["booted_at"]
-    if told is None or (known is not None and abs(told - known) <= _BOOT_SLACK):
-        return None if known is None else float(known)
-    return told
+def _booted_at(facts: HostFacts, row: Row) -> float | None:
+    """Return the stored boot time, unless the host reports another one."""
+    reported, stored = facts.booted_at, row["booted_at"]
+    if reported is None or (stored is not None and abs(reported - stored) <= _BOOT_TOLERANCE_SECONDS):
+        return None if stored is None else float(stored)
+    return reported
 
 
 def _columns(facts: HostFacts) -> tuple[str, str, int, str, str, bool]:
@@ -153,19 +156,19 @@ def _columns(facts: HostFacts) -> tuple[str, str, int, str, str, bool]:
     )
 
 
-def _is_sound(facts: HostFacts) -> bool:
-    found = providers.flaw(_provider("", facts))
-    if found is not None:
-        log.error("host %s is not registered: %s", facts.host, found)
-    return found is None
+def _is_valid(facts: HostFacts) -> bool:
+    error = validation_error(_provider("", facts))
+    if error is not None:
+        log.error("host %s is not registered: %s", facts.host, error)
+    return error is None
 
 
-def _provider(uuid: str, facts: HostFacts) -> providers.ProviderFacts:
+def _provider(uuid: str, facts: HostFacts) -> HostProviders:
     name = facts.hypervisor_hostname
-    return providers.ProviderFacts(uuid, name, facts.inventory, facts.traits, facts.nested, facts.sharing)
+    return HostProviders(uuid, name, facts.inventory, facts.traits, facts.nested, facts.sharing)
 
 
-_WAITING_PROVIDERS = """
+_UNUSED_PROVIDERS = """
 SELECT p.name, p.uuid FROM resource_providers p LEFT JOIN hypervisors h ON h.uuid = p.uuid
 WHERE p.name = ANY($1) AND p.parent_id IS NULL AND h.uuid IS NULL
 """

@@ -1,4 +1,4 @@
-"""Hosts whose agents are processes of their own: known from what they report, reached by a broker."""
+"""Hosts whose agents run in other processes: known from their reports, reached through a broker."""
 
 from __future__ import annotations
 
@@ -9,164 +9,163 @@ from typing import Any, NamedTuple, Protocol
 from kilonova import clock
 from kilonova.hosts.heartbeat import ServedHosts
 from kilonova.hosts.messages import Command, HostFacts, Report
-from kilonova.hosts.transport import HostTrouble, Transport, describe_all
+from kilonova.hosts.transport import Transport, describe_reachable
 
 log = logging.getLogger(__name__)
 
-_DESCRIBE_TIMEOUT = 5.0
-# So many missing reports in a row mean that a host is cut off.
-_MISSING = 3
-_TOO_OFTEN = 2
-# What a host is made of may change while it runs.
-DESCRIBE_EVERY = 60.0
+_DESCRIBE_TIMEOUT_SECONDS = 5.0
+# A host counts as unreachable after this many missing reports in a row.
+_MISSED_REPORTS = 3
+# Reports of an earlier agent that prove it still runs. A single one may have been under way when the agent stopped.
+_DUPLICATE_REPORTS = 2
+# A host's facts may change while it runs.
+DESCRIBE_INTERVAL_SECONDS = 60.0
 
 
 class Broker(Transport, Protocol):
-    def restarted(self, host: str) -> None:
-        """Nobody answers any more what the host was asked before."""
+    def agent_restarted(self, host: str) -> None:
+        """Fail the host's pending calls: the restarted agent does not answer them."""
 
 
-class _Heard(NamedTuple):
+class _LastReport(NamedTuple):
     at: float
     boot: str
-    # For how long it may say nothing before it is cut off.
-    patience: float = 0.0
+    # The host counts as unreachable this long after the report.
+    timeout: float = 0.0
 
 
 class RemoteHosts:
-    """`seconds`: how often hosts are expected to report at least; they may say otherwise. `changed` is called when the
-    heartbeat has something to do for a host: it is new, is back, or was started anew.
+    """`report_seconds`: the expected interval of reports; a report may announce a longer one.
+
+    `on_change` is called when a host is new, reachable again, or has a restarted agent.
     """
 
-    def __init__(self, broker: Broker, *, seconds: float) -> None:
+    def __init__(self, broker: Broker, *, report_seconds: float) -> None:
         self._broker = broker
-        self._seconds = seconds
-        self._heard: dict[str, _Heard] = {}
-        self._described: dict[str, _Heard] = {}
-        # Agents that were there before, by host, and how often they were heard of since; and when the last one was.
-        self._former: dict[str, dict[str, int]] = {}
-        self._rivals: dict[str, float] = {}
-        self.changed: Callable[[], None] = lambda: None
+        self._report_seconds = report_seconds
+        self._last_reports: dict[str, _LastReport] = {}
+        self._described: dict[str, _LastReport] = {}
+        # By host: the boots of earlier agents, each with the number of reports received since it was replaced.
+        self._earlier_boots: dict[str, dict[str, int]] = {}
+        # Hosts with two agents, and when the earlier agent reported last.
+        self._duplicates: dict[str, float] = {}
+        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def names(self) -> Sequence[str]:
-        return list(self._heard)
+        return list(self._last_reports)
 
-    def heard(self, report: Report) -> None:
+    def receive_report(self, report: Report) -> None:
         host, now = report.host, clock.now()
-        before = self._heard.get(host)
-        self._heard[host] = _Heard(now, report.boot, _MISSING * max(self._seconds, report.seconds))
-        if before is None:
+        last = self._last_reports.get(host)
+        timeout = _MISSED_REPORTS * max(self._report_seconds, report.seconds)
+        self._last_reports[host] = _LastReport(now, report.boot, timeout)
+        if last is None:
             log.info("host %s reports for the first time", host)
-        elif before.boot != report.boot:
-            self._started_anew(host, before, report)
-        elif now - before.at <= before.patience:
+        elif last.boot != report.boot:
+            self._check_restart(host, last, report)
+        elif now - last.at <= last.timeout:
             return
-        self.changed()
+        self.on_change()
 
-    def _started_anew(self, host: str, before: _Heard, report: Report) -> None:
-        """An agent that was there before the last one is a second one of the same name."""
-        former = self._former.setdefault(host, {})
-        former.setdefault(before.boot, 0)
-        if report.boot not in former:
-            log.info("the agent of host %s was started anew", host)
-            self._broker.restarted(host)
+    def _check_restart(self, host: str, last: _LastReport, report: Report) -> None:
+        """Tell a restarted agent from a second agent of the same name: the latter's boot was seen before."""
+        earlier = self._earlier_boots.setdefault(host, {})
+        earlier.setdefault(last.boot, 0)
+        if report.boot not in earlier:
+            log.info("the agent of host %s was restarted", host)
+            self._broker.agent_restarted(host)
             return
-        former[report.boot] += 1
-        if former[report.boot] < _TOO_OFTEN:
-            return  # its last words may have been under way
-        if host not in self._rivals:
-            log.error("two agents say that they are host %s: it counts as cut off until one is stopped", host)
-        self._rivals[host] = clock.now()
+        earlier[report.boot] += 1
+        if earlier[report.boot] < _DUPLICATE_REPORTS:
+            return
+        if host not in self._duplicates:
+            log.error("two agents report as host %s: it counts as unreachable until one of them is stopped", host)
+        self._duplicates[host] = clock.now()
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         return await self._broker.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
-        asked = list(hosts)
-        began = {host: _Heard(clock.now(), self._heard[host].boot) for host in asked if host in self._heard}
-        found = []
-        for host, answer in (await describe_all(self, asked, timeout=_DESCRIBE_TIMEOUT)).items():
-            if isinstance(answer, HostTrouble):
-                log.warning("host %s does not say what it is: %s", host, answer.message)
-            elif answer.host != host:
-                log.error("host %s says that it is %s, and is ignored", host, answer.host)
-            else:
-                found.append(answer)
-                if host in began:
-                    self._described[host] = began[host]
+        names, now = list(hosts), clock.now()
+        boots = {host: self._last_reports[host].boot for host in names if host in self._last_reports}
+        found = await describe_reachable(self, names, timeout=_DESCRIBE_TIMEOUT_SECONDS)
+        for facts in found:
+            if facts.host in boots:
+                self._described[facts.host] = _LastReport(now, boots[facts.host])
         return found
 
-    def silent(self, hosts: Iterable[str]) -> list[str]:
+    def unreachable(self, hosts: Iterable[str]) -> list[str]:
         now = clock.now()
-        return [host for host in hosts if self._is_silent(host, now)]
+        return [host for host in hosts if self._is_unreachable(host, now)]
 
-    def _is_silent(self, host: str, now: float) -> bool:
-        heard = self._heard.get(host)
-        if heard is None or now - heard.at > heard.patience:
+    def _is_unreachable(self, host: str, now: float) -> bool:
+        last = self._last_reports.get(host)
+        if last is None or now - last.at > last.timeout:
             return True
-        if host in self._rivals and now - self._rivals[host] > 2 * heard.patience:
-            del self._rivals[host]
-        return host in self._rivals
+        if host in self._duplicates and now - self._duplicates[host] > 2 * last.timeout:
+            del self._duplicates[host]
+        return host in self._duplicates
 
     def outdated(self, hosts: Iterable[str]) -> list[str]:
-        before = clock.now() - DESCRIBE_EVERY
+        before = clock.now() - DESCRIBE_INTERVAL_SECONDS
         return [host for host in hosts if self._is_outdated(host, before)]
 
     def _is_outdated(self, host: str, before: float) -> bool:
-        described, heard = self._described.get(host), self._heard.get(host)
-        return described is None or described.at < before or (heard is not None and heard.boot != described.boot)
+        described, last = self._described.get(host), self._last_reports.get(host)
+        return described is None or described.at < before or (last is not None and last.boot != described.boot)
 
 
-class OwnHosts(ServedHosts, Transport, Protocol):
-    """The hosts of a process, and how they are reached."""
+class LocalHosts(ServedHosts, Transport, Protocol):
+    """The hosts of a process, and the transport to them."""
 
     async def run(self) -> None:
-        """What goes on beside commands, until cancelled."""
+        """Run background work until cancelled."""
 
 
 class AllHosts:
-    """Those of this process and those of agents elsewhere, each reached its own way. Who is here is not elsewhere."""
+    """The hosts of this process together with remote ones. A local host takes precedence over a remote namesake."""
 
-    def __init__(self, here: OwnHosts, elsewhere: RemoteHosts) -> None:
-        self._here = here
-        self._elsewhere = elsewhere
-        self._own = set(here.names)
+    def __init__(self, local: LocalHosts, remote: RemoteHosts) -> None:
+        self._local = local
+        self._remote = remote
+        self._local_names = set(local.names)
 
     @property
     def names(self) -> Sequence[str]:
-        return [*self._here.names, *(host for host in self._elsewhere.names if host not in self._own)]
+        return [*self._local.names, *(host for host in self._remote.names if host not in self._local_names)]
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        self._elsewhere.changed = callback
+        self._remote.on_change = callback
 
-    def heard(self, report: Report) -> bool:
-        """False: it is not to be believed, because the host is one of this process."""
-        if report.host in self._own:
-            log.error("an agent elsewhere says that it is host %s, which this process serves", report.host)
+    def receive_report(self, report: Report) -> bool:
+        """Return False if the report must be ignored, because this process serves the host itself."""
+        if report.host in self._local_names:
+            log.error("another process runs an agent for host %s, which this process serves", report.host)
             return False
-        self._elsewhere.heard(report)
+        self._remote.receive_report(report)
         return True
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        way = self._here if host in self._own else self._elsewhere
-        return await way.call(host, command, timeout=timeout)
+        transport = self._local if host in self._local_names else self._remote
+        return await transport.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
-        own, others = self._parted(hosts)
+        local, remote = self._split(hosts)
         return [
-            *(await self._here.facts(own) if own else []),
-            *(await self._elsewhere.facts(others) if others else []),
+            *(await self._local.facts(local) if local else []),
+            *(await self._remote.facts(remote) if remote else []),
         ]
 
-    def silent(self, hosts: Iterable[str]) -> list[str]:
-        own, others = self._parted(hosts)
-        return [*self._here.silent(own), *self._elsewhere.silent(others)]
+    def unreachable(self, hosts: Iterable[str]) -> list[str]:
+        local, remote = self._split(hosts)
+        return [*self._local.unreachable(local), *self._remote.unreachable(remote)]
 
     def outdated(self, hosts: Iterable[str]) -> list[str]:
-        own, others = self._parted(hosts)
-        return [*self._here.outdated(own), *self._elsewhere.outdated(others)]
+        local, remote = self._split(hosts)
+        return [*self._local.outdated(local), *self._remote.outdated(remote)]
 
-    def _parted(self, hosts: Iterable[str]) -> tuple[list[str], list[str]]:
-        asked = list(hosts)
-        return [host for host in asked if host in self._own], [host for host in asked if host not in self._own]
+    def _split(self, hosts: Iterable[str]) -> tuple[list[str], list[str]]:
+        names = list(hosts)
+        local = [host for host in names if host in self._local_names]
+        return local, [host for host in names if host not in self._local_names]

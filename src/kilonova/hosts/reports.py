@@ -1,44 +1,43 @@
-"""What hosts say by themselves: an agent's regular report, and what the control plane makes of each."""
+"""Reports of hosts: an agent's `Reporter`, and the control plane's `ReportQueue`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
+from typing import Protocol, runtime_checkable
 
 from kilonova import clock, ids
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.messages import Report
 from kilonova.store import StoreError
 
-if TYPE_CHECKING:
-    from kilonova.services import Services
-
 log = logging.getLogger(__name__)
 
-MOST_SECONDS = 5.0
-# Several guests often change together: one report tells of all.
-_TOGETHER = 0.05
-# What agreed with the records, and has not changed, is compared again only so often.
-_AGAIN = 30.0
+MAX_INTERVAL_SECONDS = 5.0
+# Several guests often change together: one report covers them all.
+_DEBOUNCE_SECONDS = 0.05
+# An unchanged report that agreed with the records is skipped for this long.
+_RECHECK_SECONDS = 30.0
 
 
-def every(report_seconds: float) -> float:
-    """How often an agent reports: twice in the time in which heartbeats are written, so that one may get lost."""
-    return min(report_seconds / 2, MOST_SECONDS)
+def report_interval(report_seconds: float) -> float:
+    """Return an agent's report interval: half the heartbeat's, so that one report may get lost."""
+    return min(report_seconds / 2, MAX_INTERVAL_SECONDS)
 
 
 @runtime_checkable
-class Eventful(Protocol):
-    """A driver that tells when a guest has changed."""
+class ChangeNotifier(Protocol):
+    """A driver that calls back when a guest has changed."""
 
     def on_change(self, callback: Callable[[], None]) -> None: ...
 
 
 class Reporter:
-    """Sends the state of all guests: regularly, when a guest changes, and when it is woken. `quiet`: not just now."""
+    """Sends the state of all guests: regularly, when a guest changes, and when woken.
+
+    `is_cut_off`: whether reports are suppressed because the simulated host is unreachable.
+    """
 
     def __init__(
         self,
@@ -46,102 +45,86 @@ class Reporter:
         driver: Driver,
         send: Callable[[Report], Awaitable[object]],
         seconds: float,
-        quiet: Callable[[], bool] = lambda: False,
+        is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._host = host
         self._driver = driver
         self._send = send
         self._seconds = seconds
-        self._quiet = quiet
-        # Another one for each start: whatever was asked of an agent before, it does not answer any more.
+        self._is_cut_off = is_cut_off
+        # Identifies this start of the agent. An agent does not answer commands that an earlier start received.
         self._boot = ids.new_id()
         self._woken = asyncio.Event()
-        if isinstance(driver, Eventful):
+        if isinstance(driver, ChangeNotifier):
             driver.on_change(self.wake)
 
     def wake(self) -> None:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report until cancelled."""
         while True:
             await self._report()
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._woken.wait()
-                await asyncio.sleep(_TOGETHER)
+                await asyncio.sleep(_DEBOUNCE_SECONDS)
             except TimeoutError:
                 pass
 
     async def _report(self) -> None:
         self._woken.clear()
-        if self._quiet():
+        if self._is_cut_off():
             return
         try:
-            guests = await self._driver.guests()
+            guests = await self._driver.list_guests()
         except NoAnswer:
             return
         except DriverError as error:
-            log.warning("no report this time: %s", error.message)
+            log.warning("no report: the driver cannot list its guests: %s", error.message)
             return
         except Exception:
-            # Whatever it is: commands may still be carried out, and the next report may succeed.
-            log.exception("no report this time")
+            # The agent goes on: it may still execute commands, and the next report may succeed.
+            log.exception("no report: the driver cannot list its guests")
             return
         await self._send(Report(host=self._host, boot=self._boot, seconds=self._seconds, guests=guests))
 
 
-class _Comparer:
-    """Compares one report of a host at a time with the records; of those that come meanwhile the last one counts."""
+class ReportQueue:
+    """Passes reports to `consume`, one per host at a time. Of the reports that arrive meanwhile only the last is kept.
 
-    def __init__(self) -> None:
+    `consume` returns whether the report agreed with the records.
+    """
+
+    def __init__(self, consume: Callable[[Report], Awaitable[bool]]) -> None:
+        self._consume = consume
         self._next: dict[str, Report] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._agreed: dict[str, tuple[Report, float]] = {}
 
-    def take(self, services: Services, report: Report) -> None:
+    def put(self, report: Report) -> None:
         agreed = self._agreed.get(report.host)
-        if agreed is not None and agreed[0] == report and clock.now() - agreed[1] < _AGAIN:
+        if agreed is not None and agreed[0] == report and clock.now() - agreed[1] < _RECHECK_SECONDS:
             return
         self._next[report.host] = report
         if report.host not in self._tasks:
-            task = self._tasks[report.host] = asyncio.create_task(self._compare(services, report.host))
+            task = self._tasks[report.host] = asyncio.create_task(self._work(report.host))
             task.add_done_callback(lambda _: self._tasks.pop(report.host, None))
 
-    async def _compare(self, services: Services, host: str) -> None:
-        from kilonova.compute import power_states
-
+    async def _work(self, host: str) -> None:
         while (report := self._next.pop(host, None)) is not None:
             began = clock.now()
             self._agreed.pop(host, None)
             try:
-                if await power_states.observe(services, report):
+                if await self._consume(report):
                     self._agreed[host] = report, began
-            except StoreError as trouble:
-                log.warning("what host %s reports is not compared this time: %s", host, trouble)
+            except StoreError as error:
+                log.warning("the report of host %s was not processed: %s", host, error)
             except Exception:
-                log.exception("what host %s reports could not be compared", host)
+                log.exception("the report of host %s was not processed", host)
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-_COMPARERS: WeakKeyDictionary[Services, _Comparer] = WeakKeyDictionary()
-
-
-def heard(services: Services, report: Report) -> None:
-    """A host of this process, or of another, has reported. Does what follows from it beside whatever else runs."""
-    comparer = _COMPARERS.get(services)
-    if comparer is None:
-        comparer = _COMPARERS[services] = _Comparer()
-    comparer.take(services, report)
-
-
-async def close(services: Services) -> None:
-    """Compare no more: the process ends."""
-    comparer = _COMPARERS.pop(services, None)
-    if comparer is not None:
-        await comparer.close()

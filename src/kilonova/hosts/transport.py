@@ -1,12 +1,12 @@
-"""How commands reach agents. Every transport carries encoded messages and raises the same three errors.
+"""Transports that carry commands to agents. All carry encoded messages and raise the same three errors.
 
-`InProcess` serves agents of the same process. One over a broker publishes the same bytes to its host's subject;
-on the other side a subscription hands them to `Agent.handle` and answers with what it returns.
+`InProcess` reaches agents of the same process; `kilonova.hosts.nats` reaches agents over a broker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -15,21 +15,26 @@ import msgspec
 from kilonova.hosts import messages
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import NoAnswer
-from kilonova.hosts.messages import Command, Describe, GuestState, HostFacts, ListGuests
+from kilonova.hosts.messages import Command, GuestState, HostFacts
+from kilonova.hosts.messages.verbs import Describe, ListGuests
 
-# Giving up early costs nothing: the repeat joins the work under way.
-DEFAULT_TIMEOUT = 60.0
-_AT_ONCE = 64
+log = logging.getLogger(__name__)
+
+# A short timeout is safe: a repeated command joins the work under way.
+DEFAULT_TIMEOUT_SECONDS = 60.0
+_CONCURRENT_CALLS = 64
 
 T = TypeVar("T")
 
 
-class HostTrouble(Exception):
-    """`passing` says whether the same command is worth sending again."""
+class HostCallError(Exception):
+    """A command to a host failed. `passing`: the failure is transient, so the same command may be sent again.
+
+    `public` is the text for users: the driver's own message may name hosts and paths.
+    """
 
     passing: bool = False
     public = "failed inside the host"
-    """What users may read of it. The message is a driver's: it may name hosts, paths and whatever else."""
 
     def __init__(self, host: str, message: str) -> None:
         super().__init__(f"{host}: {message}")
@@ -37,54 +42,54 @@ class HostTrouble(Exception):
         self.message = message
 
 
-class HostUnreachable(HostTrouble):
-    """No answer came. The command may or may not have been done, or be under way."""
+class HostUnreachable(HostCallError):
+    """The host did not respond. The command may be done, under way, or never received."""
 
     passing = True
     public = "no answer from the host"
 
 
-_PUBLIC = {
+_PUBLIC_MESSAGES = {
     "driver": "refused by the hypervisor",
     "missing guest": "the guest is missing",
-    "guest differs": "another guest has its id",
+    "guest differs": "another guest has the same id",
     "interrupted": "interrupted by a delete or an abort",
-    "no such slot": "what was kept of the guest is missing",
-    "no guest agent": "nobody in the guest does it",
+    "no such slot": "the parked guest is missing",
+    "no guest agent": "the guest runs no guest agent",
     "not running": "the guest does not run",
-    "no display": "the guest has no such console",
-    "unsupported": "the host is of an older release",
+    "no display": "the guest has no console of this type",
+    "unsupported": "the host's agent is of an older release",
 }
 
 
-class HostFailed(HostTrouble):
-    """The host answered that it could not."""
+class HostFailed(HostCallError):
+    """The host answered with an error."""
 
     def __init__(self, host: str, kind: str, message: str, passing: bool = False) -> None:
         super().__init__(host, message)
         self.kind = kind
         self.passing = passing
-        self.public = _PUBLIC.get(kind, HostTrouble.public)
+        self.public = _PUBLIC_MESSAGES.get(kind, HostCallError.public)
 
 
-class StaleEpoch(HostTrouble):
-    """Another worker has taken the operation over: the caller must stop at once."""
+class StaleEpoch(HostCallError):
+    """Another worker has taken over the operation: the caller must stop at once."""
 
 
 class Transport(Protocol):
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        """The verb's answer. Raises HostUnreachable, HostFailed or StaleEpoch."""
+        """Return the verb's answer. Raises HostUnreachable, HostFailed or StaleEpoch."""
 
 
 class InProcess:
-    """Agents of this process, found by host name. Really encodes and decodes, so nothing passes only here."""
+    """Reaches agents of this process. Messages are encoded and decoded as for any other transport."""
 
-    def __init__(self, find: Callable[[str], Agent | None], timeout: float = DEFAULT_TIMEOUT) -> None:
-        self._find = find
+    def __init__(self, find_agent: Callable[[str], Agent | None], timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self._find_agent = find_agent
         self._timeout = timeout
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        agent = self._find(host)
+        agent = self._find_agent(host)
         if agent is None:
             raise HostUnreachable(host, "no agent serves this host")
         seconds = self._timeout if timeout is None else timeout
@@ -93,22 +98,22 @@ class InProcess:
                 data = await agent.handle(messages.encode(command))
         except TimeoutError:
             raise HostUnreachable(host, f"no answer within {seconds:g} s") from None
-        except NoAnswer as silence:
-            raise HostUnreachable(host, str(silence)) from None
+        except NoAnswer as error:
+            raise HostUnreachable(host, str(error)) from None
         return read_reply(host, command, data)
 
 
 def read_reply(host: str, command: Command, data: bytes) -> Any:
-    """What any transport makes of the bytes that came back."""
+    """Decode a reply, for every transport. Raises HostFailed or StaleEpoch."""
     try:
         reply = messages.decode_reply(data)
         if reply.ok:
             return messages.decode_answer(command.verb, reply)
-    except msgspec.DecodeError as trouble:
-        raise HostFailed(host, "malformed", f"unreadable reply: {trouble}") from None
+    except msgspec.DecodeError as decode_error:
+        raise HostFailed(host, "malformed", f"unreadable reply: {decode_error}") from None
     error = reply.error
     if error is None:
-        raise HostFailed(host, "malformed", "a failure without a reason")
+        raise HostFailed(host, "malformed", "the reply is a failure without an error")
     if error.kind == "stale epoch":
         raise StaleEpoch(host, error.message)
     raise HostFailed(host, error.kind, error.message, error.passing)
@@ -126,27 +131,42 @@ async def list_guests(transport: Transport, host: str, *, timeout: float | None 
 
 async def describe_all(
     transport: Transport, hosts: Iterable[str], *, timeout: float | None = None
-) -> dict[str, HostFacts | HostTrouble]:
-    return await _ask_all(lambda host: describe(transport, host, timeout=timeout), hosts)
+) -> dict[str, HostFacts | HostCallError]:
+    return await _call_all(lambda host: describe(transport, host, timeout=timeout), hosts)
+
+
+async def describe_reachable(transport: Transport, hosts: Iterable[str], *, timeout: float) -> list[HostFacts]:
+    """Return the facts of the hosts that respond, in the order of `hosts`."""
+    names, found = list(hosts), []
+    answers = await describe_all(transport, names, timeout=timeout)
+    for host in names:
+        answer = answers[host]
+        if isinstance(answer, HostCallError):
+            log.warning("host %s cannot be described: %s", host, answer.message)
+        elif answer.host != host:
+            log.error("host %s describes itself as %s, and is ignored", host, answer.host)
+        else:
+            found.append(answer)
+    return found
 
 
 async def list_all_guests(
     transport: Transport, hosts: Iterable[str], *, timeout: float | None = None
-) -> dict[str, list[GuestState] | HostTrouble]:
-    return await _ask_all(lambda host: list_guests(transport, host, timeout=timeout), hosts)
+) -> dict[str, list[GuestState] | HostCallError]:
+    return await _call_all(lambda host: list_guests(transport, host, timeout=timeout), hosts)
 
 
-async def _ask_all(ask: Callable[[str], Awaitable[T]], hosts: Iterable[str]) -> dict[str, T | HostTrouble]:
-    """Every host's answer, or why there is none; a silent host hides no other."""
-    waiting = iter(hosts)
-    found: dict[str, T | HostTrouble] = {}
+async def _call_all(call: Callable[[str], Awaitable[T]], hosts: Iterable[str]) -> dict[str, T | HostCallError]:
+    """Return each host's answer or error."""
+    queue = iter(hosts)
+    answers: dict[str, T | HostCallError] = {}
 
     async def work() -> None:
-        for host in waiting:
+        for host in queue:
             try:
-                found[host] = await ask(host)
-            except HostTrouble as trouble:
-                found[host] = trouble
+                answers[host] = await call(host)
+            except HostCallError as error:
+                answers[host] = error
 
-    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
-    return found
+    await asyncio.gather(*(work() for _ in range(_CONCURRENT_CALLS)))
+    return answers

@@ -1,8 +1,8 @@
-"""The HTTP core that every service of Kilonova stands on."""
+"""HTTP framework shared by all of Kilonova's APIs."""
 
 from kilonova.http.api import Api, Route, multi
 from kilonova.http.app import App
-from kilonova.http.context import Answer, Context
+from kilonova.http.context import Context, Response
 from kilonova.http.views import Field, View, col
 
-__all__ = ["Answer", "Api", "App", "Context", "Field", "Route", "View", "col", "multi"]
+__all__ = ["Api", "App", "Context", "Field", "Response", "Route", "View", "col", "multi"]

@@ -1,4 +1,4 @@
-"""An API: its routes, actions and views, compiled with its microversions into one table per route."""
+"""Declares an API: its routes, actions and views, compiled with its microversions into one table per route."""
 
 from __future__ import annotations
 
@@ -7,57 +7,48 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kilonova.http.context import Answer, Context
+from kilonova.http.context import Context, Response
+from kilonova.http.error_messages import DEFAULT_MESSAGES, ErrorMessages
 from kilonova.http.errors import BadRequest, HttpError, VersionNotAcceptable
 from kilonova.http.router import Router
 from kilonova.http.schema import Schema, Validator
-from kilonova.http.versions import (
-    SERVER_ACTION,
-    Behaviour,
-    Draft,
-    Existence,
-    Microversion,
-    Upgrade,
-    ViewField,
-)
+from kilonova.http.versions import SERVER_ACTION, Behaviour, Draft, Existence, Microversion, Upgrade, ViewField
 from kilonova.http.views import View
-from kilonova.http.words import WORDS, Words
 
-Handler = Callable[..., Awaitable[Answer | None]]
+Handler = Callable[..., Awaitable[Response | None]]
 Fault = Callable[[HttpError, str], Any]
 VersionedFault = Callable[[HttpError, Context], Any]
 _VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
 
 
-class Form:
-    """What one route accepts and answers in one span of versions."""
+class RouteVersion:
+    """Schemas and status of one route in a range of microversions."""
 
     __slots__ = ("body", "query", "query_closed", "query_keys", "query_open", "query_patterns", "status", "upgrades")
 
     def __init__(self, draft: Draft) -> None:
         self.body = Validator(draft.body) if draft.body is not None else None
         self.query_keys = dict(draft.query or {})
-        # The key "*" stands for every other key: APIs that filter by properties of the users' own naming.
+        # The key "*" accepts every other key, for APIs that filter by properties that users name.
         other = self.query_keys.pop("*", None)
         self.query_open = other is not None
-        # Keys that are regular expressions stand for all the keys they match.
-        likenesses = {key: self.query_keys.pop(key) for key in list(self.query_keys) if key.startswith("^")}
-        self.query_patterns = tuple(re.compile(key) for key in sorted(likenesses))
+        # A key that starts with "^" is a regular expression and accepts all keys that it matches.
+        patterns = {key: self.query_keys.pop(key) for key in list(self.query_keys) if key.startswith("^")}
+        self.query_patterns = tuple(re.compile(key) for key in sorted(patterns))
         self.query_closed = draft.query_closed
         known = {key: _values(schema) for key, schema in self.query_keys.items()}
-        alike = {key: _values(schema) for key, schema in likenesses.items()}
+        matched = {key: _values(schema) for key, schema in patterns.items()}
         unknown = {"additionalProperties": _values(other)} if other is not None else {}
-        self.query = Validator({"type": "object", "properties": known, "patternProperties": alike, **unknown})
+        self.query = Validator({"type": "object", "properties": known, "patternProperties": matched, **unknown})
         self.status = draft.status
         self.upgrades: tuple[Upgrade, ...] = draft.upgrades
 
-    def takes(self, key: str) -> bool:
-        """Whether the query may have this key."""
-        return key in self.query_keys or self.query_open or any(like.fullmatch(key) for like in self.query_patterns)
+    def accepts_query_key(self, key: str) -> bool:
+        return key in self.query_keys or self.query_open or any(known.fullmatch(key) for known in self.query_patterns)
 
 
 def multi(schema: Schema) -> Schema:
-    """A query key that may stand several times."""
+    """The schema of a query key that may be repeated."""
     return {"multi": True, **schema}
 
 
@@ -69,12 +60,12 @@ def _values(schema: Schema) -> Schema:
 
 @dataclass
 class Route:
-    """One method and path (or one action of it) in its newest form.
+    """A method and path, or an action of a path, in its newest form.
 
-    `shows` is for the documents: the key of the answer (none if it is the view itself), the view, and whether it is
-    a list. `also` are other statuses of success, which the handler gives itself, without a body.
-    `subject` raises if what the path names is not there. It is asked only where the body is wrong, for APIs whose
-    callers are told of the missing thing first. `status_below` answers who asks for it before its first version.
+    `shows` documents the response: its key (empty if the body is the view itself), the view, and whether it is a list.
+    `other_statuses` are further success statuses, which the handler sets itself, without a body.
+    `check_exists` raises if the resource in the path does not exist. It runs only if the body is invalid, for APIs
+    that report the missing resource first. `status_below` is the status before the route's first version.
     """
 
     method: str
@@ -88,15 +79,15 @@ class Route:
     public: bool = False
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
-    # Whether the handler heeds the header of `kilonova.http.dry_run`; a route that does not refuses it.
+    # Whether the handler supports dry runs; other routes refuse the header of `kilonova.http.dry_run`.
     dry_run: bool = False
     action: str | None = None
-    also: Sequence[int] = ()
-    subject: Handler | None = None
+    other_statuses: Sequence[int] = ()
+    check_exists: Handler | None = None
     status_below: int = 404
-    # The key of the route that it repeats at another path: versions change both alike.
-    repeats: str = ""
-    table: list[Form | None] = field(default_factory=list)
+    # The key of the route that this one serves at another path. Microversions change both.
+    alias_of: str = ""
+    versions: list[RouteVersion | None] = field(default_factory=list)
 
     @property
     def key(self) -> str:
@@ -108,18 +99,18 @@ class Route:
 
 
 class Actions:
-    """The actions of one `…/action` path, told apart by the single key of the body."""
+    """The actions of one `…/action` path. The single key of the body names the action."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Route] = {}
 
 
 class Api:
-    """`prefix` is where it is mounted; `roots` are path segments like `v2.1` that its routes stand below.
+    """`prefix` is the mount point; `roots` are the path segments, such as `v2.1`, that precede its routes.
 
-    `strict` is for APIs that judge a request in this order: does it take JSON (406), may the caller do this (403),
-    is the body said to be JSON (415), is it right (400). Their paths are known (405) at every version.
-    Without `trailing_slash` a path that ends in one is that of a thing with an empty name, which does not exist.
+    A `strict` API checks a request in this order: accepts JSON (406), policy (403), content type (415), body (400).
+    It answers 405 for a known path at every version.
+    Without `trailing_slash`, a path that ends in a slash is not found.
     """
 
     def __init__(
@@ -142,7 +133,7 @@ class Api:
         version_pattern: re.Pattern[str] = _VERSION,
         strict: bool = False,
         trailing_slash: bool = True,
-        words: Words = WORDS,
+        messages: ErrorMessages = DEFAULT_MESSAGES,
     ) -> None:
         self.name = name
         self.prefix = prefix
@@ -151,17 +142,17 @@ class Api:
         self.version_header, self.version_pattern = version_header, version_pattern
         self.strict = strict
         self.trailing_slash = trailing_slash
-        self.words = words
+        self.messages = messages
         self.major, self.low, self.high = major, low, high
         self.roots, self.frozen_roots = tuple(roots), tuple(frozen_roots)
         self.legacy_header = legacy_header
         self.request_id_header = request_id_header
         self.project_in_path = project_in_path
-        # None: the configured one.
+        # None: the limit of the configuration.
         self.body_limit = body_limit
         self.router: Router[Route | Actions] = Router()
         self.documents: Router[Route] = Router()
-        self.pages: dict[str, Route] = {}
+        self.document_routes: dict[str, Route] = {}
         self.fallback: Handler | None = None
         self.routes: dict[str, Route] = {}
         self.actions: dict[str, Actions] = {}
@@ -170,13 +161,13 @@ class Api:
         self.behaviours_at: dict[int, frozenset[str]] = {}
         self.compile([])
 
-    # Declaring
+    # Declarations
 
     def route(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             declared = Route(method, path, handler, **options)
             self.router.add(method, path, declared)
-            self._keep(declared)
+            self._register(declared)
             return handler
 
         return declare
@@ -190,30 +181,30 @@ class Api:
                 "required": [name],
                 "additionalProperties": False,
             }
-            self._place_action(declared)
-            self._keep(declared)
+            self._add_action(declared)
+            self._register(declared)
             return handler
 
         return declare
 
-    def repeat(self, key: str, path: str) -> str:
-        """Have a route, or an action, at another path too. Returns its key there."""
-        declared = replace(self.routes[key], path=path, repeats=key, table=[])
+    def add_alias(self, key: str, path: str) -> str:
+        """Serve a route, or an action, at another path too. Returns the key of the new route."""
+        declared = replace(self.routes[key], path=path, alias_of=key, versions=[])
         if declared.action is None:
             self.router.add(declared.method, path, declared)
         else:
-            self._place_action(declared)
-        self._keep(declared)
+            self._add_action(declared)
+        self._register(declared)
         return declared.key
 
     def document(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        """A version document: below no root, for everybody."""
+        """Declare a version document: public, and not below a root."""
 
         def declare(handler: Handler) -> Handler:
             declared = Route(method, path, handler, public=True, **options)
             self.documents.add(method, path, declared)
-            self.pages[declared.key] = declared
-            declared.table = [Form(_draft(declared))] * (self.high - self.low + 1)
+            self.document_routes[declared.key] = declared
+            declared.versions = [RouteVersion(_draft(declared))] * (self.high - self.low + 1)
             return handler
 
         return declare
@@ -224,43 +215,43 @@ class Api:
         self.views[view.name] = view
         return view
 
-    def _place_action(self, declared: Route) -> None:
+    def _add_action(self, declared: Route) -> None:
         assert declared.action is not None
         if declared.path not in self.actions:
             self.actions[declared.path] = Actions()
             self.router.add("POST", declared.path, self.actions[declared.path])
         self.actions[declared.path].by_name[declared.action] = declared
 
-    def _keep(self, declared: Route) -> None:
+    def _register(self, declared: Route) -> None:
         if declared.key in self.routes:
             raise ValueError(f"{declared.key} is declared twice")
         self.routes[declared.key] = declared
 
-    # Compiling
+    # Compilation
 
     def compile(self, microversions: Sequence[Microversion]) -> None:
-        """Fill every table, from the newest version down."""
+        """Compute all versions of every route and view, from the newest down."""
         self.microversions = sorted(microversions, key=lambda version: version.minor)
         by_minor = {version.minor: version for version in self.microversions}
         self._check_targets()
         self._compile_behaviours()
         for declared in self.routes.values():
             self._compile_route(declared, by_minor)
-        for shown in self.views.values():
-            self._compile_view(shown, by_minor)
+        for view in self.views.values():
+            self._compile_view(view, by_minor)
 
     def _check_targets(self) -> None:
         for declared in self.routes.values():
             if declared.shows is not None and declared.shows[1] not in self.views:
-                raise ValueError(f"{declared.key} shows no view {declared.shows[1]}")
+                raise ValueError(f"{declared.key} shows the view {declared.shows[1]}, which is not declared")
         for version in self.microversions:
             for change in version.changes:
                 if change.target and change.target not in self.routes:
-                    raise ValueError(f"{version.number}: no route {change.target}")
+                    raise ValueError(f"microversion {version.number}: there is no route {change.target}")
                 if isinstance(change, ViewField):
                     for name in change.views:
                         if name not in self.views:
-                            raise ValueError(f"{version.number}: no view {name}")
+                            raise ValueError(f"microversion {version.number}: there is no view {name}")
 
     def _compile_behaviours(self) -> None:
         names: set[str] = set()
@@ -272,67 +263,67 @@ class Api:
 
     def _compile_route(self, declared: Route, by_minor: Mapping[int, Microversion]) -> None:
         draft = _draft(declared)
-        draft.exists = self._lasts(declared)
-        form: Form | None = None
-        table: list[Form | None] = []
+        draft.exists = self._exists_at_newest(declared)
+        current: RouteVersion | None = None
+        versions: list[RouteVersion | None] = []
         for minor in range(self.high, self.low - 1, -1):
-            if draft.exists and form is None:
-                form = Form(draft)
-            table.append(form if draft.exists else None)
+            if draft.exists and current is None:
+                current = RouteVersion(draft)
+            versions.append(current if draft.exists else None)
             version = by_minor.get(minor)
             if version is not None:
-                names = (declared.key, declared.repeats)
-                touching = [change for change in version.changes if change.target and change.target in names]
-                for change in touching:
+                keys = (declared.key, declared.alias_of)
+                changes = [change for change in version.changes if change.target and change.target in keys]
+                for change in changes:
                     change.undo(draft)
                     if isinstance(change, Existence):
                         declared.status_below = change.status_below
-                if touching:
-                    form = None
-        declared.table = table[::-1]
+                if changes:
+                    current = None
+        declared.versions = versions[::-1]
 
-    def _lasts(self, declared: Route) -> bool:
-        """Whether the newest version has the route: it does unless the last word on it is that it ends."""
+    def _exists_at_newest(self, declared: Route) -> bool:
+        """Whether the newest version has the route, that is, its last Existence change does not end it."""
         for version in reversed(self.microversions):
             for change in reversed(version.changes):
                 if isinstance(change, Existence) and change.target == declared.key:
                     return not change.exists_below
         return True
 
-    def _compile_view(self, shown: View, by_minor: Mapping[int, Microversion]) -> None:
-        fields = shown.fields
+    def _compile_view(self, view: View, by_minor: Mapping[int, Microversion]) -> None:
+        fields = view.fields
         table = []
         for minor in range(self.high, self.low - 1, -1):
             table.append(fields)
             version = by_minor.get(minor)
             for change in version.changes if version else ():
-                if isinstance(change, ViewField) and shown.name in change.views:
+                if isinstance(change, ViewField) and view.name in change.views:
                     fields = change.undo_fields(fields)
-        shown.low = self.low
-        shown.table = table[::-1]
+        view.low = self.low
+        view.table = table[::-1]
 
-    # Negotiating
+    # Negotiation
 
     def negotiate(self, headers: Mapping[str, str]) -> int:
-        """The minor version asked for; none asked for is the lowest."""
+        """The minor version that the headers request; the lowest if they request none."""
         if not self.major:
             return self.low
-        asked = self._asked(headers)
-        if asked is None:
+        requested = self._requested_version(headers)
+        if requested is None:
             return self.low
-        if asked == "latest":
+        if requested == "latest":
             return self.high
-        numbers = self.version_pattern.fullmatch(asked)
+        numbers = self.version_pattern.fullmatch(requested)
         if numbers is None:
-            raise BadRequest(self.words.version_malformed(asked[:40]))
-        # Nine digits are enough to be out of range, and endless ones are more than `int` takes.
+            raise BadRequest(self.messages.version_malformed(requested[:40]))
+        # `int` refuses very long numbers; nine digits suffice to be out of range.
         major, minor = int(numbers[1][:9]), int(numbers[2][:9])
         if major != self.major or not self.low <= minor <= self.high:
             lowest, highest = f"{self.major}.{self.low}", f"{self.major}.{self.high}"
-            raise VersionNotAcceptable(self.words.version_unknown(asked[:40], lowest, highest))
+            raise VersionNotAcceptable(self.messages.version_unknown(requested[:40], lowest, highest))
         return minor
 
-    def _asked(self, headers: Mapping[str, str]) -> str | None:
+    def _requested_version(self, headers: Mapping[str, str]) -> str | None:
         for entry in headers.get("openstack-api-version", "").split(","):
             service, _, number = entry.strip().partition(" ")
             if service.lower() == self.name:

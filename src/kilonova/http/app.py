@@ -1,4 +1,4 @@
-"""The ASGI application: one port, several APIs by path prefix. Every request passes here once."""
+"""The ASGI application: routes, authenticates, validates and answers the requests of all APIs on one port."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import orjson
 
 from kilonova import store
 from kilonova.http import dry_run
-from kilonova.http.api import Actions, Api, Form, Route
-from kilonova.http.body import check_text, parse_json
+from kilonova.http.api import Actions, Api, Route, RouteVersion
 from kilonova.http.client import Refused, Unreachable
-from kilonova.http.context import Answer, Context, next_chunk
+from kilonova.http.context import Context, Response, next_chunk
+from kilonova.http.error_messages import QUERY, ErrorMessages
 from kilonova.http.errors import (
     BadRequest,
     HttpError,
@@ -30,8 +30,8 @@ from kilonova.http.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from kilonova.http.schema import pruned
-from kilonova.http.words import QUERY, Words
+from kilonova.http.json_body import check_text, parse_json
+from kilonova.http.schema import prune_for_v2
 from kilonova.telemetry import context
 
 if TYPE_CHECKING:
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Plain = Callable[[], Awaitable[Answer]]
-Pages = Callable[[Sequence[str]], Awaitable[Answer]]
+StatusPage = Callable[[], Awaitable[Response]]
+BrowserPages = Callable[[Sequence[str]], Awaitable[Response]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
-Wire = tuple[list[tuple[bytes, bytes]], bytes]
+Encoded = tuple[list[tuple[bytes, bytes]], bytes]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
 JSON, HTML = "application/json", "text/html"
 _JSON_TYPES = (JSON, "application/vnd.openstack.compute+json")
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_LONGEST = 1000
-_FIELDS = 1000
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_MAX_TEXT_LENGTH = 1000
+_MAX_QUERY_FIELDS = 1000
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
 
 
 class App:
-    """`plain` are unversioned pages for machines (health, metrics), by path.
+    """`status_pages` are unversioned pages for monitoring (health, metrics), by path.
 
-    `pages` are for browsers, by the first part of their paths; `sockets` take up websockets, by path.
+    `pages` are for browsers, by their first path segment; `sockets` serve websockets, by path.
     """
 
     root: Api | None = None
@@ -65,48 +65,48 @@ class App:
         self,
         services: Services,
         apis: Iterable[Api],
-        plain: Mapping[str, Plain] | None = None,
-        pages: Mapping[str, Pages] | None = None,
+        status_pages: Mapping[str, StatusPage] | None = None,
+        pages: Mapping[str, BrowserPages] | None = None,
         sockets: Mapping[str, Asgi] | None = None,
     ) -> None:
         self.services = services
         self.pages, self.sockets = dict(pages or {}), dict(sockets or {})
         self.apis = {api.prefix.strip("/"): api for api in apis}
         services.mounts = frozenset(self.apis)
-        self.plain = dict(plain or {})
+        self.status_pages = dict(status_pages or {})
 
     @classmethod
     def at_root(cls, services: Services, api: Api) -> App:
-        """One of the process's APIs, at the root of an address of its own."""
+        """Serve one API at the root of a separate address."""
         app = cls.__new__(cls)
-        app.services, app.apis, app.plain, app.root = services, {}, {}, api
+        app.services, app.apis, app.status_pages, app.root = services, {}, {}, api
         app.pages, app.sockets = {}, {}
         return app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            await self.sockets.get(scope["path"], _no_socket)(scope, receive, send)
+            await self.sockets.get(scope["path"], _refuse_websocket)(scope, receive, send)
             return
         started = time.perf_counter()
         request_id = f"req-{uuid.uuid4()}"
         headers = _headers(scope["headers"])
-        given = headers.get("x-openstack-request-id", "")
+        caller_id = headers.get("x-openstack-request-id", "")
         context.request_id.set(request_id)
-        context.global_request_id.set(given if _REQUEST_ID.fullmatch(given) else None)
+        context.global_request_id.set(caller_id if _REQUEST_ID.fullmatch(caller_id) else None)
         request = _Request(self, scope["method"], headers, request_id, receive)
-        answer, wire = await request.settle(scope)
-        status = answer.status or 200
+        response, encoded = await request.respond(scope)
+        status = response.status or 200
         try:
-            await _send(send, scope["method"], status, answer.stream, wire)
+            await _send(send, scope["method"], status, response.stream, encoded)
         except Exception:
-            # Too late for another answer. Left unfinished, it makes the server close the connection.
-            log.exception("the answer broke off")
-        self.services.metrics.request(request.name(), scope["method"], status, time.perf_counter() - started)
+            # The headers are sent already. The unfinished body makes the server close the connection.
+            log.exception("the response could not be sent completely")
+        self.services.metrics.request(request.metric_name(), scope["method"], status, time.perf_counter() - started)
         log.info(
             "request",
             extra={
                 "method": scope["method"],
-                "path": request.shown(scope["path"]),
+                "path": request.path_for_log(scope["path"]),
                 "status": status,
                 "seconds": round(time.perf_counter() - started, 6),
                 "project_id": request.project_id(),
@@ -115,7 +115,7 @@ class App:
 
 
 class _Request:
-    """One request on its way: what is known of it so far also decides how an error is written."""
+    """One request in progress. `api` and `ctx`, once known, decide the format of errors."""
 
     def __init__(self, app: App, method: str, headers: dict[str, str], request_id: str, receive: Any) -> None:
         self.app = app
@@ -128,50 +128,50 @@ class _Request:
         self.path = "unrouted"
         self.secret = ""
         self.versioned = True
-        self.slashed = False
+        self.has_trailing_slash = False
 
-    async def settle(self, scope: Any) -> tuple[Answer, Wire]:
-        """The answer, whatever happens, and its form on the wire."""
+    async def respond(self, scope: Any) -> tuple[Response, Encoded]:
+        """The response, also for any error, and its encoded form."""
         try:
             segments = _segments(scope)
-            self.slashed = scope["path"].endswith("/")
-            answer = await self.answer(segments, scope["query_string"])
-            return answer, _encoded(answer, self.answer_headers())
+            self.has_trailing_slash = scope["path"].endswith("/")
+            response = await self.handle(segments, scope["query_string"])
+            return response, _encode(response, self.response_headers())
         except HttpError as error:
-            answer = self.fault(error)
+            response = self.error_response(error)
         except store.Unavailable:
             log.warning("the database is not available", exc_info=True)
-            answer = self.fault(Unavailable("The database is not available for the moment; try again."))
+            response = self.error_response(Unavailable("The database is not available for the moment; try again."))
         except Refused as error:
-            # In the caller's name: a token that has just ended, or a rule of the other service's own.
-            answer = self.fault(HttpError(str(error), status=error.status))
+            # Called with the caller's token: the token has just expired, or a rule of the other service forbids it.
+            response = self.error_response(HttpError(str(error), status=error.status))
         except Unreachable:
             log.warning("another service is not available", exc_info=True)
-            answer = self.fault(Unavailable("Another service is not available for the moment; try again."))
+            response = self.error_response(Unavailable("Another service is not available for the moment; try again."))
         except Exception:
             log.exception("unexpected error")
-            answer = self.fault(HttpError(_UNEXPECTED.format(self.request_id)))
-        return answer, _encoded(answer, self.answer_headers())
+            response = self.error_response(HttpError(_UNEXPECTED.format(self.request_id)))
+        return response, _encode(response, self.response_headers())
 
-    async def answer(self, segments: list[str], query: bytes) -> Answer:
-        plain = self.app.plain.get("/" + "/".join(segments))
-        if plain is not None:
+    async def handle(self, segments: list[str], query: bytes) -> Response:
+        status_page = self.app.status_pages.get("/" + "/".join(segments))
+        if status_page is not None:
             self.path = "/" + "/".join(segments)
-            return await plain()
+            return await status_page()
         api = self.api = self.app.root or (self.app.apis.get(segments[0]) if segments else None)
         if api is None:
-            return await self.page(segments)
+            return await self.serve_page(segments)
         ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
         ctx.receive = self.receive
         if self.app.root is not None:
             ctx.mount = ""
         else:
             segments = segments[1:]
-        if not _storable(segments):
-            raise NotFound(api.words.not_found)
+        if not _is_storable(segments):
+            raise NotFound(api.messages.not_found)
         return await self.dispatch(api, ctx, segments, query)
 
-    async def page(self, segments: list[str]) -> Answer:
+    async def serve_page(self, segments: list[str]) -> Response:
         found = self.app.pages.get(segments[0]) if segments else None
         if found is None:
             raise NotFound("The resource could not be found.")
@@ -180,15 +180,15 @@ class _Request:
             raise MethodNotAllowed(f"The method {self.method} is not allowed here.", headers={"Allow": "GET, HEAD"})
         return await found(segments[1:])
 
-    async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Answer:
+    async def dispatch(self, api: Api, ctx: Context, segments: list[str], query: bytes) -> Response:
         document = api.documents.match(segments)
         if document is not None:
             ctx.params = document[1]
-            return await self.run(ctx, self.choose(ctx, document[0]), query)
+            return await self.run(ctx, self.find_route(ctx, document[0]), query)
         if api.roots or api.frozen_roots:
             if not segments or segments[0] not in (*api.roots, *api.frozen_roots):
                 ctx.params = {"path": "/" + "/".join(segments)}
-                return await self.astray(api, ctx)
+                return await self.run_fallback(api, ctx)
             root, *segments = segments
             ctx.path_prefix = f"/{root}"
             self.versioned = root in api.roots
@@ -199,95 +199,97 @@ class _Request:
             found = api.router.match(segments[1:])
         if found is not None:
             self.secret = found[1].get("token", "")
-        if self.slashed and not api.trailing_slash:
+        if self.has_trailing_slash and not api.trailing_slash:
             found = None
         await self.authenticate(ctx, found[0].get(self.method) if found else None)
         if self.versioned:
             ctx.minor = api.negotiate(self.headers)
         if found is None:
-            raise NotFound(api.words.not_found)
+            raise NotFound(api.messages.not_found)
         if project_id is not None:
             self.check_project(ctx, project_id)
         ctx.params = found[1]
-        return await self.run(ctx, self.choose(ctx, found[0]), query)
+        return await self.run(ctx, self.find_route(ctx, found[0]), query)
 
-    async def astray(self, api: Api, ctx: Context) -> Answer:
+    async def run_fallback(self, api: Api, ctx: Context) -> Response:
         if api.fallback is None:
-            raise NotFound(api.words.not_found)
-        return await api.fallback(ctx) or Answer()
+            raise NotFound(api.messages.not_found)
+        return await api.fallback(ctx) or Response()
 
     async def authenticate(self, ctx: Context, route: Route | Actions | None) -> None:
-        """Only a route for everybody goes without a token; a path that does not exist needs one too."""
+        """Validate the token. Only public routes need none; a path that does not exist does."""
         if isinstance(route, Route) and route.public:
             return
         token = self.headers.get("x-auth-token")
-        valid = await self.app.services.tokens.validate(token) if token else None
-        if valid is None:
+        validated = await self.app.services.tokens.validate(token) if token else None
+        if validated is None:
             raise Unauthorized(
                 "The request you have made requires authentication.",
                 headers={"WWW-Authenticate": 'Keystone uri="/identity"'},
             )
-        ctx.token = valid
+        ctx.token = validated
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):
             raise BadRequest("Malformed request URL: the URL's project_id is not that of the token.")
         ctx.path_prefix += f"/{project_id}"
 
-    def choose(self, ctx: Context, methods: Mapping[str, Any]) -> Any:
-        chosen = methods.get(self.method)
-        if chosen is None or (isinstance(chosen, Route) and chosen.status_below == 405 and not _exists(chosen, ctx)):
+    def find_route(self, ctx: Context, methods: Mapping[str, Any]) -> Any:
+        found = methods.get(self.method)
+        if found is None or (isinstance(found, Route) and found.status_below == 405 and not _exists(found, ctx)):
             known = [method for method, route in methods.items() if _exists(route, ctx)]
             if not known and not ctx.api.strict:
-                raise NotFound(ctx.api.words.not_found)
+                raise NotFound(ctx.api.messages.not_found)
             allowed = ", ".join(sorted(known or methods))
-            raise MethodNotAllowed(ctx.api.words.method(self.method, allowed), headers={"Allow": allowed})
-        return chosen
+            raise MethodNotAllowed(
+                ctx.api.messages.method_not_allowed(self.method, allowed), headers={"Allow": allowed}
+            )
+        return found
 
-    async def run(self, ctx: Context, chosen: Route | Actions, query: bytes) -> Answer:
+    async def run(self, ctx: Context, target: Route | Actions, query: bytes) -> Response:
         body: Any = None
-        if isinstance(chosen, Actions):
+        if isinstance(target, Actions):
             self.path = "action"
             body = await self.read_json()
-            route = _action(chosen, body)
+            route = _find_action(target, body)
         else:
-            route = chosen
+            route = target
         self.path = route.path + (f"#{route.action}" if route.action else "")
-        form = route.table[ctx.minor - ctx.api.low]
-        if form is None:
-            raise NotFound(ctx.api.words.not_found)
-        ctx.route, ctx.form = route, form
+        version = route.versions[ctx.minor - ctx.api.low]
+        if version is None:
+            raise NotFound(ctx.api.messages.not_found)
+        ctx.route = route
         if dry_run.HEADER in self.headers:
-            dry_run.check(ctx, self.method)
+            dry_run.refuse_unsupported(ctx, self.method)
         if ctx.api.strict and not route.public:
             if self.method == "GET":
                 self.check_accept()
             if route.policy is not None:
                 ctx.authorize(route.policy)
-        ctx.query = _query(form, query, self.versioned, ctx.api.words)
-        if form.body is not None and not route.stream:
+        ctx.query = _parse_query(version, query, self.versioned, ctx.api.messages)
+        if version.body is not None and not route.stream:
             try:
                 if body is None:
                     body = await self.read_json()
                 if not self.versioned:
-                    body = pruned(body, form.body.schema)
-                form.body.check(body, words=ctx.api.words)
+                    body = prune_for_v2(body, version.body.schema)
+                version.body.check(body, messages=ctx.api.messages)
             except BadRequest:
-                if route.subject is not None:
-                    await route.subject(ctx, **ctx.params)
+                if route.check_exists is not None:
+                    await route.check_exists(ctx, **ctx.params)
                 raise
-            for upgrade in form.upgrades:
+            for upgrade in version.upgrades:
                 body = upgrade(body)
             ctx.body = body
         if route.policy is not None and not ctx.api.strict:
             ctx.authorize(route.policy)
-        answer = await route.handler(ctx, **ctx.params) or Answer()
-        if answer.status is None:
-            answer.status = form.status
-        return answer
+        response = await route.handler(ctx, **ctx.params) or Response()
+        if response.status is None:
+            response.status = version.status
+        return response
 
     def check_accept(self) -> None:
-        if not takes(self.headers.get("accept"), JSON):
+        if not accepts_media_type(self.headers.get("accept"), JSON):
             raise NotAcceptable("Only application/json is provided")
 
     async def read_json(self) -> Any:
@@ -303,7 +305,7 @@ class _Request:
                 raise BadRequest("The request body is empty: a JSON object is expected.")
             return parse_json(raw)
         except BadRequest as error:
-            error.message = self.api.words.malformed(error.message)
+            error.message = self.api.messages.malformed_json(error.message)
             raise
 
     def check_content_type(self, api: Api) -> None:
@@ -315,23 +317,23 @@ class _Request:
                 raise BadRequest("content-type header required when content-length > 0")
         kind = given and given.partition(";")[0].strip().lower()
         if kind not in ((JSON,) if api.strict else _JSON_TYPES):
-            raise UnsupportedMediaType(api.words.media_type(kind and kind[:80]))
+            raise UnsupportedMediaType(api.messages.unsupported_media_type(kind and kind[:80]))
 
-    def fault(self, error: HttpError) -> Answer:
-        if len(error.message) > _LONGEST:
-            error.message = error.message[:_LONGEST] + "…"  # a name as long as the request's line may be
+    def error_response(self, error: HttpError) -> Response:
+        if len(error.message) > _MAX_TEXT_LENGTH:
+            error.message = error.message[:_MAX_TEXT_LENGTH] + "…"  # it may quote a very long path segment
         if self.api is not None and self.api.versioned_errors is not None and self.ctx is not None:
             accept = self.headers.get("accept")
-            if not takes(accept, JSON):
-                return _page_of(error, HTML if takes(accept, HTML) else "text/plain")
-            return Answer(self.api.versioned_errors(error, self.ctx), error.status, error.headers)
+            if not accepts_media_type(accept, JSON):
+                return _error_page(error, HTML if accepts_media_type(accept, HTML) else "text/plain")
+            return Response(self.api.versioned_errors(error, self.ctx), error.status, error.headers)
         write = self.api.errors if self.api is not None else _plain_fault
-        return Answer(write(error, self.request_id), error.status, error.headers)
+        return Response(write(error, self.request_id), error.status, error.headers)
 
-    def answer_headers(self) -> dict[str, str]:
+    def response_headers(self) -> dict[str, str]:
         headers = {"X-OpenStack-Request-Id": self.request_id}
         if "expect" in self.headers:
-            # The client may or may not go on to send a body that nobody waited for.
+            # The body was perhaps not read, and the client may still send it.
             headers["Connection"] = "close"
         if self.api is not None:
             if self.api.request_id_header:
@@ -340,38 +342,38 @@ class _Request:
                 headers.update(self.api.version_headers(self.ctx.minor))
         return headers
 
-    def name(self) -> str:
+    def metric_name(self) -> str:
         return f"{self.api.prefix}{self.path}" if self.api is not None else self.path
 
-    def shown(self, path: str) -> str:
-        """For the log, where tokens do not belong."""
-        return (path.replace(self.secret, "***") if self.secret else path)[:_LONGEST]
+    def path_for_log(self, path: str) -> str:
+        """The path without a token."""
+        return (path.replace(self.secret, "***") if self.secret else path)[:_MAX_TEXT_LENGTH]
 
     def project_id(self) -> str | None:
         token = getattr(self.ctx, "token", None)
         return token.project_id if token is not None else None
 
 
-async def _no_socket(scope: Any, receive: Any, send: Any) -> None:
+async def _refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close"})
 
 
-def takes(accept: str | None, kind: str) -> bool:
-    """Whether a caller takes answers of a media type; who says nothing takes all."""
+def accepts_media_type(accept: str | None, kind: str) -> bool:
+    """Whether an Accept header accepts a media type; without the header all are accepted."""
     if not accept:
         return True
     family = kind.partition("/")[0]
     return any(entry.partition(";")[0].strip().lower() in (kind, f"{family}/*", "*/*") for entry in accept.split(","))
 
 
-def _page_of(error: HttpError, kind: str) -> Answer:
-    """An error for who takes no JSON."""
+def _error_page(error: HttpError, kind: str) -> Response:
+    """An error for a client that does not accept JSON."""
     text = f"{error.status} {error.title}\n\n{error.message}\n"
     if kind == HTML:
         text = f"<html><title>{error.status} {error.title}</title><body><p>{escape(error.message)}</p></body></html>"
-    return Answer(text.encode(), error.status, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
+    return Response(text.encode(), error.status, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
 
 
 def _plain_fault(error: HttpError, request_id: str) -> Any:
@@ -379,7 +381,7 @@ def _plain_fault(error: HttpError, request_id: str) -> Any:
 
 
 def _headers(wire: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """A header that stands several times means the same as one with all its values."""
+    """Headers as a dict. A repeated header becomes one with all its values."""
     headers: dict[str, str] = {}
     for raw, value in wire:
         name = raw.decode("latin-1")
@@ -389,45 +391,45 @@ def _headers(wire: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _segments(scope: Any) -> list[str]:
-    """Split before decoding, so that an encoded slash stays inside its segment."""
+    """The path's segments. It is split before decoding, so that an encoded slash stays inside its segment."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return [unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"/") if part]
 
 
-def _storable(segments: list[str]) -> bool:
-    """Whether such a name could be in the database: neither NUL nor bytes that were no UTF-8."""
+def _is_storable(segments: list[str]) -> bool:
+    """Whether the database could hold such names: they have no NUL, and were valid UTF-8."""
     return not any("\x00" in segment or "\ufffd" in segment for segment in segments)
 
 
-def _query(form: Form, raw: bytes, versioned: bool, words: Words) -> dict[str, list[str]]:
+def _parse_query(version: RouteVersion, raw: bytes, versioned: bool, messages: ErrorMessages) -> dict[str, list[str]]:
     if not raw:
         return {}
-    if raw.count(b"&") >= _FIELDS:
-        raise BadRequest(f"The query string has more than {_FIELDS} parameters.")
+    if raw.count(b"&") >= _MAX_QUERY_FIELDS:
+        raise BadRequest(f"The query string has more than {_MAX_QUERY_FIELDS} parameters.")
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
         raise BadRequest("The query string is not valid percent-encoded UTF-8.") from None
     values: dict[str, list[str]] = {}
     for key, value in pairs:
-        if form.takes(key):
+        if version.accepts_query_key(key):
             check_text(key, "a query key")
             check_text(value, f"query key {key}")
             values.setdefault(key, []).append(value)
-        elif form.query_closed and versioned:
-            raise BadRequest(words.query_key(key[:80], [like.pattern for like in form.query_patterns]))
+        elif version.query_closed and versioned:
+            raise BadRequest(messages.unknown_query_key(key[:80], [known.pattern for known in version.query_patterns]))
     if values:
-        form.query.check(values, QUERY, words)
+        version.query.check(values, QUERY, messages)
     return values
 
 
 def _exists(known: Route | Actions, ctx: Context) -> bool:
-    """Whether the negotiated version has it."""
+    """Whether the negotiated version has the route, or one of the actions."""
     routes = known.by_name.values() if isinstance(known, Actions) else (known,)
-    return any(route.table[ctx.minor - ctx.api.low] is not None for route in routes)
+    return any(route.versions[ctx.minor - ctx.api.low] is not None for route in routes)
 
 
-def _action(actions: Actions, body: Any) -> Route:
+def _find_action(actions: Actions, body: Any) -> Route:
     if not isinstance(body, dict) or len(body) != 1:
         raise BadRequest("The request body must be an object with exactly one key, the name of the action.")
     name = next(iter(body))
@@ -453,27 +455,27 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The request body is larger than {limit} bytes.")
 
 
-def _encoded(answer: Answer, headers: dict[str, str]) -> Wire:
-    """Headers and body as bytes. Whatever cannot be said so raises here, while another answer can still be given."""
+def _encode(response: Response, headers: dict[str, str]) -> Encoded:
+    """Headers and body as bytes. Raises for what cannot be encoded, before anything is sent."""
     body = b""
-    if answer.stream is None and answer.body is not None:
-        if isinstance(answer.body, bytes):
-            body = answer.body
+    if response.stream is None and response.body is not None:
+        if isinstance(response.body, bytes):
+            body = response.body
         else:
-            body = orjson.dumps(answer.body)
+            body = orjson.dumps(response.body)
             headers["Content-Type"] = "application/json"
-    if answer.headers:
-        headers.update(answer.headers)
-    if answer.stream is None and answer.status != 204:
+    if response.headers:
+        headers.update(response.headers)
+    if response.stream is None and response.status != 204:
         headers.setdefault("Content-Length", str(len(body)))
     for name, value in headers.items():
-        if _CONTROLS.search(value):
-            raise ValueError(f"the header {name} would hold control characters")
+        if _CONTROL_CHARACTERS.search(value):
+            raise ValueError(f"the value of the header {name} has control characters")
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()], body
 
 
-async def _send(send: Any, method: str, status: int, stream: AsyncIterator[bytes] | None, wire: Wire) -> None:
-    headers, body = wire
+async def _send(send: Any, method: str, status: int, stream: AsyncIterator[bytes] | None, encoded: Encoded) -> None:
+    headers, body = encoded
     await send({"type": "http.response.start", "status": status, "headers": headers})
     if method == "HEAD" or stream is None:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})

@@ -1,4 +1,4 @@
-"""Calling an HTTP API: inside the process without sockets, or over the network, behind one interface."""
+"""HTTP client with one interface for services in this process (no sockets) and over the network."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from kilonova.telemetry.context import passed_on
+from kilonova.telemetry.context import outgoing_request_id
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 
 class Unreachable(Exception):
-    """The service could not be asked; trying again may help."""
+    """The service could not be reached. A retry may succeed."""
 
     passing = True
 
 
 class Refused(Exception):
-    """The service refused: `status` of its answer, and its message."""
+    """The service refused the request with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Response:
+class ClientResponse:
     __slots__ = ("body", "headers", "status")
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -60,7 +60,7 @@ class Caller(Protocol):
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: bytes | AsyncIterator[bytes] | None = None,
-    ) -> Response: ...
+    ) -> ClientResponse: ...
 
     def stream(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
@@ -68,7 +68,7 @@ class Caller(Protocol):
 
 
 class InProcess:
-    """Calls an ASGI application directly. `prefix` is the API's mount, `host` what its links will name."""
+    """Calls an ASGI application directly. `prefix` is the API's mount point, `host` the host of its links."""
 
     def __init__(self, app: Any, prefix: str = "", host: str = "localhost") -> None:
         self.app = app
@@ -83,31 +83,31 @@ class InProcess:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: bytes | AsyncIterator[bytes] | None = None,
-    ) -> Response:
-        wire = self._headers(headers)
+    ) -> ClientResponse:
+        encoded = self._headers(headers)
         if json is not None:
             content = orjson.dumps(json)
-            wire.append((b"content-type", b"application/json"))
+            encoded.append((b"content-type", b"application/json"))
         start: dict[str, Any] = {}
         chunks: list[bytes] = []
-        is_whole = False
+        is_complete = False
 
         async def send(message: dict[str, Any]) -> None:
-            nonlocal is_whole
+            nonlocal is_complete
             if message["type"] == "http.response.start":
                 start.update(message)
             else:
                 chunks.append(message.get("body", b""))
-                is_whole = not message.get("more_body", False)
+                is_complete = not message.get("more_body", False)
 
         body = _Body(content)
-        # A task of its own, so that what the call sets in context variables does not leak to the caller.
-        await asyncio.create_task(self.app(self._scope(method, path, wire), body.receive, send))
+        # In a separate task, so that the context variables it sets do not leak to the caller.
+        await asyncio.create_task(self.app(self._scope(method, path, encoded), body.receive, send))
         if body.error is not None:
             raise body.error
-        if not is_whole:
-            raise self._broken()
-        return Response(start["status"], _text(start["headers"]), b"".join(chunks))
+        if not is_complete:
+            raise self._incomplete()
+        return ClientResponse(start["status"], _decode_headers(start["headers"]), b"".join(chunks))
 
     @asynccontextmanager
     async def stream(
@@ -127,10 +127,10 @@ class InProcess:
 
         async def call() -> None:
             await self.app(self._scope(method, path, self._headers(headers)), _Body(None).receive, send)
-            # Whoever has got the end of the answer never sees this.
+            # A reader that has seen the end of the response does not see this error.
             if not started.done():
-                started.set_exception(self._broken())
-            await queue.put(self._broken())
+                started.set_exception(self._incomplete())
+            await queue.put(self._incomplete())
 
         async def chunks() -> AsyncIterator[bytes]:
             while (chunk := await queue.get()) is not None:
@@ -141,18 +141,20 @@ class InProcess:
         task = asyncio.create_task(call())
         try:
             start = await started
-            yield StreamResponse(start["status"], _text(start["headers"]), chunks())
+            yield StreamResponse(start["status"], _decode_headers(start["headers"]), chunks())
         finally:
             task.cancel()
             await asyncio.wait([task])
 
-    def _broken(self) -> Unreachable:
-        return Unreachable(f"{self.prefix or 'the service'} broke off its answer")
+    def _incomplete(self) -> Unreachable:
+        return Unreachable(f"{self.prefix or 'the service'} did not complete its response")
 
     def _headers(self, headers: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
-        wire = [(b"host", self.host.encode())]
-        wire += [(name.lower().encode(), value.encode("latin-1")) for name, value in _with_chain(headers).items()]
-        return wire
+        encoded = [(b"host", self.host.encode())]
+        encoded += [
+            (name.lower().encode(), value.encode("latin-1")) for name, value in _with_request_id(headers).items()
+        ]
+        return encoded
 
     def _scope(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         plain, _, query = (self.prefix + path).partition("?")
@@ -184,24 +186,24 @@ class Remote:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: bytes | AsyncIterator[bytes] | None = None,
-    ) -> Response:
-        sent = _with_chain(headers)
+    ) -> ClientResponse:
+        sent = _with_request_id(headers)
         if json is not None:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
         try:
-            answer = await self._client.request(method, path, headers=sent, content=content)
+            response = await self._client.request(method, path, headers=sent, content=content)
         except self._http.HTTPError as error:
             raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
-        return Response(answer.status_code, dict(answer.headers), answer.content)
+        return ClientResponse(response.status_code, dict(response.headers), response.content)
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
         try:
-            async with self._client.stream(method, path, headers=_with_chain(headers)) as answer:
-                yield StreamResponse(answer.status_code, dict(answer.headers), answer.aiter_bytes())
+            async with self._client.stream(method, path, headers=_with_request_id(headers)) as response:
+                yield StreamResponse(response.status_code, dict(response.headers), response.aiter_bytes())
         except self._http.HTTPError as error:
             raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
 
@@ -209,16 +211,16 @@ class Remote:
         await self._client.aclose()
 
 
-def _with_chain(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers, and by which request of ours this one is caused."""
-    chain = passed_on()
-    return {**({"X-OpenStack-Request-ID": chain} if chain else {}), **(headers or {})}
+def _with_request_id(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers, with the id of the request that causes this one."""
+    request_id = outgoing_request_id()
+    return {**({"X-OpenStack-Request-ID": request_id} if request_id else {}), **(headers or {})}
 
 
 class _Body:
-    """What the application reads: the body once, then nothing more, for a caller in this process never hangs up.
+    """The request body for an application in this process, which is read once. The caller never disconnects.
 
-    Unless the body itself cannot be made: then the caller is gone for the application, and `error` says why.
+    If producing the body fails, the application sees a disconnect, and `error` has the reason.
     """
 
     def __init__(self, content: bytes | AsyncIterator[bytes] | None) -> None:
@@ -241,5 +243,5 @@ class _Body:
         return {"type": "http.request", "body": content if isinstance(content, bytes) else b"", "more_body": False}
 
 
-def _text(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+def _decode_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}

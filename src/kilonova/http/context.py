@@ -1,4 +1,4 @@
-"""What a handler sees of a request, and what it gives back."""
+"""The request as a handler sees it, and the response that it returns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kilonova.http.errors import BadRequest, Forbidden, RequestTimeout
 from kilonova.http.views import OMIT, Value
 
 if TYPE_CHECKING:
-    from kilonova.http.api import Api, Form, Route
-    from kilonova.identity.token import Token
+    from kilonova.http.api import Api, Route
+    from kilonova.policy.credentials import Credentials
     from kilonova.services import Services
     from kilonova.store import Database
 
-# A client that sends nothing for so long while its body is waited for has gone without saying so.
-CHUNK_SECONDS = 60.0
+# A client that sends nothing of its body for this long is considered disconnected.
+CHUNK_TIMEOUT_SECONDS = 60.0
 
 
-class Answer:
-    """A handler's answer; the route's own status applies when none is given."""
+class Response:
+    """A handler's response. Without a status, the route's status applies."""
 
     __slots__ = ("body", "headers", "status", "stream")
 
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Context:
-    """One request. Handlers know only the newest form of the API; `render` and `behaves` know the caller's."""
+    """One request. Handlers know only the newest API; `render` and `has_behaviour` know the caller's version."""
 
     __slots__ = (
         "_base_url",
@@ -48,7 +48,6 @@ class Context:
         "_visible",
         "api",
         "body",
-        "form",
         "headers",
         "minor",
         "mount",
@@ -63,7 +62,7 @@ class Context:
         "token",
     )
 
-    token: Token
+    token: Credentials
 
     def __init__(self, api: Api, services: Services, headers: dict[str, str], request_id: str) -> None:
         self.api = api
@@ -72,10 +71,9 @@ class Context:
         self.request_id = request_id
         self.now = clock.now()
         self.minor = api.low
-        # Where the API stands below the address that the caller used.
+        # The API's mount point below the address that the caller used.
         self.mount = api.prefix
         self.route: Route
-        self.form: Form
         self.params: dict[str, str] = {}
         self.query: dict[str, list[str]] = {}
         self.body: Any = None
@@ -95,7 +93,7 @@ class Context:
 
     @property
     def auth_token(self) -> str:
-        """The caller's token, for asking other services in the caller's name."""
+        """The caller's token, to call other services on the caller's behalf."""
         return self.headers["x-auth-token"]
 
     # Policy
@@ -115,12 +113,12 @@ class Context:
 
     # Microversions
 
-    def behaves(self, name: str) -> bool:
-        """Whether the negotiated version has the behaviour of this name."""
+    def has_behaviour(self, name: str) -> bool:
+        """Whether the negotiated version has this behaviour."""
         return name in self.api.behaviours_at[self.minor]
 
     def shows(self, view: str, field: str) -> bool:
-        """Whether this caller sees the field, so that what nobody sees need not be looked up."""
+        """Whether this caller sees the field; hidden fields need no lookup."""
         return any(name == field for name, _ in self._fields(view))
 
     def _fields(self, view: str) -> list[tuple[str, Value]]:
@@ -167,12 +165,12 @@ class Context:
 
 
 async def next_chunk(receive: Any) -> tuple[bytes, bool]:
-    """The next piece of a request's body, and whether more follows."""
+    """The next chunk of a request's body, and whether more follows."""
     try:
-        async with asyncio.timeout(CHUNK_SECONDS):
+        async with asyncio.timeout(CHUNK_TIMEOUT_SECONDS):
             message = await receive()
     except TimeoutError:
-        raise RequestTimeout(f"Nothing of the request body arrived for {CHUNK_SECONDS:g} seconds.") from None
+        raise RequestTimeout(f"No data of the request body arrived for {CHUNK_TIMEOUT_SECONDS:g} seconds.") from None
     if message["type"] == "http.disconnect":
         raise BadRequest("The client closed the connection before the whole body had arrived.")
     return message.get("body", b""), message.get("more_body", False)

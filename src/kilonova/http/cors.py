@@ -1,4 +1,4 @@
-"""Lets pages of other origins call the APIs from a browser, where the configuration names those origins."""
+"""CORS: lets browsers call the APIs from the origins that the configuration allows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kilonova.config import Cors as Settings
 
-METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-EXPOSED = "X-OpenStack-Request-Id, OpenStack-API-Version, X-Subject-Token, Location"
-MAX_AGE = "3600"
+ALLOWED_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+EXPOSED_HEADERS = "X-OpenStack-Request-Id, OpenStack-API-Version, X-Subject-Token, Location"
+MAX_AGE_SECONDS = "3600"
 _Headers = list[tuple[bytes, bytes]]
 
 
-def with_cors(app: Any, settings: Settings) -> Any:
-    """The application itself where nothing is allowed."""
+def allow_origins(app: Any, settings: Settings) -> Any:
+    """Wrap the application, unless the configuration allows no origin."""
     return Cors(app, settings) if settings.allowed_origin else app
 
 
 class Cors:
-    """Around an ASGI application: answers browsers' questions, and adds to its answers what browsers look for."""
+    """ASGI middleware: answers preflight requests, and adds CORS headers to responses."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
         self._app = app
@@ -32,42 +32,42 @@ class Cors:
         if scope["type"] != "http" or origin is None:
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-            asked = headers.get(b"access-control-request-headers", "")
-            sent = [*self._allowed(origin, asked), (b"content-length", b"0")]
+            requested = headers.get(b"access-control-request-headers", "")
+            sent = [*self._preflight_headers(origin, requested), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": 200, "headers": sent})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self._app(scope, receive, self._marked(origin, send))
+            await self._app(scope, receive, self._with_headers(origin, send))
 
-    def _allowed(self, origin: str, asked: str) -> _Headers:
-        wanted = [name.strip() for name in asked.split(",") if name.strip()]
-        if not self._knows(origin) or not all(name.lower() in self._headers for name in wanted):
+    def _preflight_headers(self, origin: str, requested: str) -> _Headers:
+        names = [name.strip() for name in requested.split(",") if name.strip()]
+        if not self._is_allowed(origin) or not all(name.lower() in self._headers for name in names):
             return []
         sent = [
             (b"access-control-allow-origin", origin.encode("latin-1")),
-            (b"access-control-allow-methods", METHODS.encode()),
-            (b"access-control-max-age", MAX_AGE.encode()),
+            (b"access-control-allow-methods", ALLOWED_METHODS.encode()),
+            (b"access-control-max-age", MAX_AGE_SECONDS.encode()),
             (b"vary", b"Origin"),
         ]
-        if wanted:
-            sent.append((b"access-control-allow-headers", ",".join(wanted).encode("latin-1")))
+        if names:
+            sent.append((b"access-control-allow-headers", ",".join(names).encode("latin-1")))
         return sent
 
-    def _marked(self, origin: str, send: Any) -> Any:
-        if not self._knows(origin):
+    def _with_headers(self, origin: str, send: Any) -> Any:
+        if not self._is_allowed(origin):
             return send
 
-        async def marked(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [
                     *message["headers"],
                     (b"access-control-allow-origin", origin.encode("latin-1")),
-                    (b"access-control-expose-headers", EXPOSED.encode()),
+                    (b"access-control-expose-headers", EXPOSED_HEADERS.encode()),
                     (b"vary", b"Origin"),
                 ]
             await send(message)
 
-        return marked
+        return send_with_headers
 
-    def _knows(self, origin: str) -> bool:
+    def _is_allowed(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins

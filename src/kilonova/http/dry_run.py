@@ -1,22 +1,22 @@
-"""`X-Kilonova-Dry-Run: 1`: answer what would happen and change nothing. What cannot be tried is refused, not done."""
+"""Dry runs (`X-Kilonova-Dry-Run: 1`): respond with the plan and change nothing. Routes without support refuse them."""
 
 from __future__ import annotations
 
 from kilonova.http.context import Context
 from kilonova.http.errors import BadRequest
 
-NAME = "X-Kilonova-Dry-Run"
-HEADER = NAME.lower()
+HEADER_NAME = "X-Kilonova-Dry-Run"
+HEADER = HEADER_NAME.lower()
 _VALUES = {"1": True, "true": True, "0": False, "false": False}
 
 
-def asked(ctx: Context) -> bool:
+def is_requested(ctx: Context) -> bool:
     text = ctx.headers.get(HEADER, "0").strip().lower()
     if text not in _VALUES:
-        raise BadRequest(f"The header {NAME} must be 0 or 1, not {text[:40]!r}.")
+        raise BadRequest(f"The header {HEADER_NAME} must be 0 or 1, not {text[:40]!r}.")
     return _VALUES[text]
 
 
-def check(ctx: Context, method: str) -> None:
-    if asked(ctx) and method not in ("GET", "HEAD") and not ctx.route.dry_run:
-        raise BadRequest(f"{NAME}: {ctx.route.key} cannot be tried without being done.")
+def refuse_unsupported(ctx: Context, method: str) -> None:
+    if is_requested(ctx) and method not in ("GET", "HEAD") and not ctx.route.dry_run:
+        raise BadRequest(f"{HEADER_NAME}: {ctx.route.key} does not support dry runs.")

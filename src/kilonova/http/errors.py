@@ -1,4 +1,4 @@
-"""Errors that a caller may see. Each service writes them in its own format."""
+"""HTTP errors. Each API formats them in its own way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class HttpError(Exception):
-    """An answer other than success: `message` goes to the caller as it is."""
+    """An error response. `message` is shown to the caller."""
 
     status = 500
     title = "Internal Server Error"
@@ -53,7 +53,7 @@ class NotAcceptable(HttpError):
 
 
 class VersionNotAcceptable(NotAcceptable):
-    """No such microversion."""
+    """The requested microversion is not supported."""
 
 
 class RequestTimeout(HttpError):
@@ -84,22 +84,5 @@ class Unavailable(HttpError):
     status, title = 503, "Service Unavailable"
 
 
-TITLES = {
-    kind.status: kind.title
-    for kind in (
-        HttpError,
-        BadRequest,
-        Unauthorized,
-        Forbidden,
-        NotFound,
-        MethodNotAllowed,
-        NotAcceptable,
-        RequestTimeout,
-        Conflict,
-        Gone,
-        TooLarge,
-        UnsupportedMediaType,
-        NotSupported,
-        Unavailable,
-    )
-}
+_KINDS: list[type[HttpError]] = [HttpError, *HttpError.__subclasses__()]
+TITLES = {kind.status: kind.title for kind in _KINDS}

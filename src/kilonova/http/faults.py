@@ -1,4 +1,4 @@
-"""How compute and its older siblings write errors: one key that names the kind, with code and message below it."""
+"""The error format of compute and volume: one key that names the kind of error, with code and message below it."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ FAULTS = {
 }
 
 
-def fault(error: HttpError, request_id: str) -> dict[str, Any]:
+def format_fault(error: HttpError, request_id: str) -> dict[str, Any]:
     return {FAULTS.get(error.status, "computeFault"): {"code": error.status, "message": error.message}}

@@ -1,7 +1,6 @@
-"""One connection: uvicorn's HTTP protocol, with bounds on a request's head and errors in our own format.
+"""One HTTP connection: uvicorn's protocol with limits on a request's head, and with errors as JSON.
 
-Offers to speak another protocol (`Upgrade`, which some clients make with every first request) are not taken up, and
-the request is served as if they had not been made; but for websockets, where they belong.
+Except for websockets, an `Upgrade` header is ignored: some clients send one with every first request.
 """
 
 from __future__ import annotations
@@ -18,36 +17,36 @@ from kilonova.http.errors import BadRequest, HttpError, RequestTimeout
 
 log = logging.getLogger(__name__)
 
-# What stands below is for browsers, and may be a websocket. Nothing of that is loaded before one comes.
-SOCKETS = b"/console/"
-HEAD_BYTES = 65536
-HEAD_SECONDS = 30.0
+# Only paths below this may be websockets. The websocket code is loaded when the first one is opened.
+WEBSOCKET_PREFIX = b"/console/"
+MAX_HEAD_BYTES = 65536
+HEAD_TIMEOUT_SECONDS = 30.0
 
 
 class HeadTooLarge(HttpError):
     status, title = 431, "Request Header Fields Too Large"
 
 
-_TOO_LARGE = HeadTooLarge(f"The request line and headers are larger than {HEAD_BYTES} bytes.")
+_TOO_LARGE = HeadTooLarge(f"The request line and headers are larger than {MAX_HEAD_BYTES} bytes.")
 
 
 class Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = False
-        # Bytes that came after the first of an unfinished head; none while no head is waited for.
-        self._waited: int | None = None
+        # Bytes received after the first part of an incomplete head; None if no head is incomplete.
+        self._head_bytes: int | None = None
         self._is_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    # The connection
+    # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self.timeout_keep_alive, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -56,10 +55,10 @@ class Protocol(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             refusal = error.__context__
-            self._refuse(refusal if isinstance(refusal, HttpError) else BadRequest("This is not valid HTTP."))
+            self._refuse(refusal if isinstance(refusal, HttpError) else BadRequest("The request is not valid HTTP."))
             return
         if self._in_head:
-            self._go_on_waiting(len(data))
+            self._await_rest_of_head(len(data))
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -67,7 +66,7 @@ class Protocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
                 if self._is_websocket():
-                    self._hand_over(data[upgrade.args[0] :])
+                    self._switch_to_websocket(data[upgrade.args[0] :])
                     return
                 data = self._without_upgrade() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
@@ -76,7 +75,7 @@ class Protocol(HttpToolsProtocol):
                 return
 
     def _without_upgrade(self) -> bytes:
-        """The head just read, as a client without wishes would have sent it."""
+        """The current head without its upgrade headers."""
         headers = []
         for name, value in self.headers:
             if name == b"connection":
@@ -94,34 +93,34 @@ class Protocol(HttpToolsProtocol):
     # Websockets
 
     def _is_websocket(self) -> bool:
-        """Whether one is offered where there may be one, and no earlier request waits for its answer."""
-        if not self.url.startswith(SOCKETS) or not (self.cycle is None or self.cycle.response_complete):
+        """Whether the request opens a websocket at a valid path, with no earlier request unanswered."""
+        if not self.url.startswith(WEBSOCKET_PREFIX) or not (self.cycle is None or self.cycle.response_complete):
             return False
         return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
 
-    def _hand_over(self, rest: bytes) -> None:
-        """The connection goes on as a websocket, from the very head of this request."""
+    def _switch_to_websocket(self, rest: bytes) -> None:
+        """Continue the connection as a websocket, starting with the head of this request."""
         from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-        self._disarm()
+        self._cancel_deadline()
         self.connections.discard(self)
         socket = WebSocketsSansIOProtocol(self.config, self.server_state, self.app_state)
         socket.connection_made(self.transport)
         self.transport.set_protocol(socket)
         socket.data_received(self._head(self.headers) + rest)
 
-    # The head of a request
+    # Head of a request
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._waited = None
+        self._head_bytes = None
         self._is_upgrade = False
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._disarm()
-        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > HEAD_BYTES:
+        self._cancel_deadline()
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > MAX_HEAD_BYTES:
             raise _TOO_LARGE
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._is_upgrade = True
@@ -132,31 +131,31 @@ class Protocol(HttpToolsProtocol):
         if not self._is_upgrade:
             super().on_message_complete()
 
-    def _go_on_waiting(self, size: int) -> None:
-        """The rest of a head is missing: it has some time, and may not be endless."""
-        if self._waited is None:
-            self._waited = 0
-            self._disarm()
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+    def _await_rest_of_head(self, size: int) -> None:
+        """Limit the time and size of an incomplete head."""
+        if self._head_bytes is None:
+            self._head_bytes = 0
+            self._cancel_deadline()
+            self._deadline = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._refuse_slow_head)
         else:
-            self._waited += size
-            if self._waited > HEAD_BYTES:
+            self._head_bytes += size
+            if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(_TOO_LARGE)
 
-    def _give_up(self) -> None:
-        self._refuse(RequestTimeout(f"The request's headers were not complete after {HEAD_SECONDS:g} seconds."))
+    def _refuse_slow_head(self) -> None:
+        self._refuse(RequestTimeout(f"The request's headers were not complete after {HEAD_TIMEOUT_SECONDS:g} seconds."))
 
-    def _disarm(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    # Refusing
+    # Errors
 
     def _refuse(self, error: HttpError) -> None:
-        """Say why and hang up; whole requests that came before are answered first."""
+        """Send the error and close the connection, after earlier complete requests are answered."""
         log.info("malformed request: %s", error.message)
-        self._disarm()
+        self._cancel_deadline()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             cycle.keep_alive = False

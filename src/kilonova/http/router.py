@@ -1,4 +1,4 @@
-"""A trie of path segments: the cost of a match grows with the path's length, not with the number of routes."""
+"""Routes requests with a trie of path segments: a match costs by the path's length, not by the number of routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Node(Generic[T]):
 
 
 class Router(Generic[T]):
-    """Routes are declared as `/servers/{server_id}/tags`; a fixed segment wins over a named one."""
+    """Paths look like `/servers/{server_id}/tags`. A fixed segment takes precedence over a parameter."""
 
     def __init__(self) -> None:
         self.root: Node[T] = Node()
@@ -30,7 +30,7 @@ class Router(Generic[T]):
                 if node.wildcard is None:
                     node.wildcard = (name, Node())
                 elif node.wildcard[0] != name:
-                    raise ValueError(f"{path}: this position is already named {{{node.wildcard[0]}}}")
+                    raise ValueError(f"{path}: this parameter is already named {{{node.wildcard[0]}}}")
                 node = node.wildcard[1]
             else:
                 node = node.children.setdefault(segment, Node())
@@ -39,7 +39,7 @@ class Router(Generic[T]):
         node.methods[method] = target
 
     def match(self, segments: list[str]) -> tuple[dict[str, T], dict[str, str]] | None:
-        """The methods known at this path and the values of its named segments."""
+        """The targets at this path by method, and the path's parameters; None if there are none."""
         return _descend(self.root, segments, 0)
 
 

@@ -1,4 +1,4 @@
-"""JSON Schema checks: jsonschema-rs decides in microseconds; jsonschema words the message, only on a reject."""
+"""JSON Schema validation: jsonschema-rs validates, jsonschema only writes the error message, because it is slow."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from kilonova import clock
+from kilonova.http.error_messages import BODY, DEFAULT_MESSAGES, ErrorMessages, SchemaViolation
 from kilonova.http.errors import BadRequest
-from kilonova.http.words import BODY, WORDS, Words, Wrong
 from kilonova.ids import is_uuid
 
 Schema = dict[str, Any]
-_ITEMS = 500
+_MAX_CHECKED_ITEMS = 500
 
 
-def _succeeds(parse: Callable[[str], Any], *errors: type[Exception]) -> Callable[[Any], bool]:
+def _parses(parse: Callable[[str], Any], *errors: type[Exception]) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
         if not isinstance(value, str):
             return True
@@ -31,30 +31,30 @@ def _succeeds(parse: Callable[[str], Any], *errors: type[Exception]) -> Callable
     return check
 
 
-def _unscoped(address: str) -> str:
-    """Scopes mean something on one machine only, and Python takes whatever text for one, ends of lines included."""
+def _without_scope(address: str) -> str:
+    """Refuse an IPv6 scope: it is local to one machine, and Python accepts any text in it, even line ends."""
     if "%" in address:
-        raise ValueError("an address with a scope")
+        raise ValueError("the address has a scope")
     return address
 
 
-_NAME_NOISE = re.compile(r"^\s|\s$")
+_OUTER_SPACE = re.compile(r"^\s|\s$")
 
 FORMATS: dict[str, Callable[[Any], bool]] = {
     "uuid": lambda value: not isinstance(value, str) or is_uuid(value),
-    "date-time": _succeeds(clock.parse, ValueError, OverflowError),
-    "base64": _succeeds(lambda text: base64.b64decode(text, validate=True), binascii.Error, ValueError),
-    "ipv4": _succeeds(ipaddress.IPv4Address, ValueError),
-    "ipv6": _succeeds(lambda text: ipaddress.IPv6Address(_unscoped(text)), ValueError),
-    "ip": _succeeds(lambda text: ipaddress.ip_address(_unscoped(text)), ValueError),
-    "cidr": _succeeds(lambda text: ipaddress.ip_network(_unscoped(text), strict=False), ValueError),
-    "name": lambda value: not isinstance(value, str) or (bool(value.strip()) and not _NAME_NOISE.search(value)),
+    "date-time": _parses(clock.parse, ValueError, OverflowError),
+    "base64": _parses(lambda text: base64.b64decode(text, validate=True), binascii.Error, ValueError),
+    "ipv4": _parses(ipaddress.IPv4Address, ValueError),
+    "ipv6": _parses(lambda text: ipaddress.IPv6Address(_without_scope(text)), ValueError),
+    "ip": _parses(lambda text: ipaddress.ip_address(_without_scope(text)), ValueError),
+    "cidr": _parses(lambda text: ipaddress.ip_network(_without_scope(text), strict=False), ValueError),
+    "name": lambda value: not isinstance(value, str) or (bool(value.strip()) and not _OUTER_SPACE.search(value)),
     "name_with_spaces": lambda value: not isinstance(value, str) or bool(value.strip()),
 }
 
 
 class Validator:
-    """Compiled when first used: most forms of most routes are never asked for in a process's life."""
+    """Validates values. The schema is compiled at first use: most versions of most routes are never used."""
 
     __slots__ = ("_fast", "schema")
 
@@ -62,16 +62,17 @@ class Validator:
         self.schema = schema
         self._fast: Any = None
 
-    def check(self, value: Any, what: str = BODY, words: Words = WORDS) -> None:
+    def check(self, value: Any, what: str = BODY, messages: ErrorMessages = DEFAULT_MESSAGES) -> None:
         if self._fast is None:
             import jsonschema_rs
 
             self._fast = jsonschema_rs.validator_for(self.schema, formats=FORMATS, validate_formats=True)
         if not self._fast.is_valid(value):
-            # Long lists are looked at only at their start: they would take seconds.
-            raise BadRequest(words.invalid(what, self._best(_shortened(value, [_ITEMS])) or self._first(value)))
+            # jsonschema would take seconds for long lists, so it sees only their beginning.
+            violation = self._best_violation(_limit_lists(value, [_MAX_CHECKED_ITEMS])) or self._first_violation(value)
+            raise BadRequest(messages.schema_violation(what, violation))
 
-    def _best(self, value: Any) -> Wrong | None:
+    def _best_violation(self, value: Any) -> SchemaViolation | None:
         import jsonschema
         from jsonschema.exceptions import best_match
 
@@ -81,22 +82,24 @@ class Validator:
         error = best_match(jsonschema.Draft202012Validator(self.schema, format_checker=checker).iter_errors(value))
         if error is None:
             return None
-        return Wrong(error.absolute_path, error.message, error.validator, list(error.absolute_schema_path)[:-1])
+        return SchemaViolation(
+            error.absolute_path, error.message, error.validator, list(error.absolute_schema_path)[:-1]
+        )
 
-    def _first(self, value: Any) -> Wrong:
+    def _first_violation(self, value: Any) -> SchemaViolation:
         import jsonschema_rs
 
         try:
             self._fast.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return Wrong(error.instance_path, error.message)
-        raise AssertionError("refused and accepted")
+            return SchemaViolation(error.instance_path, error.message)
+        raise AssertionError("is_valid and validate disagree")
 
 
-def _shortened(value: Any, left: list[int]) -> Any:
-    """A copy with at most so many members of lists; objects stay whole, lest a required key be missed."""
+def _limit_lists(value: Any, left: list[int]) -> Any:
+    """A copy with at most `left[0]` list members in total. Objects stay complete, because keys may be required."""
     if isinstance(value, dict):
-        return {key: _shortened(member, left) for key, member in value.items()}
+        return {key: _limit_lists(member, left) for key, member in value.items()}
     if not isinstance(value, list):
         return value
     kept = []
@@ -104,22 +107,22 @@ def _shortened(value: Any, left: list[int]) -> Any:
         if left[0] == 0:
             break
         left[0] -= 1
-        kept.append(_shortened(member, left))
+        kept.append(_limit_lists(member, left))
     return kept
 
 
-def pruned(value: Any, schema: Schema) -> Any:
-    """The value as /v2 takes it: keys that a closed schema does not know are dropped, names are trimmed."""
+def prune_for_v2(value: Any, schema: Schema) -> Any:
+    """The value as /v2 accepts it: without the keys that a closed schema does not know, and with names trimmed."""
     if isinstance(value, dict) and "properties" in schema:
         known = schema["properties"]
         closed = schema.get("additionalProperties") is False
         return {
-            key: pruned(member, known[key]) if key in known else member
+            key: prune_for_v2(member, known[key]) if key in known else member
             for key, member in value.items()
             if key in known or not closed
         }
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [pruned(member, schema["items"]) for member in value]
+        return [prune_for_v2(member, schema["items"]) for member in value]
     if isinstance(value, str) and schema.get("format") == "name":
         return value.strip()
     return value

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import uvicorn
 
-GRACE_SECONDS = 2
+SHUTDOWN_GRACE_SECONDS = 2
 
 
 class CannotListen(Exception):
     pass
 
 
-def bind(host: str, port: int, option: str = "--port") -> socket.socket:
-    """Listen at once: who comes before the process is ready waits in the queue instead of being refused.
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Bind a socket and listen, so that clients wait until the process is ready instead of being refused.
 
-    `option` is what chooses another port.
+    `option` is the setting that chooses another port.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -41,8 +41,8 @@ def bind(host: str, port: int, option: str = "--port") -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
-    """How a client on this machine reaches the socket."""
+def socket_url(bound: socket.socket) -> str:
+    """The URL of a listening socket for clients on this machine."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -58,7 +58,7 @@ class Server:
         self._running: asyncio.Task[None]
 
     async def start(self) -> None:
-        """Returns when requests are answered."""
+        """Start serving; requests are answered when it returns."""
         import uvicorn
 
         from kilonova.http.protocol import Protocol
@@ -66,7 +66,7 @@ class Server:
         config = uvicorn.Config(
             self._app,
             http=Protocol,
-            # The protocol itself knows where websockets may be; of pictures nothing is left to compress.
+            # `Protocol` handles websockets itself. Console pictures are compressed already.
             ws="none",
             ws_per_message_deflate=False,
             lifespan="off",
@@ -75,10 +75,10 @@ class Server:
             log_config=None,
             log_level="warning",
             server_header=False,
-            # The application reads the forwarded headers itself, where it writes links.
+            # `Context.base_url` reads the forwarded headers.
             proxy_headers=False,
             timeout_keep_alive=65,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_GRACE_SECONDS,
         )
         server = self._server = uvicorn.Server(config)
         config.load()
@@ -87,7 +87,7 @@ class Server:
         self._running = asyncio.create_task(server.main_loop())
 
     async def stop(self) -> None:
-        """Take no more requests; finish those under way, but not for long."""
+        """Accept no more requests, and let running ones finish for SHUTDOWN_GRACE_SECONDS."""
         self._server.should_exit = True
         await self._running
         await self._server.shutdown(sockets=[self._bound])

@@ -1,8 +1,7 @@
-"""Microversions as declarations: what changed, in words that undo themselves.
+"""Declarations of microversions: each lists its changes to the version before, and every change can be undone.
 
-Handlers, schemas and views are written in their newest form. A microversion's file says how its version
-differs from the one before; `undo` turns the newer form into the older. The compiler (`Api.compile`) walks
-from the newest version down, so every version of every route is ready in a table before the first request.
+Handlers, schemas and views are written in their newest form. `Api.compile` walks from the newest version down and
+calls `undo`, so that all versions of all routes are in tables before the first request.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SERVER_ACTION = "/servers/{server_id}/action"
 
 @dataclass
 class Draft:
-    """One route's form while the compiler walks down through the versions."""
+    """A route at one version, while the compiler walks down through the versions."""
 
     exists: bool
     body: Schema | None
@@ -37,10 +36,10 @@ class Draft:
 
 @dataclass(frozen=True)
 class Change:
-    """A difference to the version before. `target` is a route's key, a view's name, or empty."""
+    """A difference to the version before. `target` is a route's key, or empty."""
 
     target: str
-    words: str
+    description: str
 
     def undo(self, draft: Draft) -> None:
         raise NotImplementedError
@@ -48,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Existence(Change):
-    """`status_below` is what a caller of an older version is told where the path itself was known before."""
+    """The route begins or ends. `status_below` is the status in older versions that know the path."""
 
     exists_below: bool
     status_below: int = 404
@@ -59,7 +58,7 @@ class Existence(Change):
 
 @dataclass(frozen=True)
 class Body(Change):
-    """A key of the body, named by its dotted path; `before` is its schema below this version, or None."""
+    """A key of the body, by its dotted path. `before` is its schema in older versions, or None."""
 
     path: str
     before: Schema | None
@@ -78,7 +77,7 @@ class Body(Change):
         parent, key = _parent(draft.body, path)
         if self.before is None:
             if key not in parent["properties"]:
-                raise ValueError(f"{self.target}: the newest body has no {path}")
+                raise ValueError(f"{self.target}: the newest body has no key {path}")
             del parent["properties"][key]
         else:
             parent["properties"][key] = self.before
@@ -119,7 +118,7 @@ class Status(Change):
 
 @dataclass(frozen=True)
 class ViewField(Change):
-    """A field of one or more views; `before` is its form below this version, or None where there was none."""
+    """A field of one or more views. `before` is the field in older versions, or None."""
 
     views: tuple[str, ...]
     fields: tuple[str, ...]
@@ -131,7 +130,7 @@ class ViewField(Change):
             if self.before is not None:
                 fields[name] = self.before
             elif name not in fields:
-                raise ValueError(f"no view field {name} to take away: {self.words}")
+                raise ValueError(f"{self.description}: the newest view has no field {name}")
             else:
                 del fields[name]
         return fields
@@ -144,7 +143,7 @@ class Behaviour(Change):
 
 @dataclass(frozen=True)
 class Microversion:
-    """One version's difference to the one before; `history` is its entry in the public history."""
+    """The changes of one version; `history` is its entry in the public version history."""
 
     number: str
     history: str | None
@@ -155,7 +154,7 @@ class Microversion:
         return int(self.number.split(".")[1])
 
 
-# The words of a declaration
+# Functions for declarations
 
 
 class route:
@@ -170,9 +169,9 @@ class route:
 
 
 class request:
-    """The body of a route, or (by `action`) of an action; paths are dotted.
+    """Changes of a route's body, or (with `action`) of an action's. Paths are dotted.
 
-    `[]` after a key steps into its list, `{}` as a key into the members of an object with keys of the users' own.
+    `[]` after a key means the items of its list, and the key `{}` the members of an object with arbitrary keys.
     """
 
     def __init__(self, target: str, name: str | None = None) -> None:
@@ -188,8 +187,8 @@ class request:
     def changes(
         self, path: str, *, before: Schema, required_before: bool = False, upgrade: Upgrade | None = None
     ) -> Change:
-        words = f"{self.name} takes another form of `{path}`" if path else f"{self.name} takes another body"
-        return Body(self.target, words, path, before, required_before, upgrade)
+        description = f"{self.name} takes another form of `{path}`" if path else f"{self.name} takes another body"
+        return Body(self.target, description, path, before, required_before, upgrade)
 
 
 class action(request):
@@ -220,7 +219,7 @@ class query:
         return QueryCloses(self.target, f"`{self.target}` refuses unknown query keys")
 
 
-class answer:
+class response:
     def __init__(self, target: str) -> None:
         self.target = target
 
@@ -231,10 +230,10 @@ class answer:
 class view:
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.words = _list(names)
+        self.shown_names = _list(names)
 
     def gains(self, *fields: str) -> Change:
-        return ViewField("", f"view {self.words} shows {_list(fields)}", self.names, fields, None)
+        return ViewField("", f"view {self.shown_names} shows {_list(fields)}", self.names, fields, None)
 
     def loses(
         self,
@@ -245,7 +244,7 @@ class view:
         optional: bool = False,
     ) -> Change:
         before = Field(value, schema, policy, optional)
-        return ViewField("", f"view {self.words} no longer shows {_list(fields)}", self.names, fields, before)
+        return ViewField("", f"view {self.shown_names} no longer shows {_list(fields)}", self.names, fields, before)
 
     def changes(
         self,
@@ -257,16 +256,16 @@ class view:
         optional: bool = False,
     ) -> Change:
         form = Field(before, schema, policy, optional)
-        return ViewField("", f"view {self.words} shows another form of `{field}`", self.names, (field,), form)
+        return ViewField("", f"view {self.shown_names} shows another form of `{field}`", self.names, (field,), form)
 
 
 def behaviour(name: str) -> Change:
-    """A difference that only the handler can make; it asks for it by this name."""
+    """A difference that the handler implements; it checks `ctx.has_behaviour(name)`."""
     return Behaviour("", name, name)
 
 
 def load(package: ModuleType) -> list[Microversion]:
-    """Every microversion declared in a package of `vX_NNN_what.py` files, oldest first."""
+    """All microversions of a package of `vX_NNN_*.py` files, oldest first."""
     found = [
         importlib.import_module(f"{package.__name__}.{module.name}").version
         for module in pkgutil.iter_modules(package.__path__)
@@ -280,14 +279,14 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _parent(schema: Schema, path: str) -> tuple[Schema, str]:
-    """The object schema that holds the last key of a dotted path."""
+    """The object schema that has the last key of a dotted path, and that key."""
     *steps, key = path.split(".")
     for step in steps:
         if step == "{}":
             (schema,) = schema["patternProperties"].values()
             continue
-        inside = step.endswith("[]")
+        is_list = step.endswith("[]")
         schema = schema["properties"][step.removesuffix("[]")]
-        if inside:
+        if is_list:
             schema = schema["items"]
     return schema, key

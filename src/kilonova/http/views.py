@@ -1,4 +1,4 @@
-"""Views: how a row is shown, written once in the newest form; older forms are derived from the microversions."""
+"""Views: the JSON form of a row, in the newest version. Older versions are derived from the microversions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kilonova.http.context import Context
 
-# What a field's value function returns when the key is to be left out.
+# A field's value function returns this to leave out the key.
 OMIT: Any = object()
 
 Value = Callable[[Any, "Context"], Any]
@@ -16,7 +16,7 @@ ANYTHING: dict[str, Any] = {}
 
 
 class Field:
-    """One key of a view. With a `policy`, only callers whom the rule allows see it; `optional` may be OMITted."""
+    """One key of a view. Only callers allowed by its `policy`, if any, see it. `optional` fields may be OMITted."""
 
     __slots__ = ("optional", "policy", "schema", "value")
 
@@ -34,12 +34,12 @@ class Field:
 
 
 def col(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
-    """A field that shows a column of the row as it is."""
+    """A field that shows a column of the row unchanged."""
     return Field(lambda row, ctx: row[name], schema, policy)
 
 
 class View:
-    """`table[minor]` has the fields of each version; all versions cost the same at run time."""
+    """`table[minor - low]` has the fields of each version, so that all versions cost the same."""
 
     def __init__(self, name: str, fields: Mapping[str, Field]) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class View:
         ]
 
     def schema(self, minor: int) -> dict[str, Any]:
-        """JSON Schema of the answer at a version; fields under a policy may be absent."""
+        """JSON Schema of the view at a version. Fields with a policy are not required."""
         fields = self.at(minor)
         return {
             "type": "object",

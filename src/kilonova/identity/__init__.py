@@ -1,1 +1,35 @@
-"""Identity: the built-in service (Identity API v3), its tokens, and the client to it or to a real Keystone."""
+"""The built-in identity service (Identity API v3), and the client to it or to a real Keystone."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kilonova.http import Api
+
+# Modules that declare routes.
+NOUNS = (
+    "assignments",
+    "auth",
+    "catalog",
+    "domains",
+    "groups",
+    "projects",
+    "project_tags",
+    "roles",
+    "implied_roles",
+    "users",
+    "discovery",
+)
+
+
+@cache
+def build() -> Api:
+    from kilonova.identity.api import api
+
+    for noun in NOUNS:
+        importlib.import_module(f"kilonova.identity.{noun}")
+    api.compile([])
+    return api

@@ -1,10 +1,31 @@
-"""The identity API, complete: importing this declares every route."""
+"""The Identity API: where it is mounted, how it writes errors, and its links."""
 
 from __future__ import annotations
 
-from kilonova.identity import assignments, auth, catalog, domains, groups, projects, roles, users, versions
-from kilonova.identity.core import api
+from typing import Any
 
-__all__ = ["api", "assignments", "auth", "catalog", "domains", "groups", "projects", "roles", "users", "versions"]
+from kilonova.http import Api, Context
+from kilonova.http.errors import HttpError
 
-api.compile([])
+Json = dict[str, Any]
+
+
+def fault(error: HttpError, request_id: str) -> Json:
+    return {"error": {"code": error.status, "message": error.message, "title": error.title}}
+
+
+api = Api("identity", prefix="/identity", errors=fault)
+
+
+def root_url(ctx: Context) -> str:
+    """The service's public base URL, without the version."""
+    public = ctx.services.config.public_url
+    return public.rstrip("/") + api.prefix if public else ctx.base_url()
+
+
+def link(ctx: Context, path: str) -> str:
+    return f"{root_url(ctx)}/v3/{path}"
+
+
+def list_links(ctx: Context, path: str, next_link: str | None = None) -> Json:
+    return {"self": link(ctx, path), "previous": None, "next": next_link}

@@ -1,22 +1,25 @@
-"""Tokens over HTTP: authenticate, validate, revoke, and what the own token could be scoped to."""
+"""Routes of authentication: issue, validate and revoke tokens, and list the scopes of the own token."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from kilonova import clock
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound, Unauthorized
 from kilonova.identity import passwords
+from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.catalog import catalog_for
-from kilonova.identity.core import FLAG, QUERY_FLAG, Json, api, change, flag, link, links, validator
-from kilonova.identity.domains import view as domain_view
-from kilonova.identity.projects import view as project_view
+from kilonova.identity.domains import DOMAINS
+from kilonova.identity.listing import flag
+from kilonova.identity.projects import PROJECTS
+from kilonova.identity.resources import token_validator, write_transaction
+from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
 from kilonova.identity.token import METHODS, SYSTEM, UNSCOPED, Scope, Token
-from kilonova.identity.tokens import held_roles, revoke
+from kilonova.identity.token_provider import effective_roles, revoke
 from kilonova.store import Database, Row
 
-# One message for every reason, so that nobody learns which users, projects or domains exist.
+# One message for every reason, so that callers cannot find out which users, projects or domains exist.
 REFUSED = "The request you have made requires authentication."
 
 _STRING: Json = {"type": "string", "maxLength": 4096}
@@ -27,7 +30,7 @@ _SCOPE: Json = {
     "properties": {
         "project": _NAMED,
         "domain": _DOMAIN,
-        "system": {"type": "object", "properties": {"all": FLAG}, "required": ["all"]},
+        "system": {"type": "object", "properties": {"all": BOOLEAN}, "required": ["all"]},
         "unscoped": {"type": "object"},
     },
 }
@@ -61,8 +64,8 @@ AUTHENTICATE: Json = {
 }
 
 
-class _Proof(NamedTuple):
-    """Who the caller has shown to be, by a password's user or an older token."""
+class _ProvenUser(NamedTuple):
+    """The user that one authentication method has proved."""
 
     user_id: str
     default_project_id: str | None = None
@@ -71,39 +74,39 @@ class _Proof(NamedTuple):
 
 
 @api.route("POST", "/v3/auth/tokens", public=True, body=AUTHENTICATE, query={"nocatalog": QUERY_FLAG}, status=201)
-async def authenticate(ctx: Context) -> Answer:
+async def authenticate(ctx: Context) -> Response:
     """Authenticate and get a token."""
     auth = ctx.body["auth"]
     methods = auth["identity"]["methods"]
-    proofs = [await _prove(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
-    if len({proof.user_id for proof in proofs}) != 1:
+    proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
+    if len({user.user_id for user in proven}) != 1:
         raise Unauthorized(REFUSED)
-    scope, is_asked = await _scope(ctx.db, auth, proofs)
-    issued = await _issue(ctx, proofs, scope, methods)
-    if issued is None and not is_asked:
-        issued = await _issue(ctx, proofs, UNSCOPED, methods)
+    scope, is_requested = await _scope(ctx.db, auth, proven)
+    issued = await _issue(ctx, proven, scope, methods)
+    if issued is None and not is_requested:
+        issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
         raise Unauthorized(REFUSED)
     text, token = issued
-    return Answer(_body(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
-async def _prove(ctx: Context, method: str, identity: Json) -> _Proof:
+async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUser:
     if method not in METHODS:
         raise Unauthorized("Attempted to authenticate with an unsupported method.")
     if method not in identity:
         raise BadRequest(f"Expecting to find {method} in identity: it is named in methods.")
     if method == "token":
-        parent = await ctx.services.tokens.validate(identity["token"]["id"])
+        parent = await token_validator(ctx).validate(identity["token"]["id"])
         if parent is None:
             raise Unauthorized(REFUSED)
-        return _Proof(parent.user_id, parent=parent)
+        return _ProvenUser(parent.user_id, parent=parent)
     user = identity["password"]["user"]
     row = await _user(ctx.db, user)
     stored = row["password_hash"] if row is not None else None
     if not await passwords.verify_password(user.get("password", ""), stored) or row is None:
         raise Unauthorized(REFUSED)
-    return _Proof(row["id"], row["default_project_id"], stored)
+    return _ProvenUser(row["id"], row["default_project_id"], stored)
 
 
 async def _user(db: Database, user: Json) -> Row | None:
@@ -115,7 +118,7 @@ async def _user(db: Database, user: Json) -> Row | None:
 
 
 def _in_domain(named: Json, noun: str) -> tuple[str, str]:
-    """The condition on the domain by which something named is found, and its value."""
+    """The SQL condition on the domain of a user or project that the body gives by name, and its value."""
     if "name" not in named:
         raise BadRequest(f"Expecting to find id or name in {noun}.")
     if "domain" not in named:
@@ -124,57 +127,57 @@ def _in_domain(named: Json, noun: str) -> tuple[str, str]:
     return ("d.id = $2", domain["id"]) if "id" in domain else ("d.name = $2", domain["name"])
 
 
-async def _scope(db: Database, auth: Json, proofs: list[_Proof]) -> tuple[Scope, bool]:
-    """The scope, and whether it was asked for; without a wish it is the user's default project."""
-    asked = auth.get("scope")
-    if asked is None:
-        default = next((proof.default_project_id for proof in proofs if proof.default_project_id), None)
+async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
+    """The scope, and whether it was requested; by default it is the user's default project."""
+    requested = auth.get("scope")
+    if requested is None:
+        default = next((user.default_project_id for user in proven if user.default_project_id), None)
         return (Scope("project", default), False) if default else (UNSCOPED, True)
-    if asked == "unscoped":
+    if requested == "unscoped":
         return UNSCOPED, True
-    kinds = [kind for kind in ("project", "domain", "system", "unscoped") if kind in asked]
+    kinds = [kind for kind in ("project", "domain", "system", "unscoped") if kind in requested]
     if len(kinds) != 1:
         raise BadRequest("Expecting exactly one of project, domain, system and unscoped in scope.")
-    found = await _scope_of(db, kinds[0], asked[kinds[0]])
+    found = await _scope_of(db, kinds[0], requested[kinds[0]])
     if found is None:
         raise Unauthorized(REFUSED)
     return found, True
 
 
-async def _scope_of(db: Database, kind: str, asked: Json) -> Scope | None:
+async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
     if kind == "system":
-        return SYSTEM if asked["all"] else None
+        return SYSTEM if requested["all"] else None
     if kind == "unscoped":
         return UNSCOPED
     if kind == "domain":
-        if "id" in asked:
-            return Scope("domain", asked["id"])
-        ident = await db.fetch_value("SELECT id FROM domains WHERE name = $1", asked["name"])
-        return Scope("domain", ident) if ident is not None else None
-    if "id" in asked:
-        return Scope("project", asked["id"])
-    where, domain = _in_domain(asked, "project")
-    ident = await db.fetch_value(
+        if "id" in requested:
+            return Scope("domain", requested["id"])
+        item_id = await db.fetch_value("SELECT id FROM domains WHERE name = $1", requested["name"])
+        return Scope("domain", item_id) if item_id is not None else None
+    if "id" in requested:
+        return Scope("project", requested["id"])
+    where, domain = _in_domain(requested, "project")
+    item_id = await db.fetch_value(
         f"SELECT p.id FROM projects p JOIN domains d ON d.id = p.domain_id WHERE p.name = $1 AND {where}",
-        asked["name"],
+        requested["name"],
         domain,
     )
-    return Scope("project", ident) if ident is not None else None
+    return Scope("project", item_id) if item_id is not None else None
 
 
-async def _issue(ctx: Context, proofs: list[_Proof], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
-    parent = next((proof.parent for proof in proofs if proof.parent), None)
-    issued = await validator(ctx).issue(proofs[0].user_id, scope, methods, issued_at=ctx.now, parent=parent)
-    for proof in proofs:
-        # A password changed while it was being verified does not count any more.
-        if proof.password_hash is not None and proof.password_hash != await ctx.db.fetch_value(
-            "SELECT password_hash FROM users WHERE id = $1", proof.user_id
+async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
+    parent = next((user.parent for user in proven if user.parent), None)
+    issued = await token_validator(ctx).issue(proven[0].user_id, scope, methods, issued_at=ctx.now, parent=parent)
+    for user in proven:
+        # The password may have been changed while it was verified.
+        if user.password_hash is not None and user.password_hash != await ctx.db.fetch_value(
+            "SELECT password_hash FROM users WHERE id = $1", user.user_id
         ):
             return None
     return issued
 
 
-def _body(ctx: Context, token: Token) -> Json:
+def _token_view(ctx: Context, token: Token) -> Json:
     shown: Json = {
         "methods": list(token.methods),
         "user": {
@@ -200,21 +203,21 @@ def _body(ctx: Context, token: Token) -> Json:
         shown["domain"] = {"id": token.domain_id, "name": token.domain_name}
     else:
         shown["system"] = {"all": True}
-    shown["roles"] = [{"id": ident, "name": name} for ident, name in token.role_ids]
+    shown["roles"] = [{"id": item_id, "name": name} for item_id, name in token.role_ids]
     if not flag(ctx, "nocatalog"):
         shown["catalog"] = catalog_for(ctx)
     return {"token": shown}
 
 
-# Other tokens
+# Validation and revocation of a token
 
 
 async def _subject(ctx: Context, rule: str) -> tuple[str, Token]:
-    """The token that the header names, if the caller may deal with it."""
+    """The token of the header X-Subject-Token, if the rule allows the caller to use it."""
     text = ctx.headers.get("x-subject-token")
     if text is None:
         raise BadRequest("Expecting to find a token in the header X-Subject-Token.")
-    token = await validator(ctx).look_up(text, allow_expired=flag(ctx, "allow_expired"))
+    token = await token_validator(ctx).look_up(text, allow_expired=flag(ctx, "allow_expired"))
     if token is None:
         raise NotFound("Could not find token.")
     ctx.authorize(rule, {"target.token.user_id": token.user_id})
@@ -225,31 +228,31 @@ _VALIDATE: Json = {"nocatalog": QUERY_FLAG, "allow_expired": QUERY_FLAG}
 
 
 @api.route("GET", "/v3/auth/tokens", checks=["identity:validate_token"], query=_VALIDATE)
-async def validate(ctx: Context) -> Answer:
-    """Validate a token and show what it says."""
+async def validate(ctx: Context) -> Response:
+    """Validate and show a token."""
     text, token = await _subject(ctx, "identity:validate_token")
-    return Answer(_body(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 @api.route("HEAD", "/v3/auth/tokens", checks=["identity:check_token"], query=_VALIDATE)
-async def check(ctx: Context) -> Answer:
-    """Ask whether a token is valid."""
+async def check(ctx: Context) -> Response:
+    """Check whether a token is valid."""
     text, _ = await _subject(ctx, "identity:check_token")
-    return Answer(headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 @api.route("DELETE", "/v3/auth/tokens", checks=["identity:revoke_token"], status=204)
 async def delete(ctx: Context) -> None:
     """Revoke a token."""
     _, token = await _subject(ctx, "identity:revoke_token")
-    async with change(ctx) as tx:
-        await revoke(tx, f"token {token.audit_id}", token.issued_at, validator(ctx).token_seconds)
+    async with write_transaction(ctx) as tx:
+        await revoke(tx, f"token {token.audit_id}", token.issued_at, token_validator(ctx).token_seconds)
 
 
-# What the own token could be scoped to
+# Scopes of the own token
 
 
-async def _held(ctx: Context, kind: str) -> list[Row]:
+async def _accessible(ctx: Context, kind: str) -> list[Row]:
     return await ctx.db.fetch(
         f"SELECT t.* FROM {kind}s t WHERE t.enabled AND t.id IN "
         "(SELECT target_id FROM role_assignments WHERE target_kind = $1 AND user_id = $2) ORDER BY t.name, t.id",
@@ -259,21 +262,21 @@ async def _held(ctx: Context, kind: str) -> list[Row]:
 
 
 @api.route("GET", "/v3/auth/projects", policy="identity:get_auth_projects")
-async def projects(ctx: Context) -> Answer:
+async def projects(ctx: Context) -> Response:
     """List the projects the own token can be scoped to."""
-    shown = [project_view(ctx, row) for row in await _held(ctx, "project")]
-    return Answer({"projects": shown, "links": links(ctx, "auth/projects")})
+    shown = [PROJECTS.view(ctx, row) for row in await _accessible(ctx, "project")]
+    return Response({"projects": shown, "links": list_links(ctx, "auth/projects")})
 
 
 @api.route("GET", "/v3/auth/domains", policy="identity:get_auth_domains")
-async def domains(ctx: Context) -> Answer:
+async def domains(ctx: Context) -> Response:
     """List the domains the own token can be scoped to."""
-    shown = [domain_view(ctx, row) for row in await _held(ctx, "domain")]
-    return Answer({"domains": shown, "links": links(ctx, "auth/domains")})
+    shown = [DOMAINS.view(ctx, row) for row in await _accessible(ctx, "domain")]
+    return Response({"domains": shown, "links": list_links(ctx, "auth/domains")})
 
 
 @api.route("GET", "/v3/auth/system", policy="identity:get_auth_system")
-async def system(ctx: Context) -> Answer:
+async def system(ctx: Context) -> Response:
     """List the systems the own token can be scoped to."""
-    shown: list[Any] = [{"all": True}] if await held_roles(ctx.db, ctx.token.user_id, SYSTEM) else []
-    return Answer({"system": shown, "links": {"self": link(ctx, "auth/system")}})
+    shown: list[Any] = [{"all": True}] if await effective_roles(ctx.db, ctx.token.user_id, SYSTEM) else []
+    return Response({"system": shown, "links": {"self": link(ctx, "auth/system")}})

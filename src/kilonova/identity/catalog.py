@@ -1,22 +1,23 @@
-"""The service catalogue: made from the configuration, so it is read here and changed there."""
+"""The service catalogue. It comes from the configuration, so its routes are read-only."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import Forbidden, NotSupported
-from kilonova.identity.core import ANY_TEXT, Json, api, link, links, missing, root
-from kilonova.identity.token import UNSCOPED
+from kilonova.identity.api import Json, api, link, list_links, root_url
+from kilonova.identity.resources import not_found
+from kilonova.identity.schemas import QUERY_TEXT
 
 if TYPE_CHECKING:
     from kilonova.config import Config
 
 INTERFACES = ("public", "internal", "admin")
-READ_ONLY = "The service catalogue comes from the configuration and cannot be changed here."
+READ_ONLY = "The service catalogue comes from the configuration and cannot be changed by the API."
 _NAMESPACE = uuid.UUID("6b1c6d4e-3f0a-5a57-9f0e-6a1f7d1f7c11")
 
 
@@ -28,12 +29,12 @@ class Service(NamedTuple):
     url: str
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         return self.url.startswith("/")
 
 
 def services(config: Config, mounts: Container[str]) -> list[Service]:
-    """The services this cloud has: those served here, and those that the configuration says are elsewhere."""
+    """The services of this process, and those whose URL is in the configuration."""
     volumes = f"{config.volume.url.rstrip('/') or '/volume'}/v3"
     known = (
         Service("identity", "keystone", "/identity"),
@@ -44,14 +45,14 @@ def services(config: Config, mounts: Container[str]) -> list[Service]:
         Service("block-storage", "cinder", volumes),
         Service("volumev3", "cinderv3", volumes),
     )
-    return [service for service in known if not service.is_here or service.url.split("/")[1] in mounts]
+    return [service for service in known if not service.is_local or service.url.split("/")[1] in mounts]
 
 
 def catalog(config: Config, mounts: Container[str], base_url: str) -> list[Json]:
-    """The catalogue as a token shows it. `base_url` is the scheme and host by which the client reached us."""
+    """The catalogue of a token. `base_url` is the scheme and host that the client used."""
     return [
         {
-            "id": _ident(service.type),
+            "id": _stable_id(service.type),
             "type": service.type,
             "name": service.name,
             "endpoints": [_endpoint(config, service, interface, base_url) for interface in INTERFACES],
@@ -61,43 +62,46 @@ def catalog(config: Config, mounts: Container[str], base_url: str) -> list[Json]
 
 
 def catalog_for(ctx: Context) -> list[Json]:
-    return catalog(ctx.services.config, ctx.services.mounts, root(ctx).removesuffix(api.prefix))
+    return catalog(ctx.services.config, ctx.services.mounts, root_url(ctx).removesuffix(api.prefix))
 
 
 @cache
-def _ident(*parts: str) -> str:
-    """Ids that stay the same from start to start, though nothing is stored."""
+def _stable_id(*parts: str) -> str:
+    """Derived ids, so that they stay the same after a restart."""
     return uuid.uuid5(_NAMESPACE, " ".join(parts)).hex
 
 
 def _endpoint(config: Config, service: Service, interface: str, base_url: str) -> Json:
     region = config.identity.region
     return {
-        "id": _ident(service.type, interface, region),
+        "id": _stable_id(service.type, interface, region),
         "interface": interface,
         "region": region,
         "region_id": region,
-        "url": base_url + service.url if service.is_here else service.url,
+        "url": base_url + service.url if service.is_local else service.url,
     }
 
 
 @api.route("GET", "/v3/auth/catalog", policy="identity:get_auth_catalog", query={})
-async def own_catalog(ctx: Context) -> Answer:
+async def own_catalog(ctx: Context) -> Response:
     """Show the catalogue of the own token."""
-    if ctx.token.scope == UNSCOPED:
+    if not ctx.token.is_scoped:
         raise Forbidden("An unscoped token has no catalogue.")
-    return Answer({"catalog": catalog_for(ctx), "links": {"self": link(ctx, "auth/catalog")}})
+    return Response({"catalog": catalog_for(ctx), "links": {"self": link(ctx, "auth/catalog")}})
 
 
-def _service_view(ctx: Context, entry: Json) -> Json:
-    return {
-        "id": entry["id"],
-        "type": entry["type"],
-        "name": entry["name"],
-        "description": "",
-        "enabled": True,
-        "links": {"self": link(ctx, f"services/{entry['id']}")},
-    }
+def _service_views(ctx: Context) -> list[Json]:
+    return [
+        {
+            "id": entry["id"],
+            "type": entry["type"],
+            "name": entry["name"],
+            "description": "",
+            "enabled": True,
+            "links": {"self": link(ctx, f"services/{entry['id']}")},
+        }
+        for entry in catalog_for(ctx)
+    ]
 
 
 def _endpoint_views(ctx: Context) -> list[Json]:
@@ -113,78 +117,46 @@ def _endpoint_views(ctx: Context) -> list[Json]:
     ]
 
 
-def _region_view(ctx: Context) -> Json:
+def _region_views(ctx: Context) -> list[Json]:
     region = ctx.services.config.identity.region
-    return {
-        "id": region,
-        "description": "",
-        "parent_region_id": None,
-        "links": {"self": link(ctx, f"regions/{region}")},
-    }
+    return [
+        {
+            "id": region,
+            "description": "",
+            "parent_region_id": None,
+            "links": {"self": link(ctx, f"regions/{region}")},
+        }
+    ]
 
 
-def _matching(ctx: Context, entries: list[Json], *keys: str) -> list[Json]:
-    asked = {key: value for key in keys if (value := ctx.query_one(key)) is not None}
-    return [entry for entry in entries if all(entry[key] == value for key, value in asked.items())]
+def _declare_routes(noun: str, views: Callable[[Context], list[Json]], *filters: str) -> None:
+    many, one = f"/v3/{noun}s", f"/v3/{noun}s/{{{noun}_id}}"
+    list_rule, show_rule = f"identity:list_{noun}s", f"identity:get_{noun}"
+
+    async def index(ctx: Context) -> Response:
+        wanted = {key: value for key in filters if (value := ctx.query_one(key)) is not None}
+        shown = [item for item in views(ctx) if all(item[key] == value for key, value in wanted.items())]
+        return Response({f"{noun}s": shown, "links": list_links(ctx, f"{noun}s")})
+
+    async def show(ctx: Context, **params: str) -> Response:
+        item_id = params[f"{noun}_id"]
+        for item in views(ctx):
+            if item["id"] == item_id:
+                return Response({noun: item})
+        raise not_found(noun, item_id)
+
+    async def refuse(ctx: Context, **params: str) -> Response:
+        """Refuse to change the catalogue."""
+        raise NotSupported(READ_ONLY)
+
+    index.__doc__, show.__doc__ = f"List the {noun}s of the catalogue.", f"Show a {noun} of the catalogue."
+    api.route("GET", many, policy=list_rule, query=dict.fromkeys(filters, QUERY_TEXT))(index)
+    api.route("GET", one, policy=show_rule)(show)
+    api.route("POST", many, policy=list_rule)(refuse)
+    for method in ("PATCH", "PUT", "DELETE"):
+        api.route(method, one, policy=show_rule)(refuse)
 
 
-def _one(entries: list[Json], noun: str, ident: str) -> Json:
-    for entry in entries:
-        if entry["id"] == ident:
-            return entry
-    raise missing(noun, ident)
-
-
-@api.route("GET", "/v3/services", policy="identity:list_services", query={"type": ANY_TEXT, "name": ANY_TEXT})
-async def list_services(ctx: Context) -> Answer:
-    """List the services of the catalogue."""
-    shown = [_service_view(ctx, entry) for entry in catalog_for(ctx)]
-    return Answer({"services": _matching(ctx, shown, "type", "name"), "links": links(ctx, "services")})
-
-
-@api.route("GET", "/v3/services/{service_id}", policy="identity:get_service")
-async def show_service(ctx: Context, service_id: str) -> Answer:
-    """Show a service of the catalogue."""
-    return Answer({"service": _service_view(ctx, _one(catalog_for(ctx), "service", service_id))})
-
-
-@api.route(
-    "GET",
-    "/v3/endpoints",
-    policy="identity:list_endpoints",
-    query={"service_id": ANY_TEXT, "interface": ANY_TEXT, "region_id": ANY_TEXT, "region": ANY_TEXT},
-)
-async def list_endpoints(ctx: Context) -> Answer:
-    """List the endpoints of the catalogue."""
-    shown = _matching(ctx, _endpoint_views(ctx), "service_id", "interface", "region_id", "region")
-    return Answer({"endpoints": shown, "links": links(ctx, "endpoints")})
-
-
-@api.route("GET", "/v3/endpoints/{endpoint_id}", policy="identity:get_endpoint")
-async def show_endpoint(ctx: Context, endpoint_id: str) -> Answer:
-    """Show an endpoint of the catalogue."""
-    return Answer({"endpoint": _one(_endpoint_views(ctx), "endpoint", endpoint_id)})
-
-
-@api.route("GET", "/v3/regions", policy="identity:list_regions", query={"parent_region_id": ANY_TEXT})
-async def list_regions(ctx: Context) -> Answer:
-    """List the regions: there is one."""
-    shown = _matching(ctx, [_region_view(ctx)], "parent_region_id")
-    return Answer({"regions": shown, "links": links(ctx, "regions")})
-
-
-@api.route("GET", "/v3/regions/{region_id}", policy="identity:get_region")
-async def show_region(ctx: Context, region_id: str) -> Answer:
-    """Show a region."""
-    return Answer({"region": _one([_region_view(ctx)], "region", region_id)})
-
-
-async def _refuse(ctx: Context, **params: Any) -> Answer:
-    """Refuse to change the catalogue."""
-    raise NotSupported(READ_ONLY)
-
-
-for _noun in ("service", "endpoint", "region"):
-    api.route("POST", f"/v3/{_noun}s", policy=f"identity:list_{_noun}s")(_refuse)
-    for _method in ("PATCH", "PUT", "DELETE"):
-        api.route(_method, f"/v3/{_noun}s/{{{_noun}_id}}", policy=f"identity:get_{_noun}")(_refuse)
+_declare_routes("service", _service_views, "type", "name")
+_declare_routes("endpoint", _endpoint_views, "service_id", "interface", "region_id", "region")
+_declare_routes("region", _region_views, "parent_region_id")

@@ -1,4 +1,4 @@
-"""The client to the identity service, built in or a real Keystone: a service's own token, and others' validated."""
+"""Client of the identity service, built in or a real Keystone: gets service tokens, validates users' tokens."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from kilonova import clock
 from kilonova.http.client import Unreachable
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token
-from kilonova.identity.tokens import CACHE_SECONDS, CACHE_SIZE, TokenCache
+from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
 
 if TYPE_CHECKING:
-    from kilonova.http.client import Caller, Response
+    from kilonova.http.client import Caller, ClientResponse
 
-# A token is renewed this long before its end, so that what it is used for can finish.
-RENEW_SECONDS = 300.0
+# How long before its expiry a token is renewed, so that requests with it can finish.
+RENEW_BEFORE_SECONDS = 300.0
 
 
 class IdentityError(Exception):
-    """The identity service refused us, or answered what it should not have."""
+    """The identity service refused a request of this service, or sent an unexpected response."""
 
 
-def base_of(auth_url: str) -> str:
-    """The address to give a `Remote` caller: the client's paths begin with the version."""
+def base_url(auth_url: str) -> str:
+    """The URL without the version, which the client's paths contain."""
     return auth_url.rstrip("/").removesuffix("/v3")
 
 
 class Auth(NamedTuple):
-    """A token, and the project it is for where it is for one: some services want that in the path as well."""
+    """A token and its project, which some services need in the path."""
 
     token: str
     project_id: str | None
-    # Whether it is the service's own, in its own project, where it has the role of services.
+    # Whether it is the token of a service in its own project, where it has the role `service`.
     is_service: bool = False
 
     def __repr__(self) -> str:
-        # A repr ends in a log sooner or later.
+        # Without the token, because a repr may be logged.
         return f"Auth(project_id={self.project_id!r})"
 
 
 class IdentityClient:
-    """Speaks as one user, a service's, in one project. The caller's base is the service's, without a version."""
+    """Authenticates as one service user in one project. The caller's base URL has no version."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class IdentityClient:
         self._body: dict[str, Any] = {}
         self._renew_at = 0.0
         self._renewing = asyncio.Lock()
-        # In other projects, with the moment to renew each.
-        self._elsewhere: dict[str, tuple[str, float]] = {}
+        # By project: a token for another project, and when to renew it.
+        self._project_tokens: dict[str, tuple[str, float]] = {}
 
     async def token(self) -> str:
         """The service's own token, renewed in time. Raises Unreachable or IdentityError."""
@@ -80,45 +80,45 @@ class IdentityClient:
         return self._text
 
     async def auth(self, project_id: str | None = None) -> Auth:
-        """The service in its own project, or in another one, where it makes what shall belong to that.
+        """A token of the service user for its own project, or for a project where it creates resources.
 
-        For that it needs a role there; one that is inherited from the domain will do. Raises as `token` does.
+        There the user needs a role; a role inherited from the domain is enough. Raises as `token` does.
         """
         text = await self.token()
         own = self._body["project"]["id"]
         if project_id is None or project_id == own:
             return Auth(text, own, is_service=True)
-        known = self._elsewhere.get(project_id)
+        known = self._project_tokens.get(project_id)
         if known is None or clock.now() >= known[1]:
-            known = self._elsewhere[project_id] = await self._scoped(text, project_id)
+            known = self._project_tokens[project_id] = await self._get_project_token(text, project_id)
         return Auth(known[0], project_id)
 
-    async def _scoped(self, text: str, project_id: str) -> tuple[str, float]:
-        if len(self._elsewhere) >= CACHE_SIZE:
-            self._elsewhere.clear()
+    async def _get_project_token(self, text: str, project_id: str) -> tuple[str, float]:
+        if len(self._project_tokens) >= CACHE_SIZE:
+            self._project_tokens.clear()
         identity = {"methods": ["token"], "token": {"id": text}}
-        asked = {"identity": identity, "scope": {"project": {"id": project_id}}}
-        answer = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": asked})
-        if answer.status != 201:
+        auth = {"identity": identity, "scope": {"project": {"id": project_id}}}
+        response = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": auth})
+        if response.status != 201:
             raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
-        return answer.headers["x-subject-token"], self._renew_at
+        return response.headers["x-subject-token"], self._renew_at
 
     def forget(self) -> None:
-        """The token was refused somewhere: get a new one next time."""
+        """Drop the tokens after one was refused, so that the next call gets new ones."""
         self._renew_at = 0.0
-        self._elsewhere.clear()
+        self._project_tokens.clear()
 
     async def _renew(self) -> None:
-        answer = await self._caller.request("POST", "/v3/auth/tokens", json={"auth": self._auth})
-        if answer.status != 201:
-            raise IdentityError(f"the identity service refused the service user: {answer.status}")
-        self._text = answer.headers["x-subject-token"]
-        self._body = answer.json()["token"]
+        response = await self._caller.request("POST", "/v3/auth/tokens", json={"auth": self._auth})
+        if response.status != 201:
+            raise IdentityError(f"the identity service refused the service user: {response.status}")
+        self._text = response.headers["x-subject-token"]
+        self._body = response.json()["token"]
         lifetime = clock.parse(self._body["expires_at"]) - clock.now()
-        self._renew_at = clock.now() + max(lifetime - RENEW_SECONDS, lifetime / 2)
+        self._renew_at = clock.now() + max(lifetime - RENEW_BEFORE_SECONDS, lifetime / 2)
 
     async def endpoint(self, service_type: str, *, interface: str = "internal", region: str | None = None) -> str:
-        """The address of a service by the catalogue. Raises IdentityError where there is none."""
+        """The URL of a service in the catalogue. Raises IdentityError if there is none."""
         await self.token()
         for service in self._body.get("catalog", ()):
             if service["type"] == service_type:
@@ -128,18 +128,18 @@ class IdentityClient:
         raise IdentityError(f"the catalogue has no {interface} endpoint of the type {service_type}")
 
     async def has_project(self, project_id: str) -> bool:
-        """Whether there is such a project. Where we may not look, whoever names it is believed."""
-        answer = await self._project(project_id)
-        if answer.status == 401:
+        """Whether the project exists. True if the service user may not look it up."""
+        response = await self._request_project(project_id)
+        if response.status == 401:
             self.forget()
-            answer = await self._project(project_id)
-        if answer.status in (200, 403):
+            response = await self._request_project(project_id)
+        if response.status in (200, 403):
             return True
-        if answer.status == 404:
+        if response.status == 404:
             return False
-        raise Unreachable(f"the identity service answered {answer.status} to a look at a project")
+        raise Unreachable(f"the identity service answered {response.status} to the lookup of a project")
 
-    async def _project(self, project_id: str) -> Response:
+    async def _request_project(self, project_id: str) -> ClientResponse:
         try:
             headers = {"X-Auth-Token": await self.token()}
         except IdentityError as error:
@@ -147,25 +147,25 @@ class IdentityClient:
         return await self._caller.request("GET", f"/v3/projects/{quote(project_id, safe='')}", headers=headers)
 
     async def validate(self, token: str) -> Token | None:
-        """What a user's token says; None if it is not valid."""
-        answer = await self._ask(token)
-        if answer.status == 401:
-            # Our own token may have ended early; a new one tells which of the two it was.
+        """Validate a user's token; None if it is not valid."""
+        response = await self._request_validation(token)
+        if response.status == 401:
+            # The service's own token may be the invalid one: try again with a new one.
             self.forget()
-            answer = await self._ask(token)
-        if answer.status == 404:
+            response = await self._request_validation(token)
+        if response.status == 404:
             return None
-        if answer.status != 200:
-            raise IdentityError(f"the identity service answered {answer.status} to the validation of a token")
-        return token_of(answer.json()["token"])
+        if response.status != 200:
+            raise IdentityError(f"the identity service answered {response.status} to the validation of a token")
+        return parse_token(response.json()["token"])
 
-    async def _ask(self, token: str) -> Response:
+    async def _request_validation(self, token: str) -> ClientResponse:
         headers = {"X-Auth-Token": await self.token(), "X-Subject-Token": token}
         return await self._caller.request("GET", "/v3/auth/tokens?nocatalog", headers=headers)
 
 
-def token_of(body: dict[str, Any]) -> Token:
-    """A token from the body by which the public API shows it."""
+def parse_token(body: dict[str, Any]) -> Token:
+    """A token from its JSON in the public API."""
     user, project, domain = body["user"], body.get("project"), body.get("domain")
     roles = body.get("roles", ())
     return Token(
@@ -191,16 +191,16 @@ def token_of(body: dict[str, Any]) -> Token:
 
 
 class RemoteValidator(TokenCache):
-    """Validates users' tokens by asking the service, and remembers the answers for some seconds."""
+    """Validates users' tokens by the identity service, and caches them for some seconds."""
 
     def __init__(self, client: IdentityClient, seconds: float = CACHE_SECONDS, size: int = CACHE_SIZE) -> None:
-        super().__init__(self._ask, seconds, size)
+        super().__init__(self._validate, seconds, size)
         self._client = client
 
-    async def _ask(self, token: str) -> Token | None:
+    async def _validate(self, token: str) -> Token | None:
         if not token.isascii() or not token.isprintable():
             return None
         try:
             return await self._client.validate(token)
         except (Unreachable, IdentityError):
-            raise Unavailable("The identity service cannot be asked for the moment; try again.") from None
+            raise Unavailable("The identity service is not available at the moment; try again.") from None

@@ -1,45 +1,47 @@
-"""Groups are not supported: clients that list them find none, and those that need one are told."""
+"""Routes of groups, which are not supported: lists are empty, and creation is refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotSupported
-from kilonova.identity.core import ANY_TEXT, api, links, missing, row_of
-from kilonova.identity.users import target
+from kilonova.identity.api import api, list_links
+from kilonova.identity.resources import get, not_found
+from kilonova.identity.schemas import QUERY_TEXT
+from kilonova.identity.users import USERS
 
-REFUSED = "Groups are not supported by this identity service: give roles to users."
+REFUSED = "Groups are not supported by this identity service: assign roles to users."
 
 
 @api.route(
     "GET",
     "/v3/groups",
     policy="identity:list_groups",
-    query={"name": ANY_TEXT, "domain_id": ANY_TEXT, "limit": ANY_TEXT, "marker": ANY_TEXT},
+    query={"name": QUERY_TEXT, "domain_id": QUERY_TEXT, "limit": QUERY_TEXT, "marker": QUERY_TEXT},
 )
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List groups: there are none."""
-    return Answer({"groups": [], "links": links(ctx, "groups")})
+    return Response({"groups": [], "links": list_links(ctx, "groups")})
 
 
-@api.route("GET", "/v3/users/{user_id}/groups", checks=["identity:list_groups_for_user"], query={"name": ANY_TEXT})
-async def of_user(ctx: Context, user_id: str) -> Answer:
+@api.route("GET", "/v3/users/{user_id}/groups", checks=["identity:list_groups_for_user"], query={"name": QUERY_TEXT})
+async def index_of_user(ctx: Context, user_id: str) -> Response:
     """List the groups a user is in: none."""
-    ctx.authorize("identity:list_groups_for_user", target(user_id))
-    await row_of(ctx.db, "users", user_id)
-    return Answer({"groups": [], "links": links(ctx, f"users/{user_id}/groups")})
+    ctx.authorize("identity:list_groups_for_user", USERS.target(user_id))
+    await get(ctx.db, "users", user_id)
+    return Response({"groups": [], "links": list_links(ctx, f"users/{user_id}/groups")})
 
 
 @api.route("POST", "/v3/groups", policy="identity:list_groups")
-async def create(ctx: Context) -> Answer:
+async def create(ctx: Context) -> Response:
     """Refuse to create a group."""
     raise NotSupported(REFUSED)
 
 
-async def absent(ctx: Context, group_id: str, **params: Any) -> Answer:
+async def refuse_unknown(ctx: Context, group_id: str, **params: Any) -> Response:
     """Answer that there is no such group."""
-    raise missing("group", group_id)
+    raise not_found("group", group_id)
 
 
 _GROUP = "/v3/groups/{group_id}"
@@ -53,4 +55,4 @@ for _scope in ("projects/{project_id}", "domains/{domain_id}", "system"):
     _PATHS[f"/v3/{_scope}/groups/{{group_id}}/roles/{{role_id}}"] = ("GET", "HEAD", "PUT", "DELETE")
 for _path, _methods in _PATHS.items():
     for _method in _methods:
-        api.route(_method, _path, policy="identity:list_groups")(absent)
+        api.route(_method, _path, policy="identity:list_groups")(refuse_unknown)

@@ -1,4 +1,4 @@
-"""Password hashes by scrypt, worked out in threads: one takes tens of milliseconds on purpose."""
+"""scrypt password hashes, computed in threads: a hash takes tens of milliseconds on purpose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-# 16 MB and some 40 ms a hash. The parameters stand in each hash, so that raising them leaves old ones valid.
+# 16 MB and about 40 ms per hash. Each hash contains its parameters, so that old hashes stay valid when they change.
 LOG_N, R, P = 14, 8, 1
 SALT_BYTES, KEY_BYTES = 16, 32
 MAX_MEMORY = 2**26
@@ -23,18 +23,18 @@ async def hash_password(password: str) -> str:
 
 
 async def hash_passwords(passwords: Sequence[str]) -> list[str]:
-    """Several at once, on all processors."""
+    """Hash several passwords in parallel."""
     return list(await asyncio.gather(*map(hash_password, passwords)))
 
 
 async def verify_password(password: str, stored: str | None) -> bool:
-    """With no hash stored (no such user, no password) it costs as much and is never true."""
+    """Without a stored hash (unknown user, no password) always False, after the same time."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), _verify, password, stored)
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """A pool of its own: a flood of logins waits here and nowhere else, and holds a bounded amount of memory."""
+    """A separate pool, so that many logins at once delay only each other and use a bounded amount of memory."""
     return ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="passwords")
 
 
@@ -48,16 +48,16 @@ def _hash(password: str) -> str:
     return f"$scrypt$ln={LOG_N},r={R},p={P}${b64encode(salt).decode()}${b64encode(key).decode()}"
 
 
-# No password gives a key of zeros, as far as anybody knows how to find one.
-_NOBODY = (
+# No known password has a key of zeros.
+_UNKNOWN_USER_HASH = (
     f"$scrypt$ln={LOG_N},r={R},p={P}${b64encode(bytes(SALT_BYTES)).decode()}${b64encode(bytes(KEY_BYTES)).decode()}"
 )
 
 
 def _verify(password: str, stored: str | None) -> bool:
-    _, scheme, parameters, salt, key = (stored or _NOBODY).split("$")
+    _, scheme, parameters, salt, key = (stored or _UNKNOWN_USER_HASH).split("$")
     if scheme != "scrypt":
-        raise ValueError(f"a password hash of the unknown scheme {scheme[:20]}")
+        raise ValueError(f"unknown scheme {scheme[:20]} of a password hash")
     numbers = {name: int(value) for name, _, value in (part.partition("=") for part in parameters.split(","))}
     wanted = b64decode(key)
     found = _derive(password, b64decode(salt), numbers["ln"], numbers["r"], numbers["p"], len(wanted))

@@ -1,4 +1,4 @@
-"""A validated token, and the compact form in which it travels inside the encrypted string."""
+"""A validated token, and the compact encoding of its claims inside the encrypted token."""
 
 from __future__ import annotations
 
@@ -8,33 +8,19 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from kilonova.policy.credentials import Credentials
+
 METHODS = ("password", "token")
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, in which scope, with which roles.
+class Token(Credentials, frozen=True, kw_only=True):
+    """Credentials with the token's own attributes. `role_ids` are ids and names of the roles."""
 
-    `roles` includes the implied ones, in lower case: names of roles compare without case. `role_ids` are ids and names.
-    """
-
-    user_id: str
-    user_name: str
-    user_domain_id: str
-    user_domain_name: str
-    project_id: str | None = None
-    project_name: str | None = None
-    project_domain_id: str | None = None
-    project_domain_name: str | None = None
-    domain_id: str | None = None
-    domain_name: str | None = None
-    system: bool = False
-    roles: frozenset[str] = frozenset()
     role_ids: tuple[tuple[str, str], ...] = ()
     methods: tuple[str, ...] = ("password",)
     issued_at: float = 0.0
     expires_at: float = 0.0
     audit_ids: tuple[str, ...] = ()
-    is_admin_project: bool = True
 
     @property
     def audit_id(self) -> str:
@@ -49,7 +35,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return SYSTEM if self.system else UNSCOPED
 
 
-# No token is of the kind "inherited", only assignments are: of roles on all projects of a domain.
+# Tokens are never of the kind "inherited". Role assignments are: for all projects of a domain.
 ScopeKind = Literal["project", "domain", "system", "inherited", ""]
 INHERITED: Literal["inherited"] = "inherited"
 
@@ -65,7 +51,7 @@ _KINDS: tuple[ScopeKind, ...] = ("", "project", "domain", "system")
 
 
 class Claims(NamedTuple):
-    """What the encrypted string itself says. Whether it still holds is looked up."""
+    """The content of an encrypted token. `TokenProvider` checks whether it is still valid."""
 
     user_id: str
     scope: Scope
@@ -75,8 +61,8 @@ class Claims(NamedTuple):
     audit_ids: tuple[str, ...]
 
 
-class _Wire(msgspec.Struct, array_like=True):
-    form: Literal[1]
+class _Encoded(msgspec.Struct, array_like=True):
+    version: Literal[1]
     user_id: bytes
     scope_kind: int
     scope_id: bytes
@@ -87,16 +73,16 @@ class _Wire(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Wire).decode
+_decode = msgspec.msgpack.Decoder(_Encoded).decode
 
 
 def pack(claims: Claims) -> bytes:
     return _encode(
-        _Wire(
+        _Encoded(
             1,
-            _short(claims.user_id),
+            _encode_id(claims.user_id),
             _KINDS.index(claims.scope.kind),
-            _short(claims.scope.id),
+            _encode_id(claims.scope.id),
             sum(1 << METHODS.index(method) for method in claims.methods),
             claims.issued_at,
             claims.expires_at,
@@ -106,15 +92,15 @@ def pack(claims: Claims) -> bytes:
 
 
 def unpack(raw: bytes) -> Claims:
-    """Raises ValueError or IndexError for what `pack` did not write."""
-    wire = _decode(raw)
+    """Raises ValueError or IndexError for bytes that `pack` did not write."""
+    encoded = _decode(raw)
     return Claims(
-        _long(wire.user_id),
-        Scope(_KINDS[wire.scope_kind], _long(wire.scope_id)),
-        tuple(method for bit, method in enumerate(METHODS) if wire.methods >> bit & 1),
-        wire.issued_at,
-        wire.expires_at,
-        tuple(wire.audit_ids),
+        _decode_id(encoded.user_id),
+        Scope(_KINDS[encoded.scope_kind], _decode_id(encoded.scope_id)),
+        tuple(method for bit, method in enumerate(METHODS) if encoded.methods >> bit & 1),
+        encoded.issued_at,
+        encoded.expires_at,
+        tuple(encoded.audit_ids),
     )
 
 
@@ -122,20 +108,20 @@ def new_audit_id() -> str:
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
 
 
-# Nearly all ids are 32 hex digits, half as long as bytes. The first byte tells which form an id has.
+# Most ids are 32 hex digits and are stored as 16 bytes. The first byte says how an id is stored.
 _AS_TEXT, _AS_HEX = b"\0", b"\1"
 
 
-def _short(ident: str) -> bytes:
-    if len(ident) == 32:
+def _encode_id(item_id: str) -> bytes:
+    if len(item_id) == 32:
         try:
-            raw = bytes.fromhex(ident)
+            raw = bytes.fromhex(item_id)
         except ValueError:
             raw = b""
-        if raw.hex() == ident:
+        if raw.hex() == item_id:
             return _AS_HEX + raw
-    return _AS_TEXT + ident.encode()
+    return _AS_TEXT + item_id.encode()
 
 
-def _long(raw: bytes) -> str:
+def _decode_id(raw: bytes) -> str:
     return raw[1:].hex() if raw[:1] == _AS_HEX else raw[1:].decode()

@@ -1,4 +1,4 @@
-"""The built-in image service (Image API v2): its Api object and how it words errors."""
+"""The Image API: where it is mounted, and how it writes errors."""
 
 from __future__ import annotations
 

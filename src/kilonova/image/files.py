@@ -1,6 +1,6 @@
-"""Image data on disk: written beside its place, made durable, then moved there; never whole in memory.
+"""Files of image data. An upload is streamed to a temporary file, synced, then renamed into place.
 
-Every upload has an id and a file of its own, so that two uploads of one image cannot touch each other's data.
+Every upload has its own id and file, so that two uploads of one image cannot touch each other's data.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova import clock
-from kilonova.image.formats import HEAD, virtual_size
+from kilonova.image.formats import HEADER_BYTES, virtual_size
 
 if TYPE_CHECKING:
     from kilonova.config import Config
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 HASH_ALGORITHM = "sha512"
-# A file younger than this may be of an upload that has not locked it yet.
-SETTLED_SECONDS = 60.0
+# A younger file may belong to an upload that has not locked it yet.
+MIN_ORPHAN_AGE_SECONDS = 60.0
 
 
-class TooBig(Exception):
-    """More bytes than the configured limit, or than the disk can take."""
+class UploadTooLarge(Exception):
+    """The data exceeds the configured limit or the free disk space."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What was learned of the data while it streamed by."""
+class UploadResult:
+    """Size and checksums of the uploaded data."""
 
     size: int
     virtual_size: int | None
@@ -42,7 +42,7 @@ class Stored:
 
 
 class ImageFiles:
-    """A directory of image data: one file per image, and those being uploaded below `uploads`."""
+    """The directory of image data: one file per image, and running uploads in `uploads`."""
 
     def __init__(self, root: Path, limit: int | None = None) -> None:
         self.root = root
@@ -58,9 +58,9 @@ class ImageFiles:
         return Upload(self, f"{image_id}.{data_id}", disk_format)
 
     def is_uploading(self, image_id: str, data_id: str) -> bool:
-        """Whether a living process still writes this upload: it holds a lock that dies with it.
+        """Whether a live process holds the lock of this upload.
 
-        The temporary name is asked first: an upload that moves meanwhile is then found under its final name.
+        Checks the temporary name first, so that an upload that is renamed meanwhile is found under its final name.
         """
         name = f"{image_id}.{data_id}"
         return is_locked(self.uploads / name) or is_locked(self.root / name)
@@ -71,67 +71,66 @@ class ImageFiles:
         (self.root / name).unlink(missing_ok=True)
 
     def read(self, image_id: str, data_id: str) -> AsyncGenerator[bytes, None]:
-        """The data as a stream. Opened at once, so that a deletion meanwhile does not cut it short."""
+        """Stream the data. The file is opened at once, so that a deletion meanwhile does not truncate the stream."""
         return _read(os.open(self.root / f"{image_id}.{data_id}", os.O_RDONLY | os.O_CLOEXEC))
 
     def names(self) -> list[str]:
-        """The names of all files, `image.data` each."""
+        """The names of all files, each `{image_id}.{data_id}`."""
         found = [*self.root.glob("*.*"), *self.uploads.glob("*.*")]
         return sorted({path.name for path in found if path.is_file()})
 
-    def sweep(self, names: list[str], known: Container[str]) -> int:
-        """Remove those of the files that no image knows and nobody writes; how many."""
+    def remove_orphans(self, names: list[str], known: Container[str]) -> int:
+        """Remove files that belong to no known image and no running upload. Returns how many."""
         removed = 0
         for name in names:
             for path in (self.uploads / name, self.root / name):
-                if name not in known and _is_settled(path) and not is_locked(path):
+                if name not in known and _is_old(path) and not is_locked(path):
                     path.unlink(missing_ok=True)
                     removed += 1
         return removed
 
 
 class Upload:
-    """One stream of bytes on its way to becoming an image's data. It holds a lock on its file until closed."""
+    """A running upload. It holds a lock on its file until it is closed."""
 
     def __init__(self, files: ImageFiles, name: str, disk_format: str | None) -> None:
         self.files = files
         self.disk_format = disk_format
-        self.part = files.uploads / name
-        self.place = files.root / name
+        self.temporary_path = files.uploads / name
+        self.final_path = files.root / name
         self.size = 0
-        self._head = b""
-        self._waiting: list[bytes] = []
-        self._waiting_size = 0
+        self._header = b""
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._sha = hashlib.new(HASH_ALGORITHM)
-        self._fd = os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     async def write(self, chunk: bytes) -> None:
-        """Small pieces are gathered: one trip to a thread per block."""
+        """Buffer the chunk, and write in blocks: each write is a call to a thread."""
         self.size += len(chunk)
         if self.files.limit is not None and self.size > self.files.limit:
-            raise TooBig(f"The image data exceeds the limit of {self.files.limit} bytes.")
-        self._waiting.append(chunk)
-        self._waiting_size += len(chunk)
-        if self._waiting_size >= BLOCK:
+            raise UploadTooLarge(f"The image data exceeds the limit of {self.files.limit} bytes.")
+        self._buffer.append(chunk)
+        self._buffer_bytes += len(chunk)
+        if self._buffer_bytes >= BLOCK_BYTES:
             await self._flush()
 
-    async def finish(self) -> Stored:
+    async def finish(self) -> UploadResult:
         """Make the data durable under its final name."""
         await self._flush()
-        await asyncio.to_thread(self._settle)
-        return Stored(
+        await asyncio.to_thread(self._commit)
+        return UploadResult(
             size=self.size,
-            virtual_size=virtual_size(self.disk_format, self._head, self.size),
+            virtual_size=virtual_size(self.disk_format, self._header, self.size),
             checksum=self._md5.hexdigest(),
             hash_value=self._sha.hexdigest(),
         )
 
-    def abandon(self) -> None:
-        """Leave nothing behind."""
-        self.part.unlink(missing_ok=True)
-        self.place.unlink(missing_ok=True)
+    def discard(self) -> None:
+        self.temporary_path.unlink(missing_ok=True)
+        self.final_path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -139,38 +138,38 @@ class Upload:
             self._fd = -1
 
     async def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffer:
             return
-        block = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
-        self._waiting.clear()
-        self._waiting_size = 0
+        block = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        self._buffer.clear()
+        self._buffer_bytes = 0
         try:
             await asyncio.to_thread(self._write, block)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise TooBig("There is not enough disk space to store the image data.") from error
+                raise UploadTooLarge("There is not enough disk space to store the image data.") from error
             raise
 
     def _write(self, block: bytes) -> None:
-        if len(self._head) < HEAD:
-            self._head = (self._head + block[:HEAD])[:HEAD]
+        if len(self._header) < HEADER_BYTES:
+            self._header = (self._header + block[:HEADER_BYTES])[:HEADER_BYTES]
         self._md5.update(block)
         self._sha.update(block)
-        for start in range(0, len(block), BLOCK):
-            self._put(block[start : start + BLOCK])
+        for start in range(0, len(block), BLOCK_BYTES):
+            self._put(block[start : start + BLOCK_BYTES])
 
     def _put(self, block: bytes) -> None:
         if block == bytes(len(block)):
-            os.lseek(self._fd, len(block), os.SEEK_CUR)  # a hole reads as zeros, and takes no room
+            os.lseek(self._fd, len(block), os.SEEK_CUR)  # a hole reads as zeros and needs no disk space
             return
         view = memoryview(block)
         while view:
             view = view[os.write(self._fd, view) :]
 
-    def _settle(self) -> None:
+    def _commit(self) -> None:
         os.truncate(self._fd, self.size)
         os.fsync(self._fd)
-        os.rename(self.part, self.place)
+        os.rename(self.temporary_path, self.final_path)
         directory = os.open(self.files.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -179,7 +178,7 @@ class Upload:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody writes the file."""
+    """Whether a process has locked the file for writing."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,16 +192,16 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _is_settled(path: Path) -> bool:
+def _is_old(path: Path) -> bool:
     try:
-        return clock.now() - path.stat().st_mtime > SETTLED_SECONDS
+        return clock.now() - path.stat().st_mtime > MIN_ORPHAN_AGE_SECONDS
     except FileNotFoundError:
         return False
 
 
 async def _read(fd: int) -> AsyncGenerator[bytes, None]:
     try:
-        while block := await asyncio.to_thread(os.read, fd, BLOCK):
+        while block := await asyncio.to_thread(os.read, fd, BLOCK_BYTES):
             yield block
     finally:
         os.close(fd)

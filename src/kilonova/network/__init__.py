@@ -1,1 +1,22 @@
-"""The built-in network service, and compute's client to it or to a real Neutron."""
+"""The built-in network service (Networking API v2.0), and the client to it or to a real Neutron.
+
+A noun with routes is a module of this package, or a subpackage with a module `api`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kilonova.http import Api
+
+
+@cache
+def build() -> Api:
+    from kilonova.modules import import_all
+    from kilonova.network.api import api
+
+    import_all(__name__, __path__)
+    api.compile([])
+    return api

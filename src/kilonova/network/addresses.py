@@ -1,7 +1,7 @@
-"""Which address a port gets. The primary key (subnet, address) decides; a cursor per subnet only proposes.
+"""Allocation of IP addresses to ports.
 
-An address is proposed where the last one was given, plus one, so that taking one usually costs a single insert and a
-freed address rests until the pool has been gone through.
+The primary key (subnet, address) decides which port gets an address; a cursor per subnet only proposes the next one. So
+an allocation usually costs a single insert, and a released address is reused only after the rest of the pool.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kilonova.store import Row, Transaction
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Slots are BIGINT; what lies beyond in a huge IPv6 subnet is never picked.
-SLOTS = 2**63 - 1
-ATTEMPTS = 64
+# A slot is an address's offset in its subnet, a BIGINT: larger offsets of huge IPv6 subnets are never proposed.
+MAX_SLOTS = 2**63 - 1
+MAX_ATTEMPTS = 64
 
 _cursors: dict[str, int] = {}
 
@@ -28,9 +28,9 @@ _INSERT = """
 INSERT INTO port_addresses (subnet_id, ip_address, slot, port_id, position) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT DO NOTHING
 """
-_LAST = "SELECT max(slot) FROM port_addresses WHERE subnet_id = $1 AND slot BETWEEN $2 AND $3"
+_LAST_SLOT = "SELECT max(slot) FROM port_addresses WHERE subnet_id = $1 AND slot BETWEEN $2 AND $3"
 _IS_TAKEN = "SELECT 1 FROM port_addresses WHERE subnet_id = $1 AND slot = $2"
-_GAP = """
+_NEXT_FREE = """
 SELECT a.slot + 1 FROM port_addresses a
 WHERE a.subnet_id = $1 AND a.slot >= $2 AND a.slot < $3
   AND NOT EXISTS (SELECT 1 FROM port_addresses b WHERE b.subnet_id = $1 AND b.slot = a.slot + 1)
@@ -38,41 +38,41 @@ ORDER BY a.slot LIMIT 1
 """
 
 
-class Exhausted(Exception):
-    """Every address of the subnet's pools is taken."""
+class PoolsExhausted(Exception):
+    """Every address of the subnet's pools is in use."""
 
 
-class Busy(Exception):
-    """Others were faster too many times in a row; the caller may try again."""
+class AllocationContended(Exception):
+    """Other requests took the proposed address too many times in a row; the caller may try again."""
 
 
-async def take(tx: Transaction, subnet: Row, ip: IpAddress, port_id: str, position: int) -> bool:
-    """Give the port this very address; False if another port has it."""
-    network = network_of(subnet)
+async def allocate(tx: Transaction, subnet: Row, ip: IpAddress, port_id: str, position: int) -> bool:
+    """Allocate this address to the port; False if another port has it."""
+    network = ip_network_of(subnet)
     slot = int(ip) - int(network.network_address)
-    stored = slot if slot < SLOTS else None
-    # Written out from the number, so that one address has one spelling (no zone, no leading zeros).
+    stored = slot if slot < MAX_SLOTS else None
+    # Formatted from the number, so that each address has one spelling (no zone, no leading zeros).
     return bool(await tx.execute(_INSERT, subnet["id"], str(network[slot]), stored, port_id, position))
 
 
-async def take_any(tx: Transaction, subnet: Row, port_id: str, position: int) -> str:
-    """Give the port a free address from the subnet's pools."""
+async def allocate_any(tx: Transaction, subnet: Row, port_id: str, position: int) -> str:
+    """Allocate a free address of the subnet's pools to the port."""
     subnet_id = subnet["id"]
     network, ranges = _layout(subnet["cidr"], subnet["allocation_pools"])
     if not ranges:
-        raise Exhausted(subnet_id)
-    slot = _next_in(ranges, await _cursor(tx, subnet_id, ranges))
-    for _ in range(ATTEMPTS):
-        # Moved on before the insert is awaited: no two requests of this process propose the same address.
+        raise PoolsExhausted(subnet_id)
+    slot = _nearest_slot(ranges, await _cursor(tx, subnet_id, ranges))
+    for _ in range(MAX_ATTEMPTS):
+        # Advanced before the insert is awaited, so that two requests of this process never propose the same address.
         _cursors[subnet_id] = slot + 1
         ip = str(network[slot])
         if await tx.execute(_INSERT, subnet_id, ip, slot, port_id, position):
             return ip
         slot = await _first_free(tx, subnet_id, ranges, slot)
-    raise Busy(subnet_id)
+    raise AllocationContended(subnet_id)
 
 
-def forget(subnet_id: str) -> None:
+def forget_subnet(subnet_id: str) -> None:
     _cursors.pop(subnet_id, None)
 
 
@@ -80,13 +80,13 @@ async def _cursor(tx: Transaction, subnet_id: str, ranges: list[tuple[int, int]]
     known = _cursors.get(subnet_id)
     if known is not None:
         return known
-    last = await tx.fetch_value(_LAST, subnet_id, ranges[0][0], ranges[-1][1])
-    # Another request may have set it meanwhile.
+    last = await tx.fetch_value(_LAST_SLOT, subnet_id, ranges[0][0], ranges[-1][1])
+    # Another request may have set the cursor meanwhile.
     return _cursors.get(subnet_id, ranges[0][0] if last is None else last + 1)
 
 
-def _next_in(ranges: list[tuple[int, int]], slot: int) -> int:
-    """The nearest slot of the pools at or after this one, from the start again past the end."""
+def _nearest_slot(ranges: list[tuple[int, int]], slot: int) -> int:
+    """The first slot of the pools at or after this one; past the end, the first slot of all."""
     for first, last in ranges:
         if slot <= last:
             return max(slot, first)
@@ -94,17 +94,17 @@ def _next_in(ranges: list[tuple[int, int]], slot: int) -> int:
 
 
 async def _first_free(tx: Transaction, subnet_id: str, ranges: list[tuple[int, int]], taken: int) -> int:
-    """The first free slot after a taken one, going around once."""
-    for first, last in _around(ranges, taken):
+    """The first free slot after a taken one, wrapping around once."""
+    for first, last in _ranges_from(ranges, taken):
         if not await tx.fetch_value(_IS_TAKEN, subnet_id, first):
             return first
-        free = await tx.fetch_value(_GAP, subnet_id, first, last)
+        free = await tx.fetch_value(_NEXT_FREE, subnet_id, first, last)
         if free is not None:
             return int(free)
-    raise Exhausted(subnet_id)
+    raise PoolsExhausted(subnet_id)
 
 
-def _around(ranges: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int]]:
+def _ranges_from(ranges: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int]]:
     for first, last in ranges:
         if last >= slot:
             yield max(first, slot), last
@@ -113,7 +113,7 @@ def _around(ranges: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int
             yield first, min(last, slot)
 
 
-def network_of(subnet: Row) -> IpNetwork:
+def ip_network_of(subnet: Row) -> IpNetwork:
     return _network(subnet["cidr"])
 
 
@@ -124,7 +124,7 @@ def _network(cidr: str) -> IpNetwork:
 
 @lru_cache(maxsize=1024)
 def _layout(cidr: str, pools: str) -> tuple[IpNetwork, list[tuple[int, int]]]:
-    """Parsed once: parsing costs as much as all the rest of giving an address."""
+    """Cached, because parsing costs as much as the rest of an allocation."""
     network = _network(cidr)
     return network, pool_slots(network, orjson.loads(pools))
 
@@ -135,7 +135,7 @@ def pool_slots(network: IpNetwork, pools: list[dict[str, Any]]) -> list[tuple[in
         (int(ipaddress.ip_address(pool["start"])) - base, int(ipaddress.ip_address(pool["end"])) - base)
         for pool in pools
     )
-    return sorted((first, min(last, SLOTS - 1)) for first, last in slots if first < SLOTS)
+    return sorted((first, min(last, MAX_SLOTS - 1)) for first, last in slots if first < MAX_SLOTS)
 
 
 def default_pools(network: IpNetwork, gateway: IpAddress | None) -> list[dict[str, str]]:
@@ -145,14 +145,14 @@ def default_pools(network: IpNetwork, gateway: IpAddress | None) -> list[dict[st
         first += 1
         last -= network.version == 4
     make = type(network.network_address)
-    pieces = [(first, last)]
+    ranges = [(first, last)]
     if gateway is not None and first <= int(gateway) <= last:
-        pieces = [(first, int(gateway) - 1), (int(gateway) + 1, last)]
-    return [{"start": str(make(low)), "end": str(make(high))} for low, high in pieces if low <= high]
+        ranges = [(first, int(gateway) - 1), (int(gateway) + 1, last)]
+    return [{"start": str(make(low)), "end": str(make(high))} for low, high in ranges if low <= high]
 
 
 def is_usable(network: IpNetwork, ip: IpAddress) -> bool:
-    """Whether a port may have it: in the subnet, and neither its first nor (IPv4) its broadcast address."""
+    """Whether a port may have the address: in the subnet, and neither its first nor its (IPv4) broadcast address."""
     if ip.version != network.version or ip not in network:
         return False
     if network.prefixlen >= network.max_prefixlen - 1:
@@ -162,8 +162,8 @@ def is_usable(network: IpNetwork, ip: IpAddress) -> bool:
     return network.version == 6 or ip != network.broadcast_address
 
 
-def from_mac(network: IpNetwork, mac: str) -> IpAddress:
-    """The address that a host makes up for itself from its MAC (EUI-64), in an autoconfigured IPv6 subnet."""
+def eui64_address(network: IpNetwork, mac: str) -> IpAddress:
+    """The EUI-64 address of a MAC address in an autoconfigured IPv6 subnet."""
     octets = bytes.fromhex(mac.replace(":", ""))
     suffix = bytes([octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]])
     return network[int.from_bytes(suffix, "big")]

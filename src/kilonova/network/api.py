@@ -1,4 +1,4 @@
-"""The built-in network service (Networking API v2.0): its Api object and how it words errors."""
+"""The Networking API: where it is mounted, and how it writes errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from kilonova.http import Api
 from kilonova.http.errors import HttpError
 
-# What callers know as the type of an error that has none of its own.
-_TYPES = {
+# The `type` of errors that have no type of their own, by HTTP status.
+_ERROR_TYPES = {
     400: "HTTPBadRequest",
     401: "HTTPUnauthorized",
     403: "PolicyNotAuthorized",
@@ -19,11 +19,11 @@ _TYPES = {
     415: "HTTPUnsupportedMediaType",
     503: "ServiceUnavailable",
 }
-BODY_LIMIT = 4 * 2**20  # ports are created by the hundred
+BODY_LIMIT = 4 * 2**20  # clients create hundreds of ports in one request
 
 
 def fault(error: HttpError, request_id: str) -> Any:
-    kind = error.code or _TYPES.get(error.status, "HTTPInternalServerError")
+    kind = error.code or _ERROR_TYPES.get(error.status, "HTTPInternalServerError")
     return {"NeutronError": {"type": kind, "message": error.message, "detail": ""}}
 
 

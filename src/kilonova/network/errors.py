@@ -1,4 +1,4 @@
-"""Errors by the type names that callers look at."""
+"""API errors with the `type` names of Neutron."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ def conflict(kind: str, message: str) -> Conflict:
     return Conflict(message, code=kind)
 
 
-def outdated(asked: str, revision: int) -> HttpError:
-    """What a change that was meant for another revision is answered."""
-    message = f"Constrained to {asked[:60]}, but current revision is {revision}"
+def revision_mismatch(if_match: str, revision: int) -> HttpError:
+    message = f"Constrained to {if_match[:60]}, but current revision is {revision}"
     return HttpError(message, status=412, code="RevisionNumberConstraintFailed")
 
 
@@ -55,7 +54,7 @@ def no_more_addresses(network_id: str) -> Conflict:
     return conflict("IpAddressGenerationFailure", f"No more IP addresses available on network {network_id}.")
 
 
-def address_taken(ip: str, subnet_id: str) -> Conflict:
+def address_in_use(ip: str, subnet_id: str) -> Conflict:
     return conflict("IpAddressAlreadyAllocated", f"IP address {ip} already allocated in subnet {subnet_id}")
 
 

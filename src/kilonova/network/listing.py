@@ -1,4 +1,4 @@
-"""Lists: filters on any attribute, several sort keys, pages that go on after a marker, and chosen fields."""
+"""Lists of network resources: filters, sort keys, pages, and selection of fields."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from urllib.parse import urlencode
 from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
-from kilonova.network import rows
-from kilonova.network.schema import LIST_KEYS, Schema
+from kilonova.network import resources
+from kilonova.network.authorization import sees_all
+from kilonova.network.schemas import LIST_QUERY, Schema
 from kilonova.store import Row
 from kilonova.store.paging import Page, SortKey
 
-# More come on further pages, which lists link to: no answer holds up others for long.
-MAX_PAGE = 1000
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+# Bounds the time of one request. Lists link to further pages.
+MAX_PAGE_SIZE = 1000
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 
 class Attribute(NamedTuple):
-    """An attribute that lists can be filtered and sorted by, and where it is in the database."""
+    """An attribute that lists can be filtered and sorted by, with its column."""
 
     column: str
     kind: str = "text"
     nullable: bool = False
     rule: str | None = None
-    """Who may not see the attribute may not find out by filters either."""
+    """The rule that permits to see the attribute: filters must not reveal it either."""
 
 
 class Query:
-    """The conditions of a list and their arguments, gathered piece by piece."""
+    """SQL conditions with their arguments."""
 
     def __init__(self) -> None:
         self.conditions: list[str] = []
@@ -45,7 +46,7 @@ class Query:
         self.conditions.append(condition)
 
 
-Special = Callable[[Query, list[str]], None]
+CustomFilter = Callable[[Query, list[str]], None]
 STANDARD = {
     "id": Attribute("r.id"),
     "project_id": Attribute("r.project_id"),
@@ -58,30 +59,30 @@ STANDARD = {
 
 
 class Listing:
-    """How one kind of resource is listed. The resource's table has the alias `r` in all conditions."""
+    """Lists one kind of resource. In SQL conditions its table has the alias `r`."""
 
     def __init__(
         self,
         plural: str,
         source: str,
         attributes: Mapping[str, Attribute],
-        special: Mapping[str, Special] | None = None,
+        custom_filters: Mapping[str, CustomFilter] | None = None,
     ) -> None:
         self.plural = plural
         self.source = source
         self.attributes = {**STANDARD, **attributes}
-        self.special = dict(special or {})
+        self.custom_filters = dict(custom_filters or {})
 
     @property
-    def keys(self) -> dict[str, Schema]:
-        """The query keys for the route's declaration."""
-        filters = [*self.attributes, *self.special, *_TAG_FILTERS]
-        return {**LIST_KEYS, **{name: multi({"type": "string"}) for name in filters}}
+    def query_schema(self) -> dict[str, Schema]:
+        """The query keys that the list route accepts."""
+        filters = [*self.attributes, *self.custom_filters, *_TAG_FILTERS]
+        return {**LIST_QUERY, **{name: multi({"type": "string"}) for name in filters}}
 
-    async def rows(self, ctx: Context, query: Query) -> list[Row]:
-        """The rows of the page that the caller asked for; `query` holds what the caller may see at all."""
+    async def fetch_page(self, ctx: Context, query: Query) -> list[Row]:
+        """The rows of the requested page; `query` restricts them to those that the caller may see."""
         self._filter(ctx, query)
-        backwards = _is_reverse(ctx)
+        backwards = _is_backwards(ctx)
         page = Page(
             self._order(ctx),
             marker=await self._marker(ctx),
@@ -95,8 +96,15 @@ class Listing:
         found = await ctx.db.fetch(sql, *query.args, *page.arguments)
         return found[::-1] if backwards else found
 
-    def answer(self, ctx: Context, shown: list[dict[str, Any]]) -> dict[str, Any]:
-        body: dict[str, Any] = {self.plural: [only(ctx, item) for item in shown]}
+    async def fetch_own_page(self, ctx: Context, rule: str) -> list[Row]:
+        """A page of the rows of the caller's project, or of all projects if the rule allows it."""
+        query = Query()
+        if not sees_all(ctx, rule):
+            query.add(f"r.project_id = {query.arg(ctx.token.project_id)}")
+        return await self.fetch_page(ctx, query)
+
+    def response_body(self, ctx: Context, shown: list[dict[str, Any]]) -> dict[str, Any]:
+        body: dict[str, Any] = {self.plural: [select_fields(ctx, item) for item in shown]}
         links = self._links(ctx, shown)
         if links:
             body[f"{self.plural}_links"] = links
@@ -104,8 +112,8 @@ class Listing:
 
     def _filter(self, ctx: Context, query: Query) -> None:
         for name, values in ctx.query.items():
-            if name in self.special:
-                self.special[name](query, values)
+            if name in self.custom_filters:
+                self.custom_filters[name](query, values)
             elif name in self.attributes:
                 _match(query, name, self._attribute(ctx, name), values)
             elif name in _TAG_FILTERS:
@@ -132,7 +140,7 @@ class Listing:
         return order
 
     def _limit(self, ctx: Context) -> int:
-        return min(int(ctx.query_one("limit") or 0) or MAX_PAGE, MAX_PAGE)
+        return min(int(ctx.query_one("limit") or 0) or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
 
     async def _marker(self, ctx: Context) -> Row | None:
         marker = ctx.query_one("marker")
@@ -148,9 +156,9 @@ class Listing:
             return []
         links = []
         if len(shown) >= self._limit(ctx):
-            links.append(self._link(ctx, "previous" if _is_reverse(ctx) else "next", shown))
+            links.append(self._link(ctx, "previous" if _is_backwards(ctx) else "next", shown))
         if ctx.query_one("marker"):
-            links.append(self._link(ctx, "next" if _is_reverse(ctx) else "previous", shown))
+            links.append(self._link(ctx, "next" if _is_backwards(ctx) else "previous", shown))
         return links
 
     def _link(self, ctx: Context, rel: str, shown: list[dict[str, Any]]) -> dict[str, str]:
@@ -162,13 +170,13 @@ class Listing:
         return {"rel": rel, "href": f"{ctx.url(ctx.route.path)}?{urlencode(pairs)}"}
 
 
-def only(ctx: Context, shown: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the caller asked for, or all."""
+def select_fields(ctx: Context, shown: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the query selects, or all."""
     fields = [field for field in ctx.query.get("fields", ()) if field]
     return {name: shown[name] for name in fields if name in shown} if fields else shown
 
 
-def _is_reverse(ctx: Context) -> bool:
+def _is_backwards(ctx: Context) -> bool:
     return (ctx.query_one("page_reverse") or "").lower() in ("true", "1")
 
 
@@ -181,7 +189,7 @@ def _match(query: Query, name: str, attribute: Attribute, values: list[str]) -> 
     if attribute.nullable and values in ([""], ["null"], ["None"]):
         query.add(f"{attribute.column} IS NULL")
         return
-    converted = [_converted(name, attribute.kind, value) for value in values]
+    converted = [_convert(name, attribute.kind, value) for value in values]
     if len(converted) == 1:
         query.add(f"{attribute.column} = {query.arg(converted[0])}")
     else:
@@ -189,13 +197,13 @@ def _match(query: Query, name: str, attribute: Attribute, values: list[str]) -> 
 
 
 def _boolean(name: str, value: str) -> bool:
-    found = _TRUTH.get(value.lower())
+    found = _BOOLEANS.get(value.lower())
     if found is None:
         raise BadRequest(f"Invalid input for operation: '{value[:40]}' cannot be converted to boolean for {name}.")
     return found
 
 
-def _converted(name: str, kind: str, value: str) -> Any:
+def _convert(name: str, kind: str, value: str) -> Any:
     try:
         if kind == "integer":
             number = int(value)
@@ -211,6 +219,6 @@ def _match_tags(query: Query, name: str, values: list[str]) -> None:
     tags = [tag for value in values for tag in value.split(",") if tag]
     if not tags:
         return
-    has = [f"replace(r.tags, {query.arg(rows.packed_tag(tag))}, '') <> r.tags" for tag in tags]
+    has = [f"replace(r.tags, {query.arg(resources.pack_tags([tag]))}, '') <> r.tags" for tag in tags]
     found = "(" + (" OR " if name.endswith("any") else " AND ").join(has) + ")"
     query.add(f"NOT {found}" if name.startswith("not") else found)

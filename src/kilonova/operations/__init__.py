@@ -1,11 +1,11 @@
-"""The durable engine: operations are rows, carried out step by step or undone, whatever dies in between."""
+"""The operations engine: operations are rows that workers run step by step, or undo, even if processes die."""
 
 from __future__ import annotations
 
-from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, Passing, TimedOut, Unexpected
+from kilonova.operations.control import begin, request_cancel
+from kilonova.operations.definition import Operation, Step, Wait, get_kind, transaction_step
+from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, TimedOut, TransientError, Unexpected
 from kilonova.operations.events import post_event
-from kilonova.operations.requests import begin, request_cancel
-from kilonova.operations.table import Operation, Step, Wait
 from kilonova.operations.worker import Worker
 
 __all__ = [
@@ -14,13 +14,15 @@ __all__ = [
     "GoBack",
     "LostLease",
     "Operation",
-    "Passing",
     "Step",
     "TimedOut",
+    "TransientError",
     "Unexpected",
     "Wait",
     "Worker",
     "begin",
+    "get_kind",
     "post_event",
     "request_cancel",
+    "transaction_step",
 ]

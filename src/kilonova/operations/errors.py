@@ -1,4 +1,4 @@
-"""What a step may raise, what the engine raises, and how a failure is written on the row."""
+"""Errors of steps and of the engine, and their JSON form in the database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kilonova.store import Unavailable
 
 
 class Failed(Exception):
-    """The step cannot succeed: undo all. The message is for users; `fault` is kept with it as it is."""
+    """The step cannot succeed, so the operation is undone. The message is for users; `fault` is stored with it."""
 
     def __init__(self, message: str, *, fault: Any = None) -> None:
         super().__init__(message)
@@ -19,27 +19,30 @@ class Failed(Exception):
 
 
 class TimedOut(Failed):
-    """A step or a wait did not end within its deadline."""
+    """A step or a wait exceeded its deadline."""
 
 
 class Cancelled(Failed):
-    """Somebody asked for the operation to be cancelled."""
+    """The operation was cancelled by request."""
 
 
 class Unexpected(Failed):
-    """A step raised something that is not meant for users; `internal` is for operators."""
+    """A step raised another exception. `internal` has its traceback for operators."""
 
     internal: str | None = None
 
 
-class Passing(Exception):
-    """Trouble that may be over soon: the step is tried again within its deadline."""
+class TransientError(Exception):
+    """A transient failure: the step is retried until its deadline.
+
+    Errors of other packages have an attribute `passing` instead, so that they need not import the engine.
+    """
 
 
 class GoBack(Exception):
-    """Undo down to and including `step`, then go forward again in a new round with `note` added to the notes.
+    """Undo down to and including `step`, then run forward again in a new round, with `note` merged into `op.note`.
 
-    Should there be no way back, users read the reason, and `fault` is kept with it.
+    If that is impossible, the operation fails with the reason and `fault`.
     """
 
     def __init__(self, step: str, *, note: dict[str, Any] | None = None, reason: str, fault: Any = None) -> None:
@@ -51,27 +54,26 @@ class GoBack(Exception):
 
 
 class LostLease(Exception):
-    """Another worker has the operation, or will soon: this one must not touch it any more."""
+    """Another worker has leased the operation, or will soon. This worker must not touch it any more."""
 
 
 _KINDS: dict[str, type[Failed]] = {kind.__name__: kind for kind in (Failed, TimedOut, Cancelled, Unexpected)}
 
 
-def is_passing(error: BaseException) -> bool:
-    """Errors of other parts say it by an attribute, so that they need not know the engine."""
-    return isinstance(error, Passing | Unavailable) or getattr(error, "passing", False) is True
+def is_transient(error: BaseException) -> bool:
+    return isinstance(error, TransientError | Unavailable) or getattr(error, "passing", False) is True
 
 
-def describe(error: BaseException, step: str) -> dict[str, Any]:
-    """The JSON form. Only messages written for users are shown to them; an error may have such a one as `public`."""
+def describe_error(error: BaseException, step: str) -> dict[str, Any]:
+    """The JSON form. A transient error may have a message for users as `public`; others are not shown to them."""
     if isinstance(error, Failed):
         kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS)
-        return {"type": kind, "message": str(error), "fault": _plain(error.fault)}
+        return {"type": kind, "message": str(error), "fault": _serializable(error.fault)}
     if isinstance(error, Unavailable):
         return {"type": "Failed", "message": "The database was not available", "fault": None}
     if isinstance(error, GoBack):
-        return {"type": "Failed", "message": error.reason, "fault": _plain(error.fault)}
-    if is_passing(error):
+        return {"type": "Failed", "message": error.reason, "fault": _serializable(error.fault)}
+    if is_transient(error):
         public = getattr(error, "public", None)
         return {"type": "Failed", "message": public or str(error), "fault": str(error) if public else None}
     return {
@@ -82,13 +84,13 @@ def describe(error: BaseException, step: str) -> dict[str, Any]:
     }
 
 
-def _plain(fault: Any) -> Any:
-    """A fault that cannot be written down must not keep the failure itself from being recorded."""
+def _serializable(fault: Any) -> Any:
+    """Convert any fault to JSON values: the failure must be recorded even if its fault is not serializable."""
     return orjson.loads(orjson.dumps(fault, default=str, option=orjson.OPT_NON_STR_KEYS))
 
 
-def restore(document: dict[str, Any]) -> Failed:
-    """The error of a row, as the operation's `failed` hook gets it."""
+def restore_error(document: dict[str, Any]) -> Failed:
+    """The error of a row, for the operation's `failed` hook."""
     error = _KINDS.get(document["type"], Failed)(document["message"], fault=document.get("fault"))
     if isinstance(error, Unexpected):
         error.internal = document.get("internal")

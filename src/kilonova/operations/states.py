@@ -1,4 +1,4 @@
-"""The states of an operation and what may follow each; everything that moves one asks this table."""
+"""The states of an operation and their allowed transitions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FINISHED = frozenset({DONE, FAILED, CANCELLED})
 TRANSITIONS: dict[str, dict[str, str]] = {
     QUEUED: {RUNNING: "a worker leases it"},
     RUNNING: {
-        WAITING: "it comes to a wait",
-        QUEUED: "a step is to be tried again later, or the worker stops",
-        UNDOING: "a step fails or goes back, or somebody cancels",
+        WAITING: "it reaches a wait",
+        QUEUED: "a step is retried later, or the worker stops",
+        UNDOING: "a step fails or goes back, or the operation is cancelled",
         DONE: "the last step is recorded",
     },
     WAITING: {
-        QUEUED: "the event is posted, or somebody cancels",
+        QUEUED: "the event is posted, or the operation is cancelled",
         RUNNING: "a worker leases it to poll, or at the deadline",
     },
     UNDOING: {
-        RUNNING: "all is undone down to the step it goes back to",
-        FAILED: "all is undone",
-        CANCELLED: "all is undone after a cancel",
+        RUNNING: "the steps are undone down to the one it goes back to",
+        FAILED: "all steps are undone",
+        CANCELLED: "all steps are undone after a cancel",
     },
     DONE: {},
     FAILED: {},
@@ -35,17 +35,17 @@ TRANSITIONS: dict[str, dict[str, str]] = {
 }
 
 
-class WrongState(Exception):
-    """The engine tried a move that the table does not have."""
+class InvalidTransition(Exception):
+    """The engine attempted a transition that TRANSITIONS does not have."""
 
 
-def check(before: str, after: str) -> None:
+def check_transition(before: str, after: str) -> None:
     if before != after and after not in TRANSITIONS[before]:
-        raise WrongState(f"{before} -> {after}")
+        raise InvalidTransition(f"{before} -> {after}")
 
 
-def draw() -> str:
-    """The table as a mermaid diagram, for the documentation."""
+def draw_diagram() -> str:
+    """The transitions as a mermaid diagram, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {QUEUED}: begin"]
     for before, following in TRANSITIONS.items():
         lines += [f"    {before} --> {after}: {why}" for after, why in following.items()]

@@ -1,4 +1,4 @@
-"""The engine's SQL on `operations`: leasing, and writes that only the lease's holder can make."""
+"""The engine's SQL: leases of operations, and writes that require a valid lease."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import orjson
 
 from kilonova import clock
 from kilonova.operations import events, states
+from kilonova.operations.control import WORK_CHANNEL
 from kilonova.operations.errors import LostLease
-from kilonova.operations.requests import WORK
 from kilonova.store import Database, Row, Transaction
 
 if TYPE_CHECKING:
-    from kilonova.operations.table import Operation
+    from kilonova.operations.definition import Operation
 
-# After what part of a lease it is renewed.
-RENEWAL = 1 / 3
+# A lease is renewed after this fraction of its duration.
+RENEWAL_FRACTION = 1 / 3
 
-# Of the time it is due and nobody has it, `step_idle` keeps account: a step's deadline does not count it.
+# `step_idle` is the time in which the operation was due but not leased. It does not count for a step's deadline.
 _LEASE = """
 WITH due AS (
     SELECT seq FROM operations o
@@ -44,19 +44,19 @@ UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $2, updated_
     state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END
 WHERE id = ANY($3) AND lease_owner = $1 AND finished_at IS NULL
 """
-_FREE = """
+_END_ALL = """
 UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $1, updated_at = $1,
     state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'queued' END,
     step_idle = step_idle + CASE WHEN lease_until - $2 < $1 THEN $1 - (lease_until - $2) ELSE 0 END
 WHERE lease_owner IS NOT NULL AND finished_at IS NULL
 """
-# State, step and round are part of the fence so that a write whose answer got lost is not made again.
+# State, step and round are part of the fence, so that a write is not repeated if its result was lost.
 _FENCE = ("seq", "epoch", "lease_owner", "state", "step", "round")
 _SAVED = (
     "state", "step", "undo_to", "round", "results", "note", "error", "attempt", "trouble", "host", "round_started_at",
     "step_started_at", "step_idle", "finished_at", "updated_at", "run_at",
 )  # fmt: skip
-# A cancel that came meanwhile must not sleep until `run_at`.
+# If a cancel was requested meanwhile, the operation is due now.
 _SAVE = """
 UPDATE operations SET state = $7, step = $8, undo_to = $9, round = $10, results = $11, note = $12, error = $13,
     attempt = $14, trouble = $15, host = $16, round_started_at = $17, step_started_at = $18, step_idle = $19,
@@ -79,46 +79,46 @@ WHERE finished_at IS NULL AND run_at <= $2 AND lease_until <= $2 AND trouble IS 
 
 
 async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int) -> list[Row]:
-    """Take runnable operations: due, held by nobody, and the first unfinished one of their server."""
+    """Lease runnable operations: due, not leased, and the first unfinished one of their server."""
     now = clock.now()
     async with db.transaction() as tx:
-        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, _silence(seconds))
+        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, _longest_unrenewed_seconds(seconds))
 
 
-async def renew(db: Database, owner: str, seconds: float, held: Sequence[str]) -> dict[str, bool]:
-    """The operations still held, and whether a cancel is requested of each."""
+async def renew(db: Database, owner: str, seconds: float, leased: Sequence[str]) -> dict[str, bool]:
+    """Renew leases. Returns the operations still leased, and whether a cancel is requested for each."""
     async with db.transaction() as tx:
-        rows = await tx.fetch(_RENEW, clock.now() + seconds, held, owner)
+        rows = await tx.fetch(_RENEW, clock.now() + seconds, leased, owner)
     return {row["id"]: row["cancel_requested"] for row in rows}
 
 
-async def release(db: Database, owner: str, held: Sequence[str]) -> None:
-    """Give leases back so that another worker goes on at once."""
+async def release(db: Database, owner: str, leased: Sequence[str]) -> None:
+    """Release leases, so that another worker continues immediately."""
     async with db.transaction() as tx:
-        await tx.execute(_RELEASE, owner, clock.now(), held)
-        tx.wake(WORK)
+        await tx.execute(_RELEASE, owner, clock.now(), leased)
+        tx.notify(WORK_CHANNEL)
 
 
-async def free_all(db: Database, seconds: float) -> int:
-    """End all leases, for a worker that knows itself to be alone. Others would lose their turn, and no more."""
+async def end_all_leases(db: Database, seconds: float) -> int:
+    """End all leases, for a worker that is the only one. Other workers would only lose their leases."""
     async with db.transaction() as tx:
-        return await tx.execute(_FREE, clock.now(), _silence(seconds))
+        return await tx.execute(_END_ALL, clock.now(), _longest_unrenewed_seconds(seconds))
 
 
-def _silence(seconds: float) -> float:
-    """How long before its lease ends a worker must have died: alive, it would have renewed it."""
-    return seconds - seconds * RENEWAL
+def _longest_unrenewed_seconds(seconds: float) -> float:
+    """An expired lease was last renewed at least this long before its end; a live worker renews earlier."""
+    return seconds - seconds * RENEWAL_FRACTION
 
 
-async def cancels(db: Database, held: Sequence[str]) -> list[str]:
-    rows = await db.fetch("SELECT id FROM operations WHERE id = ANY($1) AND cancel_requested", held)
+async def find_cancel_requests(db: Database, leased: Sequence[str]) -> list[str]:
+    rows = await db.fetch("SELECT id FROM operations WHERE id = ANY($1) AND cancel_requested", leased)
     return [row["id"] for row in rows]
 
 
 async def save(tx: Transaction, row: Row, changes: Row, *, release: bool = False) -> Row:
-    """Change the row if its lease is still ours, else raise LostLease. Returns what the row is now."""
+    """Update the row. Raises LostLease if the lease is not ours any more. Returns the new row."""
     after = {**row, **changes}
-    states.check(row["state"], after["state"])
+    states.check_transition(row["state"], after["state"])
     found = await tx.fetch_one(
         _SAVE, *(row[column] for column in _FENCE), *(after[column] for column in _SAVED), release
     )
@@ -126,7 +126,7 @@ async def save(tx: Transaction, row: Row, changes: Row, *, release: bool = False
         raise LostLease(row["id"])
     after["cancel_requested"] = found["cancel_requested"]
     if found["followed"] or (release and found["cancel_requested"]):
-        tx.wake(WORK)
+        tx.notify(WORK_CHANNEL)
     return after
 
 
@@ -138,7 +138,7 @@ async def record_step(
     )
 
 
-async def report(db: Database, op: Operation, progress: int) -> None:
+async def report_progress(db: Database, op: Operation, progress: int) -> None:
     async with db.transaction() as tx:
         changed = await tx.execute(
             "UPDATE operations SET progress = $4 WHERE seq = $1 AND epoch = $2 AND lease_owner = $3",
@@ -151,9 +151,9 @@ async def report(db: Database, op: Operation, progress: int) -> None:
         raise LostLease(op.id)
 
 
-async def tidy(db: Database, kinds: Iterable[str]) -> None:
-    """Forget stale events, and say of operations that no worker of this release can run why they stand still."""
-    reason = orjson.dumps({"type": "Unknown", "message": "No worker of this release knows this kind"}).decode()
+async def clean_up(db: Database, kinds: Iterable[str]) -> None:
+    """Delete stale events, and record why operations of unknown kinds do not run."""
+    reason = orjson.dumps({"type": "Unknown", "message": "No worker of this release knows this operation"}).decode()
     async with db.transaction() as tx:
-        await events.clean(tx)
+        await events.delete_stale(tx)
         await tx.execute(_UNKNOWN_KINDS, reason, clock.now(), list(kinds))

@@ -1,15 +1,15 @@
-"""The tests that every operation gets from its table: each step run twice, failed, and killed.
+"""Generated tests for operations: each step is run twice, fails, and is killed.
 
     class TestBoot(OperationTests):
         operation = Boot
 
-        async def prepare(self, db): ...             # a world; the worker gets it as `services`
-        async def begin(self, tx, world): ...        # what the API does; returns the operation's id
-        async def census(self, db, world): ...       # everything that a failed operation must not leave behind
-        async def outcome(self, db, world): ...      # the end to compare, free of random ids; else the census
-        async def waiting(self, db, world, op): ...  # posts the event that the operation waits for
+        async def prepare(self, db): ...                        # returns the world: the worker's `services`
+        async def begin(self, tx, world): ...                   # as the API does; returns the operation's id
+        async def list_resources(self, db, world): ...          # must be the same after a failed operation
+        async def outcome(self, db, world): ...                 # the result without random ids; else the resources
+        async def post_awaited_event(self, db, world, op): ...  # if the operation waits for an event
 
-Faults are injected through the hooks of the worker, so what runs is the engine as it is.
+Faults are injected through the worker's hooks, so the tests run the real engine.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.operations.errors import Failed, Passing
-from kilonova.operations.running import FORWARD, UNDO
+from kilonova.operations.definition import Operation, Step
+from kilonova.operations.errors import Failed, TransientError
+from kilonova.operations.execution import FORWARD, UNDO
 from kilonova.operations.states import DONE, FAILED, WAITING
-from kilonova.operations.table import Operation, Step
 from kilonova.operations.worker import Worker
 from kilonova.store import Database, Row, Transaction, open_database, upgrade
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 POINTS = ("before", "after")
-INJECTED = "injected by a test"
+INJECTED_MESSAGE = "injected by a test"
 
 
 @dataclass
 class Fault:
-    """Strikes once at each step that it is for: `fail`, `again` (a passing error) or `kill`."""
+    """Injected once at each of its steps: `fail`, `again` (a transient error) or `kill`."""
 
     act: str
     phase: str
     point: str
     steps: frozenset[str]
-    struck: set[str] = field(default_factory=set)
+    triggered: set[str] = field(default_factory=set)
     killed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def at(self, point: str, phase: str, step: str) -> None:
-        if (point, phase) != (self.point, self.phase) or step not in self.steps or step in self.struck:
+        if (point, phase) != (self.point, self.phase) or step not in self.steps or step in self.triggered:
             return
-        self.struck.add(step)
+        self.triggered.add(step)
         if self.act == "fail":
-            raise Failed(INJECTED)
+            raise Failed(INJECTED_MESSAGE)
         if self.act == "again":
-            raise Passing(INJECTED)
+            raise TransientError(INJECTED_MESSAGE)
         self.killed.set()
         await asyncio.Event().wait()
 
@@ -99,104 +99,110 @@ class OperationTests:
     async def begin(self, tx: Transaction, world: Any) -> str:
         raise NotImplementedError
 
-    async def census(self, db: Database, world: Any) -> Any:
+    async def list_resources(self, db: Database, world: Any) -> Any:
         raise NotImplementedError
 
     async def outcome(self, db: Database, world: Any) -> Any:
-        return await self.census(db, world)
+        return await self.list_resources(db, world)
 
-    async def dismantle(self, world: Any) -> None:
-        """Take down what `prepare` set up beside the database."""
+    async def tear_down(self, world: Any) -> None:
+        """Remove what `prepare` created outside the database."""
 
-    async def waiting(self, db: Database, world: Any, op: str) -> None:
-        raise NotImplementedError(f"{self.operation.kind} waits, and the test does not say what for")
+    async def post_awaited_event(self, db: Database, world: Any, op: str) -> None:
+        raise NotImplementedError(
+            f"{self.operation.kind} waits for an event, so the test must define post_awaited_event"
+        )
 
     def test_each_step_twice(self, database_url: str) -> None:
-        self._ends_well(database_url, Fault("again", FORWARD, "after", self._every_step()))
+        self._expect_success(database_url, Fault("again", FORWARD, "after", self._all_steps()))
 
     def test_killed_at_each_step(self, database_url: str) -> None:
-        """One operation: its worker dies before and after every step, and the next worker continues."""
-        self._ends_well(database_url, *(Fault("kill", FORWARD, point, self._every_step()) for point in POINTS))
+        """The worker dies before and after every step, and the next worker continues the operation."""
+        self._expect_success(database_url, *(Fault("kill", FORWARD, point, self._all_steps()) for point in POINTS))
 
     def test_failures_leave_nothing(self, database_url: str) -> None:
-        """One operation after the other in one world, each with its failure: the world is the same after each."""
+        """Failed operations, one after the other in one world, change nothing."""
         faults = [*self.each_step_failed(), *self.each_undo_twice(), *self.killed_at_each_undo()]
-        self._leave_nothing(database_url, faults)
+        self._expect_clean_failure(database_url, faults)
 
     def each_step_failed(self) -> list[Faults]:
         names = self.operation.table().names
         return [(Fault("fail", FORWARD, point, frozenset({name})),) for point in POINTS for name in names]
 
     def each_undo_twice(self) -> list[Faults]:
-        return [(self._last(), Fault("again", UNDO, "after", undoable))] if (undoable := self._undoable()) else []
+        return (
+            [(self._last_step_fault(), Fault("again", UNDO, "after", undoable))]
+            if (undoable := self._steps_with_undo())
+            else []
+        )
 
     def killed_at_each_undo(self) -> list[Faults]:
-        if not (undoable := self._undoable()):
+        if not (undoable := self._steps_with_undo()):
             return []
-        return [(self._last(), *(Fault("kill", UNDO, point, undoable) for point in POINTS))]
+        return [(self._last_step_fault(), *(Fault("kill", UNDO, point, undoable) for point in POINTS))]
 
-    def _every_step(self) -> frozenset[str]:
+    def _all_steps(self) -> frozenset[str]:
         return frozenset(self.operation.table().names)
 
     @classmethod
-    def _undoable(cls) -> frozenset[str]:
+    def _steps_with_undo(cls) -> frozenset[str]:
         return frozenset(step.name for step in cls.operation.table().steps if isinstance(step, Step) and step.undo)
 
-    def _last(self) -> Fault:
-        """Fails the last step after it did its work, so that everything there is gets undone."""
+    def _last_step_fault(self) -> Fault:
+        """A failure after the last step's action, so that all steps are undone."""
         return Fault("fail", FORWARD, "after", frozenset(self.operation.table().names[-1:]))
 
-    def _ends_well(self, url: str, *faults: Fault) -> None:
+    def _expect_success(self, url: str, *faults: Fault) -> None:
         cls = type(self)
         if cls._expected is None:
-            cls._expected = asyncio.run(self._undisturbed())
-        (result,) = asyncio.run(self._carry_out(url, [faults]))
+            cls._expected = asyncio.run(self._run_without_faults())
+        (result,) = asyncio.run(self._run_operations(url, [faults]))
         assert result.row["state"] == DONE, result.row
         assert result.outcome == cls._expected.outcome
 
-    def _leave_nothing(self, url: str, faults: Sequence[Faults]) -> None:
-        for injected, result in zip(faults, asyncio.run(self._carry_out(url, faults)), strict=True):
+    def _expect_clean_failure(self, url: str, faults: Sequence[Faults]) -> None:
+        for injected, result in zip(faults, asyncio.run(self._run_operations(url, faults)), strict=True):
             assert result.row["state"] == FAILED, (injected, result.row)
-            assert orjson.loads(result.row["error"])["message"] == INJECTED, injected
+            assert orjson.loads(result.row["error"])["message"] == INJECTED_MESSAGE, injected
             assert result.after == result.before, (injected, result.row)
 
-    async def _undisturbed(self) -> Result:
+    async def _run_without_faults(self) -> Result:
         with tempfile.TemporaryDirectory() as directory:
             url = f"sqlite://{directory}/kilonova.db"
             await upgrade(url)
-            (result,) = await self._carry_out(url, [()])
+            (result,) = await self._run_operations(url, [()])
         assert result.row["state"] == DONE, result.row
         return result
 
-    async def _carry_out(self, url: str, faults: Sequence[Faults]) -> list[Result]:
-        """One operation after the other in one world, each with its faults."""
+    async def _run_operations(self, url: str, faults: Sequence[Faults]) -> list[Result]:
+        """Run one operation per element of `faults`, one after the other in one world."""
         db = await self.open(url)
         world = await self.prepare(db)
         try:
-            return [await self._try(db, world, Injection(self.operation.kind, each)) for each in faults]
+            return [await self._run_operation(db, world, Injection(self.operation.kind, each)) for each in faults]
         finally:
-            await self.dismantle(world)
+            await self.tear_down(world)
             await db.close()
 
-    async def _try(self, db: Database, world: Any, injection: Injection) -> Result:
-        before = await self.census(db, world)
+    async def _run_operation(self, db: Database, world: Any, injection: Injection) -> Result:
+        before = await self.list_resources(db, world)
         async with db.transaction() as tx:
-            identity = await self.begin(tx, world)
-        async with asyncio.timeout(PATIENCE):
-            row = await self._work(db, world, identity, injection)
-        assert not await db.fetch("SELECT * FROM operation_waits WHERE operation_id = $1", identity)
+            operation_id = await self.begin(tx, world)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            row = await self._run_workers(db, world, operation_id, injection)
+        assert not await db.fetch("SELECT * FROM operation_waits WHERE operation_id = $1", operation_id)
         for fault in injection.faults:
-            assert fault.struck == fault.steps, f"never came to {fault.steps - fault.struck}"
-        return Result(row, before, await self.census(db, world), await self.outcome(db, world))
+            assert fault.triggered == fault.steps, f"not reached: {fault.steps - fault.triggered}"
+        return Result(row, before, await self.list_resources(db, world), await self.outcome(db, world))
 
-    async def _work(self, db: Database, world: Any, identity: str, injection: Injection) -> Row:
-        """Workers, one after the other as they are killed, until the operation has ended."""
+    async def _run_workers(self, db: Database, world: Any, operation_id: str, injection: Injection) -> Row:
+        """Run workers, a new one after each kill, until the operation has ended."""
         answered: set[int] = set()
         while True:
             worker = Worker(db, world, sweep=0.02, faults=injection, backoff=lambda attempt: 0.0)
             task = asyncio.create_task(worker.run())
             while not task.done() and (kill := injection.kill) is None:
-                row = await db.fetch_one("SELECT * FROM operations WHERE id = $1", identity)
+                row = await db.fetch_one("SELECT * FROM operations WHERE id = $1", operation_id)
                 assert row is not None
                 if row["finished_at"] is not None:
                     await worker.stop()
@@ -204,7 +210,7 @@ class OperationTests:
                     return row
                 if row["state"] == WAITING and row["epoch"] not in answered:
                     answered.add(row["epoch"])
-                    await self.waiting(db, world, identity)
+                    await self.post_awaited_event(db, world, operation_id)
                 await asyncio.sleep(0.002)
             if task.done():
                 task.result()
@@ -212,5 +218,5 @@ class OperationTests:
             kill.killed.clear()
             task.cancel()
             await asyncio.wait([task])
-            async with db.transaction() as tx:  # all its leases run out
+            async with db.transaction() as tx:  # its leases expire
                 await tx.execute("UPDATE operations SET lease_until = 0 WHERE lease_owner = $1", worker.owner)

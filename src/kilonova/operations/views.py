@@ -1,4 +1,4 @@
-"""What others see of operations: task states, instance actions with their events, and what stands still."""
+"""Queries on operations: task states, instance actions and their events, and stuck operations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 
 from kilonova import clock
-from kilonova.operations import table
-from kilonova.operations.running import FORWARD
+from kilonova.operations import definition
+from kilonova.operations.execution import FORWARD
 from kilonova.operations.states import DONE, FINISHED, UNDOING, WAITING
 from kilonova.store import Reader, Row
+from kilonova.store.conditions import Conditions
 
 STUCK_ATTEMPTS = 5
 STUCK_SECONDS = 60.0
@@ -22,8 +23,8 @@ _FIRST_OF_SERVER = """NOT EXISTS (SELECT 1 FROM operations earlier
 
 
 @dataclass(frozen=True, slots=True)
-class RunningOp:
-    """The operation that a server's task state comes from."""
+class RunningOperation:
+    """The operation that determines a server's task state."""
 
     id: str
     kind: str
@@ -36,37 +37,34 @@ class RunningOp:
     request_id: str | None
 
 
-async def running_of(reader: Reader, server_ids: Sequence[str]) -> dict[str, RunningOp]:
-    """Per server the operation it is busy with: the oldest that is not being cancelled, else the newest.
-
-    Those that go beside others make nobody busy.
-    """
+async def find_running(reader: Reader, server_ids: Sequence[str]) -> dict[str, RunningOperation]:
+    """The operation of each server that blocks requests: the oldest that is not being cancelled, else the newest."""
     rows = await reader.fetch(
         "SELECT id, kind, action, server_id, state, step, plan, progress, cancel_requested, request_id"
         " FROM operations WHERE server_id = ANY($1) AND finished_at IS NULL ORDER BY seq",
         server_ids,
     )
-    found: dict[str, RunningOp] = {}
+    found: dict[str, RunningOperation] = {}
     for row in rows:
-        kind = table.find(row["kind"])
-        if kind is not None and kind.beside:
+        kind = definition.find_kind(row["kind"])
+        if kind is not None and not kind.blocks_requests:
             continue
         known = found.get(row["server_id"])
         if known is None or known.cancelled:
-            found[row["server_id"]] = _running(row)
+            found[row["server_id"]] = _running_operation(row)
     return found
 
 
 async def is_past(reader: Reader, operation_id: str, step: str) -> bool:
-    """Whether the operation has done the step, or will never do it."""
+    """Whether the operation has passed the step, or has ended."""
     row = await reader.fetch_one("SELECT step, finished_at FROM operations WHERE id = $1", operation_id)
     return row is None or row["step"] != step or row["finished_at"] is not None
 
 
-def _running(row: Row) -> RunningOp:
-    kind = table.find(row["kind"])
+def _running_operation(row: Row) -> RunningOperation:
+    kind = definition.find_kind(row["kind"])
     step = kind.table().find(row["step"]) if kind else None
-    return RunningOp(
+    return RunningOperation(
         id=row["id"],
         kind=row["kind"],
         action=row["action"],
@@ -80,7 +78,7 @@ def _running(row: Row) -> RunningOp:
 
 
 def _progress(row: Row) -> int:
-    """What the operation reported, else how far down its plan it is."""
+    """The reported progress, else the position in the plan, in percent."""
     if row["progress"] is not None:
         return int(row["progress"])
     plan = orjson.loads(row["plan"])
@@ -119,10 +117,10 @@ class Action:
 
 
 class UnknownMarker(LookupError):
-    """No action of the server has that request id."""
+    """The server has no action with this request id."""
 
 
-async def actions_of(
+async def list_actions(
     reader: Reader,
     server_id: str,
     *,
@@ -131,26 +129,26 @@ async def actions_of(
     changes_since: float | None = None,
     changes_before: float | None = None,
 ) -> list[Action]:
-    """The actions of a server, newest first, after the one whose request id is `marker`."""
+    """The actions of a server, newest first, after the one with the request id `marker`."""
     last: int | None = None
     if marker is not None:
         sql = "SELECT MIN(seq) AS seq FROM operations WHERE server_id = $1 AND request_id = $2 AND action <> ''"
         if (last := await reader.fetch_value(sql, server_id, marker)) is None:
             raise UnknownMarker(marker)
-    conditions, arguments = ["server_id = $1", "action <> ''"], list[Any]([server_id])
-    for condition, value in (("seq <", last), ("updated_at >=", changes_since), ("updated_at <=", changes_before)):
+    conditions = Conditions()
+    conditions.add("server_id = ? AND action <> ''", server_id)
+    for text, value in (("seq < ?", last), ("updated_at >= ?", changes_since), ("updated_at <= ?", changes_before)):
         if value is not None:
-            arguments.append(value)
-            conditions.append(f"{condition} ${len(arguments)}")
-    sql = f"SELECT * FROM operations WHERE {' AND '.join(conditions)} ORDER BY seq DESC"
+            conditions.add(text, value)
+    sql = f"SELECT * FROM operations WHERE {conditions.where()} ORDER BY seq DESC"
     if limit is not None:
-        arguments.append(limit)
-        sql += f" LIMIT ${len(arguments)}"
-    return [_action(row) for row in await reader.fetch(sql, *arguments)]
+        conditions.arguments.append(limit)
+        sql += f" LIMIT ${len(conditions.arguments)}"
+    return [_action(row) for row in await reader.fetch(sql, *conditions.arguments)]
 
 
-async def action_of(reader: Reader, server_id: str, request_id: str) -> Action | None:
-    """One action with its events in the order they ended; the step under way comes last and has no result."""
+async def find_action(reader: Reader, server_id: str, request_id: str) -> Action | None:
+    """An action with its events in the order of their end. The current step is last and has no result."""
     row = await reader.fetch_one(
         "SELECT * FROM operations WHERE server_id = $1 AND request_id = $2 AND action <> '' ORDER BY seq LIMIT 1",
         server_id,
@@ -163,7 +161,7 @@ async def action_of(reader: Reader, server_id: str, request_id: str) -> Action |
     )
     events = [_event(step) for step in steps]
     if row["state"] not in FINISHED and row["step_started_at"] is not None:
-        name = _name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD)
+        name = _event_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD)
         trouble = orjson.loads(row["trouble"]) if row["trouble"] else {}
         details, fault = trouble.get("message"), _fault(trouble.get("fault"))
         events.append(Event(name, row["step_started_at"], None, None, row["host"], details, fault))
@@ -189,7 +187,7 @@ def _action(row: Row, events: Iterable[Event] = ()) -> Action:
 def _event(step: Row) -> Event:
     error: dict[str, Any] = orjson.loads(step["error"]) if step["error"] else {}
     return Event(
-        event=_name(step["name"], step["phase"]),
+        event=_event_name(step["name"], step["phase"]),
         start_time=step["started_at"],
         finish_time=step["finished_at"],
         result="Success" if step["outcome"] == DONE else "Error",
@@ -200,15 +198,15 @@ def _event(step: Row) -> Event:
 
 
 def _fault(fault: Any) -> str | None:
-    """What a failure that was foreseen keeps for administrators."""
+    """The fault of an expected failure, if it is a text for administrators."""
     return fault if isinstance(fault, str) else None
 
 
-def _name(step: str, phase: str) -> str:
+def _event_name(step: str, phase: str) -> str:
     return step if phase == FORWARD else f"undo {step}"
 
 
-# For operators
+# Operators' views
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +225,7 @@ class Summary:
     reason: str | None
 
 
-async def summaries(reader: Reader, server_id: str | None = None, limit: int = 100) -> list[Summary]:
+async def list_summaries(reader: Reader, server_id: str | None = None, limit: int = 100) -> list[Summary]:
     """Unfinished operations, oldest first; of one server also the finished ones, newest first."""
     if server_id is None:
         sql = "SELECT * FROM operations WHERE finished_at IS NULL ORDER BY seq LIMIT $1"
@@ -238,8 +236,8 @@ async def summaries(reader: Reader, server_id: str | None = None, limit: int = 1
     return [_summary(row) for row in rows]
 
 
-async def stuck(reader: Reader) -> list[Summary]:
-    """Operations that need a look: of an unknown kind or step, failing again and again, or taken by nobody."""
+async def find_stuck(reader: Reader) -> list[Summary]:
+    """Operations with an unknown kind or step, with repeated failures, or without a worker."""
     overdue = clock.now() - STUCK_SECONDS
     rows = await reader.fetch(
         "SELECT * FROM operations o WHERE finished_at IS NULL AND ("
@@ -249,10 +247,10 @@ async def stuck(reader: Reader) -> list[Summary]:
         STUCK_ATTEMPTS,
         overdue,
     )
-    return [_summary(row, "No worker has taken it") for row in rows]
+    return [_summary(row, "No worker has leased the operation") for row in rows]
 
 
-def _summary(row: Row, otherwise: str | None = None) -> Summary:
+def _summary(row: Row, default_reason: str | None = None) -> Summary:
     trouble = row["trouble"] or row["error"]
     return Summary(
         id=row["id"],
@@ -260,32 +258,32 @@ def _summary(row: Row, otherwise: str | None = None) -> Summary:
         server_id=row["server_id"],
         host=row["host"],
         state=row["state"],
-        step=_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD),
+        step=_event_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD),
         round=row["round"],
         attempt=row["attempt"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
         worker=row["lease_owner"],
-        reason=_reason(orjson.loads(trouble)) if trouble else otherwise,
+        reason=_reason(orjson.loads(trouble)) if trouble else default_reason,
     )
 
 
 def _reason(error: dict[str, Any]) -> str:
-    """Operators read what was kept for them, where it is one line."""
+    """The fault, which is for operators, if it is one line; else the message for users."""
     fault = _fault(error.get("fault"))
     return fault if fault and "\n" not in fault else str(error["message"])
 
 
-async def counts(reader: Reader) -> dict[tuple[str, str], int]:
-    """Unfinished operations by kind and state."""
+async def count_unfinished(reader: Reader) -> dict[tuple[str, str], int]:
+    """The number of unfinished operations by kind and state."""
     rows = await reader.fetch(
         "SELECT kind, state, COUNT(*) AS number FROM operations WHERE finished_at IS NULL GROUP BY kind, state"
     )
     return {(row["kind"], row["state"]): row["number"] for row in rows}
 
 
-async def queue_age(reader: Reader) -> float:
-    """For how many seconds the oldest operation that could run has waited for a worker."""
+async def oldest_wait_seconds(reader: Reader) -> float:
+    """How long the oldest runnable operation has waited for a worker."""
     now = clock.now()
     oldest = await reader.fetch_value(
         "SELECT MIN(run_at) AS oldest FROM operations o WHERE finished_at IS NULL AND run_at <= $1"

@@ -1,4 +1,4 @@
-"""A worker: leases operations, runs each as a task, renews the leases, and gives them back when it stops."""
+"""The worker: leases operations, runs each in a task, renews the leases, and releases them when it stops."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from typing import Any, Protocol
 import orjson
 
 from kilonova import clock
-from kilonova.operations import store, table
+from kilonova.operations import definition, store
+from kilonova.operations.control import CANCEL_CHANNEL, lane_channel
+from kilonova.operations.definition import Operation
 from kilonova.operations.errors import LostLease
-from kilonova.operations.requests import CANCELS, channel
-from kilonova.operations.running import Running, Stopped
+from kilonova.operations.execution import Execution, WorkerStopped
 from kilonova.operations.states import QUEUED, UNDOING
-from kilonova.operations.table import Operation
 from kilonova.store import Database, Row, StoreError
 
 logger = logging.getLogger(__name__)
 
-LEASE = 15.0
-SLOTS = 64
-SWEEP = 2.0
-GRACE = 10.0
-PARKED = 30.0
-"""Seconds after which an operation with an unknown step is looked at again."""
-TIDY = 60.0
+LEASE_SECONDS = 15.0
+DEFAULT_SLOTS = 64
+SWEEP_SECONDS = 2.0
+STOP_GRACE_SECONDS = 10.0
+UNKNOWN_STEP_RETRY_SECONDS = 30.0
+"""An operation with an unknown step is checked again after this time."""
+CLEANUP_SECONDS = 60.0
 
 
 class Observer(Protocol):
-    """Told of every end, for metrics."""
+    """Called at the end of every step and operation, for metrics."""
 
     def step_finished(self, kind: str, step: str, phase: str, outcome: str, seconds: float) -> None: ...
 
     def operation_finished(self, kind: str, state: str) -> None: ...
 
 
-class Faults(Protocol):
-    """Called `before` and `after` each action and undo; what it raises, or its never returning, is the fault."""
+class FaultInjector(Protocol):
+    """Called `before` and `after` each action and undo. It injects a fault by raising, or by not returning."""
 
     async def at(self, point: str, phase: str, step: str, op: Operation) -> None: ...
 
 
 def backoff(attempt: int) -> float:
-    """0.1 s, doubled each time up to a minute, spread so that a crowd does not come back together."""
+    """The delay before a retry: 0.1 s, doubled each time up to a minute, with random jitter."""
     return min(60.0, 0.1 * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.75, 1.25)
 
 
@@ -60,13 +60,13 @@ class Worker:
         services: Any = None,
         *,
         owner: str | None = None,
-        lease: float = LEASE,
-        slots: int = SLOTS,
-        sweep: float = SWEEP,
+        lease: float = LEASE_SECONDS,
+        slots: int = DEFAULT_SLOTS,
+        sweep: float = SWEEP_SECONDS,
         kinds: Iterable[type[Operation]] | None = None,
         lane: str | None = None,
         observer: Observer | None = None,
-        faults: Faults | None = None,
+        faults: FaultInjector | None = None,
         backoff: Callable[[int], float] = backoff,
     ) -> None:
         self.db = db
@@ -79,71 +79,71 @@ class Worker:
         self.faults = faults
         self.backoff = backoff
         self.stopping = False
-        known = table.kinds() if kinds is None else kinds
+        known = definition.all_kinds() if kinds is None else kinds
         self._kinds = {kind.kind: kind for kind in known if lane in (None, kind.lane)}
-        self._held: dict[str, Running] = {}
+        self._executions: dict[str, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._cancels = False
+        self._cancel_requested = False
         self._full = False
-        self._grace = GRACE
-        self._tidied = 0.0
+        self._grace = STOP_GRACE_SECONDS
+        self._cleaned_up_at = 0.0
         self._ended = asyncio.Event()
         self._ended.set()
 
     async def run(self) -> None:
-        """Work until `stop`. If cancelled instead it leaves everything as it stands, like a process that died."""
+        """Work until `stop`. If the task is cancelled instead, operations are left like by a process that died."""
         for kind in self._kinds.values():
             kind.table()
         self._ended.clear()
-        for woken in {channel(kind.lane) for kind in self._kinds.values()}:
-            self.db.listen(woken, self._wake.set)
-        self.db.listen(CANCELS, self._cancel_wanted)
+        for name in {lane_channel(kind.lane) for kind in self._kinds.values()}:
+            self.db.listen(name, self._wake.set)
+        self.db.listen(CANCEL_CHANNEL, self._on_cancel_request)
         try:
             async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(self._renew_for_ever())
+                renewing = group.create_task(self._renew_leases())
                 while not self.stopping:
                     self._wake.clear()
-                    await self._once(group)
+                    await self._run_once(group)
                     await self._sleep()
-                await self._drain()
+                await self._stop_executions()
                 renewing.cancel()
         finally:
             self._ended.set()
 
-    async def stop(self, grace: float = GRACE) -> None:
-        """Take nothing new, let running steps end for `grace` seconds, and give the leases back."""
+    async def stop(self, grace: float = STOP_GRACE_SECONDS) -> None:
+        """Lease no more operations, let running steps end for `grace` seconds, and release the leases."""
         self._grace = grace
         self.stopping = True
         self._wake.set()
         await self._ended.wait()
 
-    def holds(self, running: Running) -> bool:
-        """Whether the lease can still be ours. A process that stood still finds out here, before it does any harm."""
-        return time.monotonic() - running.leased_at < self.lease
+    def has_lease(self, execution: Execution) -> bool:
+        """Whether the lease may still be valid. This detects a process that was suspended for too long."""
+        return time.monotonic() - execution.leased_at < self.lease
 
-    def due(self, at: float) -> None:
-        """Look again then. Another worker may be first; if this process dies, the sweep of any other finds it."""
-        if (pause := at - clock.now()) <= TIDY:
+    def wake_at(self, at: float) -> None:
+        """Check for due operations at this time. Other workers find them with their sweeps if this process dies."""
+        if (pause := at - clock.now()) <= CLEANUP_SECONDS:
             asyncio.get_running_loop().call_later(max(pause, 0) + 0.001, self._wake.set)
 
-    # Taking
+    # Leasing operations
 
-    async def _once(self, group: asyncio.TaskGroup) -> None:
+    async def _run_once(self, group: asyncio.TaskGroup) -> None:
         try:
-            await self._take(group)
-            if self._cancels and self._held:
-                self._cancels = False
-                for found in await store.cancels(self.db, list(self._held)):
+            await self._lease_operations(group)
+            if self._cancel_requested and self._executions:
+                self._cancel_requested = False
+                for found in await store.find_cancel_requests(self.db, list(self._executions)):
                     self._cancel(found)
-            if time.monotonic() - self._tidied > TIDY:
-                self._tidied = time.monotonic()
-                await store.tidy(self.db, {*self._kinds, *(kind.kind for kind in table.kinds())})
+            if time.monotonic() - self._cleaned_up_at > CLEANUP_SECONDS:
+                self._cleaned_up_at = time.monotonic()
+                await store.clean_up(self.db, {*self._kinds, *(kind.kind for kind in definition.all_kinds())})
         except StoreError as error:
             logger.warning("the worker cannot reach the database: %s", error)
 
-    async def _take(self, group: asyncio.TaskGroup) -> None:
-        free = self.slots - len(self._held)
+    async def _lease_operations(self, group: asyncio.TaskGroup) -> None:
+        free = self.slots - len(self._executions)
         self._full = free <= 0
         if self._full:
             return
@@ -151,49 +151,49 @@ class Worker:
         rows = await store.lease(self.db, self.owner, self.lease, list(self._kinds), free)
         self._full = len(rows) == free
         for row in rows:
-            if (running := await self._prepare(row, leased_at)) is not None:
-                task = group.create_task(self._carry_out(running))
+            if (execution := await self._prepare(row, leased_at)) is not None:
+                task = group.create_task(self._run_execution(execution))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _prepare(self, row: Row, leased_at: float) -> Running | None:
+    async def _prepare(self, row: Row, leased_at: float) -> Execution | None:
         kind = self._kinds[row["kind"]]
         try:
             plan = kind.table().plan(row["plan"], row["step"])
             op = kind(row, services=self.services, db=self.db)
         except Exception as error:
-            known = isinstance(error, table.UnknownStep)
-            await self._park(row, str(error) if known else f"The row cannot be read: {error!r}")
+            known = isinstance(error, definition.UnknownStep)
+            await self._postpone(row, str(error) if known else f"The row cannot be read: {error!r}")
             return None
-        if (stale := self._held.get(op.id)) is not None:
-            stale.end(LostLease)
-        running = self._held[op.id] = Running(self, op, row, plan, leased_at)
-        return running
+        if (stale := self._executions.get(op.id)) is not None:
+            stale.stop(LostLease)
+        execution = self._executions[op.id] = Execution(self, op, row, plan, leased_at)
+        return execution
 
-    async def _park(self, row: Row, reason: str) -> None:
-        """Leave it to a worker of another release, and say why."""
-        logger.warning("operation %s is left alone: %s", row["id"], reason)
+    async def _postpone(self, row: Row, reason: str) -> None:
+        """Release an operation that only a worker of another release can run, and record why."""
+        logger.warning("operation %s cannot be run by this release: %s", row["id"], reason)
         changes = {
             "state": UNDOING if row["state"] == UNDOING else QUEUED,
             "trouble": orjson.dumps({"type": "Unknown", "message": reason}).decode(),
             "attempt": 0,
-            "run_at": clock.now() + PARKED,
+            "run_at": clock.now() + UNKNOWN_STEP_RETRY_SECONDS,
         }
         try:
             async with self.db.transaction() as tx:
                 await store.save(tx, row, changes, release=True)
         except (StoreError, LostLease):
-            pass  # the lease runs out by itself
+            pass  # the lease expires
 
-    async def _carry_out(self, running: Running) -> None:
+    async def _run_execution(self, execution: Execution) -> None:
         try:
-            await running.run()
+            await execution.run()
         except Exception:
-            # Its lease runs out and it is tried again; the other operations must not suffer.
-            logger.exception("the engine failed on operation %s", running.op.id)
+            # The lease expires and the operation is retried. Other operations must not be affected.
+            logger.exception("the engine failed on operation %s", execution.op.id)
         finally:
-            if not self.stopping and self._held.get(running.op.id) is running:
-                del self._held[running.op.id]
+            if not self.stopping and self._executions.get(execution.op.id) is execution:
+                del self._executions[execution.op.id]
             if self._full:
                 self._wake.set()
 
@@ -204,53 +204,53 @@ class Worker:
         except TimeoutError:
             pass
 
-    # Keeping
+    # Renewing leases
 
-    async def _renew_for_ever(self) -> None:
+    async def _renew_leases(self) -> None:
         while True:
-            await asyncio.sleep(self.lease * store.RENEWAL)
-            if not self._held:
+            await asyncio.sleep(self.lease * store.RENEWAL_FRACTION)
+            if not self._executions:
                 continue
-            held = dict(self._held)
-            asked_at = time.monotonic()
+            leased = dict(self._executions)
+            renewed_at = time.monotonic()
             try:
-                async with asyncio.timeout(self.lease * store.RENEWAL):
-                    found = await store.renew(self.db, self.owner, self.lease, list(held))
+                async with asyncio.timeout(self.lease * store.RENEWAL_FRACTION):
+                    found = await store.renew(self.db, self.owner, self.lease, list(leased))
             except (StoreError, TimeoutError) as error:
                 logger.warning("leases could not be renewed: %s", error)
-                for running in held.values():
-                    if not self.holds(running):
-                        running.end(LostLease)
+                for execution in leased.values():
+                    if not self.has_lease(execution):
+                        execution.stop(LostLease)
                 continue
-            for identity, running in held.items():
-                if identity not in found:
-                    running.end(LostLease)
+            for operation_id, execution in leased.items():
+                if operation_id not in found:
+                    execution.stop(LostLease)
                     continue
-                running.leased_at = asked_at
-                if found[identity]:
-                    self._cancel(identity)
+                execution.leased_at = renewed_at
+                if found[operation_id]:
+                    self._cancel(operation_id)
 
-    def _cancel_wanted(self) -> None:
-        self._cancels = True
+    def _on_cancel_request(self) -> None:
+        self._cancel_requested = True
         self._wake.set()
 
-    def _cancel(self, identity: str) -> None:
-        if (running := self._held.get(identity)) is not None:
-            running.cancel()
+    def _cancel(self, operation_id: str) -> None:
+        if (execution := self._executions.get(operation_id)) is not None:
+            execution.cancel()
 
-    # Giving back
+    # Stopping
 
-    async def _drain(self) -> None:
+    async def _stop_executions(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace)
-        for running in self._held.values():
-            running.end(Stopped)
+        for execution in self._executions.values():
+            execution.stop(WorkerStopped)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace)
         for task in self._tasks:
             task.cancel()
-        if self._held:
+        if self._executions:
             try:
-                await store.release(self.db, self.owner, list(self._held))
+                await store.release(self.db, self.owner, list(self._executions))
             except StoreError as error:
-                logger.warning("leases run out by themselves, they could not be given back: %s", error)
+                logger.warning("the leases could not be released and will expire: %s", error)

@@ -1,39 +1,50 @@
-"""Placement: who has how much of what, and who uses it. Its REST API stands on these same functions.
+"""Placement: resource providers, inventories, allocations and claims.
 
-facts, shapes, providers   what hosts tell of themselves, how the database differs, and the writing of it
-mirror                     what compute says of hosts: aggregates, ratios, who is disabled or gone
-claims                     takes room for a server, all or nothing, and gives it back
-exchanging                 lets two consumers change places, at the end of a server's move
-replacing                  the same for clients of the API, who replace what consumers hold
-changes                    the sequence by which schedulers learn of every such write
-allocations, names         what is used, summed up; standard and custom classes and traits
-candidates/                in which ways providers can give what is asked for
-rest/, versions/           the REST API: a file for each noun, a file for each microversion
-api, build, errors         where it is mounted, how it is put together, what it says in errors
+host_providers, providers  the providers that hosts report, and their synchronization into the database
+reshape_plan               compares stored with reported providers; plans where allocations move
+mirror                     mirrors compute's aggregates, allocation ratios and service state into placement
+claims                     allocates resources for a consumer, all or nothing, and releases them
+swap                       swaps the allocations of two consumers, at the end of a server's move
+allocation_update          replaces the allocations of consumers, for the API
+changes                    the change sequence, which tells schedulers which providers to read again
+allocations, names         reads usages and allocations; standard and custom resource classes and traits
+candidates/                the search for allocation candidates, shared by API and scheduler
+rest/, versions/           the REST API: a file for each resource, a file for each microversion
+api, build, errors         the API's definition, the assembly of its routes, its errors
 """
 
 from __future__ import annotations
 
-from kilonova.placement.allocations import allocations_of, usages
-from kilonova.placement.changes import hosts_changed
-from kilonova.placement.claims import Consumer, HoldsOther, Outcome, Raced, Seen, claim, release, try_claim
-from kilonova.placement.exchanging import exchange
-from kilonova.placement.providers import Inventory, ProviderFacts, sync
+from kilonova.placement.allocations import get_allocations, get_usages
+from kilonova.placement.changes import mark_hosts_changed
+from kilonova.placement.claims import (
+    ClaimOutcome,
+    ConcurrentUpdate,
+    Consumer,
+    ConsumerHasAllocations,
+    SnapshotVersion,
+    claim,
+    release,
+    try_claim,
+)
+from kilonova.placement.host_providers import HostProviders, Inventory
+from kilonova.placement.providers import sync_providers
+from kilonova.placement.swap import swap_allocations
 
 __all__ = [
+    "ClaimOutcome",
+    "ConcurrentUpdate",
     "Consumer",
-    "HoldsOther",
+    "ConsumerHasAllocations",
+    "HostProviders",
     "Inventory",
-    "Outcome",
-    "ProviderFacts",
-    "Raced",
-    "Seen",
-    "allocations_of",
+    "SnapshotVersion",
     "claim",
-    "exchange",
-    "hosts_changed",
+    "get_allocations",
+    "get_usages",
+    "mark_hosts_changed",
     "release",
-    "sync",
+    "swap_allocations",
+    "sync_providers",
     "try_claim",
-    "usages",
 ]

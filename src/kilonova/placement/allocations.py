@@ -1,4 +1,4 @@
-"""Reading who uses how much: every figure is a sum over allocations."""
+"""Reads usages and allocations. A usage is always a sum over allocations."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Sequence
 
 from kilonova.store import Reader
 
+# The used amount of an inventory `i`.
+USED_AMOUNT = """COALESCE((SELECT CAST(SUM(a.used) AS BIGINT) FROM allocations a
+    WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class), 0)"""
 
-async def usages(reader: Reader, provider_uuids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Used amounts per provider and class, zero where nothing of an inventory is used."""
+
+async def get_usages(reader: Reader, provider_uuids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Used amounts by provider uuid and class; zero for an unused inventory."""
     found: dict[str, dict[str, int]] = {}
     for row in await reader.fetch(_USAGES, list(provider_uuids)):
         found.setdefault(row["uuid"], {})[row["resource_class"]] = row["used"]
     return found
 
 
-async def allocations_of(reader: Reader, consumers: Sequence[str]) -> dict[str, dict[str, dict[str, int]]]:
-    """What each consumer holds: consumer uuid, provider uuid, class, amount."""
+async def get_allocations(reader: Reader, consumers: Sequence[str]) -> dict[str, dict[str, dict[str, int]]]:
+    """Amounts by consumer uuid, provider uuid and class."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for row in await reader.fetch(_ALLOCATIONS, list(consumers)):
         found.setdefault(row["consumer_uuid"], {}).setdefault(row["uuid"], {})[row["resource_class"]] = row["used"]
     return found
 
 
-_USAGES = """
-SELECT p.uuid, i.resource_class, COALESCE((
-    SELECT CAST(SUM(a.used) AS BIGINT) FROM allocations a
-    WHERE a.provider_id = i.provider_id AND a.resource_class = i.resource_class), 0) AS used
+_USAGES = f"""
+SELECT p.uuid, i.resource_class, {USED_AMOUNT} AS used
 FROM resource_providers p JOIN inventories i ON i.provider_id = p.id
 WHERE p.uuid = ANY($1)
 """

@@ -1,4 +1,4 @@
-"""Gathers the routes of the Placement API and compiles them with its microversions."""
+"""Imports the route modules of the Placement API and compiles them with its microversions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from functools import cache
 
 from kilonova.http import Api
 
-# Modules that declare routes and views.
-NOUNS = (
-    "rest.documents",
+ROUTE_MODULES = (
+    "rest.discovery",
     "rest.providers",
     "rest.inventories",
     "rest.usages",
     "rest.aggregates",
     "rest.traits",
-    "rest.classes",
+    "rest.resource_classes",
     "rest.allocations",
     "rest.reshaper",
     "candidates.api",
@@ -28,7 +27,7 @@ def build() -> Api:
     from kilonova.placement import versions
     from kilonova.placement.api import api
 
-    for noun in NOUNS:
-        importlib.import_module(f"kilonova.placement.{noun}")
+    for name in ROUTE_MODULES:
+        importlib.import_module(f"kilonova.placement.{name}")
     api.compile(load(versions))
     return api

@@ -1,7 +1,7 @@
-"""Claims: take room on providers for a consumer if, and only if, all of it is there; and give it back.
+"""Claims: allocate resources for a consumer, all or nothing, and release them.
 
-Called inside the transaction that also writes whatever the claim is for, so both happen or neither.
-Usage is the sum of allocations and stands nowhere else. See docs/decisions/0005-claims.md.
+The caller runs a claim in the transaction that also writes the claim's purpose, so both are written or neither.
+Usage is always the sum of allocations. See docs/decisions/0005-claims.md.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from kilonova import clock
-from kilonova.placement.changes import allocations_changed
+from kilonova.placement.allocations import USED_AMOUNT
+from kilonova.placement.changes import mark_allocations_changed
 from kilonova.store import Row, Transaction, Unavailable
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """Who uses resources: a server, a migration, or whatever a client of the API names."""
+    """A consumer of resources: a server, a migration, or another consumer that an API client creates."""
 
     uuid: str
     project_id: str
@@ -27,28 +28,28 @@ class Consumer(msgspec.Struct, frozen=True):
     type: str | None = "INSTANCE"
 
 
-class Seen(NamedTuple):
-    """The root provider of a host and its `facts` as a plan knew them."""
+class SnapshotVersion(NamedTuple):
+    """The uuid of a host's root provider, and its `facts` in the snapshot that the plan is based on."""
 
     root: str
     facts: int
 
 
-class Outcome(Enum):
+class ClaimOutcome(Enum):
     CLAIMED = "claimed"
-    REFUSED = "refused"  # no room, no such provider, or a host that is no longer what the plan knew
-    BUSY = "busy"  # another transaction has a provider's row, and waiting was not wanted
+    REFUSED = "refused"  # no capacity, no such provider, or the host changed since the plan's snapshot
+    BUSY = "busy"  # another transaction holds a provider's lock, and `wait` is False
 
 
-class Raced(Unavailable):
-    """Another transaction changed what this one looked at before its locks were granted: begin again, later."""
+class ConcurrentUpdate(Unavailable):
+    """Another transaction changed the consumers before this one got its locks. Run the transaction again."""
 
     def __init__(self, *consumers: str) -> None:
-        super().__init__(f"another transaction changed what is held by consumer {' or '.join(consumers)}")
+        super().__init__(f"another transaction changed the allocations of consumer {' or '.join(consumers)}")
 
 
-class HoldsOther(Exception):
-    """The consumer already holds something else than the claim asks for."""
+class ConsumerHasAllocations(Exception):
+    """The consumer already has allocations that differ from the claim."""
 
     def __init__(self, consumer_uuid: str, held: list[Row]) -> None:
         self.held = _by_provider(held)
@@ -59,12 +60,12 @@ class HoldsOther(Exception):
 async def claim(
     tx: Transaction, consumer: Consumer, allocations: Mapping[str, Mapping[str, int]], *, wait: bool = True
 ) -> bool:
-    """Take everything in `allocations`, amounts by class by provider uuid, or nothing.
+    """Allocate everything in `allocations`, amounts by class by provider uuid, or nothing.
 
-    Repeating a claim that is held changes nothing. Raises HoldsOther if the consumer has other allocations, Raced if
-    it is being given some.
+    A repeated claim changes nothing. Raises ConsumerHasAllocations if the consumer has other allocations, and
+    ConcurrentUpdate if another transaction gives it some.
     """
-    return await try_claim(tx, consumer, allocations, wait=wait) is Outcome.CLAIMED
+    return await try_claim(tx, consumer, allocations, wait=wait) is ClaimOutcome.CLAIMED
 
 
 async def try_claim(
@@ -73,61 +74,62 @@ async def try_claim(
     allocations: Mapping[str, Mapping[str, int]],
     *,
     wait: bool = True,
-    seen: Seen | None = None,
-) -> Outcome:
-    """Like `claim`; with `wait=False` a provider that somebody else is claiming from right now is BUSY.
+    expected: SnapshotVersion | None = None,
+) -> ClaimOutcome:
+    """Like `claim`; with `wait=False` the outcome is BUSY if another claim holds a provider's lock.
 
-    With `seen`, a host whose zone, aggregates, traits or service changed since is REFUSED, whatever room it has.
+    With `expected`, the outcome is REFUSED if the host's zone, aggregates, traits or service changed since the
+    snapshot.
     """
-    wanted = _wanted(allocations)
-    # The lock makes claims on one provider run one after the other; the sums below are read after it is granted.
-    uuids = list(wanted) if seen is None or seen.root in wanted else [seen.root, *wanted]
+    wanted = _without_zeros(allocations)
+    # The locks serialize claims on a provider; the sums of allocations are read after the locks are granted.
+    uuids = list(wanted) if expected is None or expected.root in wanted else [expected.root, *wanted]
     locked = await _lock(tx, uuids, wait)
     if len(locked) < len(uuids):
-        return Outcome.REFUSED if wait else await _missing_or_busy(tx, uuids)
-    asked = [
+        return ClaimOutcome.REFUSED if wait else await _missing_or_busy(tx, uuids)
+    values = [
         value
         for uuid, amounts in wanted.items()
         for name, amount in amounts.items()
         for value in (locked[uuid]["id"], name, amount)
     ]
-    if seen is not None and locked[seen.root]["facts"] != seen.facts:
+    if expected is not None and locked[expected.root]["facts"] != expected.facts:
         return await _held_or_refused(tx, consumer, wanted)
-    taken = await tx.execute(_take(len(asked) // 3), consumer.uuid, len(asked) // 3, *asked)
-    if not taken:
+    written = await tx.execute(_insert_allocations_sql(len(values) // 3), consumer.uuid, len(values) // 3, *values)
+    if not written:
         return await _held_or_refused(tx, consumer, wanted)
     await _add_consumer(tx, consumer)
-    await allocations_changed(tx, [locked[uuid]["id"] for uuid in wanted])
-    return Outcome.CLAIMED
+    await mark_allocations_changed(tx, [locked[uuid]["id"] for uuid in wanted])
+    return ClaimOutcome.CLAIMED
 
 
 async def release(tx: Transaction, consumer_uuid: str) -> None:
-    """Give back everything the consumer holds; nothing if it holds nothing. Raises Raced."""
-    rows = await tx.fetch(_LOCK_HELD, consumer_uuid)
+    """Release all allocations of the consumer, if it has any. Raises ConcurrentUpdate."""
+    rows = await tx.fetch(_LOCK_PROVIDERS_OF_CONSUMER, consumer_uuid)
     if not rows:
         return
     ids = [row["id"] for row in rows]
-    if await tx.execute(_DELETE_CONSUMER, consumer_uuid, ids):  # its allocations go with it
-        await allocations_changed(tx, ids)
+    if await tx.execute(_DELETE_CONSUMER, consumer_uuid, ids):  # cascades to its allocations
+        await mark_allocations_changed(tx, ids)
     elif await tx.fetch_value("SELECT 1 FROM consumers WHERE uuid = $1", consumer_uuid):
-        # It was given something else while this waited. To lock more now could end in a circle: start again.
-        raise Raced(consumer_uuid)
+        # It got other allocations while this waited for locks. Locking more providers now could deadlock.
+        raise ConcurrentUpdate(consumer_uuid)
 
 
-def _wanted(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """What is really asked for: a flavor without disk asks for no disk."""
+def _without_zeros(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """The allocations without amounts of zero: a flavor without disk requests no disk."""
     wanted: dict[str, dict[str, int]] = {}
     for uuid, resources in allocations.items():
         amounts = {name: amount for name, amount in resources.items() if amount}
         if amounts:
             wanted[uuid] = amounts
     if not wanted or min(min(amounts.values()) for amounts in wanted.values()) < 0:
-        raise ValueError(f"a claim needs positive amounts, not {dict(allocations)}")
+        raise ValueError(f"allocations of a claim must be positive amounts, not {dict(allocations)}")
     return wanted
 
 
 async def _lock(tx: Transaction, uuids: list[str], wait: bool) -> dict[str, Row]:
-    """The providers, by uuid, that are now ours; taken in the order of ids, so that claims cannot deadlock."""
+    """Lock the providers and return them by uuid. Locks are taken in the order of ids, so claims cannot deadlock."""
     if len(uuids) == 1:
         row = await tx.fetch_one(_LOCK if wait else _LOCK_OR_SKIP, uuids[0])
         return {} if row is None else {uuids[0]: row}
@@ -138,23 +140,23 @@ async def _lock(tx: Transaction, uuids: list[str], wait: bool) -> dict[str, Row]
 async def _add_consumer(tx: Transaction, consumer: Consumer) -> None:
     now = clock.now()
     values = (consumer.uuid, consumer.project_id, consumer.user_id, consumer.type, now)
-    if not await tx.execute(NEW_CONSUMER, *values):
-        # Two transactions claim for one consumer on different providers at once: the later one starts again.
-        raise Raced(consumer.uuid)
+    if not await tx.execute(INSERT_CONSUMER, *values):
+        # Another transaction claims for the same consumer on other providers: the later one starts again.
+        raise ConcurrentUpdate(consumer.uuid)
 
 
-async def _held_or_refused(tx: Transaction, consumer: Consumer, wanted: dict[str, dict[str, int]]) -> Outcome:
-    held = await tx.fetch(_HELD, consumer.uuid)
+async def _held_or_refused(tx: Transaction, consumer: Consumer, wanted: dict[str, dict[str, int]]) -> ClaimOutcome:
+    held = await tx.fetch(_ALLOCATIONS, consumer.uuid)
     if not held:
-        return Outcome.REFUSED
+        return ClaimOutcome.REFUSED
     if _by_provider(held) == wanted:
-        return Outcome.CLAIMED
-    raise HoldsOther(consumer.uuid, held)
+        return ClaimOutcome.CLAIMED
+    raise ConsumerHasAllocations(consumer.uuid, held)
 
 
-async def _missing_or_busy(tx: Transaction, uuids: list[str]) -> Outcome:
+async def _missing_or_busy(tx: Transaction, uuids: list[str]) -> ClaimOutcome:
     there = await tx.fetch("SELECT id FROM resource_providers WHERE uuid = ANY($1)", uuids)
-    return Outcome.REFUSED if len(there) < len(uuids) else Outcome.BUSY
+    return ClaimOutcome.REFUSED if len(there) < len(uuids) else ClaimOutcome.BUSY
 
 
 def _by_provider(rows: list[Row]) -> dict[str, dict[str, int]]:
@@ -165,23 +167,21 @@ def _by_provider(rows: list[Row]) -> dict[str, dict[str, int]]:
 
 
 @lru_cache(maxsize=64)
-def _take(amounts: int) -> str:
-    """The deciding statement: everything fits and the consumer holds nothing yet, or no row is written."""
-    asked = ", ".join(
+def _insert_allocations_sql(amounts: int) -> str:
+    """SQL that writes all rows if everything fits and the consumer has no allocations, and otherwise none."""
+    rows = ", ".join(
         f"(CAST(${n} AS BIGINT), CAST(${n + 1} AS TEXT), CAST(${n + 2} AS BIGINT))"
         for n in range(3, 3 + 3 * amounts, 3)
     )
     return f"""
-        WITH asked (provider_id, resource_class, amount) AS (VALUES {asked}),
+        WITH requested (provider_id, resource_class, amount) AS (VALUES {rows}),
         fits AS (
-            SELECT asked.provider_id, asked.resource_class, asked.amount
-            FROM asked JOIN inventories i
-                ON i.provider_id = asked.provider_id AND i.resource_class = asked.resource_class
-            WHERE asked.amount BETWEEN i.min_unit AND i.max_unit
-              AND asked.amount % i.step_size = 0
-              AND (i.total - i.reserved) * i.allocation_ratio >= asked.amount + COALESCE((
-                    SELECT CAST(SUM(used) AS BIGINT) FROM allocations
-                    WHERE provider_id = i.provider_id AND resource_class = i.resource_class), 0)
+            SELECT requested.provider_id, requested.resource_class, requested.amount
+            FROM requested JOIN inventories i
+                ON i.provider_id = requested.provider_id AND i.resource_class = requested.resource_class
+            WHERE requested.amount BETWEEN i.min_unit AND i.max_unit
+              AND requested.amount % i.step_size = 0
+              AND (i.total - i.reserved) * i.allocation_ratio >= requested.amount + {USED_AMOUNT}
         )
         INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used)
         SELECT CAST($1 AS TEXT), provider_id, resource_class, amount FROM fits
@@ -194,23 +194,23 @@ _LOCK = "SELECT id, facts FROM resource_providers WHERE uuid = $1 FOR UPDATE"
 _LOCK_OR_SKIP = f"{_LOCK} SKIP LOCKED"
 _LOCK_ALL = "SELECT id, uuid, facts FROM resource_providers WHERE uuid = ANY($1) ORDER BY id FOR UPDATE"
 _LOCK_ALL_OR_SKIP = f"{_LOCK_ALL} SKIP LOCKED"
-_LOCK_HELD = """
+_LOCK_PROVIDERS_OF_CONSUMER = """
 SELECT id FROM resource_providers
 WHERE id IN (SELECT provider_id FROM allocations WHERE consumer_uuid = $1)
 ORDER BY id FOR UPDATE
 """
-# Whoever changes what a consumer holds has locked the providers it holds from. So if all of those are ours, and it
-# holds something, nobody else is at it.
+# A transaction that changes a consumer's allocations has locked all providers of these allocations. So while this
+# transaction holds those locks, no other can change them.
 _DELETE_CONSUMER = """
 DELETE FROM consumers WHERE uuid = $1
 AND NOT EXISTS (SELECT 1 FROM allocations WHERE consumer_uuid = $1 AND NOT provider_id = ANY($2))
 """
-_HELD = """
+_ALLOCATIONS = """
 SELECT p.uuid AS provider_uuid, a.resource_class, a.used
 FROM allocations a JOIN resource_providers p ON p.id = a.provider_id
 WHERE a.consumer_uuid = $1 ORDER BY p.id, a.resource_class
 """
-NEW_CONSUMER = """
+INSERT_CONSUMER = """
 INSERT INTO consumers (uuid, project_id, user_id, type, generation, created_at, updated_at)
 VALUES ($1, $2, $3, $4, 1, $5, $5) ON CONFLICT (uuid) DO NOTHING
 """

@@ -1,4 +1,4 @@
-"""Errors of the Placement API that several nouns share, with the codes by which programs tell them apart."""
+"""Errors and error codes that several resources of the Placement API share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DUPLICATE_KEY = "placement.query.duplicate_key"
 MISSING_VALUE = "placement.query.missing_value"
 
 
-def no_provider(uuid: str, purpose: str = "") -> NotFound:
+def provider_not_found(uuid: str, purpose: str = "") -> NotFound:
     return NotFound(f"No resource provider with uuid {uuid[:255]} found{purpose}")
 
 

@@ -1,6 +1,6 @@
-"""What compute says about hosts, written down in placement: aggregates, ratios, who is disabled, who is gone.
+"""Mirrors compute's host aggregates, allocation ratios and service state into placement.
 
-Each function is called in the transaction of the change that it mirrors, and tells the schedulers of it.
+Each function runs in the transaction of the change that it mirrors, and marks the hosts as changed for schedulers.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova.placement import names, providers
-from kilonova.placement.changes import delete_providers, facts_changed, hosts_changed, lock_hosts
-from kilonova.placement.facts import SHARES
+from kilonova.placement.changes import delete_providers, lock_root_providers, mark_facts_changed, mark_hosts_changed
+from kilonova.placement.host_providers import SHARING_TRAIT
 from kilonova.store import Row, Transaction
 
 log = logging.getLogger(__name__)
 
-DISABLED = "COMPUTE_STATUS_DISABLED"
-RATIOS = {"cpu_allocation_ratio": "VCPU", "ram_allocation_ratio": "MEMORY_MB", "disk_allocation_ratio": "DISK_GB"}
+DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
+RATIO_CLASSES = {
+    "cpu_allocation_ratio": "VCPU",
+    "ram_allocation_ratio": "MEMORY_MB",
+    "disk_allocation_ratio": "DISK_GB",
+}
 
 
-class InUse(Exception):
-    """The host's providers cannot go, because consumers still hold something on them."""
+class HostInUse(Exception):
+    """The host's providers cannot be deleted, because consumers have allocations on them."""
 
     def __init__(self, host: str, consumers: int) -> None:
         super().__init__(f"host {host} still holds allocations of {consumers} consumers")
@@ -29,138 +33,139 @@ class InUse(Exception):
         self.consumers = consumers
 
 
-async def aggregate_joined(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
-    """The hosts are now in this host aggregate: so are their root providers."""
-    roots = await lock_hosts(tx, hosts)
+async def add_to_aggregate(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
+    """Add the root providers of the hosts to the aggregate."""
+    roots = await lock_root_providers(tx, hosts)
     rows = await tx.fetch(_IN_AGGREGATE, aggregate_uuid, roots)
     joining = sorted(set(roots) - {row["provider_id"] for row in rows})
     if joining:
         await tx.execute_many(_JOIN, [(root, aggregate_uuid) for root in joining])
-        await facts_changed(tx, joining)
-    await hosts_changed(tx, hosts)
+        await mark_facts_changed(tx, joining)
+    await mark_hosts_changed(tx, hosts)
 
 
-async def aggregate_left(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
-    """The hosts are no longer in this host aggregate. What they report of themselves stays."""
-    roots = await lock_hosts(tx, hosts)
+async def remove_from_aggregate(tx: Transaction, aggregate_uuid: str, hosts: Sequence[str]) -> None:
+    """Remove the root providers of the hosts from the aggregate. Memberships that hosts report stay."""
+    roots = await lock_root_providers(tx, hosts)
     rows = await tx.fetch(f"{_IN_AGGREGATE} AND NOT reported", aggregate_uuid, roots)
     leaving = [row["provider_id"] for row in rows]
     if leaving:
         await tx.execute(_LEAVE, aggregate_uuid, leaving)
-        await facts_changed(tx, leaving)
-    await hosts_changed(tx, hosts)
+        await mark_facts_changed(tx, leaving)
+    await mark_hosts_changed(tx, hosts)
 
 
-async def service_disabled(tx: Transaction, host: str, disabled: bool) -> None:
-    """The host's compute service was disabled or enabled: its root providers have the trait, or have it not."""
-    await _mark_disabled(tx, [host], disabled)
-    await hosts_changed(tx, [host])
+async def set_service_disabled(tx: Transaction, host: str, disabled: bool) -> None:
+    """Add the trait `COMPUTE_STATUS_DISABLED` to the host's root providers, or remove it."""
+    await _set_disabled_trait(tx, [host], disabled)
+    await mark_hosts_changed(tx, [host])
 
 
-async def ratios_changed(tx: Transaction, hosts: Sequence[str]) -> None:
-    """The hosts' aggregates, or the ratios in those aggregates' metadata, may have changed.
+async def update_allocation_ratios(tx: Transaction, hosts: Sequence[str]) -> None:
+    """Apply the allocation ratios in the metadata of the hosts' aggregates.
 
-    The smallest ratio that an aggregate of a host names replaces what stood before in the whole tree of that host. When
-    none does any more, the host's own wish returns. Where aggregates said nothing and say nothing, nothing changes:
-    an operator's ratio stays.
+    The smallest ratio among a host's aggregates applies to the host's whole tree. When the last aggregate with a ratio
+    is gone, the ratio that the host reports applies again. Without any aggregate ratio, before and now, an operator's
+    ratio stays.
     """
-    await _impose(tx, hosts, await _imposed(tx, hosts))
-    await hosts_changed(tx, hosts)
+    await _apply_ratios(tx, hosts, await _aggregate_ratios(tx, hosts))
+    await mark_hosts_changed(tx, hosts)
 
 
-async def lock_departing(tx: Transaction, host: str) -> None:
-    """Lock all that a host takes along: its providers, and what it shares with others.
+async def lock_host_for_delete(tx: Transaction, host: str) -> None:
+    """Lock the host's providers and the sharing providers of its aggregates.
 
-    Whoever does more than `host_deleted` in the same transaction calls this first, because claims lock in the order
-    of ids, pools and hosts together.
+    A transaction that locks more than `delete_host` does must call this first, because claims lock all providers in the
+    order of ids.
     """
-    await tx.hold(providers.TREES)
-    await tx.fetch(_LOCK_DEPARTING, [host], SHARES)
+    await tx.lock(providers.TREE_LOCK)
+    await tx.fetch(_LOCK_HOST_AND_SHARING, [host], SHARING_TRAIT)
 
 
-async def host_deleted(tx: Transaction, host: str) -> None:
-    """The host's compute service goes: so do its providers, and what it alone shared.
+async def delete_host(tx: Transaction, host: str) -> None:
+    """Delete the host's providers, and sharing providers that no other host uses.
 
-    Call it before the rows of its hypervisors go. Raises InUse.
+    Call it before the rows of its hypervisors are deleted. Raises HostInUse.
     """
-    await lock_departing(tx, host)
+    await lock_host_for_delete(tx, host)
     ids = [row["id"] for row in await tx.fetch(f"{_TREES} SELECT id FROM tree", [host])]
     consumers = await tx.fetch_value(
         "SELECT COUNT(DISTINCT consumer_uuid) FROM allocations WHERE provider_id = ANY($1)", ids
     )
     if consumers:
-        raise InUse(host, consumers)
+        raise HostInUse(host, consumers)
     rows = await tx.fetch(
         "SELECT DISTINCT aggregate_uuid FROM provider_aggregates WHERE reported AND provider_id = ANY($1)", ids
     )
     await delete_providers(tx, ids)
-    await providers.drop_unshared(tx, [row["aggregate_uuid"] for row in rows])
+    await providers.delete_unshared_providers(tx, [row["aggregate_uuid"] for row in rows])
 
 
-async def hosts_registered(tx: Transaction, hosts: Sequence[str]) -> None:
-    """Hosts have (again) described themselves: what compute said of them earlier holds for new providers too."""
+async def mirror_registered_hosts(tx: Transaction, hosts: Sequence[str]) -> None:
+    """Mirror what compute knows of the hosts onto the providers that they have just reported."""
     missing: dict[str, list[str]] = {}
     for row in await tx.fetch(_NOT_MIRRORED, list(hosts)):
         missing.setdefault(row["aggregate_uuid"], []).append(row["host"])
-    disabled = [row["host"] for row in await tx.fetch(_DISABLED_WITHOUT_TRAIT, list(hosts), DISABLED)]
-    imposed = await _imposed(tx, hosts)
-    concerned = {host for members in missing.values() for host in members}.union(
-        disabled, (host for host, _ in imposed)
-    )
-    if not concerned:
+    disabled = [row["host"] for row in await tx.fetch(_DISABLED_WITHOUT_TRAIT, list(hosts), DISABLED_TRAIT)]
+    ratios = await _aggregate_ratios(tx, hosts)
+    affected = {host for members in missing.values() for host in members}.union(disabled, (host for host, _ in ratios))
+    if not affected:
         return
-    # All at once: what follows locks some of them one after the other.
-    await _locked_trees(tx, sorted(concerned))
+    # One statement locks all trees in the order of ids; the calls below lock host by host.
+    await _lock_host_trees(tx, sorted(affected))
     for aggregate_uuid, members in missing.items():
-        await aggregate_joined(tx, aggregate_uuid, members)
+        await add_to_aggregate(tx, aggregate_uuid, members)
     if disabled:
-        await _mark_disabled(tx, disabled, True)
-    if imposed:
-        await _impose(tx, sorted({host for host, _ in imposed}), imposed)
+        await _set_disabled_trait(tx, disabled, True)
+    if ratios:
+        await _apply_ratios(tx, sorted({host for host, _ in ratios}), ratios)
 
 
-async def _mark_disabled(tx: Transaction, hosts: Sequence[str], disabled: bool) -> None:
-    roots = await lock_hosts(tx, hosts)
+async def _set_disabled_trait(tx: Transaction, hosts: Sequence[str], disabled: bool) -> None:
+    roots = await lock_root_providers(tx, hosts)
     rows = await tx.fetch(
-        "SELECT provider_id FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED, roots
+        "SELECT provider_id FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED_TRAIT, roots
     )
-    marked = {row["provider_id"] for row in rows}
-    changing = sorted(set(roots) - marked if disabled else marked)
+    having_trait = {row["provider_id"] for row in rows}
+    changing = sorted(set(roots) - having_trait if disabled else having_trait)
     if not changing:
         return
     if disabled:
-        await names.ensure(tx, "traits", [DISABLED])
+        await names.ensure_rows(tx, "traits", [DISABLED_TRAIT])
         await tx.execute_many(
-            "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2)", [(root, DISABLED) for root in changing]
+            "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2)",
+            [(root, DISABLED_TRAIT) for root in changing],
         )
     else:
-        await tx.execute("DELETE FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED, changing)
-    await facts_changed(tx, changing)
+        await tx.execute(
+            "DELETE FROM provider_traits WHERE trait = $1 AND provider_id = ANY($2)", DISABLED_TRAIT, changing
+        )
+    await mark_facts_changed(tx, changing)
 
 
-async def _impose(tx: Transaction, hosts: Sequence[str], imposed: Mapping[tuple[str, str], float]) -> None:
-    rows = await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIOS.values()))
-    if all(imposed.get((row["host"], row["resource_class"])) == row["aggregate_ratio"] for row in rows):
+async def _apply_ratios(tx: Transaction, hosts: Sequence[str], ratios: Mapping[tuple[str, str], float]) -> None:
+    rows = await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIO_CLASSES.values()))
+    if all(ratios.get((row["host"], row["resource_class"])) == row["aggregate_ratio"] for row in rows):
         return
-    await _locked_trees(tx, hosts)
+    await _lock_host_trees(tx, hosts)
     changes = []
-    for row in await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIOS.values())):
-        ratio = imposed.get((row["host"], row["resource_class"]))
+    for row in await tx.fetch(_HOST_RATIOS, list(hosts), list(RATIO_CLASSES.values())):
+        ratio = ratios.get((row["host"], row["resource_class"]))
         if ratio != row["aggregate_ratio"]:
             effective = row["own_ratio"] if ratio is None else ratio
             changes.append((row["provider_id"], row["resource_class"], effective, ratio))
     if changes:
-        await tx.execute_many(_IMPOSE, changes)
-        await facts_changed(tx, sorted({change[0] for change in changes}))
+        await tx.execute_many(_SET_RATIO, changes)
+        await mark_facts_changed(tx, sorted({change[0] for change in changes}))
 
 
-async def _imposed(tx: Transaction, hosts: Sequence[str]) -> dict[tuple[str, str], float]:
-    """The smallest ratio that aggregates name, by host and class."""
+async def _aggregate_ratios(tx: Transaction, hosts: Sequence[str]) -> dict[tuple[str, str], float]:
+    """The smallest ratio among the aggregates, by host and class."""
     found: dict[tuple[str, str], float] = {}
-    for row in await tx.fetch(_AGGREGATE_RATIOS, list(RATIOS), list(hosts)):
+    for row in await tx.fetch(_AGGREGATE_RATIOS, list(RATIO_CLASSES), list(hosts)):
         ratio = _ratio(row)
         if ratio is not None:
-            key = row["host"], RATIOS[row["key"]]
+            key = row["host"], RATIO_CLASSES[row["key"]]
             found[key] = min(ratio, found.get(key, ratio))
     return found
 
@@ -172,16 +177,16 @@ def _ratio(row: Row) -> float | None:
         ratio = math.nan
     if 0 < ratio < math.inf:
         return ratio
-    log.warning("aggregate %s: %s is not a ratio: %.40r", row["name"], row["key"], row["value"])
+    log.warning("aggregate %s: %s must be a positive number, not %.40r", row["name"], row["key"], row["value"])
     return None
 
 
-async def _locked_trees(tx: Transaction, hosts: Iterable[str]) -> list[Row]:
-    # One statement in the order of ids, as claims lock too.
-    return await tx.fetch(_LOCK_TREES, list(hosts))
+async def _lock_host_trees(tx: Transaction, hosts: Iterable[str]) -> None:
+    # One statement in the order of ids, as in claims.
+    await tx.fetch(_LOCK_TREES, list(hosts))
 
 
-# By parents, not by root: an operator may have put hosts below a provider of their own.
+# Follows parents instead of `root_id`, because an operator may have put hosts below another provider.
 _TREES = """
 WITH RECURSIVE tree (id, host) AS (
     SELECT p.id, h.host FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = ANY($1)
@@ -189,7 +194,7 @@ WITH RECURSIVE tree (id, host) AS (
     SELECT c.id, tree.host FROM resource_providers c JOIN tree ON c.parent_id = tree.id)
 """
 _LOCK_TREES = f"SELECT id FROM resource_providers WHERE id IN ({_TREES} SELECT id FROM tree) ORDER BY id FOR UPDATE"
-_LOCK_DEPARTING = f"""
+_LOCK_HOST_AND_SHARING = f"""
 {_TREES}
 SELECT id FROM resource_providers
 WHERE id IN (SELECT id FROM tree)
@@ -209,14 +214,14 @@ JOIN aggregates a ON a.id = m.aggregate_id
 JOIN aggregate_hosts ah ON ah.aggregate_id = m.aggregate_id
 WHERE m.key = ANY($1) AND ah.host = ANY($2)
 """
-# Without a wish of the host's own it is an operator's inventory, and so is its ratio.
+# An inventory without `own_ratio` was made by an operator, who also decides its ratio.
 _HOST_RATIOS = f"""
 {_TREES}
 SELECT tree.host, i.provider_id, i.resource_class, i.own_ratio, i.aggregate_ratio
 FROM tree JOIN inventories i ON i.provider_id = tree.id
 WHERE i.resource_class = ANY($2) AND i.own_ratio IS NOT NULL
 """
-_IMPOSE = """
+_SET_RATIO = """
 UPDATE inventories SET allocation_ratio = $3, aggregate_ratio = $4 WHERE provider_id = $1 AND resource_class = $2
 """
 _NOT_MIRRORED = """

@@ -1,4 +1,4 @@
-"""The standard classes and traits, which exist without a row, and those that operators made."""
+"""Resource classes and traits. Standard ones exist without a row in the database, custom ones have one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from functools import cache
 from kilonova import clock
 from kilonova.store import Reader, Transaction
 
-# A class or trait that may be there already.
-INSERT = "INSERT INTO {} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING"
-CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
+INSERT_NAME = "INSERT INTO {} (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING"
+CUSTOM_NAME = re.compile(r"CUSTOM_[A-Z0-9_]+")
 
 
 @cache
@@ -28,23 +27,23 @@ def standard_traits() -> frozenset[str]:
     return frozenset(os_traits.get_traits())
 
 
-async def ensure(tx: Transaction, table: str, names: Iterable[str]) -> None:
-    """Have a row for every class or trait that somebody refers to."""
-    wanted = sorted(names)
-    there = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", wanted)}
-    missing = [name for name in wanted if name not in there]
+async def ensure_rows(tx: Transaction, table: str, names: Iterable[str]) -> None:
+    """Insert the missing rows of classes or traits, so that other rows can refer to them."""
+    needed = sorted(names)
+    existing = {row["name"] for row in await tx.fetch(f"SELECT name FROM {table} WHERE name = ANY($1)", needed)}
+    missing = [name for name in needed if name not in existing]
     if missing:
         now = clock.now()
-        await tx.execute_many(INSERT.format(table), [(name, now) for name in missing])
+        await tx.execute_many(INSERT_NAME.format(table), [(name, now) for name in missing])
 
 
 async def unknown_classes(reader: Reader, names: Iterable[str]) -> list[str]:
-    """Those of the names that are no class, in order."""
+    """The names that are no resource class, sorted."""
     return await _unknown(reader, "resource_classes", set(names).difference(standard_classes()))
 
 
 async def unknown_traits(reader: Reader, names: Iterable[str]) -> list[str]:
-    """Those of the names that are no trait, in order."""
+    """The names that are no trait, sorted."""
     return await _unknown(reader, "traits", set(names) - standard_traits())
 
 
@@ -55,7 +54,7 @@ async def _unknown(reader: Reader, table: str, custom: set[str]) -> list[str]:
     return sorted(custom - {row["name"] for row in rows})
 
 
-def class_order(name: str) -> tuple[int, str]:
-    """Standard classes as their library has them, then the others by name."""
+def class_sort_key(name: str) -> tuple[int, str]:
+    """Sorts standard classes first, in the order of os_resource_classes, then custom classes by name."""
     standard = standard_classes()
     return (standard.index(name) if name in standard else len(standard), name)

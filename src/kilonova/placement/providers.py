@@ -1,6 +1,6 @@
-"""Resource providers as hosts describe themselves: brought up to date in batches, written only where they differ.
+"""Synchronizes the resource providers that hosts report into the database. Writes only differences.
 
-What operators added through the API is not a host's to remove. See docs/decisions/0010-host-shapes.md.
+Hosts never remove what operators added through the API. See docs/decisions/0010-host-shapes.md.
 """
 
 from __future__ import annotations
@@ -10,47 +10,49 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova import clock
 from kilonova.placement import names
-from kilonova.placement.changes import NEXT, delete_providers, facts_changed
-from kilonova.placement.facts import SHARES, Inventory, InventoryLike, ProviderFacts, Told, Wanted, flaw
-from kilonova.placement.shapes import Amounts, Fate, Held, Known, Misfit, Picture, Planner, Stock, news
-from kilonova.store import Transaction
-
-__all__ = ["TREES", "Amounts", "Inventory", "InventoryLike", "ProviderFacts", "drop_unshared", "flaw", "sync"]
+from kilonova.placement.changes import NEXT_CHANGE, delete_providers, mark_facts_changed
+from kilonova.placement.host_providers import (
+    SHARING_TRAIT,
+    HostProviders,
+    ReportedProvider,
+    ReportedProviders,
+    validation_error,
+)
+from kilonova.placement.reshape_plan import (
+    Allocation,
+    AllocationMove,
+    CannotReshape,
+    ReshapePlan,
+    ReshapePlanner,
+    StoredInventory,
+    StoredProvider,
+    StoredProviders,
+    changed_names,
+)
+from kilonova.store import Row, Transaction
 
 log = logging.getLogger(__name__)
 
-# Held, before the rows of any provider, by whoever puts one below another or moves it: a tree's root stands in each of
-# its providers.
-TREES = "placement.trees"
+# Lock for changes of parents. Taken before the locks of provider rows, because every provider stores its tree's root.
+TREE_LOCK = "placement.trees"
 
 
-async def sync(tx: Transaction, hosts: Sequence[ProviderFacts]) -> None:
-    """Make the database agree with what the hosts say. Writes nothing where it already does. Raises ValueError.
+async def sync_providers(tx: Transaction, hosts: Sequence[HostProviders]) -> None:
+    """Write the reports of the hosts. Raises ValueError for an invalid report.
 
-    What a host no longer has goes; if somebody still uses it, it stays closed to new claims until it is free. A host
-    that has the same in another place takes its allocations along there, or else keeps the shape it had.
+    Inventories and providers that a host no longer reports are deleted; while they have allocations they are closed to
+    new claims instead. If the host reports the same class on another provider, the allocations move there. If they do
+    not fit, the host keeps its stored shape.
     """
     for host in hosts:
-        if (found := flaw(host)) is not None:
-            raise ValueError(f"host {host.name}: {found}")
-    told = Told(hosts)
-    picture = await _look(tx, told, list(told.groups))
-    changing = [group for group, wanted in told.groups.items() if picture.differs(group, wanted)]
-    if not changing:
-        return
-    changing = list(dict.fromkeys([*changing, *(uuid for group in changing for uuid in told.shares.get(group, ()))]))
-    if await _lock(tx, told, changing, picture):
-        picture = await _look(tx, told, changing)
-    await _leave_taken_names(tx, told, changing, picture)
-    fates = await _fates(tx, told, changing, picture)
-    wanted = [(one, picture.stocks(group, one)) for group in fates for one in told.groups[group]]
-    await _Writing(tx, picture).write(wanted, list(fates.values()))
-    await _drop_lonely(tx, told, changing, picture, fates)
+        if (error := validation_error(host)) is not None:
+            raise ValueError(f"host {host.name}: {error}")
+    await _Sync(tx, ReportedProviders(hosts)).run()
 
 
-async def drop_unshared(tx: Transaction, aggregates: Sequence[str]) -> None:
-    """Reported sharing providers of these aggregates go once nobody else is in them; those in use are closed."""
-    rows = await tx.fetch(_UNSHARED, list(aggregates), SHARES)
+async def delete_unshared_providers(tx: Transaction, aggregates: Sequence[str]) -> None:
+    """Delete reported sharing providers that are alone in these aggregates. Close those that have allocations."""
+    rows = await tx.fetch(_UNSHARED, list(aggregates), SHARING_TRAIT)
     ids = [row["id"] for row in rows]
     if not ids:
         return
@@ -58,38 +60,168 @@ async def drop_unshared(tx: Transaction, aggregates: Sequence[str]) -> None:
     await delete_providers(tx, [id for id in ids if id not in used])
     if used:
         await tx.execute("UPDATE inventories SET reserved = total WHERE provider_id = ANY($1)", sorted(used))
-        await facts_changed(tx, sorted(used))
+        await mark_facts_changed(tx, sorted(used))
 
 
-# Looking
+class _Sync:
+    """One synchronization. `_roots` are the roots of the reported trees that are still to be written."""
+
+    def __init__(self, tx: Transaction, reported: ReportedProviders) -> None:
+        self._tx = tx
+        self._reported = reported
+        self._stored = StoredProviders()
+        self._roots = list(reported.trees)
+
+    async def run(self) -> None:
+        await self._read()
+        self._roots = [root for root in self._roots if self._stored.differs(root, self._reported.trees[root])]
+        if not self._roots:
+            return
+        sharing = (uuid for root in self._roots for uuid in self._reported.sharing_by_host.get(root, ()))
+        self._roots = list(dict.fromkeys([*self._roots, *sharing]))
+        if await self._lock():
+            await self._read()
+        await self._resolve_name_conflicts()
+        plans = await self._plan()
+        targets = [(one, self._stored.target_inventories(root, one)) for root in plans for one in self._tree(root)]
+        await _Writer(self._tx, self._stored).write(targets, list(plans.values()))
+        await self._delete_unshared(plans)
+
+    def _tree(self, root: str) -> list[ReportedProvider]:
+        return self._reported.trees[root]
+
+    # Reading
+
+    async def _read(self) -> None:
+        rows = await self._tx.fetch(_TREES, self._roots)
+        nested = [provider.uuid for root in self._roots for provider in self._tree(root)[1:]]
+        if nested:
+            rows += await self._tx.fetch(_BY_UUID, nested)
+        by_id = {row["id"]: _stored_provider(row) for row in rows}
+        if by_id:
+            await _read_details(self._tx, by_id, self._reported.aggregates)
+        self._stored = StoredProviders()
+        self._stored.by_uuid = {provider.uuid: provider for provider in by_id.values()}
+        for provider in by_id.values():
+            ancestor: StoredProvider | None = provider
+            while ancestor is not None and ancestor.uuid not in self._reported.trees:
+                ancestor = None if ancestor.parent_id is None else by_id.get(ancestor.parent_id)
+            if ancestor is not None:
+                self._stored.trees.setdefault(ancestor.uuid, []).append(provider)
+
+    async def _lock(self) -> bool:
+        """Lock the stored providers of the trees in the order of ids, as claims do; False if there are none."""
+        if any(len(self._tree(root)) > 1 for root in self._roots):
+            await self._tx.lock(TREE_LOCK)
+        by_uuid = self._stored.by_uuid
+        ids = {provider.id for root in self._roots for provider in self._stored.trees.get(root, ())}
+        ids |= {by_uuid[one.uuid].id for root in self._roots for one in self._tree(root) if one.uuid in by_uuid}
+        if ids:
+            await self._tx.fetch(_LOCK, sorted(ids), sorted(self._left_aggregates(self._roots)), SHARING_TRAIT)
+        return bool(ids)
+
+    def _left_aggregates(self, roots: Iterable[str]) -> set[str]:
+        """The aggregates of sharing providers that the hosts no longer report."""
+        left: set[str] = set()
+        for root in roots:
+            if (tree := self._tree(root)) and (stored := self._stored.by_uuid.get(tree[0].uuid)) is not None:
+                left |= stored.aggregates.get(True, frozenset()) - tree[0].aggregates
+        return left
+
+    async def _resolve_name_conflicts(self) -> None:
+        """Leave out new nested and sharing providers, and keep old names, where another provider has the reported name.
+
+        A new root provider whose name is taken is not left out: its INSERT raises Conflict.
+        """
+        by_uuid, trees = self._stored.by_uuid, self._reported.trees
+        hosts = trees.keys() - {uuid for sharing in self._reported.sharing_by_host.values() for uuid in sharing}
+        new = {
+            one.name: one.uuid
+            for root in self._roots
+            for one in trees[root]
+            if (one.uuid in by_uuid or one.uuid not in hosts)
+            and (one.uuid not in by_uuid or by_uuid[one.uuid].name != one.name)
+        }
+        if not new:
+            return
+        rows = await self._tx.fetch("SELECT uuid, name FROM resource_providers WHERE name = ANY($1)", list(new))
+        taken = {new[row["name"]]: row["name"] for row in rows if row["uuid"] != new[row["name"]]}
+        for name in sorted(taken.values()):
+            log.warning("provider %s is left out or keeps its old name: another provider has that name", name)
+        if taken:
+            for root in self._roots:
+                trees[root] = self._without_conflicts(trees[root], set(taken))
+
+    def _without_conflicts(self, tree: list[ReportedProvider], conflicting: set[str]) -> list[ReportedProvider]:
+        """The tree with the stored names of conflicting providers, and without new conflicting providers."""
+        by_uuid = self._stored.by_uuid
+        kept = []
+        for one in tree:
+            if one.uuid in conflicting and one.uuid in by_uuid:
+                kept.append(one._replace(name=by_uuid[one.uuid].name))
+            elif one.uuid in conflicting or one.parent in conflicting - by_uuid.keys():
+                conflicting.add(one.uuid)
+            else:
+                kept.append(one)
+        return kept
+
+    # Planning
+
+    async def _plan(self) -> dict[str, ReshapePlan]:
+        """The plans by root, without trees that cannot change."""
+        affected = await self._affected_allocations()
+        rows = await self._tx.fetch(_USED, self._move_targets(affected)) if affected else []
+        used = {(row["uuid"], row["resource_class"]): row["used"] for row in rows}
+        planner = ReshapePlanner(self._reported, self._stored, used)
+        plans = {}
+        for root in self._roots:
+            try:
+                plans[root] = planner.plan(root, affected.get(root, ()))
+            except CannotReshape as error:
+                name = self._tree(root)[0].name
+                log.warning("host %s keeps the shape it had, because servers use it and %s", name, error)
+        return plans
+
+    async def _affected_allocations(self) -> dict[str, list[Allocation]]:
+        """The allocations on inventories that the trees no longer have, by root."""
+        lost: dict[tuple[int, str], str] = {}
+        for root in self._roots:
+            reported = {one.uuid: one for one in self._tree(root)}
+            for stored in self._stored.trees.get(root, ()):
+                if stored.reported:
+                    lost.update(((stored.id, name), root) for name in stored.lost_classes(reported.get(stored.uuid)))
+        affected: dict[str, list[Allocation]] = {}
+        if lost:
+            for row in await self._tx.fetch(_ALLOCATIONS, sorted({provider_id for provider_id, _ in lost})):
+                one = Allocation(row["consumer_uuid"], row["provider_id"], row["resource_class"], row["used"])
+                lost_by = lost.get((one.provider_id, one.resource_class))
+                if lost_by is not None:
+                    affected.setdefault(lost_by, []).append(one)
+        return affected
+
+    def _move_targets(self, roots: Iterable[str]) -> list[str]:
+        """The uuids of all providers that the trees' allocations may move to."""
+        trees = (tree for root in roots for tree in (root, *self._reported.sharing_by_host.get(root, ())))
+        return [one.uuid for tree in trees for one in self._tree(tree)]
+
+    async def _delete_unshared(self, plans: Mapping[str, ReshapePlan]) -> None:
+        """Delete sharing providers of aggregates that hosts left, or could not join, if no other host uses them."""
+        aggregates = self._left_aggregates(plans)
+        for root in self._roots:
+            if root not in plans and (tree := self._tree(root)):
+                aggregates |= tree[0].aggregates
+        if aggregates:
+            await delete_unshared_providers(self._tx, sorted(aggregates))
 
 
-async def _look(tx: Transaction, told: Told, groups: list[str]) -> Picture:
-    rows = await tx.fetch(_TREES, groups)
-    nested = [one.uuid for group in groups for one in told.groups[group][1:]]
-    if nested:
-        rows += await tx.fetch(_ALONE, nested)
-    by_id = {
-        row["id"]: Known(row["id"], row["uuid"], row["name"], row["parent_id"], row["reported"], {}, {}, {})
-        for row in rows
-    }
-    if by_id:
-        await _fill(tx, by_id, told.aggregates)
-    picture = Picture()
-    picture.known = {known.uuid: known for known in by_id.values()}
-    for known in by_id.values():
-        owner: Known | None = known
-        while owner is not None and owner.uuid not in told.groups:
-            owner = None if owner.parent_id is None else by_id.get(owner.parent_id)
-        if owner is not None:
-            picture.trees.setdefault(owner.uuid, []).append(known)
-    return picture
+def _stored_provider(row: Row) -> StoredProvider:
+    return StoredProvider(row["id"], row["uuid"], row["name"], row["parent_id"], row["reported"], {}, {}, {})
 
 
-async def _fill(tx: Transaction, by_id: Mapping[int, Known], aggregates: list[str]) -> None:
+async def _read_details(tx: Transaction, by_id: Mapping[int, StoredProvider], aggregates: list[str]) -> None:
     ids = list(by_id)
     for row in await tx.fetch("SELECT * FROM inventories WHERE provider_id = ANY($1)", ids):
-        by_id[row["provider_id"]].inventory[row["resource_class"]] = Stock.of_row(row)
+        by_id[row["provider_id"]].inventory[row["resource_class"]] = StoredInventory.from_row(row)
     sets: dict[str, frozenset[str]] = {}
     for row in await tx.fetch(_TRAITS, ids):
         text = row["traits"]
@@ -102,154 +234,36 @@ async def _fill(tx: Transaction, by_id: Mapping[int, Known], aggregates: list[st
         joined[row["reported"]] = joined.get(row["reported"], frozenset()) | {row["aggregate_uuid"]}
 
 
-async def _lock(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> bool:
-    """Keep claims from coming in between, in the order of ids; whether there is anything to lock."""
-    if any(len(told.groups[group]) > 1 for group in groups):
-        await tx.hold(TREES)
-    ids = {known.id for group in groups for known in picture.trees.get(group, ())}
-    ids |= {picture.known[one.uuid].id for group in groups for one in told.groups[group] if one.uuid in picture.known}
-    if ids:
-        await tx.fetch(_LOCK, sorted(ids), sorted(_left(told, groups, picture)), SHARES)
-    return bool(ids)
+class _Writer:
+    """Writes differences, and collects the ids of the providers that it changes."""
 
-
-def _left(told: Told, groups: Iterable[str], picture: Picture) -> set[str]:
-    """The aggregates that hosts were in because they shared something, and are no longer."""
-    left: set[str] = set()
-    for group in groups:
-        if told.groups[group] and (known := picture.known.get(told.groups[group][0].uuid)) is not None:
-            left |= known.aggregates.get(True, frozenset()) - told.groups[group][0].aggregates
-    return left
-
-
-async def _leave_taken_names(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> None:
-    """Somebody else's provider may have the name that a host gives to one of its parts. Then the host does without.
-
-    A host's own provider keeps the name that it has by then, if it was renamed; a new one without a name is a Conflict.
-    """
-    hosts = told.groups.keys() - {uuid for shares in told.shares.values() for uuid in shares}
-    new = {
-        one.name: one.uuid
-        for group in groups
-        for one in told.groups[group]
-        if (one.uuid in picture.known or one.uuid not in hosts)
-        and (one.uuid not in picture.known or picture.known[one.uuid].name != one.name)
-    }
-    if not new:
-        return
-    rows = await tx.fetch("SELECT uuid, name FROM resource_providers WHERE name = ANY($1)", list(new))
-    taken = {new[row["name"]]: row["name"] for row in rows if row["uuid"] != new[row["name"]]}
-    for name in sorted(taken.values()):
-        log.warning("provider %s is left out or keeps another name: somebody else's provider has that name", name)
-    if taken:
-        for group in groups:
-            told.groups[group] = _without(told.groups[group], set(taken), picture)
-
-
-def _without(providers: list[Wanted], taken: set[str], picture: Picture) -> list[Wanted]:
-    """The providers without those that cannot have their name; those that are there already keep their old one."""
-    kept = []
-    for one in providers:
-        known = picture.known.get(one.uuid)
-        if one.uuid in taken and known is not None:
-            kept.append(one._replace(name=known.name))
-        elif one.uuid in taken or one.parent in taken - picture.known.keys():
-            taken.add(one.uuid)
-        else:
-            kept.append(one)
-    return kept
-
-
-# Deciding
-
-
-async def _fates(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> dict[str, Fate]:
-    """What becomes of the groups. Those that cannot change are not among them."""
-    held = await _held(tx, told, groups, picture)
-    rows = await tx.fetch(_USED, _parts(told, held)) if held else []
-    used = {(row["uuid"], row["resource_class"]): row["used"] for row in rows}
-    planner = Planner(told, picture, used)
-    fates = {}
-    for group in groups:
-        try:
-            fates[group] = planner.fate(group, held.get(group, ()))
-        except Misfit as misfit:
-            log.warning(
-                "host %s keeps the shape it had, because servers use it and %s", told.groups[group][0].name, misfit
-            )
-    return fates
-
-
-async def _held(tx: Transaction, told: Told, groups: list[str], picture: Picture) -> dict[str, list[Held]]:
-    """The allocations on inventories that groups have lost."""
-    lost: dict[tuple[int, str], str] = {}
-    for group in groups:
-        wanted = {one.uuid: one for one in told.groups[group]}
-        for known in picture.trees.get(group, ()):
-            if known.reported:
-                lost.update(((known.id, name), group) for name in known.lost(wanted.get(known.uuid)))
-    held: dict[str, list[Held]] = {}
-    if lost:
-        for row in await tx.fetch(_HELD, sorted({provider for provider, _ in lost})):
-            one = Held(row["consumer_uuid"], row["provider_id"], row["resource_class"], row["used"])
-            group_of = lost.get((one.provider, one.resource_class))
-            if group_of is not None:
-                held.setdefault(group_of, []).append(one)
-    return held
-
-
-def _parts(told: Told, groups: Iterable[str]) -> list[str]:
-    """Every provider that the groups' allocations may move to."""
-    return [one.uuid for group in groups for part in (group, *told.shares.get(group, ())) for one in told.groups[part]]
-
-
-async def _drop_lonely(
-    tx: Transaction, told: Told, groups: list[str], picture: Picture, fates: Mapping[str, Fate]
-) -> None:
-    """What was shared in aggregates that hosts left, or could not join, may have nobody left to share it with."""
-    left = _left(told, fates, picture)
-    for group in groups:
-        if group not in fates and told.groups[group]:
-            left |= told.groups[group][0].aggregates
-    if left:
-        await drop_unshared(tx, sorted(left))
-
-
-# Writing
-
-
-class _Writing:
-    """Writes what differs, and notes which providers it touched."""
-
-    def __init__(self, tx: Transaction, picture: Picture) -> None:
+    def __init__(self, tx: Transaction, stored: StoredProviders) -> None:
         self._tx = tx
-        self._known = dict(picture.known)
+        self._stored = dict(stored.by_uuid)
         self._created: set[int] = set()
-        self._touched: set[int] = set()
+        self._changed: set[int] = set()
 
-    async def write(self, wanted: list[tuple[Wanted, dict[str, Stock]]], fates: list[Fate]) -> None:
-        await self._create([one for one, _ in wanted if one.uuid not in self._known])
-        pairs = [(one, self._known[one.uuid]) for one, _ in wanted]
-        await self._place(pairs)
-        stocks = [(self._known[one.uuid], target) for one, target in wanted]
-        closed = [(known, {name: known.inventory[name].closed()}) for fate in fates for known, name in fate.closed]
-        await self._put_inventories(stocks + closed)
-        await self._move(fates)
-        await self._drop_inventories([pair for fate in fates for pair in fate.dropped])
-        await self._tell(
-            "provider_traits", "trait", [(known.id, news(one.traits, known.traits)) for one, known in pairs]
-        )
-        await self._tell(
-            "provider_aggregates",
-            "aggregate_uuid",
-            [(known.id, news(one.aggregates, known.aggregates)) for one, known in pairs],
-        )
-        await self._delete([known for fate in fates for known in fate.gone])
-        changed = sorted(self._touched - self._created)
+    async def write(
+        self, targets: list[tuple[ReportedProvider, dict[str, StoredInventory]]], plans: list[ReshapePlan]
+    ) -> None:
+        await self._create([one for one, _ in targets if one.uuid not in self._stored])
+        pairs = [(one, self._stored[one.uuid]) for one, _ in targets]
+        await self._update_names_and_parents(pairs)
+        open_ = [(self._stored[one.uuid], inventories) for one, inventories in targets]
+        closed = [(stored, {name: stored.inventory[name].closed()}) for plan in plans for stored, name in plan.closed]
+        await self._put_inventories(open_ + closed)
+        await self._move_allocations([move for plan in plans for move in plan.moves])
+        await self._drop_inventories([pair for plan in plans for pair in plan.dropped])
+        traits = [(stored.id, changed_names(one.traits, stored.traits)) for one, stored in pairs]
+        await self._update_names("provider_traits", "trait", traits)
+        aggregates = [(stored.id, changed_names(one.aggregates, stored.aggregates)) for one, stored in pairs]
+        await self._update_names("provider_aggregates", "aggregate_uuid", aggregates)
+        await self._delete([stored for plan in plans for stored in plan.deleted])
+        changed = sorted(self._changed - self._created)
         if changed:
-            await facts_changed(self._tx, changed)
+            await mark_facts_changed(self._tx, changed)
 
-    async def _create(self, new: list[Wanted]) -> None:
+    async def _create(self, new: list[ReportedProvider]) -> None:
         if not new:
             return
         now = clock.now()
@@ -260,64 +274,64 @@ class _Writing:
         children = [(one.uuid, one.name, now, one.parent) for one in new if one.parent is not None]
         if children:
             await self._tx.execute_many(_CREATE_CHILD, children)
-        rows = await self._tx.fetch(_ALONE, [one.uuid for one in new])
+        rows = await self._tx.fetch(_BY_UUID, [one.uuid for one in new])
         for row in rows:
-            self._known[row["uuid"]] = Known(row["id"], row["uuid"], row["name"], row["parent_id"], True, {}, {}, {})
+            self._stored[row["uuid"]] = _stored_provider(row)
             self._created.add(row["id"])
-        self._touched |= {row["parent_id"] for row in rows if row["parent_id"] is not None}
+        self._changed |= {row["parent_id"] for row in rows if row["parent_id"] is not None}
 
-    async def _place(self, pairs: list[tuple[Wanted, Known]]) -> None:
-        """Names and parents. A host's own provider stays below what an operator put it below."""
-        named = [(known.id, one.name) for one, known in pairs if known.name != one.name or not known.reported]
+    async def _update_names_and_parents(self, pairs: list[tuple[ReportedProvider, StoredProvider]]) -> None:
+        """Update names and parents of nested providers. The parent of a root provider is left to operators."""
+        named = [(stored.id, one.name) for one, stored in pairs if stored.name != one.name or not stored.reported]
         if named:
             await self._tx.execute_many("UPDATE resource_providers SET name = $2, reported = TRUE WHERE id = $1", named)
         moved = []
-        for one, known in pairs:
-            if one.parent is not None and known.parent_id != self._known[one.parent].id:
-                moved.append((known.id, self._known[one.parent].id))
+        for one, stored in pairs:
+            if one.parent is not None and stored.parent_id != self._stored[one.parent].id:
+                moved.append((stored.id, self._stored[one.parent].id))
         if moved:
             await self._tx.execute_many("UPDATE resource_providers SET parent_id = $2 WHERE id = $1", moved)
-            for provider_id, _ in moved:  # parents first, so each finds its root right
+            for provider_id, _ in moved:  # in the order of `pairs`, parents first, so that each parent has its new root
                 await self._tx.execute(_ROOT_OF_SUBTREE, provider_id)
-        self._touched |= {row[0] for row in (*named, *moved)}
+        self._changed |= {row[0] for row in (*named, *moved)}
 
-    async def _put_inventories(self, targets: list[tuple[Known, dict[str, Stock]]]) -> None:
+    async def _put_inventories(self, targets: list[tuple[StoredProvider, dict[str, StoredInventory]]]) -> None:
         put = [
-            (known.id, name, *stock.amounts, stock.own, stock.imposed)
-            for known, target in targets
-            for name, stock in target.items()
-            if known.inventory.get(name) != stock
+            (stored.id, name, *one.amounts, one.host_ratio, one.aggregate_ratio)
+            for stored, inventories in targets
+            for name, one in inventories.items()
+            if stored.inventory.get(name) != one
         ]
         if put:
-            await names.ensure(self._tx, "resource_classes", {row[1] for row in put})
+            await names.ensure_rows(self._tx, "resource_classes", {row[1] for row in put})
             await self._tx.execute_many(_PUT_INVENTORY, put)
-            self._touched |= {row[0] for row in put}
+            self._changed |= {row[0] for row in put}
 
-    async def _drop_inventories(self, dropped: list[tuple[Known, str]]) -> None:
+    async def _drop_inventories(self, dropped: list[tuple[StoredProvider, str]]) -> None:
         if dropped:
             await self._tx.execute_many(
                 "DELETE FROM inventories WHERE provider_id = $1 AND resource_class = $2",
-                [(known.id, name) for known, name in dropped],
+                [(stored.id, name) for stored, name in dropped],
             )
-            self._touched |= {known.id for known, _ in dropped}
+            self._changed |= {stored.id for stored, _ in dropped}
 
-    async def _move(self, fates: list[Fate]) -> None:
-        moves = [move for fate in fates for move in fate.moves]
+    async def _move_allocations(self, moves: list[AllocationMove]) -> None:
         if not moves:
             return
-        sources = [(held.consumer, held.provider, held.resource_class) for held, _ in moves]
-        targets = [(held.consumer, self._known[target].id, held.resource_class, held.used) for held, target in moves]
-        await self._tx.execute_many(_LEAVE, sources)
-        await self._tx.execute_many(_ARRIVE, targets)
-        consumers = sorted({held.consumer for held, _ in moves})
+        sources = [(one.consumer, one.provider_id, one.resource_class) for one, _ in moves]
+        targets = [(one.consumer, self._stored[target].id, one.resource_class, one.used) for one, target in moves]
+        await self._tx.execute_many(_DELETE_ALLOCATION, sources)
+        await self._tx.execute_many(_ADD_ALLOCATION, targets)
+        consumers = sorted({one.consumer for one, _ in moves})
         await self._tx.execute("UPDATE consumers SET generation = generation + 1 WHERE uuid = ANY($1)", consumers)
-        self._touched |= {held.provider for held, _ in moves} | {self._known[target].id for _, target in moves}
+        self._changed |= {one.provider_id for one, _ in moves} | {self._stored[target].id for _, target in moves}
 
-    async def _tell(self, table: str, column: str, changes: list[tuple[int, _News]]) -> None:
-        put = [(provider_id, name) for provider_id, new in changes if new for name in sorted(new[0])]
-        drop = [(provider_id, name) for provider_id, new in changes if new for name in sorted(new[1])]
+    async def _update_names(self, table: str, column: str, changes: list[tuple[int, _NameChanges]]) -> None:
+        """Insert and delete traits or aggregates of providers."""
+        put = [(provider_id, name) for provider_id, change in changes if change for name in sorted(change[0])]
+        drop = [(provider_id, name) for provider_id, change in changes if change for name in sorted(change[1])]
         if put and column == "trait":
-            await names.ensure(self._tx, "traits", {name for _, name in put})
+            await names.ensure_rows(self._tx, "traits", {name for _, name in put})
         if put:
             await self._tx.execute_many(
                 f"INSERT INTO {table} (provider_id, {column}, reported) VALUES ($1, $2, TRUE) ON CONFLICT DO NOTHING",
@@ -325,17 +339,17 @@ class _Writing:
             )
         if drop:
             await self._tx.execute_many(f"DELETE FROM {table} WHERE provider_id = $1 AND {column} = $2", drop)
-        self._touched |= {provider_id for provider_id, _ in (*put, *drop)}
+        self._changed |= {provider_id for provider_id, _ in (*put, *drop)}
 
-    async def _delete(self, gone: list[Known]) -> None:
-        if gone:
-            ids = {known.id for known in gone}
+    async def _delete(self, deleted: list[StoredProvider]) -> None:
+        if deleted:
+            ids = {stored.id for stored in deleted}
             await delete_providers(self._tx, sorted(ids))
-            self._touched |= {known.parent_id for known in gone if known.parent_id is not None}
-            self._touched -= ids
+            self._changed |= {stored.parent_id for stored in deleted if stored.parent_id is not None}
+            self._changed -= ids
 
 
-_News = tuple[frozenset[str], frozenset[str]] | None
+_NameChanges = tuple[frozenset[str], frozenset[str]] | None
 
 _PROVIDER = "id, uuid, name, parent_id, reported"
 _TREES = """
@@ -343,7 +357,7 @@ SELECT p.id, p.uuid, p.name, p.parent_id, p.reported
 FROM resource_providers r JOIN resource_providers p ON p.root_id = r.root_id
 WHERE r.uuid = ANY($1)
 """
-# With what is shared in the aggregates that hosts leave, since it may go with them.
+# Includes sharing providers of the aggregates that hosts leave, since these may be deleted.
 _LOCK = """
 SELECT id FROM resource_providers
 WHERE id = ANY($1)
@@ -351,24 +365,24 @@ WHERE id = ANY($1)
         WHERE a.aggregate_uuid = ANY($2) AND t.trait = $3)
 ORDER BY id FOR UPDATE
 """
-_ALONE = f"SELECT {_PROVIDER} FROM resource_providers WHERE uuid = ANY($1)"
+_BY_UUID = f"SELECT {_PROVIDER} FROM resource_providers WHERE uuid = ANY($1)"
 _TRAITS = """
 SELECT provider_id, reported, string_agg(trait, ',' ORDER BY trait) AS traits
 FROM provider_traits WHERE provider_id = ANY($1) GROUP BY provider_id, reported
 """
-# Of the aggregates that only operators speak of no host needs to know, except where it wants to join one.
+# Aggregates that an operator added matter only where a host reports them too.
 _AGGREGATES = """
 SELECT provider_id, aggregate_uuid, reported FROM provider_aggregates
 WHERE provider_id = ANY($1) AND (reported OR aggregate_uuid = ANY($2))
 """
 _CREATE = f"""
 INSERT INTO resource_providers (uuid, name, generation, change, facts, created_at, updated_at, reported)
-VALUES ($1, $2, 1, {NEXT}, {NEXT}, $3, $3, TRUE) ON CONFLICT (uuid) DO NOTHING
+VALUES ($1, $2, 1, {NEXT_CHANGE}, {NEXT_CHANGE}, $3, $3, TRUE) ON CONFLICT (uuid) DO NOTHING
 """
 _CREATE_CHILD = f"""
 INSERT INTO resource_providers
     (uuid, name, generation, change, facts, created_at, updated_at, reported, parent_id, root_id)
-SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), 1, {NEXT}, {NEXT}, CAST($3 AS DOUBLE PRECISION),
+SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), 1, {NEXT_CHANGE}, {NEXT_CHANGE}, CAST($3 AS DOUBLE PRECISION),
     CAST($3 AS DOUBLE PRECISION), TRUE, id, root_id
 FROM resource_providers WHERE uuid = $4
 ON CONFLICT (uuid) DO NOTHING
@@ -394,14 +408,14 @@ ON CONFLICT (provider_id, resource_class) DO UPDATE SET total = excluded.total, 
     allocation_ratio = excluded.allocation_ratio, own_ratio = excluded.own_ratio,
     aggregate_ratio = excluded.aggregate_ratio
 """
-_HELD = "SELECT consumer_uuid, provider_id, resource_class, used FROM allocations WHERE provider_id = ANY($1)"
+_ALLOCATIONS = "SELECT consumer_uuid, provider_id, resource_class, used FROM allocations WHERE provider_id = ANY($1)"
 _USED = """
 SELECT p.uuid, a.resource_class, CAST(SUM(a.used) AS BIGINT) AS used
 FROM resource_providers p JOIN allocations a ON a.provider_id = p.id
 WHERE p.uuid = ANY($1) GROUP BY p.uuid, a.resource_class
 """
-_LEAVE = "DELETE FROM allocations WHERE consumer_uuid = $1 AND provider_id = $2 AND resource_class = $3"
-_ARRIVE = """
+_DELETE_ALLOCATION = "DELETE FROM allocations WHERE consumer_uuid = $1 AND provider_id = $2 AND resource_class = $3"
+_ADD_ALLOCATION = """
 INSERT INTO allocations (consumer_uuid, provider_id, resource_class, used) VALUES ($1, $2, $3, $4)
 ON CONFLICT (consumer_uuid, provider_id, resource_class) DO UPDATE SET used = allocations.used + excluded.used
 """

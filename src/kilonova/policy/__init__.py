@@ -1,6 +1,6 @@
-"""Policy: who may do what, by the rule names operators know."""
+"""Policy: access rules with oslo.policy's syntax, under the rule names of the OpenStack services."""
 
 from kilonova.policy.checks import PolicyError
-from kilonova.policy.enforcer import Policy, sample
+from kilonova.policy.enforcer import Policy, sample_policy
 
-__all__ = ["Policy", "PolicyError", "sample"]
+__all__ = ["Policy", "PolicyError", "sample_policy"]

@@ -1,45 +1,45 @@
-"""Checks that rules are made of: combined by `|`, `&` and `~`, printed as oslo.policy strings, compiled to closures."""
+"""Checks: the conditions of policy rules. `|`, `&` and `~` combine them; `str()` gives oslo.policy's syntax."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from kilonova.identity.token import Token
+    from kilonova.policy.credentials import Credentials
 
 Target = Mapping[str, Any]
-Closure = Callable[["Token", Target], bool]
-Resolve = Callable[[str], Closure]
+CompiledCheck = Callable[["Credentials", Target], bool]
+ResolveRule = Callable[[str], CompiledCheck]
 
 _ONE_KEY = re.compile(r"%\(([^)]+)\)s")
 
 
 class PolicyError(Exception):
-    """A rule that cannot be understood or compiled; the message names it."""
+    """A rule that cannot be parsed or compiled; the message names it."""
 
 
 class Check:
-    """One condition on a token and a target. `str()` gives its oslo.policy spelling."""
+    """A condition on a token and a target, compiled to a function because every request runs some."""
 
     __slots__ = ()
-    binding = 2  # how tightly the spelling binds: and, or 0; not 1; a single check 2
+    precedence = 2  # in oslo.policy's syntax: `and` and `or` 0, `not` 1, a single check 2
 
     def __or__(self, other: Check) -> Check:
-        return AnyOf((*_parts(AnyOf, self), *_parts(AnyOf, other)))
+        return AnyOf((*_flatten(AnyOf, self), *_flatten(AnyOf, other)))
 
     def __and__(self, other: Check) -> Check:
-        return AllOf((*_parts(AllOf, self), *_parts(AllOf, other)))
+        return AllOf((*_flatten(AllOf, self), *_flatten(AllOf, other)))
 
     def __invert__(self) -> Check:
         return Not(self)
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         raise NotImplementedError
 
-    def spelled_in(self, binding: int) -> str:
-        return str(self) if self.binding > binding else f"({self})"
+    def text_within(self, precedence: int) -> str:
+        return str(self) if self.precedence > precedence else f"({self})"
 
 
 class Always(Check):
@@ -48,7 +48,7 @@ class Always(Check):
     def __str__(self) -> str:
         return "@"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         return lambda token, target: True
 
 
@@ -58,12 +58,12 @@ class Never(Check):
     def __str__(self) -> str:
         return "!"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         return lambda token, target: False
 
 
 class Role(Check):
-    """The token bears the role, given or implied."""
+    """The token has the role, directly or implied."""
 
     __slots__ = ("name",)
 
@@ -73,21 +73,21 @@ class Role(Check):
     def __str__(self) -> str:
         return f"role:{self.name}"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         wanted = self.name.lower()
         if "%(" not in wanted:
             return lambda token, target: wanted in token.roles
         value = _target_value(self.name)
 
-        def bears(token: Token, target: Target) -> bool:
-            named = value(target)
-            return named is not None and named.lower() in token.roles
+        def has_role(token: Credentials, target: Target) -> bool:
+            name = value(target)
+            return name is not None and name.lower() in token.roles
 
-        return bears
+        return has_role
 
 
-class Named(Check):
-    """Another rule, by its name; an operator's override of that rule counts here too."""
+class RuleReference(Check):
+    """Another rule, by name. An operator's override of that rule applies here too."""
 
     __slots__ = ("name",)
 
@@ -97,12 +97,12 @@ class Named(Check):
     def __str__(self) -> str:
         return f"rule:{self.name}"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         return resolve(self.name)
 
 
-class Same(Check):
-    """A credential of the token equals a value of the target, for example `project_id:%(project_id)s`."""
+class Match(Check):
+    """A credential of the token equals a value of the target, such as `project_id:%(project_id)s`."""
 
     __slots__ = ("credential", "template")
 
@@ -113,7 +113,7 @@ class Same(Check):
     def __str__(self) -> str:
         return f"{self.credential}:{self.template}"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         if self.credential == "is_admin":
             return self._is_admin(resolve)
         if self.credential == "project_id" and self.template == "%(project_id)s":
@@ -121,37 +121,37 @@ class Same(Check):
         mine = _credential(self.credential)
         theirs = _target_value(self.template)
 
-        def same(token: Token, target: Target) -> bool:
+        def same(token: Credentials, target: Target) -> bool:
             wanted = theirs(target)
             return wanted is not None and mine(token) == wanted
 
         return same
 
-    def _is_admin(self, resolve: Resolve) -> Closure:
-        """`is_admin` is no fact of a token: it means whoever `context_is_admin` lets pass."""
+    def _is_admin(self, resolve: ResolveRule) -> CompiledCheck:
+        """A token has no `is_admin`: it means that the rule `context_is_admin` allows."""
         is_admin = resolve("context_is_admin")
         wanted = self.template.strip().lower()
         if wanted in ("true", "1"):
             return is_admin
         if wanted in ("false", "0"):
             return lambda token, target: not is_admin(token, target)
-        raise PolicyError(f"'{self}': is_admin is compared with True or False only")
+        raise PolicyError(f"'{self}': is_admin can only be compared with True or False")
 
 
-class Field(Check):
-    """An attribute of the target has a value, for example `field:networks:shared=True`."""
+class TargetField(Check):
+    """An attribute of the target has a value, such as `field:networks:shared=True`."""
 
-    __slots__ = ("spelling",)
+    __slots__ = ("match",)
 
-    def __init__(self, spelling: str) -> None:
-        self.spelling = spelling
+    def __init__(self, match: str) -> None:
+        self.match = match
 
     def __str__(self) -> str:
-        return f"field:{self.spelling}"
+        return f"field:{self.match}"
 
-    def compile(self, resolve: Resolve) -> Closure:
-        # The attribute may contain colons itself (router:external), the resource before it does not.
-        attribute, equals, wanted = self.spelling.partition(":")[2].partition("=")
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
+        # The attribute may contain colons (router:external); the resource before it does not.
+        attribute, equals, wanted = self.match.partition(":")[2].partition("=")
         if not attribute or not equals:
             raise PolicyError(f"'{self}' is not of the form field:resource:attribute=value")
         return lambda token, target: str(target.get(attribute)) == wanted
@@ -159,36 +159,42 @@ class Field(Check):
 
 class Not(Check):
     __slots__ = ("check",)
-    binding = 1
+    precedence = 1
 
     def __init__(self, check: Check) -> None:
         self.check = check
 
     def __str__(self) -> str:
-        return f"not {self.check.spelled_in(1)}"
+        return f"not {self.check.text_within(1)}"
 
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         inner = self.check.compile(resolve)
         return lambda token, target: not inner(token, target)
 
 
-class AllOf(Check):
+class Combination(Check):
     __slots__ = ("checks",)
-    binding = 0
+    precedence = 0
+    word: ClassVar[str]
 
     def __init__(self, checks: tuple[Check, ...]) -> None:
         self.checks = checks
 
     def __str__(self) -> str:
-        return " and ".join(check.spelled_in(0) for check in self.checks)
+        return f" {self.word} ".join(check.text_within(0) for check in self.checks)
 
-    def compile(self, resolve: Resolve) -> Closure:
+
+class AllOf(Combination):
+    __slots__ = ()
+    word = "and"
+
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         closures = tuple(check.compile(resolve) for check in self.checks)
         if len(closures) == 2:
             first, second = closures
             return lambda token, target: first(token, target) and second(token, target)
 
-        def all_of(token: Token, target: Target) -> bool:
+        def all_of(token: Credentials, target: Target) -> bool:
             for closure in closures:  # noqa: SIM110 - a generator would double the cost of the hot path
                 if not closure(token, target):
                     return False
@@ -197,23 +203,17 @@ class AllOf(Check):
         return all_of
 
 
-class AnyOf(Check):
-    __slots__ = ("checks",)
-    binding = 0
+class AnyOf(Combination):
+    __slots__ = ()
+    word = "or"
 
-    def __init__(self, checks: tuple[Check, ...]) -> None:
-        self.checks = checks
-
-    def __str__(self) -> str:
-        return " or ".join(check.spelled_in(0) for check in self.checks)
-
-    def compile(self, resolve: Resolve) -> Closure:
+    def compile(self, resolve: ResolveRule) -> CompiledCheck:
         closures = tuple(check.compile(resolve) for check in self.checks)
         if len(closures) == 2:
             first, second = closures
             return lambda token, target: first(token, target) or second(token, target)
 
-        def any_of(token: Token, target: Target) -> bool:
+        def any_of(token: Credentials, target: Target) -> bool:
             for closure in closures:  # noqa: SIM110 - a generator would double the cost of the hot path
                 if closure(token, target):
                     return True
@@ -222,16 +222,16 @@ class AnyOf(Check):
         return any_of
 
 
-def _parts(kind: type[AnyOf] | type[AllOf], check: Check) -> tuple[Check, ...]:
+def _flatten(kind: type[Combination], check: Check) -> tuple[Check, ...]:
     return check.checks if isinstance(check, kind) else (check,)
 
 
-def _same_project(token: Token, target: Target) -> bool:
+def _same_project(token: Credentials, target: Target) -> bool:
     project = token.project_id
     return project is not None and target.get("project_id") == project
 
 
-_CREDENTIALS: dict[str, Callable[[Token], str | None]] = {
+_CREDENTIALS: dict[str, Callable[[Credentials], str | None]] = {
     "user_id": lambda token: token.user_id,
     "user_domain_id": lambda token: token.user_domain_id,
     "project_id": lambda token: token.project_id,
@@ -244,7 +244,7 @@ _CREDENTIALS: dict[str, Callable[[Token], str | None]] = {
 }
 
 
-def _credential(name: str) -> Callable[[Token], str | None]:
+def _credential(name: str) -> Callable[[Credentials], str | None]:
     if len(name) > 1 and name[0] in "'\"" and name[-1] == name[0]:
         literal = name[1:-1]
         return lambda token: literal
@@ -257,13 +257,13 @@ def _credential(name: str) -> Callable[[Token], str | None]:
 
 
 def _target_value(template: str) -> Callable[[Target], str | None]:
-    """What the right side of a check comes to for a target; None (which matches nothing) where a key is missing."""
+    """The value of a check's right side for a target; None, which equals nothing, if the target lacks a key."""
     if "%(" not in template:
         return lambda target: template
-    whole = _ONE_KEY.fullmatch(template)
-    if whole is None:
-        return lambda target: _filled(template, target)
-    key = whole.group(1)
+    single = _ONE_KEY.fullmatch(template)
+    if single is None:
+        return lambda target: _format(template, target)
+    key = single.group(1)
 
     def value(target: Target) -> str | None:
         found = target.get(key)
@@ -272,7 +272,7 @@ def _target_value(template: str) -> Callable[[Target], str | None]:
     return value
 
 
-def _filled(template: str, target: Target) -> str | None:
+def _format(template: str, target: Target) -> str | None:
     try:
         return template % target
     except KeyError:

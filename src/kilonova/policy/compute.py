@@ -19,7 +19,7 @@ from kilonova.policy.base import (
     Rule,
     rules,
 )
-from kilonova.policy.checks import Same
+from kilonova.policy.checks import Match
 
 SERVERS = rules(
     "os_compute_api:servers:",
@@ -33,7 +33,7 @@ SERVERS = rules(
     ("show:host_status", ADMIN, "See host_status of a server."),
     ("show:host_status:unknown-only", ADMIN, "See host_status of a server where it is UNKNOWN."),
     ("create", MEMBER_OR_ADMIN, "Create a server."),
-    ("create:forced_host", ADMIN, "Create a server on the host of a zone:host:node form, past the scheduler."),
+    ("create:forced_host", ADMIN, "Create a server on the host given as zone:host:node, bypassing the scheduler."),
     (
         "create:requested_destination",
         MANAGER_OR_ADMIN,
@@ -84,11 +84,11 @@ ACTIONS = rules(
     ("os-console-output", MEMBER_OR_ADMIN, "Read a server's console log."),
     ("os-create-backup", MEMBER_OR_ADMIN, "Make a rotating backup of a server."),
     ("os-deferred-delete:restore", MEMBER_OR_ADMIN, "Restore a soft-deleted server."),
-    ("os-deferred-delete:force", MEMBER_OR_ADMIN, "Delete a server at once."),
+    ("os-deferred-delete:force", MEMBER_OR_ADMIN, "Delete a server immediately."),
     ("os-evacuate", ADMIN, "Rebuild a server of a failed host elsewhere."),
     ("os-lock-server:lock", MEMBER_OR_ADMIN, "Lock a server."),
     ("os-lock-server:unlock", MEMBER_OR_ADMIN, "Unlock a server."),
-    ("os-lock-server:unlock:unlock_override", ADMIN, "Unlock a server that somebody else has locked."),
+    ("os-lock-server:unlock:unlock_override", ADMIN, "Unlock a server that another user has locked."),
     ("os-migrate-server:migrate", MANAGER_OR_ADMIN, "Cold-migrate a server."),
     ("os-migrate-server:migrate:host", ADMIN, "Cold-migrate a server to a named host."),
     ("os-migrate-server:migrate_live", MANAGER_OR_ADMIN, "Live-migrate a server."),
@@ -118,7 +118,7 @@ SUBRESOURCES = rules(
     ("os-instance-actions:list", READER_OR_ADMIN, "List the actions on a server."),
     ("os-instance-actions:show", READER_OR_ADMIN, "Show an action on a server."),
     ("os-instance-actions:events", ADMIN, "See host and traceback of an action's events."),
-    ("os-instance-actions:events:details", READER_OR_ADMIN, "See in users' words why an action's event failed."),
+    ("os-instance-actions:events:details", READER_OR_ADMIN, "See why an action's event failed, as told to users."),
     ("ips:index", READER_OR_ADMIN, "List a server's addresses."),
     ("ips:show", READER_OR_ADMIN, "Show a server's addresses on one network."),
     ("server-metadata:index", READER_OR_ADMIN, "List a server's metadata."),
@@ -129,13 +129,13 @@ SUBRESOURCES = rules(
     ("server-metadata:delete", MEMBER_OR_ADMIN, "Delete a metadata item of a server."),
     ("os-server-diagnostics", ADMIN, "Show a server's usage data as its hypervisor sees it."),
     ("os-server-password:show", READER_OR_ADMIN, "Show a server's encrypted administrator password."),
-    ("os-server-password:clear", MEMBER_OR_ADMIN, "Forget a server's encrypted administrator password."),
+    ("os-server-password:clear", MEMBER_OR_ADMIN, "Clear a server's encrypted administrator password."),
     ("os-server-shares:index", READER_OR_ADMIN, "List the shares attached to a server."),
     ("os-server-shares:show", READER_OR_ADMIN, "Show a share attached to a server."),
     ("os-server-shares:create", MEMBER_OR_ADMIN, "Attach a share to a server."),
     ("os-server-shares:delete", MEMBER_OR_ADMIN, "Detach a share from a server."),
     ("os-server-tags:index", READER_OR_ADMIN, "List a server's tags."),
-    ("os-server-tags:show", READER_OR_ADMIN, "Ask whether a server has a tag."),
+    ("os-server-tags:show", READER_OR_ADMIN, "Check whether a server has a tag."),
     ("os-server-tags:update_all", MEMBER_OR_ADMIN, "Replace a server's tags."),
     ("os-server-tags:update", MEMBER_OR_ADMIN, "Add a tag to a server."),
     ("os-server-tags:delete_all", MEMBER_OR_ADMIN, "Delete all tags of a server."),
@@ -238,8 +238,8 @@ PROXIES = rules(
     ("os-floating-ips:show", READER_OR_ADMIN, "Show a floating address."),
     ("os-floating-ips:create", MEMBER_OR_ADMIN, "Create a floating address."),
     ("os-floating-ips:delete", MEMBER_OR_ADMIN, "Delete a floating address."),
-    ("os-floating-ips:add", MEMBER_OR_ADMIN, "Give a server a floating address."),
-    ("os-floating-ips:remove", MEMBER_OR_ADMIN, "Take a floating address from a server."),
+    ("os-floating-ips:add", MEMBER_OR_ADMIN, "Associate a floating address with a server."),
+    ("os-floating-ips:remove", MEMBER_OR_ADMIN, "Disassociate a floating address from a server."),
     ("os-networks:list", READER_OR_ADMIN, "List networks."),
     ("os-networks:show", READER_OR_ADMIN, "Show a network."),
     ("os-tenant-networks:list", READER_OR_ADMIN, "List the own project's networks."),
@@ -266,25 +266,25 @@ PROXIES = rules(
     ("os-volumes:snapshots:delete", MEMBER_OR_ADMIN, "Delete a volume snapshot."),
 )
 
-# What we add beyond the public API. An administrator whose token is scoped to an ordinary project looks after that
-# project, as long as it is the project's own server that is looked at.
+# Rules of Kilonova's own APIs. An administrator whose token is scoped to an ordinary project counts as an administrator
+# of that project only, for the project's own servers.
 KILONOVA = (
     Rule(
         "kilonova:cloud_admin",
         SYSTEM_ADMIN
         | (ADMIN & ~PROJECT)
-        | (ADMIN & Same("project_name", "admin") & Same("project_domain_id", "default")),
-        "Who looks after the whole cloud: administrators with a system scope, of another project than the target's, "
+        | (ADMIN & Match("project_name", "admin") & Match("project_domain_id", "default")),
+        "Administrators of the whole cloud: with a system scope, of another project than the target's, "
         "or of the project admin of the domain default.",
     ),
     Rule("kilonova:servers:placement", READER_OR_ADMIN, "See why a server is where it is: reasons with counts."),
     Rule(
         "kilonova:servers:placement:own_hosts",
         PROJECT_MANAGER,
-        "In addition, see the hypervisors assigned to the own project, with what was needed and what was there.",
+        "In addition, see the hypervisors assigned to the own project, with requirements and available resources.",
     ),
-    Rule("kilonova:servers:placement:all_hosts", CLOUD_ADMIN, "See every host in that, with its weights."),
-    Rule("kilonova:fit", CLOUD_ADMIN, "Ask how many more servers of a flavor would fit, and where."),
+    Rule("kilonova:servers:placement:all_hosts", CLOUD_ADMIN, "In addition, see every host with its weights."),
+    Rule("kilonova:fit", CLOUD_ADMIN, "See how many more servers of a flavor fit, and where."),
 )
 
 RULES = (*KILONOVA, *SERVERS, *UNPREFIXED, *ACTIONS, *SUBRESOURCES, *FLAVORS, *ACCOUNTS, *OPERATORS, *PROXIES)

@@ -1,4 +1,4 @@
-"""The rules in force: the defaults, an operator's overrides on top, compiled to closures."""
+"""Enforces policy: the default rules with an operator's overrides, compiled to functions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from kilonova.policy import base, compute, identity, image, network, placement, volume
 from kilonova.policy.base import Rule
-from kilonova.policy.checks import Check, Closure, PolicyError, Target
+from kilonova.policy.checks import Check, CompiledCheck, PolicyError, Target
 
 if TYPE_CHECKING:
-    from kilonova.identity.token import Token
+    from kilonova.policy.credentials import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -33,67 +33,67 @@ class Policy:
 
     def __init__(self, overrides: Path | None = None) -> None:
         self.overrides = overrides
-        self._closures: dict[str, Closure] = {}
+        self._compiled: dict[str, CompiledCheck] = {}
         self.reload()
 
     def reload(self) -> None:
-        """Read the overrides again. Raises PolicyError and keeps the old rules if they are wrong."""
+        """Read the overrides again. If they are invalid, raise PolicyError and keep the old rules."""
         checks = {name: rule.default for name, rule in DEFAULTS.items()}
         if self.overrides is not None:
             from kilonova.policy.overrides import read_overrides
 
-            given = read_overrides(self.overrides)
-            _warn_of_unknown(given)
-            checks.update(given)
-        self._closures = compile_rules(checks)
+            overrides = read_overrides(self.overrides)
+            _warn_about_unknown_rules(overrides)
+            checks.update(overrides)
+        self._compiled = compile_rules(checks)
 
-    def allows(self, rule: str, token: Token, target: Target) -> bool:
-        """Raises KeyError for a rule nobody declared: that is an error of the program."""
-        return self._closures[rule](token, target)
+    def allows(self, rule: str, token: Credentials, target: Target) -> bool:
+        """Raises KeyError for a rule without a default, which is a programming error."""
+        return self._compiled[rule](token, target)
 
     def check(self, names: Iterable[str]) -> None:
-        """At start: every rule that routes name is declared."""
+        """Check at start that every rule of the routes has a default."""
         unknown = sorted(set(names) - DEFAULTS.keys())
         if unknown:
-            raise KeyError(f"no default is declared for the policy rules {', '.join(unknown)}")
+            raise KeyError(f"these policy rules have no default: {', '.join(unknown)}")
 
 
-def compile_rules(checks: Mapping[str, Check]) -> dict[str, Closure]:
-    """Each rule to one closure; a rule that refers to others holds theirs."""
-    done: dict[str, Closure] = {}
-    open_rules: list[str] = []
+def compile_rules(checks: Mapping[str, Check]) -> dict[str, CompiledCheck]:
+    """Compile each rule to one function, which calls those of the rules it refers to."""
+    compiled: dict[str, CompiledCheck] = {}
+    in_progress: list[str] = []
 
-    def resolve(name: str) -> Closure:
-        closure = done.get(name)
-        if closure is not None:
-            return closure
+    def resolve(name: str) -> CompiledCheck:
+        check = compiled.get(name)
+        if check is not None:
+            return check
         if name not in checks:
-            raise PolicyError(f"the rule '{open_rules[-1]}' refers to the rule '{name}', which does not exist")
-        if name in open_rules:
-            raise PolicyError(f"the rules {' -> '.join((*open_rules, name))} refer to each other in a circle")
-        open_rules.append(name)
-        closure = done[name] = checks[name].compile(resolve)
-        open_rules.pop()
-        return closure
+            raise PolicyError(f"the rule '{in_progress[-1]}' refers to the rule '{name}', which does not exist")
+        if name in in_progress:
+            raise PolicyError(f"the rules {' -> '.join((*in_progress, name))} refer to each other in a circle")
+        in_progress.append(name)
+        check = compiled[name] = checks[name].compile(resolve)
+        in_progress.pop()
+        return check
 
     for name in checks:
         try:
             resolve(name)
         except PolicyError as error:
             raise PolicyError(f"policy rule '{name}': {error}") from None
-    return done
+    return compiled
 
 
-def _warn_of_unknown(given: Mapping[str, Check]) -> None:
-    """A name that is neither ours nor used by another rule of the file is likely a slip."""
-    used = " ".join(f" {check} ".replace("(", " ").replace(")", " ") for check in given.values()).split()
-    for name in given:
+def _warn_about_unknown_rules(overrides: Mapping[str, Check]) -> None:
+    """An unknown name that no other rule of the file uses is probably a typo."""
+    used = " ".join(f" {check} ".replace("(", " ").replace(")", " ") for check in overrides.values()).split()
+    for name in overrides:
         if name not in DEFAULTS and f"rule:{name}" not in used:
-            log.warning("the policy file sets the rule %s, which nothing asks for", name)
+            log.warning("the policy file sets the rule %s, which does not exist", name)
 
 
-def sample() -> str:
-    """Every rule with its description and default, commented out: a policy file to begin with."""
+def sample_policy() -> str:
+    """A sample policy file: every rule with its description and default, commented out."""
     lines: list[str] = []
     for service, rules in SERVICES.items():
         lines += [f"# {service}", ""]

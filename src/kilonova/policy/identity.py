@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from kilonova.policy.base import ADMIN, ANY, SERVICE_OR_ADMIN, SYSTEM_READER, Rule, rules
-from kilonova.policy.checks import Same
+from kilonova.policy.checks import Match
 
 READER = ADMIN | SYSTEM_READER
-SELF = Same("user_id", "%(target.user.id)s")
-OWN_PROJECT = Same("project_id", "%(target.project.id)s")
+SELF = Match("user_id", "%(target.user.id)s")
+OWN_PROJECT = Match("project_id", "%(target.project.id)s")
 OWN_DOMAIN = (
-    Same("user_domain_id", "%(target.domain.id)s")
-    | Same("project_domain_id", "%(target.domain.id)s")
-    | Same("domain_id", "%(target.domain.id)s")
+    Match("user_domain_id", "%(target.domain.id)s")
+    | Match("project_domain_id", "%(target.domain.id)s")
+    | Match("domain_id", "%(target.domain.id)s")
 )
-TOKEN_SUBJECT = Same("user_id", "%(target.token.user_id)s")
+TOKEN_SUBJECT = Match("user_id", "%(target.token.user_id)s")
 
 RULES: tuple[Rule, ...] = rules(
     "identity:",
     ("validate_token", SERVICE_OR_ADMIN | SYSTEM_READER | TOKEN_SUBJECT, "Validate a token."),
-    ("check_token", SERVICE_OR_ADMIN | SYSTEM_READER | TOKEN_SUBJECT, "Ask whether a token is valid."),
+    ("check_token", SERVICE_OR_ADMIN | SYSTEM_READER | TOKEN_SUBJECT, "Check whether a token is valid."),
     ("revoke_token", ADMIN | TOKEN_SUBJECT, "Revoke a token."),
     ("get_auth_catalog", ANY, "Show the catalogue of the own token."),
     ("get_auth_projects", ANY, "List the projects the own token can be scoped to."),
@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = rules(
     ("update_project", ADMIN, "Change a project."),
     ("delete_project", ADMIN, "Delete a project."),
     ("list_project_tags", READER | OWN_PROJECT, "List a project's tags."),
-    ("get_project_tag", READER | OWN_PROJECT, "Ask whether a project has a tag."),
+    ("get_project_tag", READER | OWN_PROJECT, "Check whether a project has a tag."),
     ("update_project_tags", ADMIN, "Replace a project's tags."),
     ("create_project_tag", ADMIN, "Add a tag to a project."),
     ("delete_project_tag", ADMIN, "Delete a tag of a project."),
@@ -56,15 +56,15 @@ RULES: tuple[Rule, ...] = rules(
     ("delete_role", ADMIN, "Delete a role."),
     ("get_implied_role", READER, "Show what a role implies."),
     ("list_implied_roles", READER, "List what a role implies."),
-    ("check_implied_role", READER, "Ask whether a role implies another."),
+    ("check_implied_role", READER, "Check whether a role implies another."),
     ("create_implied_role", ADMIN, "Make a role imply another."),
     ("delete_implied_role", ADMIN, "Stop a role from implying another."),
     ("list_role_inference_rules", READER, "List all implications between roles."),
-    ("check_grant", READER, "Ask whether a user has a role on a project or domain."),
+    ("check_grant", READER, "Check whether a user has a role on a project or domain."),
     ("list_grants", READER, "List the roles a user has on a project or domain."),
     ("create_grant", ADMIN, "Give a user a role on a project or domain."),
     ("revoke_grant", ADMIN, "Take a role on a project or domain from a user."),
-    ("check_system_grant_for_user", READER, "Ask whether a user has a role on the system."),
+    ("check_system_grant_for_user", READER, "Check whether a user has a role on the system."),
     ("list_system_grants_for_user", READER, "List the roles a user has on the system."),
     ("create_system_grant_for_user", ADMIN, "Give a user a role on the system."),
     ("revoke_system_grant_for_user", ADMIN, "Take a role on the system from a user."),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kilonova.policy.base import ADMIN, MEMBER_OR_ADMIN, PROJECT_READER, READER_OR_ADMIN, Rule, rules
-from kilonova.policy.checks import Role, Same
+from kilonova.policy.checks import Match, Role
 
-# What everybody may see of images that are not their own: public, community, and those shared with the project.
+# Images of other projects that are visible: public, community, and shared with the project.
 VISIBLE = Role("reader") & (
-    Same("'community'", "%(visibility)s") | Same("'public'", "%(visibility)s") | Same("'shared'", "%(visibility)s")
+    Match("'community'", "%(visibility)s") | Match("'public'", "%(visibility)s") | Match("'shared'", "%(visibility)s")
 )
-MEMBER = Role("member") & Same("project_id", "%(member_id)s")
+MEMBER = Role("member") & Match("project_id", "%(member_id)s")
 
 RULES: tuple[Rule, ...] = rules(
     "",
@@ -24,9 +24,9 @@ RULES: tuple[Rule, ...] = rules(
     ("upload_image", MEMBER_OR_ADMIN, "Upload the data of an image."),
     ("stage_image", MEMBER_OR_ADMIN, "Stage the data of an image for import."),
     ("import_image", MEMBER_OR_ADMIN, "Import the data of an image."),
-    ("get_image_location", ADMIN | PROJECT_READER, "See where the data of an image is."),
-    ("set_image_location", ADMIN, "Set where the data of an image is."),
-    ("delete_image_location", ADMIN, "Forget where the data of an image is."),
+    ("get_image_location", ADMIN | PROJECT_READER, "See the location of an image's data."),
+    ("set_image_location", ADMIN, "Set the location of an image's data."),
+    ("delete_image_location", ADMIN, "Delete the location of an image's data."),
     ("deactivate", MEMBER_OR_ADMIN, "Deactivate an image."),
     ("reactivate", MEMBER_OR_ADMIN, "Reactivate an image."),
     ("add_member", MEMBER_OR_ADMIN, "Share an image with a project."),

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from kilonova.policy.base import (
-    ADMIN,
-    MEMBER_OR_ADMIN,
-    READER_OR_ADMIN,
-    SERVICE,
-    SERVICE_OR_ADMIN,
-    Rule,
-    rules,
-)
-from kilonova.policy.checks import Field, Named
+from kilonova.policy.base import ADMIN, MEMBER_OR_ADMIN, READER_OR_ADMIN, SERVICE, SERVICE_OR_ADMIN, Rule, rules
+from kilonova.policy.checks import RuleReference, TargetField
 
-SHARED = Named("shared")
-EXTERNAL = Field("networks:router:external=True")
-# A port in a shared network: its network's owner decides over what the port may claim there.
-NETWORK_OWNER = Named("network_owner")
+SHARED = RuleReference("shared")
+EXTERNAL = TargetField("networks:router:external=True")
+# For ports in a shared network, the network's owner controls these attributes.
+NETWORK_OWNER = RuleReference("network_owner")
 PORT_OWNER = MEMBER_OR_ADMIN | SERVICE
 PORT_DETAIL = ADMIN | SERVICE | NETWORK_OWNER
 
@@ -70,7 +62,7 @@ PORTS = rules(
     ("get_port:binding:vif_details", SERVICE_OR_ADMIN, "See the details of how a port is plugged."),
     ("get_port:binding:host_id", SERVICE_OR_ADMIN, "See the host a port is bound to."),
     ("get_port:binding:profile", SERVICE_OR_ADMIN, "See the binding profile of a port."),
-    ("get_port:resource_request", SERVICE_OR_ADMIN, "See what a port asks of a host."),
+    ("get_port:resource_request", SERVICE_OR_ADMIN, "See the resources that a port requests."),
     ("update_port", PORT_OWNER, "Change a port."),
     ("update_port:device_id", PORT_OWNER, "Change the device of a port."),
     ("update_port:device_owner", PORT_OWNER, "Change the owner of a port's device."),
@@ -96,8 +88,8 @@ ROUTERS = rules(
     ("create_router", MEMBER_OR_ADMIN, "Create a router."),
     ("create_router:external_gateway_info", MEMBER_OR_ADMIN, "Create a router with a gateway."),
     ("create_router:external_gateway_info:network_id", MEMBER_OR_ADMIN, "Name the network of that gateway."),
-    ("create_router:external_gateway_info:enable_snat", ADMIN, "Say whether that gateway translates addresses."),
-    ("create_router:external_gateway_info:external_fixed_ips", ADMIN, "Say which addresses that gateway has."),
+    ("create_router:external_gateway_info:enable_snat", ADMIN, "Set whether that gateway translates addresses."),
+    ("create_router:external_gateway_info:external_fixed_ips", ADMIN, "Set which addresses that gateway has."),
     ("create_router:distributed", ADMIN, "Create a distributed router."),
     ("create_router:ha", ADMIN, "Create a highly available router."),
     ("get_router", READER_OR_ADMIN, "Show and list routers."),
@@ -112,7 +104,7 @@ ROUTERS = rules(
     ("add_router_interface", MEMBER_OR_ADMIN, "Connect a router to a subnet."),
     ("remove_router_interface", MEMBER_OR_ADMIN, "Disconnect a router from a subnet."),
     ("add_extraroutes", MEMBER_OR_ADMIN, "Add routes to a router."),
-    ("remove_extraroutes", MEMBER_OR_ADMIN, "Take routes away from a router."),
+    ("remove_extraroutes", MEMBER_OR_ADMIN, "Remove routes from a router."),
     ("create_floatingip", MEMBER_OR_ADMIN, "Create a floating address."),
     ("create_floatingip:floating_ip_address", ADMIN, "Create a given floating address."),
     ("get_floatingip", READER_OR_ADMIN, "Show and list floating addresses."),

@@ -1,4 +1,4 @@
-"""An operator's policy file: parsed by oslo.policy, turned into the checks that our own rules are made of."""
+"""Reads an operator's policy file: oslo.policy parses it, and its checks are converted to ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kilonova.policy.checks import (
     Always,
     AnyOf,
     Check,
-    Field,
-    Named,
+    Combination,
+    Match,
     Never,
     Not,
     PolicyError,
     Role,
-    Same,
+    RuleReference,
+    TargetField,
 )
 
 
@@ -35,7 +36,7 @@ def read_overrides(path: Path) -> dict[str, Check]:
 
 
 def parse_overrides(text: str) -> dict[str, Check]:
-    # Late, since it takes longer to import than the rest of the program takes to start.
+    # Imported late: the import takes longer than the start of the whole program.
     from oslo_policy import policy
 
     try:
@@ -43,18 +44,18 @@ def parse_overrides(text: str) -> dict[str, Check]:
     except ValueError as error:
         raise PolicyError(str(error)) from None
     if not isinstance(written, Mapping):
-        raise PolicyError("a mapping of rule names to checks is expected")
+        raise PolicyError(f"expected a mapping of rule names to checks, found {type(written).__name__}")
     for name, check in written.items():
         if not isinstance(name, str) or not isinstance(check, str):
-            raise PolicyError(f"rule '{name}': a check is written as a string")
-    with _quiet():
+            raise PolicyError(f"rule '{name}': the check must be a string")
+    with _parser_log_silenced():
         rules = policy.Rules.from_dict(dict(written))
-    return {name: _rule(name, written[name], tree) for name, tree in rules.items()}
+    return {name: _convert_rule(name, written[name], tree) for name, tree in rules.items()}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The parser logs what it does not understand with a traceback; here an error says it."""
+def _parser_log_silenced() -> Iterator[None]:
+    """The parser logs a traceback for invalid checks, which PolicyError reports already."""
     parser = logging.getLogger("oslo_policy")
     level = parser.level
     parser.setLevel(logging.CRITICAL + 1)
@@ -64,14 +65,14 @@ def _quiet() -> Iterator[None]:
         parser.setLevel(level)
 
 
-def _rule(name: str, written: str, tree: Any) -> Check:
+def _convert_rule(name: str, written: str, tree: Any) -> Check:
     try:
         check = _convert(tree)
     except PolicyError as error:
         raise PolicyError(f"rule '{name}': {error}") from None
-    # What the parser does not understand it turns into "never", which nobody may have meant.
-    if _nevers(check) > written.replace("(", " ").replace(")", " ").split().count("!"):
-        raise PolicyError(f"rule '{name}': the check '{written}' is not understood")
+    # The parser turns invalid checks into "never".
+    if _count_never(check) > written.replace("(", " ").replace(")", " ").split().count("!"):
+        raise PolicyError(f"rule '{name}': the check '{written}' is invalid")
     return check
 
 
@@ -91,19 +92,19 @@ def _convert(tree: Any) -> Check:
 
 def _leaf(kind: str, match: str) -> Check:
     if kind == "rule":
-        return Named(match)
+        return RuleReference(match)
     if kind == "role":
         return Role(match)
     if kind == "field":
-        return Field(match)
+        return TargetField(match)
     if kind in ("http", "https", "remote"):
-        raise PolicyError(f"the check '{kind}:{match}' asks another server, which is not supported")
-    return Same(kind, match)
+        raise PolicyError(f"the check '{kind}:{match}' calls another server, which is not supported")
+    return Match(kind, match)
 
 
-def _nevers(check: Check) -> int:
-    if isinstance(check, AllOf | AnyOf):
-        return sum(map(_nevers, check.checks))
+def _count_never(check: Check) -> int:
+    if isinstance(check, Combination):
+        return sum(map(_count_never, check.checks))
     if isinstance(check, Not):
-        return _nevers(check.check)
+        return _count_never(check.check)
     return isinstance(check, Never)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kilonova.policy.base import PROJECT_READER, SERVICE, Rule, rules
-from kilonova.policy.base import SERVICE_OR_ADMIN as EVERYWHERE
-from kilonova.policy.checks import Same
+from kilonova.policy.base import SERVICE_OR_ADMIN as ANY_SCOPE
+from kilonova.policy.checks import Match
 
-# Placement knows projects alone: a token for the system opens nothing.
-_PROJECT = ~Same("system_scope", "all")
-SERVICE_OR_ADMIN = EVERYWHERE & _PROJECT
+# Placement accepts no system-scoped tokens.
+_PROJECT = ~Match("system_scope", "all")
+SERVICE_OR_ADMIN = ANY_SCOPE & _PROJECT
 
 RULES: tuple[Rule, ...] = rules(
     "placement:",
@@ -32,7 +32,7 @@ RULES: tuple[Rule, ...] = rules(
     ("resource_providers:usages", SERVICE_OR_ADMIN, "Show what is used of a provider."),
     ("usages", PROJECT_READER | SERVICE_OR_ADMIN, "Show what a project uses."),
     ("traits:list", SERVICE_OR_ADMIN, "List traits."),
-    ("traits:show", SERVICE_OR_ADMIN, "Ask whether a trait exists."),
+    ("traits:show", SERVICE_OR_ADMIN, "Check whether a trait exists."),
     ("traits:update", SERVICE_OR_ADMIN, "Create a trait."),
     ("traits:delete", SERVICE_OR_ADMIN, "Delete a trait."),
     ("resource_providers:traits:list", SERVICE_OR_ADMIN, "List a provider's traits."),

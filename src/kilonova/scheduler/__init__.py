@@ -1,27 +1,26 @@
-"""The scheduler: proposes hosts from a snapshot and says why; a claim in the database decides.
+"""The scheduler: proposes hosts from a snapshot and explains its choice. A claim in the database decides.
 
 From a request to a candidate:
 
-    request, specs         what is asked, read from the flavor and the image
-    scheduler              keeps the snapshot fresh, plans, and remembers what it proposed
-    plan                   filters/ in their order, then weighers/
-    arranging              which provider of a host gives what
-    candidates             what a plan names, and how a transaction takes one of them
-    explain, attempts      why it came out so, as data, and as it is stored with the server
-    rehearsal, fit         plans that nobody will claim; how many more would fit
+    request, requirements            the request, and what flavor and image require
+    scheduler                        keeps the snapshot current and makes plans
+    plan                             runs filters/ and weighers/
+    allocations                      chooses the providers of a host to allocate from
+    candidates                       plans, and the claim of a candidate in a transaction
+    explain, attempts                the diagnosis of a plan, and how it is stored
+    dry_run, fit                     plans without claims, and capacity planning
 
-The picture of the hosts:
+The snapshot of all hosts:
 
-    feed, snapshot         what the database says, written into the columns
-    columns                what filters and weighers read; it consists of
-    stock, loads           amounts by resource class; how busy hosts are
-    aggregates, machines   host aggregates and what they say; kinds of hypervisors
-    trees, sharing         hosts of several providers; providers that several hosts share
+    snapshot_loader, snapshot        reads the database, and updates the columns
+    host_columns, arrays             the columns that filters and weighers read:
+    inventory, proposals             resources by class, and proposed allocations
+    aggregates, hypervisors          host aggregates with metadata, and hypervisor types
+    host_load                        servers, operations, failed builds, unreachable hosts
+    provider_trees                   hosts with several resource providers
+    sharing_providers                providers that share over aggregates
 
-And beside them:
-
-    facts, matching        facts of hosts by name; the small language of rules about them
-    plugins, config        how filters and weighers are found; the settings
+Helpers: host_attributes and extra_spec_rules for extra specs and hints, plugins, config.
 """
 
 from __future__ import annotations
@@ -32,12 +31,4 @@ from kilonova.scheduler.explain import Diagnosis
 from kilonova.scheduler.request import Request
 from kilonova.scheduler.scheduler import Scheduler
 
-__all__ = [
-    "Candidate",
-    "Diagnosis",
-    "Plan",
-    "Request",
-    "Scheduler",
-    "SchedulerConfig",
-    "claim_first",
-]
+__all__ = ["Candidate", "Diagnosis", "Plan", "Request", "Scheduler", "SchedulerConfig", "claim_first"]

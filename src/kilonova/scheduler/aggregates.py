@@ -1,4 +1,4 @@
-"""Which hosts are in which aggregates, and what the aggregates' metadata says of them."""
+"""Host aggregates: their member hosts and their metadata."""
 
 from __future__ import annotations
 
@@ -7,70 +7,69 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from kilonova.scheduler.arrays import Mask, Numbers
+
 T = TypeVar("T")
 
-_NONE: frozenset[int] = frozenset()
-_LARGE = 64  # an aggregate with more than one host in so many has a mask of its own
-_CACHED = 256
+_NO_AGGREGATES: frozenset[int] = frozenset()
+_LARGE_FRACTION = 64  # an aggregate with more than 1/64 of the rows has a mask of its own
+_CACHE_SIZE = 256
 
 
-class Described(NamedTuple):
-    """What was read of an aggregate; a higher `look` is a later one."""
+class StoredMetadata(NamedTuple):
+    """Metadata of an aggregate, and the number of the read that it is from."""
 
-    look: int
+    read_number: int
     metadata: Mapping[str, str]
 
 
 class Aggregates:
-    """Members as rows. Whatever is worked out from them is kept until an aggregate changes."""
+    """Members are rows. Derived values are cached until an aggregate changes."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._of_row: list[frozenset[int]] = []
+        self._by_row: list[frozenset[int]] = []
         self._members: dict[int, set[int]] = {}
-        self._described: dict[int, Described] = {}
+        self._metadata: dict[int, StoredMetadata] = {}
         self._masks: dict[int, Mask] = {}
         self._cache: dict[Hashable, Any] = {}
 
-    # What filters and weighers read
+    # For filters and weighers
 
-    def of(self, row: int) -> list[Mapping[str, str]]:
+    def metadata_of_row(self, row: int) -> list[Mapping[str, str]]:
         """The metadata of every aggregate of a host."""
-        return [self.metadata(number) for number in sorted(self._of_row[row])]
+        return [self.metadata(number) for number in sorted(self._by_row[row])]
 
     def metadata(self, aggregate: int) -> Mapping[str, str]:
-        found = self._described.get(aggregate)
+        found = self._metadata.get(aggregate)
         return {} if found is None else found.metadata
 
     def having(self, key: str) -> dict[int, str]:
         """Aggregates with this key in their metadata, and its value."""
-        return self._keys().get(key, {})
+        return self._by_key().get(key, {})
 
-    def said(self) -> Iterable[str]:
-        """Every key of which some aggregate has a value."""
-        return self._keys()
+    def metadata_keys(self) -> Iterable[str]:
+        """All metadata keys of all aggregates."""
+        return self._by_key()
 
     def union(self, aggregates: Iterable[int]) -> Mask:
-        """The rows of every host in one of these."""
+        """The rows of all hosts in any of these aggregates."""
         mask = np.zeros(self._size, np.bool_)
         for number in aggregates:
             rows = self._members.get(number, ())
-            if len(rows) * _LARGE > self._size:
+            if len(rows) * _LARGE_FRACTION > self._size:
                 mask |= self._mask(number)
             else:
                 mask[list(rows)] = True
         return mask
 
     def numbers(self, key: str) -> Numbers | None:
-        """The number that each host's aggregates give under a key, the least if several do; NaN where none does.
+        """The number that each host's aggregates have under a key: the lowest one; NaN where there is none.
 
-        None if no aggregate has the key. What is no number says nothing.
+        None if no aggregate has the key. Values that are not numbers are ignored.
         """
-        if key not in self._keys():
+        if key not in self._by_key():
             return None
 
         def make() -> Numbers:
@@ -83,21 +82,20 @@ class Aggregates:
 
         return self.keep(("numbers", key), make)
 
-    def numbers_or(self, key: str, usual: float) -> float | Numbers:
-        """The same, and the usual number where none gives any."""
-        said = self.numbers(key)
-        return usual if said is None else np.where(np.isnan(said), usual, said)
+    def numbers_or_default(self, key: str, default: float) -> float | Numbers:
+        numbers = self.numbers(key)
+        return default if numbers is None else np.where(np.isnan(numbers), default, numbers)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, worked out once until an aggregate changes."""
+        """The result of `make`, cached until an aggregate changes."""
         found: T | None = self._cache.get(key)
         if found is None:
-            if len(self._cache) >= _CACHED:
+            if len(self._cache) >= _CACHE_SIZE:
                 self._cache.clear()
             found = self._cache[key] = make()
         return found
 
-    def _keys(self) -> dict[str, dict[int, str]]:
+    def _by_key(self) -> dict[str, dict[int, str]]:
         def make() -> dict[str, dict[int, str]]:
             keys: dict[str, dict[int, str]] = {}
             for number in self._members:
@@ -114,34 +112,34 @@ class Aggregates:
             mask[list(self._members[aggregate])] = True
         return mask
 
-    # What the feed writes
+    # For the snapshot loader
 
-    def describe(self, look: int, metadata: Mapping[int, Mapping[str, str]]) -> None:
-        """Replace metadata. What an earlier look found does not replace what a later one did."""
+    def set_metadata(self, read_number: int, metadata: Mapping[int, Mapping[str, str]]) -> None:
+        """Replace metadata unless it comes from an earlier read than the known one."""
         for number, entries in metadata.items():
-            known = self._described.get(number)
-            if known is None or look >= known.look:
-                self._described[number] = Described(look, entries)
+            known = self._metadata.get(number)
+            if known is None or read_number >= known.read_number:
+                self._metadata[number] = StoredMetadata(read_number, entries)
                 if known is None or known.metadata != entries:
                     self._cache.clear()
 
     def assign(self, row: int, aggregates: frozenset[int]) -> None:
-        """Say in which aggregates a row's host is now."""
-        while len(self._of_row) <= row:
-            self._of_row.append(_NONE)
-        before = self._of_row[row]
+        """Replace the aggregates of a row's host."""
+        while len(self._by_row) <= row:
+            self._by_row.append(_NO_AGGREGATES)
+        before = self._by_row[row]
         if before == aggregates:
             return
-        self._of_row[row] = aggregates
+        self._by_row[row] = aggregates
         self._cache.clear()
         for number in aggregates - before:
             self._members.setdefault(number, set()).add(row)
             if number in self._masks:
                 self._masks[number][row] = True
         for number in before - aggregates:
-            self._leave(number, row)
+            self._remove_member(number, row)
 
-    def _leave(self, aggregate: int, row: int) -> None:
+    def _remove_member(self, aggregate: int, row: int) -> None:
         members = self._members[aggregate]
         members.discard(row)
         if aggregate in self._masks:
@@ -149,7 +147,7 @@ class Aggregates:
         if not members:
             del self._members[aggregate]
             self._masks.pop(aggregate, None)
-            self._described.pop(aggregate, None)
+            self._metadata.pop(aggregate, None)
 
     def grow(self, by: int) -> None:
         self._size += by

@@ -1,8 +1,7 @@
-"""Attempts to find a host: what spoke against whom, and who was chosen; stored small, read as a Diagnosis.
+"""Attempts to find a host: the diagnosis and the chosen host, stored in a compact form.
 
-A boot that succeeds keeps the survivors of each filter, the causes, and the weights of its candidates; one that fails
-also keeps the hosts it rejected, as many as `[scheduler] shown_hosts` says. Attempts stay as long as the actions of
-their server: like those, they outlive it, and nothing purges either.
+A successful attempt has the results of each filter and the weights of its candidates. A failed one also has up to
+`[scheduler] max_listed_hosts` rejected hosts. Attempts outlive their server and are never purged, as instance actions.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from kilonova.store import Reader, Row, Transaction
 
 Packed = Mapping[str, Any]
 
-# Candidates beyond these would hardly have been tried.
-_CANDIDATES = 10
+# Further candidates are rarely tried.
+_MAX_CANDIDATES = 10
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +28,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str | None
     kind: str
     host: str | None
-    """Who was chosen; None where nobody was."""
+    """The chosen host; None if there was none."""
     lost: int
-    """How many earlier plans of the same operation came to nothing, because others were faster."""
+    """How many earlier plans of the same operation lost all candidates to concurrent claims."""
     diagnosis: Diagnosis
     created_at: float
 
@@ -46,25 +45,24 @@ async def record(
     host: str | None,
     lost: int = 0,
 ) -> None:
-    """Keep an attempt, in the transaction that takes the host, or in one of its own where nobody was found.
+    """Store an attempt, in the transaction that claims the host if there is one.
 
-    Who finds nobody is done, so an operation has one refusal. Where the process died after writing it, the step runs
-    again, and what it then says is the truth.
+    An operation has at most one refusal. A step that runs again after a crash replaces it.
     """
     if host is None and operation_id is not None:
-        await forget_refusal(tx, server_id, operation_id)
+        await delete_refusal(tx, server_id, operation_id)
     packed = pack(diagnosis) if isinstance(diagnosis, Diagnosis) else diagnosis
     document = {**packed, "lost": lost} if lost else packed
     await tx.execute(_INSERT, server_id, operation_id, kind, host, orjson.dumps(document).decode(), clock.now())
 
 
-async def forget_refusal(tx: Transaction, server_id: str, operation_id: str) -> None:
-    """Nobody was told of it: the operation went on to look again."""
-    await tx.execute(_FORGET, server_id, operation_id)
+async def delete_refusal(tx: Transaction, server_id: str, operation_id: str) -> None:
+    """Delete the refusal of an operation that continues to search."""
+    await tx.execute(_DELETE, server_id, operation_id)
 
 
 async def of_server(reader: Reader, server_id: str, limit: int = 100) -> list[Attempt]:
-    """The newest first."""
+    """Attempts of a server, newest first."""
     return [_attempt(row) for row in await reader.fetch(_OF_SERVER, server_id, limit)]
 
 
@@ -85,15 +83,15 @@ def _attempt(row: Row) -> Attempt:
 _INSERT = """
 INSERT INTO attempts (server_id, operation_id, kind, host, diagnosis, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 """
-_FORGET = "DELETE FROM attempts WHERE server_id = $1 AND operation_id = $2 AND host IS NULL"
+_DELETE = "DELETE FROM attempts WHERE server_id = $1 AND operation_id = $2 AND host IS NULL"
 _OF_SERVER = "SELECT * FROM attempts WHERE server_id = $1 ORDER BY id DESC LIMIT $2"
 
 
-# The stored form: positions instead of names, what several hosts have in common once, numbers short.
+# The stored form is compact: positions instead of names, common values once, rounded numbers.
 
 
 def pack(diagnosis: Diagnosis) -> dict[str, Any]:
-    """JSON-able, for a step's result or the attempt's row; `record` takes it instead of the diagnosis."""
+    """The stored form of a diagnosis, as JSON data; `record` accepts it too."""
     packed: dict[str, Any] = {
         "hosts": diagnosis.hosts,
         "asked": diagnosis.asked,
@@ -101,7 +99,7 @@ def pack(diagnosis: Diagnosis) -> dict[str, Any]:
     }
     if diagnosis.weights:
         packed["weighers"] = list(diagnosis.weights[0].parts)
-        packed["weights"] = [_pack_weight(weight) for weight in diagnosis.weights[:_CANDIDATES]]
+        packed["weights"] = [_pack_weight(weight) for weight in diagnosis.weights[:_MAX_CANDIDATES]]
     if diagnosis.rejections:
         packed["rejections"] = _pack_rejections(diagnosis.rejections)
     return packed
@@ -118,7 +116,7 @@ def unpack(packed: Packed) -> Diagnosis:
 
 
 def _pack_filter(result: FilterResult) -> Any:
-    """A filter that rejected nobody is its name alone."""
+    """A filter without rejections is stored as its name."""
     if not result.rejected:
         return result.filter
     return [result.filter, result.rejected, [[cause.text, cause.hosts] for cause in result.causes]]
@@ -146,7 +144,7 @@ def _unpack_weight(
 
 
 def _pack_rejections(rejections: Sequence[Rejection]) -> list[Any]:
-    """By reason."""
+    """Group by reason."""
     grouped: dict[tuple[str, str, str], list[Any]] = {}
     for one in rejections:
         entry = [*_names(one.host, one.hypervisor_hostname), one.hypervisor_uuid, one.have, one.free]

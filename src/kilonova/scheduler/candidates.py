@@ -1,4 +1,4 @@
-"""What a plan is, and how a transaction takes one of its candidates."""
+"""Plans and their candidates, and the claim of a candidate in a transaction."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kilonova.placement import Consumer, HoldsOther, Outcome, Seen, try_claim
+from kilonova.placement import ClaimOutcome, Consumer, ConsumerHasAllocations, SnapshotVersion, try_claim
 from kilonova.scheduler.explain import Diagnosis
 from kilonova.store import Transaction
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A hypervisor, its uuid also that of its root provider in placement, and what to claim from which provider."""
+    """A hypervisor, by the uuid of its root provider, and the allocations to claim."""
 
     uuid: str
     host: str
     hypervisor_hostname: str
     allocations: dict[str, dict[str, int]]
     facts: int | None = None
-    """What the provider's `facts` were: a claim is refused where they are newer, for the plan knew another host."""
+    """`facts` of the root provider at planning time: the claim fails if they have changed since."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The best hosts, best first, and why these. No candidates: no valid host."""
+    """The best hosts, best first, and the diagnosis. No candidates: no valid host."""
 
     candidates: tuple[Candidate, ...]
     diagnosis: Diagnosis
@@ -40,32 +40,33 @@ async def claim_first(
     *,
     accepts: Callable[[Candidate], bool] | None = None,
 ) -> Candidate | None:
-    """Claim the first candidate that is as it was and still has room; None if there is none.
+    """Claim the first candidate that is unchanged and still has enough free resources; None if there is none.
 
-    Awaits nothing but the transaction. It waits its turn for the best host, but passes over an alternate that others
-    are claiming from: whoever waits is at its first host, and takes that one's providers in the order of their ids,
-    so trying hosts in different orders cannot deadlock. `accepts` says which candidates still obey what the
-    transaction knows and the plan did not. A consumer that already holds what a candidate asks for gets that one.
+    Waits for locks on the best host only, and skips alternates with locked providers. A waiting transaction thus holds
+    no other host, and it locks providers in the order of their ids, so claims cannot deadlock. `accepts` rejects
+    candidates by what only the transaction knows. A consumer that already has the allocations of a candidate gets it.
     """
     wait = True
     for candidate in candidates:
         if accepts is not None and not accepts(candidate):
             continue
         try:
-            outcome = await try_claim(tx, consumer, candidate.allocations, wait=wait, seen=_seen(candidate))
-        except HoldsOther as other:
-            return _holder(candidates, other)
-        if outcome is Outcome.CLAIMED:
+            outcome = await try_claim(
+                tx, consumer, candidate.allocations, wait=wait, expected=_snapshot_version(candidate)
+            )
+        except ConsumerHasAllocations as other:
+            return _candidate_with(candidates, other)
+        if outcome is ClaimOutcome.CLAIMED:
             return candidate
         wait = False
     return None
 
 
-def _seen(candidate: Candidate) -> Seen | None:
-    return None if candidate.facts is None else Seen(candidate.uuid, candidate.facts)
+def _snapshot_version(candidate: Candidate) -> SnapshotVersion | None:
+    return None if candidate.facts is None else SnapshotVersion(candidate.uuid, candidate.facts)
 
 
-def _holder(candidates: Sequence[Candidate], other: HoldsOther) -> Candidate:
+def _candidate_with(candidates: Sequence[Candidate], other: ConsumerHasAllocations) -> Candidate:
     for candidate in candidates:
         if _without_zeros(candidate.allocations) == other.held:
             return candidate

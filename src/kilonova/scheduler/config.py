@@ -1,10 +1,10 @@
-"""The scheduler's settings, as they stand in the configuration file under `[scheduler]`."""
+"""The settings of `[scheduler]`."""
 
 from __future__ import annotations
 
 import msgspec
 
-# First what a person asked for and can change, then what the operator laid down, then what is short.
+# A rejected host counts for the first reason: first what the user can change, then operator settings, then capacity.
 FILTERS = (
     *("compute_up", "zone", "requested_destination", "excluded", "same_host", "different_host"),
     *("affinity", "anti_affinity", "tenant_isolation", "aggregate_extra_specs", "image_properties", "capabilities"),
@@ -24,43 +24,43 @@ WEIGHTS = {
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scheduler: filters in their order, the weighers' multipliers, and how fresh its picture of the hosts is."""
+    """Filters in their order, multipliers of the weighers, and how current the snapshot of the hosts is."""
 
     filters: tuple[str, ...] = FILTERS
-    """In this order; docs/scheduler.md names them all. One of your own by its entry point, or by its module."""
+    """Names in their order; see docs/scheduler.md. Your own filter: by its entry point or its module."""
     weights: dict[str, float] = msgspec.field(default_factory=lambda: dict(WEIGHTS))
-    """Weigher to multiplier, where it is not the usual one: the sign says which hosts come first, zero switches off."""
+    """Multipliers of weighers that differ from the default. A negative one prefers low weights, zero disables."""
     jitter: float = 0.01
-    """How far chance may reorder hosts, in parts of a weigher's range; it spreads equal hosts and several workers."""
+    """Random part of the weight, relative to a weigher's range. It distributes servers over equal hosts."""
     alternates: int = 8
-    """How many candidates a plan names."""
+    """Number of candidates in a plan."""
     default_zone: str = "nova"
-    """The zone of hosts that no aggregate puts into one."""
+    """The availability zone of hosts without a zone in their aggregates."""
     default_schedule_zone: str = ""
-    """The zone of servers for which none is asked; empty: any."""
-    refresh_every: float = 0.005
-    """Plans closer together than this share one look at the database."""
-    liveness_every: float = 1.0
-    """Seconds between two looks at which hosts are silent, and how many operations run where."""
-    overlap: float = 2.0
-    """Seconds that a transaction may take from drawing its change number to its commit without being overlooked."""
-    reload_every: float = 60.0
-    """A full reload runs this often, or so that it takes a hundredth of the time, whichever is rarer."""
-    foresight: float = 2.0
-    """Seconds for which a proposal is counted as if it were claimed, unless the claim shows sooner."""
+    """The availability zone of servers without a requested zone; empty: any zone."""
+    refresh_seconds: float = 0.005
+    """Maximum age in seconds of the snapshot for a plan. A plan without candidates is repeated with a new one."""
+    liveness_seconds: float = 1.0
+    """Seconds between two reads of the service heartbeats and of the running operations."""
+    change_overlap_seconds: float = 2.0
+    """Longest expected time in seconds from a transaction's change number to its commit (PostgreSQL)."""
+    reload_seconds: float = 60.0
+    """Seconds between two full reloads. Longer where a reload would take more than 1 % of the time."""
+    proposal_seconds: float = 2.0
+    """Seconds for which a proposed allocation counts as used, unless its claim shows sooner."""
     max_instances_per_host: int = 50
-    """For the filter num_instances, unless an aggregate says otherwise."""
+    """Default limit of the filter num_instances; aggregates may override it."""
     max_io_ops_per_host: int = 8
-    """For the filter io_ops, unless an aggregate says otherwise."""
+    """Default limit of the filter io_ops; aggregates may override it."""
     isolated_hosts: tuple[str, ...] = ()
-    """For the filter isolated: hosts that are set aside for `isolated_images`."""
+    """For the filter isolated: hosts reserved for `isolated_images`."""
     isolated_images: tuple[str, ...] = ()
-    """For the filter isolated: by their ids; they go to `isolated_hosts` alone."""
+    """For the filter isolated: ids of images that run only on `isolated_hosts`."""
     restrict_isolated_hosts_to_isolated_images: bool = True
-    """For the filter isolated: whether those hosts take no other images."""
+    """For the filter isolated: whether `isolated_hosts` reject other images."""
     aggregate_image_properties_isolation_namespace: str = ""
-    """For the filter aggregate_image_properties: only keys that begin with this and the separator count."""
+    """For the filter aggregate_image_properties: only keys with this prefix and the separator count."""
     aggregate_image_properties_isolation_separator: str = "."
-    """Stands between that and the rest of a key."""
-    shown_hosts: int = 200
-    """How many rejected hosts the diagnosis of a failure describes one by one."""
+    """The separator after the namespace prefix."""
+    max_listed_hosts: int = 200
+    """How many rejected hosts the diagnosis of a failure lists."""

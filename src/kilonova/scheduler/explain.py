@@ -1,4 +1,4 @@
-"""Why a plan came out as it did, as data that is stored with the attempt; and the same in one sentence."""
+"""The diagnosis of a plan: why each host was rejected or chosen, as data and as text."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import msgspec
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers
 
-# An account is kept in several places; the attempt has all.
-_LINES = 50
+# A report is stored in several places, so it is limited. The attempt has all rejections.
+_MAX_REPORT_LINES = 50
 
 Free = Mapping[str, tuple[int, int]]
-"""Of each class asked for: how much was free, and of how much."""
+"""By requested resource class: the free amount and the capacity."""
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """A reason and how many hosts it rejected; `text` follows a number: `28 not in zone az1`."""
+    """A reason and how many hosts it rejected, such as `28 not in zone az1`."""
 
     text: str
     hosts: int
 
     def __str__(self) -> str:
-        return f"{self.hosts} {of_one(self.text) if self.hosts == 1 else self.text}"
+        return f"{self.hosts} {singular(self.text) if self.hosts == 1 else self.text}"
 
 
-def of_one(text: str) -> str:
-    """A reason as it is said of one host: `lacks 2048 MB memory`."""
+def singular(text: str) -> str:
+    """The text of a reason for a single host: `lacks 2048 MB memory`."""
     verb, space, rest = text.partition(" ")
     return {"lack": "lacks", "have": "has"}.get(verb, verb) + space + rest
 
@@ -45,7 +45,7 @@ class FilterResult(msgspec.Struct, frozen=True):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """One rejected host: what it would have needed, and what it has."""
+    """One rejected host: what was needed, and what it has."""
 
     host: str
     hypervisor_hostname: str
@@ -58,7 +58,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """One candidate's weight and what it is made of."""
+    """The weight of one candidate, and the part of each weigher."""
 
     host: str
     hypervisor_hostname: str
@@ -78,7 +78,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
     weights: tuple[Weight, ...] = ()
     asked: Mapping[str, Any] = {}
-    """What was asked for, in words of the request; only what was given."""
+    """The request, without fields that were not given."""
 
     @property
     def left(self) -> int:
@@ -86,7 +86,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Every reason with the hosts it cost, the costliest first."""
+        """Every reason with the number of hosts it rejected, the most frequent first."""
         counts: Counter[str] = Counter()
         for result in self.filters:
             for cause in result.causes:
@@ -104,22 +104,22 @@ class Diagnosis(msgspec.Struct, frozen=True):
         verb = "fits" if self.left == 1 else "fit"
         return f"{self.left} of {hosts} {verb}" + (f": {causes}" if causes else "")
 
-    def account(self) -> str:
-        """For administrators, a line for each of some rejected hosts."""
-        shown = self.rejections[:_LINES]
-        lines = [_line(one) for one in shown]
+    def rejection_report(self) -> str:
+        """One line per rejected host, for administrators."""
+        shown = self.rejections[:_MAX_REPORT_LINES]
+        lines = [_report_line(one) for one in shown]
         more = sum(result.rejected for result in self.filters) - len(lines)
         return "\n".join([*lines, f"and {more} more"] if lines and more > 0 else lines)
 
 
-def _line(one: Rejection) -> str:
+def _report_line(one: Rejection) -> str:
     """`sim-001: lacks 8192 MB memory: 3584 MB memory free of 7680 MB memory`."""
     needed = "" if one.need in one.text else f" (needed {one.need})"
-    return f"{one.host}: {of_one(one.text)}{needed}: {one.have}"
+    return f"{one.host}: {singular(one.text)}{needed}: {one.have}"
 
 
-def asked_of(request: Request) -> dict[str, Any]:
-    """What a diagnosis says about the request: only what was given."""
+def describe_request(request: Request) -> dict[str, Any]:
+    """The request for a diagnosis, without fields that were not given."""
     asked: dict[str, Any] = {"resources": request.amounts}
     if request.groups:
         asked["groups"] = {suffix: dict(group.resources) for suffix, group in request.groups.items()}
@@ -134,17 +134,16 @@ def asked_of(request: Request) -> dict[str, Any]:
     return asked
 
 
-def classes_of(request: Request) -> list[str]:
-    """Every resource class that a request asks for, in whatever group."""
+def resource_classes(request: Request) -> list[str]:
     groups = (group.resources for group in request.groups.values())
     return list(dict.fromkeys([*request.amounts, *(name for resources in groups for name in resources)]))
 
 
-def free_of(hosts: Hosts, rows: Integers, classes: Iterable[str]) -> Iterator[Free]:
-    """For each row, what is free of each class."""
+def free_amounts(hosts: Hosts, rows: Integers, classes: Iterable[str]) -> Iterator[Free]:
+    """For each row, the free amount and the capacity of each class."""
     columns: list[list[tuple[str, tuple[int, int]]]] = []
     for name in classes:
-        stock = hosts.stock(name)
-        pairs = zip(stock.free[rows].tolist(), stock.limit[rows].tolist(), strict=True)
-        columns.append([(name, (max(0, int(free)), int(limit))) for free, limit in pairs])
+        inventory = hosts.inventory(name)
+        pairs = zip(inventory.free[rows].tolist(), inventory.capacity[rows].tolist(), strict=True)
+        columns.append([(name, (max(0, int(free)), int(capacity))) for free, capacity in pairs])
     return map(dict, zip(*columns, strict=True)) if columns else iter([{} for _ in rows])

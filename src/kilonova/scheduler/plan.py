@@ -1,4 +1,4 @@
-"""A plan: filters in their order, then weights. Pure, so that trying and doing cannot differ."""
+"""Plans: filters in their order, then weighers, then allocations. Without side effects, so dry runs use it too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from kilonova.scheduler.arranging import Allocations, Arranger
+from kilonova.scheduler.allocations import Allocations, Allocator
+from kilonova.scheduler.arrays import Integers, Numbers
 from kilonova.scheduler.candidates import Candidate, Plan
 from kilonova.scheduler.config import SchedulerConfig
 from kilonova.scheduler.explain import (
@@ -18,31 +19,29 @@ from kilonova.scheduler.explain import (
     Free,
     Rejection,
     Weight,
-    asked_of,
-    classes_of,
-    free_of,
+    describe_request,
+    free_amounts,
+    resource_classes,
 )
 from kilonova.scheduler.filters import Filter, Reason, requested_destination, tenant_isolation
 from kilonova.scheduler.filters import load as load_filters
-from kilonova.scheduler.loads import wanted
+from kilonova.scheduler.host_load import required_counts
 from kilonova.scheduler.request import Request
-from kilonova.scheduler.snapshot import Hosts, Mask, Versions
-from kilonova.scheduler.stock import Integers, Numbers
+from kilonova.scheduler.snapshot import Hosts, Mask, RowVersions
 from kilonova.scheduler.weighers import load as load_weighers
 
 ARRANGEMENT = "arrangement"
-"""Stands among the filters of a diagnosis for the search that follows them."""
-_FEW = 20
-# So many hosts are asked one by one why they cannot; on the others of a large cloud no time is spent.
-_EXPLAINED = 1000
-# Seconds after which a search lets others have their turn, if its caller does.
-_TURN = 0.005
-# So much noise at least that a few hosts, too, have their turns alike.
-_NOISE = 10_000
+"""The name under which a diagnosis lists the search for allocations, which follows the filters."""
+_SORT_ABOVE = 20
+# A missing allocation is explained for at most this many hosts, to limit the time in large clouds.
+_MAX_EXPLAINED = 1000
+_SLICE_SECONDS = 0.005
+# Enough noise that a few equal hosts are chosen equally often.
+_MIN_NOISE = 10_000
 
 T = TypeVar("T")
-Pieces = Generator[None, None, T]
-"""Work in pieces, with its result at the end."""
+Sliced = Generator[None, None, T]
+"""A computation in time slices: yields between them and returns the result."""
 
 
 class _Rejected(NamedTuple):
@@ -59,63 +58,62 @@ class Planner:
     def __init__(self, config: SchedulerConfig) -> None:
         self._filters = load_filters(config.filters)
         self._weighers = load_weighers(config.weights)
-        self.reads = wanted(*(one.reads for one in self._filters), *(one.reads for one in self._weighers))
+        self.counts = required_counts(*(one.reads for one in self._filters), *(one.reads for one in self._weighers))
         self._alternates = config.alternates
-        self._shown = config.shown_hosts
+        self._shown = config.max_listed_hosts
         self._jitter = config.jitter
-        self._chance = np.random.default_rng()
+        self._random = np.random.default_rng()
         self._noise: Numbers = np.zeros(0)
 
     def plan(self, request: Request, hosts: Hosts) -> Plan:
-        """All at once."""
-        return _at_once(self.pieces(request, hosts))
+        return _run_to_end(self.plan_in_slices(request, hosts))
 
-    def pieces(self, request: Request, hosts: Hosts) -> Pieces[Plan]:
-        """A plan in pieces of some milliseconds. Between them others may run, and hosts come, change and go.
+    def plan_in_slices(self, request: Request, hosts: Hosts) -> Sliced[Plan]:
+        """Plan in slices of some milliseconds. Between them the caller may run other tasks, and hosts may change.
 
-        Only the search of many hosts that are more than one provider is long enough to be cut.
+        Only the search over many hosts with several providers takes more than one slice.
         """
         mask, results, rejected = self._filter(request, hosts)
         rows = np.flatnonzero(mask)
         if len(rows):
             totals, parts = self._weigh(request, hosts, rows)
-            arranger = Arranger(request, hosts)
-            found, failed = yield from _arrange(arranger, hosts, rows, totals, self._alternates)
-            if failed or not arranger.needless:
-                unarranged = yield from self._unarranged(arranger, hosts, failed, explain_all=not found)
-                results += (_result(ARRANGEMENT, request, len(rows), unarranged),)
-                rejected += unarranged
+            allocator = Allocator(request, hosts)
+            found, failed = yield from _allocate(allocator, hosts, rows, totals, self._alternates)
+            if failed or not allocator.columns_suffice:
+                unallocated = yield from self._explain_unallocated(allocator, hosts, failed, explain_all=not found)
+                results += (_result(ARRANGEMENT, request, len(rows), unallocated),)
+                rejected += unallocated
             if found:
                 return _plan(request, hosts, results, found, rows, totals, parts)
-        shown = self._show(request, hosts, rejected)
-        return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=asked_of(request)))
+        shown = self._shown_rejections(request, hosts, rejected)
+        return Plan((), Diagnosis(len(hosts), results, rejections=shown, asked=describe_request(request)))
 
-    def unarranged(self, request: Request, hosts: Hosts, failed: list[int], before: int) -> FilterResult:
-        """What became of rows that pass all filters, `before` in number, and cannot be arranged on."""
-        parts = _at_once(self._unarranged(Arranger(request, hosts), hosts, failed, explain_all=True))
+    def unallocated(self, request: Request, hosts: Hosts, failed: list[int], before: int) -> FilterResult:
+        """The result for rows that pass all filters but cannot allocate the request; `before` rows pass in total."""
+        parts = _run_to_end(self._explain_unallocated(Allocator(request, hosts), hosts, failed, explain_all=True))
         return _result(ARRANGEMENT, request, before, parts)
 
     @property
     def limits(self) -> list[tuple[str, Callable[[Hosts], Numbers]]]:
-        """The filters that limit the number of servers on a host, and how many more they let it have."""
+        """Filters that limit the number of servers on a host, each with its `room`."""
         return [(check.name, check.room) for check in self._filters if check.room is not None]
 
-    def passing(self, request: Request, hosts: Hosts) -> tuple[Integers, tuple[FilterResult, ...]]:
-        """The rows that pass all filters, and what became of the others."""
+    def passing_rows(self, request: Request, hosts: Hosts) -> tuple[Integers, tuple[FilterResult, ...]]:
+        """The rows that pass all filters, and the results of the filters."""
         mask, results, _ = self._filter(request, hosts)
         return np.flatnonzero(mask), results
 
-    def objections(self, request: Request, hosts: Hosts) -> list[str]:
-        """What speaks against another image for a server that stays on the named host, where it has its share."""
-        there = requested_destination.passes(request, hosts)
+    def rebuild_objections(self, request: Request, hosts: Hosts) -> list[str]:
+        """Reasons against another image for a server that keeps its allocation on the named host."""
+        named = requested_destination.passes(request, hosts)
         found: list[_Rejected] = []
         for check in self._filters:
             if check.on_rebuild:
-                found += _split(check, request, hosts, there & ~check.passes(request, hosts))
+                found += _split(check, request, hosts, named & ~check.passes(request, hosts))
         return [part.reason.text(request) for part in found]
 
     def _filter(self, request: Request, hosts: Hosts) -> tuple[Mask, tuple[FilterResult, ...], list[_Rejected]]:
-        """Who is left; what became of the hosts at each filter that had something to check; and who was rejected."""
+        """The passing rows, the result of each filter that had something to check, and the rejected rows."""
         mask = hosts.everywhere
         left = len(hosts)
         results: list[FilterResult] = []
@@ -137,7 +135,7 @@ class Planner:
         return mask, tuple(results), rejected
 
     def _weigh(self, request: Request, hosts: Hosts, rows: Integers) -> tuple[Numbers, dict[str, Numbers]]:
-        """Everyone's total, and what the totals are made of."""
+        """The total weight of each row, and the part of each weigher."""
         totals = self._tie_break(len(rows))
         parts: dict[str, Numbers] = {}
         for weigher in self._weighers:
@@ -154,95 +152,95 @@ class Planner:
         return totals, parts
 
     def _tie_break(self, number: int) -> Numbers:
-        """Chance decides between equals. A random stretch of a fixed noise is as good as new noise, and free."""
+        """Random numbers that order equal hosts: a random section of fixed noise, which costs nothing to make."""
         if len(self._noise) < 2 * number:
-            self._noise = self._chance.random(max(4 * number, _NOISE)) * self._jitter
-        start = int(self._chance.integers(len(self._noise) - number))
+            self._noise = self._random.random(max(4 * number, _MIN_NOISE)) * self._jitter
+        start = int(self._random.integers(len(self._noise) - number))
         return self._noise[start : start + number]
 
-    def _unarranged(
-        self, arranger: Arranger, hosts: Hosts, failed: list[int], *, explain_all: bool
-    ) -> Pieces[list[_Rejected]]:
-        """The hosts that have enough of everything, but not together, by what is missing."""
+    def _explain_unallocated(
+        self, allocator: Allocator, hosts: Hosts, failed: list[int], *, explain_all: bool
+    ) -> Sliced[list[_Rejected]]:
+        """Group the hosts that have enough of each class, but not in the right providers, by the reason."""
         missing: dict[int, str] = {}
-        turn = _Turn()
-        for row in failed[: _EXPLAINED if explain_all else self._shown]:
-            missing[row] = arranger.missing(row)
-            if turn.is_over():
+        time_slice = _TimeSlice()
+        for row in failed[: _MAX_EXPLAINED if explain_all else self._shown]:
+            missing[row] = allocator.explain(row)
+            if time_slice.is_over():
                 yield
         rows: dict[str, list[int]] = {}
         for row in failed:
-            # Figures differ from host to host; what stands before them is the reason.
-            text = f"cannot arrange: {missing[row].partition(' (')[0]}" if row in missing else "cannot arrange it"
-            rows.setdefault(text, []).append(row)
-        need = arranger.words()
+            # The text before the parenthesis is the reason; the figures in it differ between hosts.
+            why = f": {missing[row].partition(' (')[0]}" if row in missing else " the request"
+            rows.setdefault("cannot allocate" + why, []).append(row)
+        need = allocator.describe_request()
         parts = []
-        for text, some in rows.items():
+        for text, rows_of_text in rows.items():
             reason = Reason(
-                _plain(text),
+                text.replace("{", "{{").replace("}", "}}"),
                 need=lambda _: need,
                 have=lambda _, host: missing.get(host.row, ""),
             )
             mask = np.zeros(hosts.size, np.bool_)
-            mask[some] = True
+            mask[rows_of_text] = True
             parts.append(_Rejected(ARRANGEMENT, reason, mask))
         return parts
 
-    def _show(self, request: Request, hosts: Hosts, rejected: list[_Rejected]) -> tuple[Rejection, ...]:
-        """Some hosts for every reason, so that a frequent one does not hide a rare one; the project's own first."""
-        classes, own = classes_of(request), tenant_isolation.own(request, hosts)
+    def _shown_rejections(self, request: Request, hosts: Hosts, rejected: list[_Rejected]) -> tuple[Rejection, ...]:
+        """Some hosts for every reason, so that frequent reasons do not hide rare ones; the project's own first."""
+        classes, own = resource_classes(request), tenant_isolation.reserved_hosts(request, hosts)
         shown: list[Rejection] = []
         for number, part in enumerate(sorted(rejected, key=lambda part: np.count_nonzero(part.rows))):
-            share = (self._shown - len(shown)) // (len(rejected) - number)
+            quota = (self._shown - len(shown)) // (len(rejected) - number)
             rows = np.flatnonzero(part.rows)
-            if own is not None and len(rows) > share:
+            if own is not None and len(rows) > quota:
                 rows = rows[np.argsort(~own[rows], kind="stable")]
-            rows = rows[:share]
-            for row, free in zip(rows.tolist(), free_of(hosts, rows, classes), strict=True):
+            rows = rows[:quota]
+            for row, free in zip(rows.tolist(), free_amounts(hosts, rows, classes), strict=True):
                 shown.append(_rejection(request, hosts, part, row, free))
         return tuple(shown)
 
 
-def _at_once(pieces: Pieces[T]) -> T:
+def _run_to_end(slices: Sliced[T]) -> T:
     while True:
         try:
-            next(pieces)
+            next(slices)
         except StopIteration as end:
             result: T = end.value
             return result
 
 
-class _Turn:
-    """How long others have been waiting."""
+class _TimeSlice:
+    """Measures the time since the last pause."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + _TURN
+        self._until = time.monotonic() + _SLICE_SECONDS
 
     def is_over(self) -> bool:
-        """Whether it is the others' turn; the next one begins when they had it."""
+        """Whether it is time for a pause; if so, the next slice begins."""
         now = time.monotonic()
         if now < self._until:
             return False
-        self._until = now + _TURN
+        self._until = now + _SLICE_SECONDS
         return True
 
 
-def _arrange(
-    arranger: Arranger, hosts: Hosts, rows: Integers, totals: Numbers, number: int
-) -> Pieces[tuple[list[tuple[int, Allocations]], list[int]]]:
-    """The best hosts that really have it, as positions in `rows` with what to claim; and better rows that do not."""
-    if arranger.needless:
-        return [(n, arranger.whole(int(rows[n]))) for n in _highest(totals, number).tolist()], []
+def _allocate(
+    allocator: Allocator, hosts: Hosts, rows: Integers, totals: Numbers, number: int
+) -> Sliced[tuple[list[tuple[int, Allocations]], list[int]]]:
+    """The best hosts, as positions in `rows` with their allocations; and the better rows that cannot allocate."""
+    if allocator.columns_suffice:
+        return [(n, allocator.allocate_from_root(int(rows[n]))) for n in _highest(totals, number).tolist()], []
     found: list[tuple[int, Allocations]] = []
     failed: list[int] = []
-    filtered: Versions | None = None  # as the filters saw them, once others had a turn
-    turn = _Turn()
+    filtered: RowVersions | None = None  # as the filters saw them; set at the first pause
+    time_slice = _TimeSlice()
     for n in _in_order(totals, number):
-        if turn.is_over():
-            filtered = filtered or hosts.versions()
+        if time_slice.is_over():
+            filtered = filtered or hosts.row_versions()
             yield
         row = int(rows[n])
-        allocations = arranger.on(row) if filtered is None or hosts.is_still(row, filtered) else None
+        allocations = allocator.allocate(row) if filtered is None or hosts.is_unchanged(row, filtered) else None
         if allocations is None:
             failed.append(row)
             continue
@@ -250,12 +248,12 @@ def _arrange(
         if len(found) == number:
             break
     if filtered is not None:
-        found = [(n, allocations) for n, allocations in found if hosts.is_still(int(rows[n]), filtered)]
+        found = [(n, allocations) for n, allocations in found if hosts.is_unchanged(int(rows[n]), filtered)]
     return found, failed
 
 
 def _in_order(totals: Numbers, number: int) -> Iterator[int]:
-    """Positions, highest first. Mostly the first `number` are enough, so the others are not sorted before."""
+    """Positions, highest first. Usually the first `number` suffice, so the rest is sorted only when needed."""
     best = _highest(totals, number).tolist()
     yield from best
     if len(best) < len(totals):
@@ -274,9 +272,12 @@ def _plan(
 ) -> Plan:
     best = rows[[n for n, _ in found]]
     candidates = tuple(
-        Candidate(hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations, hosts.facts(row))
+        Candidate(
+            hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations, hosts.facts_version(row)
+        )
         for row, (_, allocations) in zip(best.tolist(), found, strict=True)
     )
+    free_per_row = free_amounts(hosts, best, resource_classes(request))
     weights = tuple(
         Weight(
             candidate.host,
@@ -285,9 +286,9 @@ def _plan(
             {name: float(part[n]) for name, part in parts.items()},
             free,
         )
-        for candidate, (n, _), free in zip(candidates, found, free_of(hosts, best, classes_of(request)), strict=True)
+        for candidate, (n, _), free in zip(candidates, found, free_per_row, strict=True)
     )
-    return Plan(candidates, Diagnosis(len(hosts), results, weights=weights, asked=asked_of(request)))
+    return Plan(candidates, Diagnosis(len(hosts), results, weights=weights, asked=describe_request(request)))
 
 
 def _result(name: str, request: Request, before: int, parts: list[_Rejected]) -> FilterResult:
@@ -296,14 +297,9 @@ def _result(name: str, request: Request, before: int, parts: list[_Rejected]) ->
     return FilterResult(name, rejected, before - rejected, causes)
 
 
-def _plain(text: str) -> str:
-    """Text that is no pattern."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 def _highest(totals: Numbers, number: int) -> Integers:
-    """Where the highest are, highest first. A few are found faster one by one than by sorting."""
-    if number > _FEW or number >= len(totals):
+    """Positions of the highest totals. A few are found faster one by one than by sorting."""
+    if number > _SORT_ABOVE or number >= len(totals):
         return np.argsort(-totals)[:number]
     left = totals.copy()
     best = np.empty(number, np.int64)
@@ -314,7 +310,7 @@ def _highest(totals: Numbers, number: int) -> Integers:
 
 
 def _split(check: Filter, request: Request, hosts: Hosts, rejected: Mask) -> list[_Rejected]:
-    """A host counts for the first reason that applies to it."""
+    """Divide rejected rows by the first reason that applies to each."""
     reasons = check.reason.parts(request)
     parts: list[_Rejected] = []
     for reason in reasons:

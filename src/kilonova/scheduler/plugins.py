@@ -1,4 +1,4 @@
-"""Finds filters and weighers by name: our own, one of an installed package, or any module."""
+"""Finds filters and weighers by name: built in, an entry point of an installed package, or any module."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ WEIGHERS = "kilonova.scheduler.weighers"
 
 
 def find(group: str, name: str) -> Any:
-    """The module of that name. `group` is both the package of our own ones and the entry points of others'.
+    """The module of a filter or weigher. `group` is both the built-in package and the entry point group.
 
-    Raises ValueError if there is none.
+    Raises ValueError if it cannot be loaded.
     """
     try:
-        if _is_ours(group, name):
+        if _is_built_in(group, name):
             return importlib.import_module(f"{group}.{name}")
-        entry = _entry(group, name)
+        entry = _entry_point(group, name)
         if entry is not None:
             return entry.load()
         if "." in name:
             return importlib.import_module(name)
-    except (ImportError, AttributeError) as trouble:
-        raise _missing(group, name, str(trouble)) from trouble
-    raise _missing(group, name, "it is neither built in nor an entry point of an installed package")
+    except (ImportError, AttributeError) as error:
+        raise _not_found(group, name, str(error)) from error
+    raise _not_found(group, name, "not built in, and not an entry point of an installed package")
 
 
 def check(group: str, names: Iterable[str]) -> None:
-    """Raises ValueError for a name that is none. Loads nothing, so that it can be asked when the process starts."""
+    """Raise ValueError for an unknown name. Loads no module, so that the process starts fast."""
     for name in names:
-        if not _is_ours(group, name) and _entry(group, name) is None and not _is_module(name):
-            raise _missing(group, name, "it is neither built in nor an entry point of an installed package")
+        if not _is_built_in(group, name) and _entry_point(group, name) is None and not _is_module(name):
+            raise _not_found(group, name, "not built in, and not an entry point of an installed package")
 
 
-def _is_ours(group: str, name: str) -> bool:
+def _is_built_in(group: str, name: str) -> bool:
     return name.isidentifier() and importlib.util.find_spec(f"{group}.{name}") is not None
 
 
-def _entry(group: str, name: str) -> EntryPoint | None:
+def _entry_point(group: str, name: str) -> EntryPoint | None:
     return next(iter(entry_points(group=group, name=name)), None)
 
 
@@ -52,5 +52,5 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _missing(group: str, name: str, why: str) -> ValueError:
+def _not_found(group: str, name: str, why: str) -> ValueError:
     return ValueError(f"there is no scheduler {group.rpartition('.')[2][:-1]} {name!r}: {why}")

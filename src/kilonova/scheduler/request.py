@@ -1,4 +1,4 @@
-"""What is asked of the scheduler."""
+"""The request to the scheduler: what a server needs of a host."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kilonova.placement.candidates.model import UNNUMBERED, Ask, Group
+from kilonova.placement.candidates.model import UNNUMBERED, RequestGroup, ResourceRequest
 
 
 class GroupRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The server group of a request: its policy, and how many of its other members each host has."""
+    """Policy of the request's server group, and how many of its other members each host has."""
 
     id: str
     policy: str
@@ -20,26 +20,26 @@ class GroupRule(msgspec.Struct, frozen=True, kw_only=True):
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, int]
-    """Of the unnumbered group: each class may come from another provider of the host's tree, or from a sharing one."""
+    """The unnumbered group: each class may come from a different provider of the host, or from a sharing provider."""
     required_traits: frozenset[str] = frozenset()
     forbidden_traits: frozenset[str] = frozenset()
-    groups: Mapping[str, Group] = {}
-    """Numbered groups by their suffix: each is met by one provider."""
+    groups: Mapping[str, RequestGroup] = {}
+    """Numbered groups by suffix: one provider allocates all resources of a group."""
     isolate: bool = False
-    """Whether numbered groups must be met by different providers."""
+    """Whether numbered groups must come from different providers."""
     same_subtree: tuple[frozenset[str], ...] = ()
     zone: str | None = None
-    """The pin: only hosts of this availability zone."""
+    """The pinned availability zone."""
     host: str | None = None
     hypervisor_hostname: str | None = None
     hypervisor_uuid: str | None = None
     forced: bool = False
-    """Whether the named host is taken past every filter that does not say `even_if_forced`."""
+    """Whether the named host bypasses all filters without `even_if_forced`."""
     excluded_hosts: frozenset[str] = frozenset()
     same_hosts: frozenset[str] | None = None
-    """Where the servers of the hint `same_host` are; None without the hint."""
+    """The hosts of the servers in the hint `same_host`; None without the hint."""
     different_hosts: frozenset[str] = frozenset()
-    """Where the servers of the hint `different_host` are."""
+    """The hosts of the servers in the hint `different_host`."""
     group: GroupRule | None = None
     project_id: str | None = None
     extra_specs: Mapping[str, str] = {}
@@ -49,28 +49,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> dict[str, int]:
-        """What really has to be there: a flavor without disk asks for no disk."""
+        """The resources without zero amounts."""
         return {name: amount for name, amount in self.resources.items() if amount}
 
     @property
-    def portions(self) -> list[tuple[str, int]]:
-        """What some one provider has to give at once: each class, in each group that asks for it."""
+    def amounts_per_provider(self) -> list[tuple[str, int]]:
+        """Amounts that a single provider must have: each resource class of each group."""
         groups = (self.amounts, *(group.resources for group in self.groups.values()))
         return list(dict.fromkeys((name, amount) for group in groups for name, amount in group.items() if amount))
 
     @property
-    def required_somewhere(self) -> list[frozenset[str]]:
-        """The traits that some provider or other must have; of each set one is enough."""
+    def required_trait_sets(self) -> list[frozenset[str]]:
+        """Trait sets of which at least one provider must have at least one trait."""
         groups = (any_of for group in self.groups.values() for any_of in group.required)
         return list(dict.fromkeys((*(frozenset((trait,)) for trait in sorted(self.required_traits)), *groups)))
 
     @property
-    def ask(self) -> Ask:
-        """The same in the words of placement."""
-        unnumbered = Group(
+    def resource_request(self) -> ResourceRequest:
+        """The request in the form that placement takes."""
+        unnumbered = RequestGroup(
             resources=self.amounts,
             required=tuple(frozenset((trait,)) for trait in sorted(self.required_traits)),
             forbidden=self.forbidden_traits,
         )
         groups = {UNNUMBERED: unnumbered, **self.groups}
-        return Ask(groups=groups, isolate=self.isolate, same_subtree=self.same_subtree)
+        return ResourceRequest(groups=groups, isolate=self.isolate, same_subtree=self.same_subtree)

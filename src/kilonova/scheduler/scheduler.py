@@ -1,4 +1,4 @@
-"""The scheduler of one process: a snapshot that proposes, and the flow from proposal to claim."""
+"""The scheduler of one process: keeps the snapshot current and makes plans from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from kilonova.hosts.heartbeat import DOWN_TIME
+from kilonova.hosts.heartbeat import DOWN_SECONDS
 from kilonova.scheduler import plugins
 from kilonova.scheduler.candidates import Plan
 from kilonova.scheduler.config import SchedulerConfig
@@ -18,10 +18,10 @@ from kilonova.scheduler.request import Request
 from kilonova.store import Database
 
 if TYPE_CHECKING:
-    from kilonova.scheduler.feed import Feed
-    from kilonova.scheduler.plan import Pieces, Planner
-    from kilonova.scheduler.rehearsal import Next
+    from kilonova.scheduler.dry_run import NextRequest
+    from kilonova.scheduler.plan import Planner, Sliced
     from kilonova.scheduler.snapshot import Hosts
+    from kilonova.scheduler.snapshot_loader import SnapshotLoader
 
 log = logging.getLogger(__name__)
 
@@ -32,146 +32,144 @@ class Scheduler:
         plan = await scheduler.plan(request)                       # a step of its own; no candidates: no valid host
         async with db.transaction() as tx:                         # the next step's transaction
             taken = await claim_first(tx, plan.candidates, consumer)
-            ...                                                    # whatever the claim is for
-        if taken is None:                                          # lost them all: the operation goes back a step
+            ...                                                    # write the server's host in the same transaction
+        if taken is None:                                          # all candidates lost: the operation goes back a step
             plan = await scheduler.plan(request, lost=plan.uuids)
 
-    What nobody will claim is planned by `rehearse`.
+    `dry_run` makes plans without claims.
     """
 
-    def __init__(self, db: Database, config: SchedulerConfig | None = None, down_time: float = DOWN_TIME) -> None:
-        """Raises ValueError if a filter or weigher of the configuration is none."""
+    def __init__(self, db: Database, config: SchedulerConfig | None = None, down_seconds: float = DOWN_SECONDS) -> None:
+        """Raises ValueError if the configuration names an unknown filter or weigher."""
         self._db = db
-        self._down_time = down_time
+        self._down_seconds = down_seconds
         self._config = config or SchedulerConfig()
         plugins.check(plugins.FILTERS, self._config.filters)
         plugins.check(plugins.WEIGHERS, self._config.weights)
-        self._feed: Feed | None = None
+        self._loader: SnapshotLoader | None = None
         self._planner: Planner | None = None
-        self._looking = asyncio.Lock()
-        self._looked_at = -math.inf  # when the last look at the database began
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed_at = -math.inf  # when the last refresh began
         self._reload_due = math.inf
         self._reloading: asyncio.Task[None] | None = None
 
     async def warm(self) -> None:
-        """Load numpy beside the event loop and read all hosts, so that the first plan is as quick as any."""
-        await asyncio.to_thread(_import_columns)
-        await self._look(time.monotonic())
+        """Import numpy in a thread and read all hosts, so that the first plan is as fast as the others."""
+        await asyncio.to_thread(_import_numpy_modules)
+        await self._refresh(time.monotonic())
 
     async def plan(self, request: Request, *, lost: Sequence[str] = ()) -> Plan:
-        """The best hosts for a request. `lost`: uuids of the candidates that refused it."""
-        feed, planner = self._parts()
-        hosts = feed.hosts
-        asked = time.monotonic()
+        """The best hosts for a request. `lost`: uuids of candidates whose claims failed."""
+        loader, planner = self._loader_and_planner()
+        hosts = loader.hosts
+        began = time.monotonic()
         if lost:
-            self._give_up(feed, lost)
-        await self._look(asked if lost else asked - self._config.refresh_every)
-        hosts.foresight.expire(asked)
-        hosts.loads.expire(asked)
-        plan = await _in_turns(planner.pieces(request, hosts), nullcontext)
+            self._discard_proposal(loader, lost)
+        await self._refresh(began if lost else began - self._config.refresh_seconds)
+        hosts.proposals.expire(began)
+        hosts.loads.expire(began)
+        plan = await _run_sliced(planner.plan_in_slices(request, hosts), nullcontext)
         if not plan.candidates:
-            # Neither a change not yet seen nor a proposal that may come to nothing is a reason to refuse.
-            await self._look(asked)
-            plan = await _in_turns(planner.pieces(request, hosts), hosts.foresight.suspended)
-        self._foresee(hosts, plan)
+            # Refuse only on current data, and not because of proposals, whose claims may fail.
+            await self._refresh(began)
+            plan = await _run_sliced(planner.plan_in_slices(request, hosts), hosts.proposals.suspended)
+        self._add_proposal(hosts, plan)
         return plan
 
-    async def rehearse(self, following: Next) -> list[Plan]:
-        """Plans for several servers that nobody will claim; see `rehearsal`."""
-        planner, hosts = await self.look()
-        from kilonova.scheduler.rehearsal import rehearse
+    async def dry_run(self, next_request: NextRequest) -> list[Plan]:
+        """Plans for several servers without claims; see `scheduler.dry_run`."""
+        planner, hosts = await self.current_hosts()
+        from kilonova.scheduler.dry_run import plan_dry_run
 
-        return await rehearse(planner, hosts, following)
+        return await plan_dry_run(planner, hosts, next_request)
 
-    async def objections(self, request: Request) -> list[str]:
-        """Why a server cannot stay on the host that the request names, with the image that it names."""
-        planner, hosts = await self.look()
-        return planner.objections(request, hosts)
+    async def rebuild_objections(self, request: Request) -> list[str]:
+        """Reasons why a server cannot stay on the request's host with the request's image."""
+        planner, hosts = await self.current_hosts()
+        return planner.rebuild_objections(request, hosts)
 
-    async def look(self) -> tuple[Planner, Hosts]:
-        """Who plans, and the hosts as the database has them now, for whoever wants to know what would be."""
+    async def current_hosts(self) -> tuple[Planner, Hosts]:
+        """The planner, and the hosts as they are in the database now."""
         if self._planner is None:
-            await asyncio.to_thread(_import_columns)
-        await self._look(time.monotonic())
-        feed, planner = self._parts()
-        feed.hosts.loads.expire(time.monotonic())
-        return planner, feed.hosts
+            await asyncio.to_thread(_import_numpy_modules)
+        await self._refresh(time.monotonic())
+        loader, planner = self._loader_and_planner()
+        loader.hosts.loads.expire(time.monotonic())
+        return planner, loader.hosts
 
-    def built(self, host: str, succeeded: bool) -> None:
-        """Remember whether a host could build a server, so that hosts which could not come last."""
-        self._parts()[0].hosts.loads.built(host, succeeded)
+    def record_build(self, host: str, succeeded: bool) -> None:
+        """Remember whether a host built a server: hosts that failed come last."""
+        self._loader_and_planner()[0].hosts.loads.record_build(host, succeeded)
 
-    def unheard(self, host: str) -> None:
-        """Remember that a host did not answer, until its silence shows in the database, or it builds a server."""
-        self._parts()[0].hosts.loads.unheard[host] = time.monotonic() + self._down_time
+    def mark_unreachable(self, host: str) -> None:
+        """Let a host that did not respond come last until its missing heartbeats show, or until it builds a server."""
+        self._loader_and_planner()[0].hosts.loads.unreachable[host] = time.monotonic() + self._down_seconds
 
     async def close(self) -> None:
         if self._reloading is not None:
             self._reloading.cancel()
             await asyncio.gather(self._reloading, return_exceptions=True)
 
-    def _parts(self) -> tuple[Feed, Planner]:
-        if self._feed is None or self._planner is None:
-            from kilonova.scheduler.feed import Feed
+    def _loader_and_planner(self) -> tuple[SnapshotLoader, Planner]:
+        if self._loader is None or self._planner is None:
             from kilonova.scheduler.plan import Planner
+            from kilonova.scheduler.snapshot_loader import SnapshotLoader
 
             self._planner = Planner(self._config)
-            self._feed = Feed(self._db, self._config, self._down_time, self._planner.reads)
-        return self._feed, self._planner
+            self._loader = SnapshotLoader(self._db, self._config, self._down_seconds, self._planner.counts)
+        return self._loader, self._planner
 
-    def _foresee(self, hosts: Hosts, plan: Plan) -> None:
-        """The best host will most likely be the one that is claimed."""
+    def _add_proposal(self, hosts: Hosts, plan: Plan) -> None:
+        """Count the best candidate as used: most likely it will be claimed."""
         for best in plan.candidates[:1]:
-            hosts.foresee(best.uuid, best.allocations, time.monotonic() + self._config.foresight)
+            hosts.add_proposal(best.uuid, best.allocations, time.monotonic() + self._config.proposal_seconds)
 
-    def _give_up(self, feed: Feed, lost: Sequence[str]) -> None:
-        """Forget what the lost plan foresaw, and read its hosts anew."""
-        feed.hosts.give_up(lost[0])
-        feed.doubt(lost)
+    def _discard_proposal(self, loader: SnapshotLoader, lost: Sequence[str]) -> None:
+        loader.hosts.discard_proposal(lost[0])
+        loader.mark_stale(lost)
 
-    async def _look(self, not_before: float) -> None:
-        """Have the snapshot no older than that. One look at the database serves everyone who waits for it."""
-        if self._looked_at >= not_before:
+    async def _refresh(self, not_before: float) -> None:
+        """Refresh the snapshot unless it was refreshed since `not_before`. Concurrent callers share one refresh."""
+        if self._refreshed_at >= not_before:
             return
-        feed, _ = self._parts()
-        async with self._looking:
-            if self._looked_at >= not_before:
+        loader, _ = self._loader_and_planner()
+        async with self._refresh_lock:
+            if self._refreshed_at >= not_before:
                 return
             began = time.monotonic()
-            await feed.refresh()
-            if self._looked_at < 0:
+            await loader.refresh()
+            if self._refreshed_at < 0:
                 self._schedule_reload(began)
-            self._looked_at = began
+            self._refreshed_at = began
         if began >= self._reload_due:
             self._reload_due = math.inf
-            self._reloading = asyncio.create_task(self._reload(feed))
+            self._reloading = asyncio.create_task(self._reload(loader))
 
-    async def _reload(self, feed: Feed) -> None:
+    async def _reload(self, loader: SnapshotLoader) -> None:
         began = time.monotonic()
         try:
-            await feed.reload()
+            await loader.reload()
         except Exception:
-            log.exception("the scheduler could not reload its hosts; it goes on with changes alone")
+            log.exception("scheduler: cannot reload all hosts; continuing with changes only")
         self._schedule_reload(began)
 
     def _schedule_reload(self, began: float) -> None:
-        """A full load began then; the next must not take more than a hundredth of the time."""
+        """Schedule the next full load. `began`: the start of the last one. Loads take at most 1 % of the time."""
         now = time.monotonic()
-        self._reload_due = now + max(self._config.reload_every, 100 * (now - began))
+        self._reload_due = now + max(self._config.reload_seconds, 100 * (now - began))
 
 
-async def _in_turns(pieces: Pieces[Plan], within: Callable[[], AbstractContextManager[None]]) -> Plan:
-    """Others have their turn between the pieces of a plan; `within` holds for each piece, and not between them."""
+async def _run_sliced(slices: Sliced[Plan], within: Callable[[], AbstractContextManager[None]]) -> Plan:
+    """Run other tasks between the slices of a plan; each slice runs inside a new `within()`."""
     while True:
         with within():
             try:
-                next(pieces)
+                next(slices)
             except StopIteration as end:
                 plan: Plan = end.value
                 return plan
         await asyncio.sleep(0)
 
 
-def _import_columns() -> None:
-    import kilonova.scheduler.feed
-    import kilonova.scheduler.plan  # noqa: F401
+def _import_numpy_modules() -> None:
+    pass

@@ -1,4 +1,4 @@
-"""How the scheduler's picture of all hosts is filled: whatever the feed read of them goes into columns."""
+"""The snapshot of all hosts: `Hosts` writes what the loader has read into the columns."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kilonova.placement.facts import SHARES
-from kilonova.placement.providers import Amounts
-from kilonova.scheduler.columns import STEP, Columns, Host, Mask
+from kilonova.placement.host_providers import SHARING_TRAIT
+from kilonova.placement.reshape_plan import InventoryAmounts
+from kilonova.scheduler.arrays import Mask, extended
 from kilonova.scheduler.config import SchedulerConfig
-from kilonova.scheduler.machines import Machine
-from kilonova.scheduler.stock import Foresight, Stock, longer
-from kilonova.scheduler.trees import Marks, MemberFacts, Tree
+from kilonova.scheduler.host_columns import MIN_GROWTH_ROWS, Host, HostColumns
+from kilonova.scheduler.hypervisor_columns import HypervisorKind
+from kilonova.scheduler.inventory import InventoryColumns
+from kilonova.scheduler.proposals import Proposals
+from kilonova.scheduler.provider_trees import ProviderState, ProviderTree, ProviderVersion
 
-__all__ = ["Host", "HostFacts", "Hosts", "Marks", "Mask", "Versions"]
+__all__ = ["Host", "HostState", "Hosts", "Mask", "ProviderVersion", "RowVersions"]
 
-_UNREAD = Marks(-1, -1, -1)
+_UNREAD = ProviderVersion(-1, -1, -1)
 
 
-class Versions(NamedTuple):
-    """Who stood in which row, and how new what was known of them was."""
+class RowVersions(NamedTuple):
+    """The host in each row and the version of its provider."""
 
     uuids: list[str]
-    marks: list[Marks]
+    versions: list[ProviderVersion]
 
 
-class HostFacts(msgspec.Struct):
-    """One hypervisor as the database has it."""
+class HostState(msgspec.Struct):
+    """One hypervisor as it was read from the database."""
 
     provider_id: int
     uuid: str
@@ -39,110 +41,109 @@ class HostFacts(msgspec.Struct):
     disabled: bool
     disabled_reason: str | None
     forced_down: bool
-    inventory: Mapping[str, Amounts]
+    inventory: Mapping[str, InventoryAmounts]
     used: Mapping[str, int]
     traits: frozenset[str]
-    marks: Marks
+    version: ProviderVersion
     aggregates: frozenset[int] = frozenset()
-    machine: Machine = Machine()
+    hypervisor_kind: HypervisorKind = HypervisorKind()
     address: str = ""
     provider_aggregates: frozenset[str] = frozenset()
-    """The aggregates of its own provider, over which others may share with it."""
-    children: tuple[MemberFacts, ...] = ()
-    """All providers below its own."""
-    look: int = 0
-    """Which look at the database this is from; a higher one is a later one."""
+    """The placement aggregates of its root provider."""
+    children: tuple[ProviderState, ...] = ()
+    """All providers below the root provider."""
+    read_number: int = 0
+    """Reads of the database are numbered; a higher number is a later read."""
 
 
-class Hosts(Columns):
-    """The columns, and what it takes to keep them up to date."""
+class Hosts(HostColumns):
+    """The columns, with the methods that update them."""
 
     def __init__(self, default_zone: str = "nova", settings: SchedulerConfig | None = None) -> None:
         super().__init__(default_zone, settings)
-        self.foresight = Foresight(self._foresee)
+        self.proposals = Proposals(self._count_proposed)
         self._vacant: list[int] = []
-        self._silent: frozenset[int] = frozenset()
-        self._marks: list[Marks] = []
+        self._down_services: frozenset[int] = frozenset()
+        self._versions: list[ProviderVersion] = []
         self._services: list[int] = []
         self._rows_by_service: dict[int, set[int]] = {}
 
     def at(self, row: int) -> Host:
         return Host(self, row)
 
-    def providers(self) -> set[int]:
-        """Everyone that is known: hosts, the providers below them, and those that share."""
-        return self._rows.keys() | self.forest.members.keys()
+    def provider_ids(self) -> set[int]:
+        """All known providers: hosts, providers below them, and sharing providers."""
+        return self._rows.keys() | self.tracked.by_id.keys()
 
-    def facts(self, row: int) -> int:
-        """How new what is known of a host is, its use left aside."""
-        return self._marks[row].facts
+    def facts_version(self, row: int) -> int:
+        """`facts` of the host's provider: changes with everything but its usage."""
+        return self._versions[row].facts
 
-    def versions(self) -> Versions:
-        return Versions(self.uuids.copy(), self._marks.copy())
+    def row_versions(self) -> RowVersions:
+        return RowVersions(self.uuids.copy(), self._versions.copy())
 
-    def is_still(self, row: int, before: Versions) -> bool:
-        """Whether the row is still that of the same host, and nothing but its use has changed."""
-        return self.uuids[row] == before.uuids[row] and self._marks[row].facts == before.marks[row].facts
+    def is_unchanged(self, row: int, before: RowVersions) -> bool:
+        """Whether the row still has the same host, and only its usage may have changed."""
+        return self.uuids[row] == before.uuids[row] and self._versions[row].facts == before.versions[row].facts
 
-    def marks(self, provider_id: int) -> Marks | None:
-        member = self.forest.members.get(provider_id)
-        if member is not None:
-            return member.marks
+    def version(self, provider_id: int) -> ProviderVersion | None:
+        tracked = self.tracked.by_id.get(provider_id)
+        if tracked is not None:
+            return tracked.version
         row = self._rows.get(provider_id)
-        return None if row is None else self._marks[row]
+        return None if row is None else self._versions[row]
 
     def row_of(self, uuid: str) -> int | None:
         return self._rows_by_uuid.get(uuid)
 
-    def names_of(self, providers: Iterable[int]) -> list[str]:
-        """The hosts that these providers are, or are below."""
+    def host_names(self, providers: Iterable[int]) -> list[str]:
+        """The hosts that these providers belong to."""
         return [self.names[row] for row in {self._row(provider_id) for provider_id in providers} if row is not None]
 
     def _row(self, provider_id: int) -> int | None:
-        member = self.forest.members.get(provider_id)
-        tree = None if member is None else member.tree
+        tracked = self.tracked.by_id.get(provider_id)
+        tree = None if tracked is None else tracked.tree
         return self._rows.get(provider_id) if tree is None else tree.row
 
-    def provider_of(self, uuid: str) -> int | None:
-        """The id of a provider that is a host, below one, or shares."""
+    def provider_id_of(self, uuid: str) -> int | None:
         row = self._rows_by_uuid.get(uuid)
-        return self.forest.id_of(uuid) if row is None else self._providers[row]
+        return self.tracked.id_of(uuid) if row is None else self._providers[row]
 
-    def concerning(self, uuid: str) -> set[int]:
-        """Every provider that a host's room depends on."""
+    def provider_ids_for(self, uuid: str) -> set[int]:
+        """All providers that a host can allocate from: its own, and those that share with it."""
         row = self._rows_by_uuid.get(uuid)
         if row is None:
             return set()
-        tree = self.forest.trees.get(self._providers[row])
+        tree = self.tracked.trees.get(self._providers[row])
         own = {self._providers[row]} if tree is None else set(tree.members)
-        return own.union(member.id for member in self.sharing.of(row))
+        return own.union(one.id for one in self.sharing.reached_by(row))
 
-    def foresee(self, uuid: str, allocations: Mapping[str, Mapping[str, int]], until: float) -> None:
-        """A host was proposed: count what it would take as used, for a while."""
-        host = self.provider_of(uuid)
-        ids = {one: provider_id for one in allocations if (provider_id := self.provider_of(one)) is not None}
+    def add_proposal(self, uuid: str, allocations: Mapping[str, Mapping[str, int]], until: float) -> None:
+        """Count the allocations of a proposed host as used until they are claimed or expire."""
+        host = self.provider_id_of(uuid)
+        ids = {one: provider_id for one in allocations if (provider_id := self.provider_id_of(one)) is not None}
         if host is not None:
-            self.foresight.add(host, {provider_id: allocations[one] for one, provider_id in ids.items()}, until)
+            self.proposals.add(host, {provider_id: allocations[one] for one, provider_id in ids.items()}, until)
 
-    def count(self, allocations: Mapping[str, Mapping[str, int]], sign: int) -> None:
-        """Have these amounts count as if they were claimed (1), until they are taken back (-1)."""
+    def count_allocations(self, allocations: Mapping[str, Mapping[str, int]], sign: int) -> None:
+        """Count allocations as used (1), or stop counting them (-1)."""
         for uuid, amounts in allocations.items():
-            provider_id = self.provider_of(uuid)
+            provider_id = self.provider_id_of(uuid)
             if provider_id is not None:
-                self._foresee(provider_id, amounts, sign)
+                self._count_proposed(provider_id, amounts, sign)
 
-    def give_up(self, uuid: str) -> None:
-        """The host's oldest proposal came to nothing."""
-        host = self.provider_of(uuid)
+    def discard_proposal(self, uuid: str) -> None:
+        """End the oldest proposal of a host: its claim failed."""
+        host = self.provider_id_of(uuid)
         if host is not None:
-            self.foresight.give_up(host, self.concerning(uuid))
+            self.proposals.discard(host, self.provider_ids_for(uuid))
 
-    def put(self, host: HostFacts) -> None:
-        """Add or replace a host. What was read before something newer is ignored."""
+    def put(self, host: HostState) -> None:
+        """Add or replace a host, unless a newer version is known."""
         row = self._rows.get(host.provider_id)
         if row is None:
             row = self._new_row(host.provider_id)
-        elif host.marks.change < self._marks[row].change:
+        elif host.version.change < self._versions[row].change:
             return
         self._set_identity(row, host)
         self.zone[row] = self._zone(host.zone)
@@ -150,54 +151,54 @@ class Hosts(Columns):
         self.disabled_reasons[row] = host.disabled_reason
         self.forced_down[row] = host.forced_down
         self.aggregates.assign(row, host.aggregates)
-        self.machines.put(row, host.machine, host.address)
-        self.up[row] = not host.forced_down and host.service_id not in self._silent
-        if host.children or SHARES in host.traits:
+        self.hypervisors.put(row, host.hypervisor_kind, host.address)
+        self.up[row] = not host.forced_down and host.service_id not in self._down_services
+        if host.children or SHARING_TRAIT in host.traits:
             self._set_tree(row, host)
             return
         if self.nested[row]:
-            self._fell(row)
+            self._remove_tree(row)
         self._set_traits(row, host.traits)
         self._set_provider_aggregates(row, host.provider_aggregates)
-        self._have_stocks(host.inventory)
-        for name, stock in self._stocks.items():
-            stock.set_inventory(row, host.inventory.get(name))
-        self._set_used(row, host.used, host.marks)
+        self._add_resource_classes(host.inventory)
+        for name, columns in self._inventories.items():
+            columns.set_inventory(row, host.inventory.get(name))
+        self._set_row_used(row, host.used, host.version)
 
-    def put_sharing(self, facts: MemberFacts, look: int = 0) -> None:
-        """Add or replace a provider that shares and is not part of a host."""
-        member, claims = self.forest.put(facts, look)
-        if member.tree is not None:
-            tree, member.tree = member.tree, None
-            del tree.members[member.id]
-            self._summarise(tree)
-        self.foresight.settle(member.id, claims)
-        self._have_stocks(facts.inventory)
-        if self.sharing.put(member):
-            self._assign_all()
+    def put_sharing_provider(self, state: ProviderState, read_number: int = 0) -> None:
+        """Add or replace a sharing provider that is not part of a host."""
+        provider, claims = self.tracked.put(state, read_number)
+        if provider.tree is not None:
+            tree, provider.tree = provider.tree, None
+            del tree.members[provider.id]
+            self._summarize(tree)
+        self.proposals.end_oldest(provider.id, claims)
+        self._add_resource_classes(state.inventory)
+        if self.sharing.put(provider):
+            self._assign_provider_sets()
 
-    def use(self, provider_id: int, used: Mapping[str, int], marks: Marks) -> None:
-        """Replace the used amounts of a provider whose other facts are as they were."""
-        member = self.forest.members.get(provider_id)
+    def set_used(self, provider_id: int, used: Mapping[str, int], version: ProviderVersion) -> None:
+        """Replace the used amounts of a provider of which nothing else has changed."""
+        tracked = self.tracked.by_id.get(provider_id)
         row = self._rows.get(provider_id)
-        if member is not None:
-            claims = member.use(used, marks)
+        if tracked is not None:
+            claims = tracked.set_used(used, version)
             if row is not None:
-                self._marks[row] = member.marks
-            self.foresight.settle(provider_id, claims)
-            self._touch(provider_id)
-        elif row is not None and marks.change >= self._marks[row].change:
-            self._set_used(row, used, marks)
+                self._versions[row] = tracked.version
+            self.proposals.end_oldest(provider_id, claims)
+            self._update_usage(provider_id)
+        elif row is not None and version.change >= self._versions[row].change:
+            self._set_row_used(row, used, version)
 
     def drop(self, provider_id: int) -> None:
-        """Forget a host with all below it, or a provider below one or that shares."""
+        """Remove a host with all providers below it, or a single provider."""
         row = self._rows.get(provider_id)
         if row is None:
-            self._drop_member(provider_id)
+            self._drop_tracked(provider_id)
             return
         if self.nested[row]:
-            self._fell(row)
-        self.foresight.drop(provider_id)
+            self._remove_tree(row)
+        self.proposals.drop(provider_id)
         del self._rows[provider_id]
         self._unlink(row)
         self._set_traits(row, frozenset())
@@ -205,23 +206,23 @@ class Hosts(Columns):
         self.aggregates.assign(row, frozenset())
         self.loads.servers[row] = 0
         self.hypervisor_hostnames[row] = ""
-        self._marks[row] = _UNREAD
+        self._versions[row] = _UNREAD
         self.everywhere[row] = False
         self._vacant.append(row)
 
-    def set_servers(self, counts: Mapping[tuple[str, str], int], hosts: Iterable[str]) -> None:
-        """Say how many servers each hypervisor of these hosts has."""
+    def set_server_counts(self, counts: Mapping[tuple[str, str], int], hosts: Iterable[str]) -> None:
+        """Set how many servers each hypervisor of these hosts has; `counts` is by host and hypervisor."""
         for host in hosts:
             for row in self._rows_by_host.get(host, ()):
                 self.loads.servers[row] = counts.get((host, self.hypervisor_hostnames[row]), 0)
 
-    def set_silent(self, services: Collection[int]) -> None:
-        """Say which services were not heard of for too long."""
-        silent = frozenset(services)
-        for service in silent ^ self._silent:
+    def set_down_services(self, services: Collection[int]) -> None:
+        """Replace the set of services whose last heartbeat is too old."""
+        down = frozenset(services)
+        for service in down ^ self._down_services:
             for row in self._rows_by_service.get(service, ()):
-                self.up[row] = not self.forced_down[row] and service not in silent
-        self._silent = silent
+                self.up[row] = not self.forced_down[row] and service not in down
+        self._down_services = down
 
     def _new_row(self, provider_id: int) -> int:
         if self._vacant:
@@ -229,7 +230,7 @@ class Hosts(Columns):
         else:
             row = len(self.names)
             if row == self.size:
-                self._grow(max(STEP, row // 8))
+                self._grow(max(MIN_GROWTH_ROWS, row // 8))
             for column, value in self._lists():
                 column.append(value)
         self._rows[provider_id] = row
@@ -244,30 +245,30 @@ class Hosts(Columns):
             (self.disabled_reasons, None),
             (self.trait_sets, frozenset()),
             (self._providers, 0),
-            (self._marks, _UNREAD),
+            (self._versions, _UNREAD),
             (self._services, 0),
             (self.provider_aggregates, frozenset()),
         ]
 
     def _grow(self, by: int) -> None:
-        self.everywhere = longer(self.everywhere, by)
-        self.enabled = longer(self.enabled, by)
-        self.up = longer(self.up, by)
-        self.forced_down = longer(self.forced_down, by)
-        self.zone = longer(self.zone, by)
+        self.everywhere = extended(self.everywhere, by)
+        self.enabled = extended(self.enabled, by)
+        self.up = extended(self.up, by)
+        self.forced_down = extended(self.forced_down, by)
+        self.zone = extended(self.zone, by)
         self.aggregates.grow(by)
-        self.machines.grow(by)
+        self.hypervisors.grow(by)
         self.loads.grow(by)
-        self.nested = longer(self.nested, by)
+        self.nested = extended(self.nested, by)
         self.sharing.grow(by)
-        for name, column in self._partial.items():
-            self._partial[name] = longer(column, by)
-        for stock in self._stocks.values():
-            stock.grow(by)
+        for name, column in self._partial_traits.items():
+            self._partial_traits[name] = extended(column, by)
+        for columns in self._inventories.values():
+            columns.grow(by)
         for name, column in self._traits.items():
-            self._traits[name] = longer(column, by)
+            self._traits[name] = extended(column, by)
 
-    def _set_identity(self, row: int, host: HostFacts) -> None:
+    def _set_identity(self, row: int, host: HostState) -> None:
         if self.uuids[row]:
             self._unlink(row)
         self.names[row] = host.host
@@ -291,124 +292,123 @@ class Hosts(Columns):
             self._traits[trait][row] = False
         for trait in traits - before:
             if trait not in self._traits:
-                self._traits[trait] = self._nowhere()
+                self._traits[trait] = self._empty_mask()
             self._traits[trait][row] = True
         self.trait_sets[row] = traits
 
-    def _set_used(self, row: int, used: Mapping[str, int], marks: Marks) -> None:
-        before, self._marks[row] = self._marks[row], marks
+    def _set_row_used(self, row: int, used: Mapping[str, int], version: ProviderVersion) -> None:
+        before, self._versions[row] = self._versions[row], version
         if before is not _UNREAD:
-            # A claim moves the generation by one: so many of the proposals are most likely the claims now seen.
-            self.foresight.settle(self._providers[row], marks.generation - before.generation)
-        for name, stock in self._stocks.items():
-            stock.set_used(row, used.get(name, 0))
+            # A claim increments the generation. So this many proposals are probably the claims now seen.
+            self.proposals.end_oldest(self._providers[row], version.generation - before.generation)
+        for name, columns in self._inventories.items():
+            columns.set_used(row, used.get(name, 0))
 
-    def _have_stocks(self, classes: Iterable[str]) -> None:
+    def _add_resource_classes(self, classes: Iterable[str]) -> None:
         for name in classes:
-            if name not in self._stocks:
-                self._stocks[name] = Stock(self.size)
+            if name not in self._inventories:
+                self._inventories[name] = InventoryColumns(self.size)
 
-    # Hosts that are more than one provider, and those that share
+    # Provider trees and sharing providers
 
-    def _set_tree(self, row: int, host: HostFacts) -> None:
-        tree = self.forest.trees.get(host.provider_id)
+    def _set_tree(self, row: int, host: HostState) -> None:
+        tree = self.tracked.trees.get(host.provider_id)
         if tree is None:
-            self.foresight.drop(host.provider_id)  # it is counted elsewhere from now on
-            tree = self.forest.trees[host.provider_id] = Tree(row)
+            self.proposals.drop(host.provider_id)  # from now on they count on the tracked provider, not on the row
+            tree = self.tracked.trees[host.provider_id] = ProviderTree(row)
             self.nested[row] = True
-        circles_changed = False
-        for facts in (_root_of(host), *host.children):
-            member, claims = self.forest.put(facts, host.look)
-            left = self.forest.join(tree, member)
+        sets_changed = False
+        for state in (_root_state(host), *host.children):
+            provider, claims = self.tracked.put(state, host.read_number)
+            left = self.tracked.join(tree, provider)
             if left is not None:
-                self._summarise(left)
-            self.foresight.settle(member.id, claims)
-            circles_changed |= self.sharing.put(member)
-        there = {host.provider_id, *(child.provider_id for child in host.children)}
-        for provider_id in [one for one, member in tree.members.items() if one not in there]:
-            if tree.members[provider_id].look <= host.look:
-                circles_changed |= self._forget(provider_id)
-        self._marks[row] = tree.members[host.provider_id].marks
-        self._summarise(tree)
-        if circles_changed:
-            self._assign_all()
+                self._summarize(left)
+            self.proposals.end_oldest(provider.id, claims)
+            sets_changed |= self.sharing.put(provider)
+        found = {host.provider_id, *(child.provider_id for child in host.children)}
+        for provider_id in [one for one in tree.members if one not in found]:
+            if tree.members[provider_id].read_number <= host.read_number:
+                sets_changed |= self._remove_tracked(provider_id)
+        self._versions[row] = tree.members[host.provider_id].version
+        self._summarize(tree)
+        if sets_changed:
+            self._assign_provider_sets()
 
-    def _fell(self, row: int) -> None:
-        """The host is not a tree any more."""
-        tree = self.forest.trees.pop(self._providers[row])
+    def _remove_tree(self, row: int) -> None:
+        """Make a host with a provider tree one with a single provider."""
+        tree = self.tracked.trees.pop(self._providers[row])
         self.nested[row] = False
-        self._set_partial(row, self.trait_sets[row], frozenset())
-        circles = [self._forget(provider_id) for provider_id in list(tree.members)]
-        for stock in self._stocks.values():
-            stock.foreseen[row] = 0
-        if any(circles):
-            self._assign_all()
+        self._set_partial_traits(row, self.trait_sets[row], frozenset())
+        sets_changed = [self._remove_tracked(provider_id) for provider_id in list(tree.members)]
+        for columns in self._inventories.values():
+            columns.proposed[row] = 0
+        if any(sets_changed):
+            self._assign_provider_sets()
 
-    def _drop_member(self, provider_id: int) -> None:
-        member = self.forest.members.get(provider_id)
-        if member is None:
+    def _drop_tracked(self, provider_id: int) -> None:
+        provider = self.tracked.by_id.get(provider_id)
+        if provider is None:
             return
-        circles_changed = self._forget(provider_id)
-        if member.tree is not None:
-            self._summarise(member.tree)
-        if circles_changed:
-            self._assign_all()
+        sets_changed = self._remove_tracked(provider_id)
+        if provider.tree is not None:
+            self._summarize(provider.tree)
+        if sets_changed:
+            self._assign_provider_sets()
 
-    def _forget(self, provider_id: int) -> bool:
-        """Whether circles have to be drawn anew."""
-        self.foresight.drop(provider_id)
-        self.forest.remove(provider_id)
+    def _remove_tracked(self, provider_id: int) -> bool:
+        """Return whether all rows must be assigned to provider sets again."""
+        self.proposals.drop(provider_id)
+        self.tracked.remove(provider_id)
         return self.sharing.drop(provider_id)
 
-    def _summarise(self, tree: Tree) -> None:
-        """Write a tree's columns."""
+    def _summarize(self, tree: ProviderTree) -> None:
+        """Write a tree's row."""
         traits = tree.traits
-        self._set_partial(tree.row, self.trait_sets[tree.row], frozenset())
+        self._set_partial_traits(tree.row, self.trait_sets[tree.row], frozenset())
         self._set_traits(tree.row, traits)
-        self._set_partial(tree.row, frozenset(), traits - tree.common_traits)
+        self._set_partial_traits(tree.row, frozenset(), traits - tree.common_traits)
         self._set_provider_aggregates(tree.row, tree.aggregates, tree.members)
-        self._have_stocks(tree.classes)
-        for name, stock in self._stocks.items():
-            stock.set_summary(tree.row, tree.summary(name))
+        self._add_resource_classes(tree.resource_classes)
+        for name, columns in self._inventories.items():
+            columns.set_summary(tree.row, tree.summarize(name))
 
-    def _set_partial(self, row: int, before: frozenset[str], traits: frozenset[str]) -> None:
-        """Traits that some, but not all providers of a tree have."""
-        for trait in before & self._partial.keys():
-            self._partial[trait][row] = False
+    def _set_partial_traits(self, row: int, before: frozenset[str], traits: frozenset[str]) -> None:
+        """Set the traits that some, but not all providers of a tree have."""
+        for trait in before & self._partial_traits.keys():
+            self._partial_traits[trait][row] = False
         for trait in traits:
-            if trait not in self._partial:
-                self._partial[trait] = self._nowhere()
-            self._partial[trait][row] = True
+            if trait not in self._partial_traits:
+                self._partial_traits[trait] = self._empty_mask()
+            self._partial_traits[trait][row] = True
 
     def _set_provider_aggregates(self, row: int, aggregates: frozenset[str], own: Collection[int] = ()) -> None:
         self.provider_aggregates[row] = aggregates
         self.sharing.assign(row, aggregates, own)
 
-    def _assign_all(self) -> None:
+    def _assign_provider_sets(self) -> None:
         for provider_id, row in self._rows.items():
-            tree = self.forest.trees.get(provider_id)
+            tree = self.tracked.trees.get(provider_id)
             self.sharing.assign(row, self.provider_aggregates[row], () if tree is None else tree.members)
 
-    def _foresee(self, provider_id: int, amounts: Mapping[str, int], sign: int) -> None:
-        """What is proposed begins or ends to count."""
-        member = self.forest.members.get(provider_id)
-        if member is not None:
-            member.foresee(amounts, sign)
-            self._touch(provider_id)
+    def _count_proposed(self, provider_id: int, amounts: Mapping[str, int], sign: int) -> None:
+        tracked = self.tracked.by_id.get(provider_id)
+        if tracked is not None:
+            tracked.add_proposed(amounts, sign)
+            self._update_usage(provider_id)
             return
         row = self._rows[provider_id]
         for name, amount in amounts.items():
-            if name in self._stocks:
-                self._stocks[name].foresee(row, sign * amount)
+            if name in self._inventories:
+                self._inventories[name].add_proposed(row, sign * amount)
 
-    def _touch(self, provider_id: int) -> None:
-        """The room of a provider has changed, and so has that of whoever reaches it."""
-        member = self.forest.members[provider_id]
-        if member.tree is not None:
-            for name in member.facts.inventory:
-                self._stocks[name].set_summary(member.tree.row, member.tree.summary(name))
+    def _update_usage(self, provider_id: int) -> None:
+        """Update the columns after the usage of a tracked provider has changed."""
+        provider = self.tracked.by_id[provider_id]
+        if provider.tree is not None:
+            for name in provider.state.inventory:
+                self._inventories[name].set_summary(provider.tree.row, provider.tree.summarize(name))
         if provider_id in self.sharing:
-            self.sharing.touch(provider_id)
+            self.sharing.update_summaries(provider_id)
 
     def _zone(self, name: str) -> int:
         number = self._zone_ids.get(name)
@@ -418,8 +418,8 @@ class Hosts(Columns):
         return number
 
 
-def _root_of(host: HostFacts) -> MemberFacts:
-    return MemberFacts(
+def _root_state(host: HostState) -> ProviderState:
+    return ProviderState(
         host.provider_id,
         host.uuid,
         None,
@@ -428,7 +428,7 @@ def _root_of(host: HostFacts) -> MemberFacts:
         host.used,
         host.traits,
         host.provider_aggregates,
-        host.marks,
+        host.version,
     )
 
 

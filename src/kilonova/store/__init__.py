@@ -1,10 +1,10 @@
-"""The store: one small port to SQLite and PostgreSQL, the schema and its migrations."""
+"""The database: one interface to SQLite and PostgreSQL, the schema and its migrations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kilonova.store.port import (
+from kilonova.store.interface import (
     Conflict,
     Database,
     Invalid,
@@ -47,7 +47,7 @@ async def open_database(url: str) -> Database:
 
 
 async def upgrade(url: str) -> Upgrade:
-    """Bring the schema to this release's head; a new or current database needs only a moment."""
+    """Upgrade the schema to this release's head. This is fast for a new or current database."""
     from kilonova.store import migrate
 
     return await migrate.upgrade(url)

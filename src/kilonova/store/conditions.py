@@ -1,4 +1,4 @@
-"""WHERE, built one condition at a time."""
+"""Builds a WHERE clause from conditions and their arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Conditions:
-    """`?` in a condition stands for its argument."""
+    """`?` in a condition is the placeholder of its argument."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Brings a database's schema to this release's head, without SQLAlchemy where there is nothing to migrate."""
+"""Upgrades a database's schema to this release's head. Imports SQLAlchemy only if there is something to migrate."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kilonova.store.interface import SchemaError
 from kilonova.store.migrations.head import HEAD
-from kilonova.store.port import SchemaError
 from kilonova.store.url import dialect_of, sqlite_path
 
 if TYPE_CHECKING:
@@ -17,21 +17,21 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Upgrade(NamedTuple):
-    """Revisions of the schema; None is a database without one."""
+    """Revisions of the schema before and after; None is an empty database."""
 
     before: str | None
     after: str
 
 
 async def upgrade(url: str) -> Upgrade:
-    """Safe to call from several processes at once: one does it, the others find it done."""
+    """Upgrade the schema. Several processes may do so at the same time: one upgrades, the others wait."""
     if dialect_of(url) == "sqlite":
         return await asyncio.to_thread(_upgrade_sqlite, sqlite_path(url))
     return await _upgrade_postgresql(url)
 
 
 async def revision(url: str) -> str | None:
-    """The revision a database is at. Nothing is changed or made."""
+    """The revision of a database, which is neither changed nor created."""
     if dialect_of(url) == "sqlite":
         return _sqlite_file_revision(sqlite_path(url))
     connection = await _connect(url)
@@ -42,7 +42,7 @@ async def revision(url: str) -> str | None:
 
 
 def snapshot(dialect: str) -> str:
-    """The script that makes a new database as it is at head, stamp included."""
+    """The script that creates the schema of a new database, including the version stamp."""
     return (MIGRATIONS / f"schema.{dialect}.sql").read_text()
 
 
@@ -58,14 +58,14 @@ def _upgrade_sqlite(path: Path) -> Upgrade:
     finally:
         connection.close()
     if before != HEAD:
-        from kilonova.store.revising import upgrade_sqlite
+        from kilonova.store.alembic_commands import upgrade_sqlite
 
         upgrade_sqlite(path)
     return Upgrade(before, HEAD)
 
 
 def _create_sqlite(connection: apsw.Connection) -> bool:
-    """Make the schema, unless another process was faster."""
+    """Create the schema. False if another process has done so meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         new = _sqlite_revision(connection) is None
@@ -95,20 +95,20 @@ def _sqlite_file_revision(path: Path) -> str | None:
 def _sqlite_revision(connection: apsw.Connection) -> str | None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "alembic_version" not in tables:
-        _refuse_others(tables)
+        _refuse_foreign_tables(tables)
         return None
-    return _only([version for (version,) in connection.execute("SELECT version_num FROM alembic_version")])
+    return _single_revision([version for (version,) in connection.execute("SELECT version_num FROM alembic_version")])
 
 
 async def _connect(url: str) -> Any:
     import asyncpg
 
-    from kilonova.store.postgres_errors import CAUGHT, explained
+    from kilonova.store.postgres_errors import DRIVER_ERRORS, translate_error
 
     try:
         return await asyncpg.connect(url, timeout=10, server_settings={"application_name": "kilonova upgrade"})
-    except CAUGHT as error:
-        raise explained(error, False) from error
+    except DRIVER_ERRORS as error:
+        raise translate_error(error, False) from error
 
 
 async def _upgrade_postgresql(url: str) -> Upgrade:
@@ -123,9 +123,9 @@ async def _upgrade_postgresql(url: str) -> Upgrade:
             if before is None:
                 await connection.execute(snapshot("postgresql"))
             elif before != HEAD:
-                from kilonova.store.revising import script
+                from kilonova.store.alembic_commands import upgrade_script
 
-                await connection.execute(script("postgresql", before))
+                await connection.execute(upgrade_script("postgresql", before))
         return Upgrade(before, HEAD)
     finally:
         await connection.close()
@@ -135,17 +135,19 @@ async def _postgresql_revision(connection: Any) -> str | None:
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
     names = {row["tablename"] for row in tables}
     if "alembic_version" not in names:
-        _refuse_others(names)
+        _refuse_foreign_tables(names)
         return None
-    return _only([row["version_num"] for row in await connection.fetch("SELECT version_num FROM alembic_version")])
+    return _single_revision(
+        [row["version_num"] for row in await connection.fetch("SELECT version_num FROM alembic_version")]
+    )
 
 
-def _refuse_others(tables: set[str]) -> None:
+def _refuse_foreign_tables(tables: set[str]) -> None:
     if tables:
-        raise SchemaError("the database holds tables of something else; give Kilonova one of its own")
+        raise SchemaError("the database has tables of another application; use a separate database for Kilonova")
 
 
-def _only(versions: list[str]) -> str:
+def _single_revision(versions: list[str]) -> str:
     if len(versions) != 1:
-        raise SchemaError(f"the database is stamped with {len(versions)} revisions instead of one")
+        raise SchemaError(f"the table alembic_version has {len(versions)} rows, expected one")
     return versions[0]

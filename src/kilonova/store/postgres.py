@@ -1,4 +1,4 @@
-"""PostgreSQL: READ COMMITTED transactions, advisory locks, NOTIFY."""
+"""The database interface for PostgreSQL: READ COMMITTED transactions, advisory locks, NOTIFY."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from kilonova.store.port import Row, StoreError, Unavailable
-from kilonova.store.postgres_errors import CAUGHT, explained, lost
+from kilonova.store.interface import Row, StoreError, Unavailable
+from kilonova.store.postgres_errors import DRIVER_ERRORS, is_connection_lost, translate_error
 from kilonova.store.postgres_listener import CHANNEL, Listener
 from kilonova.store.postgres_pool import Connection, Pool
 
 T = TypeVar("T")
 
-CONNECTIONS = 10
+POOL_SIZE = 10
 
-PAUSES = (0.0, 0.05, 0.25, 0.7, 1.0)
-"""Seconds between attempts to reach a server that restarts."""
+RECONNECT_DELAYS_SECONDS = (0.0, 0.05, 0.25, 0.7, 1.0)
+"""Delays between attempts to connect to a server that restarts."""
 
 
 class PostgresDatabase:
@@ -25,10 +25,10 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self.commits = 0
-        self._pool = Pool(url, CONNECTIONS)
+        self._pool = Pool(url, POOL_SIZE)
         self._listener = Listener(url)
         self._endings: set[asyncio.Task[Any]] = set()
-        self._holders: set[asyncio.Task[Any]] = set()
+        self._tasks_in_transaction: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @classmethod
@@ -36,8 +36,8 @@ class PostgresDatabase:
         database = cls(url)
         try:
             await database._listener.start()
-        except CAUGHT as error:
-            raise explained(error, False) from error
+        except DRIVER_ERRORS as error:
+            raise translate_error(error, False) from error
         return database
 
     async def fetch(self, sql: str, *args: Any) -> list[Row]:
@@ -63,7 +63,7 @@ class PostgresDatabase:
         return PostgresTransaction(self)
 
     def listen(self, channel: str, callback: Callable[[], None]) -> None:
-        """The callback may also be called without cause, after a lost connection came back."""
+        """The callback is also called after a reconnect, in case a notification was lost."""
         self._listener.add(channel, callback)
 
     async def close(self) -> None:
@@ -74,52 +74,52 @@ class PostgresDatabase:
         await self._pool.close()
 
     async def _read(self, run: Callable[[Connection], Awaitable[T]]) -> T:
-        connection, result = await self._first(run)
-        self._pool.give_back(connection)
+        connection, result = await self._run_with_retries(run)
+        self._pool.release(connection)
         return result
 
-    async def _first(self, run: Callable[[Connection], Awaitable[T]]) -> tuple[Connection, T]:
-        """Take a connection and do something harmless with it; a lost connection is replaced, a restart waited for."""
-        for pause in PAUSES:
+    async def _run_with_retries(self, run: Callable[[Connection], Awaitable[T]]) -> tuple[Connection, T]:
+        """Run a statement without effects. Reconnects, and waits for a server that restarts."""
+        for delay in RECONNECT_DELAYS_SECONDS:
             if self._closed:
                 raise Unavailable("the database is closed")
             connection: Connection = None
             try:
-                connection = await self._pool.take()
+                connection = await self._pool.acquire()
                 return connection, await run(connection)
-            except CAUGHT as error:
+            except DRIVER_ERRORS as error:
                 closed = connection is not None and connection.is_closed()
-                passing = lost(error, closed)
+                is_lost = is_connection_lost(error, closed)
                 if connection is not None:
-                    self._clear_away(connection, passing)
-                if not passing or pause == PAUSES[-1]:
-                    raise explained(error, closed) from error
+                    self._discard(connection, is_lost)
+                if not is_lost or delay == RECONNECT_DELAYS_SECONDS[-1]:
+                    raise translate_error(error, closed) from error
             except BaseException:
                 if connection is not None:
                     self._in_background(self._roll_back(connection))
                 raise
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
         raise AssertionError("the last attempt raises")
 
-    def _clear_away(self, connection: Connection, broken: bool) -> None:
-        if broken:
+    def _discard(self, connection: Connection, is_lost: bool) -> None:
+        if is_lost:
             connection.terminate()
-        self._pool.give_back(connection)
+        self._pool.release(connection)
 
     async def _begin(self) -> Connection:
-        connection, _ = await self._first(lambda connection: connection.execute("BEGIN READ WRITE"))
+        connection, _ = await self._run_with_retries(lambda connection: connection.execute("BEGIN READ WRITE"))
         return connection
 
     async def _commit(self, connection: Connection, channels: Iterable[str]) -> None:
-        """In one round trip with the notifications, which PostgreSQL sends after the commit."""
+        """Commit in one round trip with the notifications, which PostgreSQL sends after the commit."""
         script = "".join(f"NOTIFY {CHANNEL}, '{channel}';" for channel in channels) + "COMMIT"
         try:
             status = await connection.execute(script)
-        except CAUGHT as error:
+        except DRIVER_ERRORS as error:
             closed = connection.is_closed()
             await self._roll_back(connection)
-            raise explained(error, closed) from error
-        self._pool.give_back(connection)
+            raise translate_error(error, closed) from error
+        self._pool.release(connection)
         if status != "COMMIT":
             raise StoreError(f"the transaction ended with {status} instead of COMMIT")
         self.commits += 1
@@ -128,12 +128,12 @@ class PostgresDatabase:
         try:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
-        except CAUGHT:
+        except DRIVER_ERRORS:
             connection.terminate()
-        self._pool.give_back(connection)
+        self._pool.release(connection)
 
     def _in_background(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Whatever happens to the task that began a transaction, its end runs through."""
+        """End a transaction in a separate task, so that cancelling the caller does not interrupt it."""
         task = asyncio.get_running_loop().create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
@@ -153,11 +153,11 @@ class PostgresTransaction:
     async def __aenter__(self) -> PostgresTransaction:
         task = asyncio.current_task()
         assert task is not None
-        if task in self._database._holders:
-            raise RuntimeError("a transaction inside a transaction could wait for itself")
+        if task in self._database._tasks_in_transaction:
+            raise RuntimeError("a nested transaction could wait for the outer one")
         self._connection = await self._database._begin()
         self._task = task
-        self._database._holders.add(task)
+        self._database._tasks_in_transaction.add(task)
         return self
 
     async def __aexit__(
@@ -165,7 +165,7 @@ class PostgresTransaction:
     ) -> None:
         database, connection = self._database, self._connection
         assert self._task is not None
-        database._holders.discard(self._task)
+        database._tasks_in_transaction.discard(self._task)
         self._connection = None
         if error is None and self._failure is None:
             await asyncio.shield(database._in_background(database._commit(connection, self._channels)))
@@ -177,32 +177,32 @@ class PostgresTransaction:
             raise StoreError("a statement of the transaction failed, and the failure was ignored") from self._failure
 
     async def fetch(self, sql: str, *args: Any) -> list[Row]:
-        return [dict(record) for record in await self._run(self._open().fetch(sql, *args))]
+        return [dict(record) for record in await self._run(self._open_connection().fetch(sql, *args))]
 
     async def fetch_one(self, sql: str, *args: Any) -> Row | None:
-        record = await self._run(self._open().fetchrow(sql, *args))
+        record = await self._run(self._open_connection().fetchrow(sql, *args))
         return None if record is None else dict(record)
 
     async def fetch_value(self, sql: str, *args: Any) -> Any:
-        return await self._run(self._open().fetchval(sql, *args))
+        return await self._run(self._open_connection().fetchval(sql, *args))
 
     async def execute(self, sql: str, *args: Any) -> int:
-        status: str = await self._run(self._open().execute(sql, *args))
+        status: str = await self._run(self._open_connection().execute(sql, *args))
         command, _, count = status.rpartition(" ")
         return int(count) if command.startswith(("INSERT", "UPDATE", "DELETE")) else 0
 
     async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await self._run(self._open().executemany(sql, rows))
+        await self._run(self._open_connection().executemany(sql, rows))
 
-    async def hold(self, key: str) -> None:
-        await self._run(self._open().execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key))
+    async def lock(self, key: str) -> None:
+        await self._run(self._open_connection().execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key))
 
-    def wake(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         if "'" in channel:
-            raise ValueError("a channel's name has no quotes")
+            raise ValueError("the channel's name must not contain quotes")
         self._channels[channel] = None
 
-    def _open(self) -> Connection:
+    def _open_connection(self) -> Connection:
         if self._connection is None:
             raise RuntimeError("the transaction is not open")
         if self._failure is not None:
@@ -212,9 +212,9 @@ class PostgresTransaction:
     async def _run(self, statement: Awaitable[T]) -> T:
         try:
             return await statement
-        except CAUGHT as error:
+        except DRIVER_ERRORS as error:
             self._failure = error
-            raise explained(error, self._connection.is_closed() if self._connection else True) from error
+            raise translate_error(error, self._connection.is_closed() if self._connection else True) from error
         except BaseException as error:
             self._failure = error
             raise

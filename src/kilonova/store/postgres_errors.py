@@ -1,4 +1,4 @@
-"""The port's errors for what asyncpg raises."""
+"""Translates asyncpg's errors to those of `kilonova.store.interface`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import re
 import asyncpg
 from asyncpg import exceptions as pg
 
-from kilonova.store.port import Conflict, Invalid, StoreError, Unavailable
+from kilonova.store.interface import Conflict, Invalid, StoreError, Unavailable
 
-CAUGHT = (asyncpg.PostgresError, asyncpg.InterfaceError, pg.InternalClientError, OSError, TimeoutError, ValueError)
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    pg.InternalClientError,
+    OSError,
+    TimeoutError,
+    ValueError,
+)
 
-_PASSING = (
+_TRANSIENT = (
     pg.TransactionRollbackError,  # deadlock, serialization
     pg.LockNotAvailableError,
     pg.PostgresConnectionError,
@@ -26,32 +33,38 @@ _PASSING = (
 
 _QUOTED_VALUE = re.compile(r"(?<=argument \$\d): .*(?= \()|(?<=argument \$\d\d): .*(?= \()|: \".*\"$", re.DOTALL)
 
-_LOST = (pg.PostgresConnectionError, pg.AdminShutdownError, pg.CrashShutdownError, pg.CannotConnectNowError, OSError)
+_CONNECTION_ERRORS = (
+    pg.PostgresConnectionError,
+    pg.AdminShutdownError,
+    pg.CrashShutdownError,
+    pg.CannotConnectNowError,
+    OSError,
+)
 
 
-def explained(error: Exception, closed: bool) -> StoreError:
-    """`closed`: whether the connection was found closed, which alone tells apart some of asyncpg's own errors.
+def translate_error(error: Exception, closed: bool) -> StoreError:
+    """`closed`: whether the connection is closed, which some of asyncpg's errors do not tell.
 
-    Neither it nor what caused it quotes a value, which could be a secret.
+    Values are removed from the error and its cause, because they could be secrets.
     """
-    _forget_values(error)
+    _remove_values(error)
     if isinstance(error, pg.UniqueViolationError):
         return Conflict(str(error), kind="unique", constraint=error.constraint_name)
     if isinstance(error, pg.ForeignKeyViolationError):
         return Conflict(str(error), kind="foreign key", constraint=error.constraint_name)
-    if closed or isinstance(error, _PASSING):
+    if closed or isinstance(error, _TRANSIENT):
         return Unavailable(str(error) or type(error).__name__)
     if isinstance(error, (pg.IntegrityConstraintViolationError, pg.DataError, ValueError)):
         return Invalid(str(error))
     return StoreError(str(error))
 
 
-def lost(error: Exception, closed: bool) -> bool:
-    """Whether the connection is gone, so that another one may do better."""
-    return closed or isinstance(error, _LOST)
+def is_connection_lost(error: Exception, closed: bool) -> bool:
+    """Whether the connection is lost, so that another connection may succeed."""
+    return closed or isinstance(error, _CONNECTION_ERRORS)
 
 
-def _forget_values(error: Exception) -> None:
+def _remove_values(error: Exception) -> None:
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
         error.args = (_QUOTED_VALUE.sub("", str(error.args[0])),)

@@ -1,4 +1,4 @@
-"""Wake-ups between processes: one connection that listens, and comes back when it is lost."""
+"""Receives NOTIFY on one connection, and reconnects when it is lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import asyncpg
 
-from kilonova.store.postgres_errors import CAUGHT
+from kilonova.store.postgres_errors import DRIVER_ERRORS
 from kilonova.store.postgres_pool import Connection, close_quietly
 
 CHANNEL = "kilonova"
-"""One channel for all; the payload says which of ours is meant."""
+"""The one PostgreSQL channel. The payload of a notification is the name of our channel."""
 
-HEARTBEAT = 30.0
+HEARTBEAT_SECONDS = 30.0
 
 
 class Listener:
@@ -56,23 +56,23 @@ class Listener:
             self._connection = None
             try:
                 self._connection = await self._connect()
-            except CAUGHT:
+            except DRIVER_ERRORS:
                 await asyncio.sleep(0.5)
                 continue
-            self._call_all()  # for whatever was missed meanwhile
+            self._call_all()  # notifications may have been missed
 
     async def _until_lost(self, connection: Connection) -> None:
-        """A heartbeat notices what no closing packet tells."""
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
+        """Wait until the connection is lost. A heartbeat detects a connection that was not closed properly."""
+        closed = asyncio.Event()
+        connection.add_termination_listener(lambda _: closed.set())
         try:
             while not connection.is_closed():
                 try:
-                    async with asyncio.timeout(HEARTBEAT):
-                        await gone.wait()
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await closed.wait()
                 except TimeoutError:
                     await connection.execute("SELECT 1")
-        except CAUGHT:
+        except DRIVER_ERRORS:
             pass
         finally:
             connection.terminate()

@@ -1,4 +1,4 @@
-"""SQLite: WAL, one writer with group commit, one connection for reads."""
+"""The database interface for SQLite: WAL, one writer with group commit, one connection for reads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 
 import apsw
 
-from kilonova.store.port import Conflict, Row, StoreError
+from kilonova.store.interface import Conflict, Row, StoreError
 from kilonova.store.sqlite_statements import Statements
 from kilonova.store.writer import Group, Writer
 
 T = TypeVar("T")
 
-BUSY_MILLISECONDS = 5000
+BUSY_TIMEOUT_MILLISECONDS = 5000
 
 
 def connect(path: Path) -> apsw.Connection:
-    """A connection as both writer and reader need it; the file is made if missing, readable by its owner alone."""
+    """A connection for writing or reading. A missing file is created, readable by its owner only."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -34,12 +34,12 @@ def connect(path: Path) -> apsw.Connection:
 
 def _connection(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(BUSY_MILLISECONDS)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MILLISECONDS)
     use_wal(connection)
     connection.pragma("synchronous", "full")
     connection.pragma("foreign_keys", True)
     connection.pragma("temp_store", "memory")
-    # As in PostgreSQL: LIKE heeds case, and of the arguments of GREATEST and LEAST nulls do not count.
+    # As in PostgreSQL: LIKE is case-sensitive, and GREATEST and LEAST ignore nulls.
     connection.pragma("case_sensitive_like", True)
     connection.create_scalar_function("greatest", _greatest, deterministic=True)
     connection.create_scalar_function("least", _least, deterministic=True)
@@ -47,14 +47,14 @@ def _connection(path: Path) -> apsw.Connection:
 
 
 def use_wal(connection: apsw.Connection) -> None:
-    """The switch, made once in a file's life, does not wait for others as everything else does."""
-    until = time.monotonic() + BUSY_MILLISECONDS / 1000
+    """Switch the file to WAL. SQLite's busy timeout does not apply to this, hence the loop."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MILLISECONDS / 1000
     while True:
         try:
             connection.pragma("journal_mode", "wal")
             return
         except apsw.BusyError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
 
@@ -68,7 +68,7 @@ def _least(*values: Any) -> Any:
 
 
 class SqliteTransaction:
-    """One turn of the writer. Statements run on the event loop's thread: they take microseconds."""
+    """A transaction. Its statements run on the event loop's thread, because they take microseconds."""
 
     __slots__ = ("_channels", "_failure", "_group", "_statements", "_writer")
 
@@ -91,9 +91,9 @@ class SqliteTransaction:
         self._group = None
         keep = error is None and self._failure is None
         kept = self._writer.leave(group, keep, self._channels)
-        # A refusal may rest on what earlier members of the group wrote, so it is no true answer before they are.
-        if kept or (group.members and not group.lost and (error is None or isinstance(error, Exception))):
-            await self._writer.durable(group)
+        # The error may depend on uncommitted writes of earlier members of the group, so wait for their commit too.
+        if kept or (group.members and not group.is_lost and (error is None or isinstance(error, Exception))):
+            await self._writer.wait_until_durable(group)
         if self._failure is not None and error is None:
             raise StoreError("a statement of the transaction failed, and the failure was ignored") from self._failure
         if keep and not kept:
@@ -114,16 +114,16 @@ class SqliteTransaction:
     async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self._run(self._statements.execute_many, sql, rows)
 
-    async def hold(self, key: str) -> None:
-        """Nothing to do: there is one writer at a time anyway."""
+    async def lock(self, key: str) -> None:
+        """Nothing to do: there is one writer at a time."""
 
-    def wake(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         if self._channels is None:
             self._channels = set()
         self._channels.add(channel)
 
     def _run(self, method: Callable[[str, Any], T], sql: str, args: Any) -> T:
-        """A failed statement spoils the transaction, as it does in PostgreSQL."""
+        """After a failed statement, all others of the transaction fail, as in PostgreSQL."""
         if self._group is None:
             raise RuntimeError("the transaction is not open")
         if self._failure is not None:
@@ -132,8 +132,8 @@ class SqliteTransaction:
             return method(sql, args)
         except BaseException as error:
             self._failure = error
-            if self._writer.rolled_back():
-                self._writer.lose(self._group, error)
+            if self._writer.is_rolled_back():
+                self._writer.abandon(self._group, error)
             raise
 
 
@@ -143,13 +143,13 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
-        self._writing = connect(path)
-        self._writing.set_busy_timeout(0)  # the writer waits for other processes without holding up the event loop
-        self._reading = connect(path)
-        self._reading.pragma("query_only", True)
-        self._reader = Statements(self._reading)
-        self._statements = Statements(self._writing)
-        self._writer = Writer(self._writing, self._call)
+        self._write_connection = connect(path)
+        self._write_connection.set_busy_timeout(0)  # the writer retries without blocking the loop
+        self._read_connection = connect(path)
+        self._read_connection.pragma("query_only", True)
+        self._reader = Statements(self._read_connection)
+        self._statements = Statements(self._write_connection)
+        self._writer = Writer(self._write_connection, self._call_listeners)
 
     @property
     def commits(self) -> int:
@@ -172,10 +172,10 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         await self._writer.close()
-        self._reading.close()
-        self._writing.close()
+        self._read_connection.close()
+        self._write_connection.close()
 
-    def _call(self, channels: Iterable[str]) -> None:
+    def _call_listeners(self, channels: Iterable[str]) -> None:
         for channel in channels:
             for callback in self._listeners.get(channel, ()):
                 self._loop.call_soon(callback)

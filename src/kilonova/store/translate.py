@@ -1,4 +1,4 @@
-"""PostgreSQL's spelling of the common subset of SQL, turned into SQLite's."""
+"""Translates the SQL that we use from PostgreSQL's syntax to SQLite's."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TOKEN = re.compile(
 class Statement(NamedTuple):
     sql: str
     changes: bool
-    """Whether it inserts, updates or deletes, so that a count of changed rows means something."""
+    """Whether it inserts, updates or deletes, so that it has a count of changed rows."""
     regex: bool
     """Whether it needs SQLite's extension for regular expressions."""
     flags: frozenset[str]
-    """Result columns written as `CAST(… AS BOOLEAN) AS name`; SQLite itself forgets what an expression's type is."""
+    """Result columns of the form `CAST(… AS BOOLEAN) AS name`; SQLite does not report the types of expressions."""
 
 
 @lru_cache(maxsize=4096)

@@ -10,12 +10,12 @@ def dialect_of(url: str) -> str:
         return "sqlite"
     if url.startswith(("postgresql://", "postgres://")):
         return "postgresql"
-    raise ValueError("database URL must begin with sqlite:/// or postgresql://")
+    raise ValueError("the database URL must begin with sqlite:/// or postgresql://")
 
 
 def sqlite_path(url: str) -> Path:
-    """The file of a SQLite URL. It is always absolute, however many slashes the URL has."""
+    """The absolute path of a SQLite URL, however many slashes the URL has."""
     path = "/" + url.removeprefix("sqlite://").lstrip("/")
     if path == "/":
-        raise ValueError("database URL names no file: sqlite:///path/to/file.db")
+        raise ValueError("the database URL has no path; expected sqlite:///path/to/file.db")
     return Path(path)

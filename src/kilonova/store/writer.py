@@ -1,4 +1,4 @@
-"""SQLite's one writer: transactions take turns, and one COMMIT makes many of them durable."""
+"""SQLite's single writer with group commit: transactions run one after the other, and one COMMIT ends many of them."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from typing import Any
 
 import apsw
 
-from kilonova.store.port import Unavailable
+from kilonova.store.interface import Unavailable
 
-TURNS = 128
-"""How many transactions may share a COMMIT, so that a stream of them cannot put it off for ever."""
+MAX_GROUP_TRANSACTIONS = 128
+"""The maximum of transactions in one COMMIT, so that a stream of transactions cannot delay it forever."""
 
-PATIENCE = 10.0
-"""Seconds to wait for another process that is writing to the same file."""
+LOCK_TIMEOUT_SECONDS = 10.0
+"""How long to wait for another process that writes to the same file."""
 
 
 class Group:
-    """Transactions that one COMMIT makes durable together."""
+    """The transactions that one COMMIT makes durable.
 
-    __slots__ = ("before", "channels", "lost", "members", "settled", "turns", "waiters")
+    `transactions` counts those that have ended, `members` those of them that were not rolled back.
+    """
 
-    def __init__(self, before: int) -> None:
-        self.before = before
-        self.turns = 0
+    __slots__ = ("channels", "is_finished", "is_lost", "members", "transactions", "unchanged_total", "waiters")
+
+    def __init__(self, total_changes: int) -> None:
+        self.unchanged_total = total_changes
+        self.transactions = 0
         self.members = 0
         self.waiters: list[asyncio.Future[None]] = []
         self.channels: set[str] = set()
-        self.settled = False
-        self.lost = False
+        self.is_finished = False
+        self.is_lost = False
 
 
 class Writer:
-    """A FIFO lock on the writing connection, which commits when nobody else wants a turn.
+    """A FIFO lock on the connection for writing, which commits when no other transaction is waiting.
 
-    The connection is in one of three hands: that of the transaction whose turn it is, that of the committing thread,
-    or nobody's. Only the first two count as busy. Everything but COMMIT runs on the event loop's thread, and COMMIT
-    belongs to the writer rather than to any task, so cancelling a task cannot cut it off.
+    The connection is busy while a transaction or the committing thread uses it. All statements but COMMIT run on the
+    event loop's thread. COMMIT belongs to the writer and not to a task, so cancelling a task cannot interrupt it.
     """
 
-    def __init__(self, connection: apsw.Connection, committed: Callable[[Iterable[str]], None]) -> None:
+    def __init__(self, connection: apsw.Connection, call_listeners: Callable[[Iterable[str]], None]) -> None:
         self.commits = 0
         self._connection = connection
-        self._committed = committed
+        self._call_listeners = call_listeners
         self._loop = asyncio.get_running_loop()
         self._queue: deque[asyncio.Future[None]] = deque()
         self._busy = False
@@ -59,91 +61,91 @@ class Writer:
         self._thread.start()
 
     async def enter(self) -> Group:
-        """Wait for a turn and begin; every call that returns must be followed by `leave`."""
+        """Wait for the connection and begin. Every call that returns must be followed by `leave`."""
         task = asyncio.current_task()
         if task is not None and task is self._holder:
-            raise RuntimeError("a transaction inside a transaction would wait for itself")
+            raise RuntimeError("a nested transaction would wait for the outer one")
         if self._closing is not None:
             raise Unavailable("the database is closed")
         if self._busy:
-            await self._turn()
+            await self._wait_in_queue()
         self._busy = True
         self._holder = task
         try:
             group = self._group or await self._begin()
-            self._connection.execute("SAVEPOINT turn")
+            self._connection.execute("SAVEPOINT member")
         except BaseException:
-            self._next()
+            self._pass_on()
             raise
         return group
 
     def leave(self, group: Group, keep: bool, channels: set[str] | None) -> bool:
-        """End the turn, with its changes or without them: False if a deferred foreign key forbids to keep them.
+        """End a transaction and keep its changes or not. False if a deferred foreign key does not allow to keep them.
 
-        A turn that fails to end takes the whole group with it.
+        If ending fails, the whole group is lost.
         """
         try:
-            if not group.lost:
-                # COMMIT would look at these too late: it would fail for all.
+            if not group.is_lost:
+                # COMMIT would check deferred foreign keys too, but fail for the whole group.
                 keep = keep and not self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]
-                group.turns += 1
+                group.transactions += 1
                 if not keep:
-                    self._connection.execute("ROLLBACK TO turn")
-                self._connection.execute("RELEASE turn")
+                    self._connection.execute("ROLLBACK TO member")
+                self._connection.execute("RELEASE member")
                 if keep:
                     group.members += 1
                     if channels:
                         group.channels |= channels
         except apsw.Error as error:
-            self.lose(group, error)
+            self.abandon(group, error)
         finally:
-            self._next()
+            self._pass_on()
         return keep
 
-    async def durable(self, group: Group) -> None:
-        """Return when the group is committed. Raises Unavailable if it could not be."""
-        if group.lost:
+    async def wait_until_durable(self, group: Group) -> None:
+        """Return when the group is committed. Raises Unavailable if the commit fails."""
+        if group.is_lost:
             raise Unavailable("the database rolled the transaction back")
-        if group.settled:
+        if group.is_finished:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         group.waiters.append(waiter)
         await waiter
 
-    def rolled_back(self) -> bool:
-        """Whether an error made SQLite roll back everything, the group's earlier members included."""
+    def is_rolled_back(self) -> bool:
+        """Whether an error made SQLite roll back everything, including the group's earlier members."""
         return not self._connection.in_transaction
 
-    def lose(self, group: Group, error: BaseException) -> None:
-        """Give up the group: nothing of it is in the database, and its members are told."""
-        if not group.settled:
+    def abandon(self, group: Group, error: BaseException) -> None:
+        """Roll the whole group back; all its members fail."""
+        if not group.is_finished:
             self._roll_back()
-            self._settle(group, error)
+            self._finish_group(group, error)
 
     async def close(self) -> None:
-        """Let the running transaction and the commit end; those still waiting for a turn are refused."""
+        """Wait for the running transaction and the commit. Transactions in the queue fail."""
         if self._closing is None:
             self._closing = self._loop.create_future()
             while self._queue:
-                turn = self._queue.popleft()
-                if not turn.done():
-                    turn.set_exception(Unavailable("the database is closed"))
+                waiter = self._queue.popleft()
+                if not waiter.done():
+                    waiter.set_exception(Unavailable("the database is closed"))
             if not self._busy:
-                self._next()
+                self._pass_on()
         await asyncio.shield(self._closing)
 
-    async def _turn(self) -> None:
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(turn)
+    async def _wait_in_queue(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._next()  # the turn had just come
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._pass_on()  # the connection had just been handed to this task
             raise
 
     async def _begin(self) -> Group:
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         pause = 0.001
         self._roll_back()
         while True:
@@ -151,28 +153,28 @@ class Writer:
                 self._connection.execute("BEGIN IMMEDIATE")
                 break
             except apsw.BusyError as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     raise Unavailable("another process keeps the database locked") from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
         self._group = Group(self._connection.total_changes())
         return self._group
 
-    def _next(self) -> None:
-        """Hand the connection to whoever comes next; without anybody, commit as soon as the loop has nothing else."""
+    def _pass_on(self) -> None:
+        """Hand the connection to the next waiting transaction; if there is none, commit when the loop is idle."""
         self._holder = None
         group = self._group
-        if group is not None and group.turns >= TURNS:
+        if group is not None and group.transactions >= MAX_GROUP_TRANSACTIONS:
             self._commit(group)
             return
         while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._busy = False
         if group is not None:
-            # Tasks that are ready to run may want to join; they come before this callback.
+            # Ready tasks run before this callback, and may join the group.
             self._loop.call_soon(self._commit_if_idle, group)
         elif self._closing is not None and not self._closing.done():
             self._jobs.put(None)
@@ -188,8 +190,8 @@ class Writer:
         if group.members == 0:
             self._roll_back()
             self._finish(group, None)
-        elif self._connection.total_changes() == group.before:
-            self._finish(group, self._try_commit())  # nothing to write, nothing to wait for
+        elif self._connection.total_changes() == group.unchanged_total:
+            self._finish(group, self._try_commit())  # without changes COMMIT does not sync
         else:
             self._jobs.put(group)
 
@@ -199,7 +201,7 @@ class Writer:
             try:
                 self._loop.call_soon_threadsafe(self._finish, group, error)
             except RuntimeError:
-                return  # the loop is gone, and with it everyone who waited
+                return  # the loop is closed, so nothing waits for the result
 
     def _try_commit(self) -> BaseException | None:
         try:
@@ -212,28 +214,28 @@ class Writer:
     def _finish(self, group: Group, error: BaseException | None) -> None:
         if error is not None:
             self._roll_back()
-        self._settle(group, error)
-        self._next()
+        self._finish_group(group, error)
+        self._pass_on()
 
     def _roll_back(self) -> None:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except apsw.Error:
-            pass  # tried again before the next BEGIN
+            pass  # repeated before the next BEGIN
 
-    def _settle(self, group: Group, error: BaseException | None) -> None:
+    def _finish_group(self, group: Group, error: BaseException | None) -> None:
         self._group = None
-        group.settled = True
-        group.lost = error is not None
+        group.is_finished = True
+        group.is_lost = error is not None
         for waiter in group.waiters:
             if waiter.done():
                 continue
             if error is None:
                 waiter.set_result(None)
             else:
-                refusal = Unavailable(f"the transaction could not be committed: {error}")
-                refusal.__cause__ = error
-                waiter.set_exception(refusal)
+                failure = Unavailable(f"the transaction could not be committed: {error}")
+                failure.__cause__ = error
+                waiter.set_exception(failure)
         if error is None and group.channels:
-            self._committed(group.channels)
+            self._call_listeners(group.channels)

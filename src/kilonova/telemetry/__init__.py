@@ -1,1 +1,1 @@
-"""What the process tells about itself: logs and metrics."""
+"""Logs and metrics of a process."""

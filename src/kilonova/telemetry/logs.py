@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the ids of the request and of the operation it belongs to."""
+"""Structured logs: one JSON object per line, with the ids of its request and operation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        from kilonova.operations.context import operation_id
-
         line: dict[str, Any] = {
             "time": clock.iso_micro(record.created) + "Z",
             "level": record.levelname.lower(),
@@ -28,21 +26,21 @@ class JsonFormatter(logging.Formatter):
         }
         if (request := context.request_id.get()) is not None:
             line["request_id"] = request
-        if (chain := context.global_request_id.get()) is not None:
-            line["global_request_id"] = chain
-        if (operation := operation_id.get()) is not None:
+        if (global_request := context.global_request_id.get()) is not None:
+            line["global_request_id"] = global_request
+        if (operation := context.operation_id.get()) is not None:
             line["operation_id"] = operation
         line.update((key, value) for key, value in vars(record).items() if key not in _STANDARD)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         try:
             return orjson.dumps(line, default=str).decode()
-        except TypeError:  # text that is no Unicode, or a number without end
+        except TypeError:  # invalid Unicode, or an integer above 64 bits
             return json.dumps(line, default=str)
 
 
 def configure(level: str, file: str) -> None:
-    """`file` is a path, or `-` for standard error. The file may hold names of people's servers, so it is private."""
+    """`file` is a path, or `-` for standard error. The file is private, because it may contain names of servers."""
     if file == "-":
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
     else:

@@ -1,4 +1,4 @@
-"""Counts kept in plain dicts on the hot path; Prometheus' library writes them out when asked."""
+"""Metrics, kept in plain dicts on the hot path; the Prometheus library formats them at a scrape."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ class Histogram:
 
 
 class Metrics:
-    """`gauges` are asked at the time of a scrape: (name, help, labels, [(label values, number)])."""
-
     def __init__(self) -> None:
         self.requests: defaultdict[tuple[str, str, int], Histogram] = defaultdict(Histogram)
         self.steps: defaultdict[tuple[str, str, str, str], Histogram] = defaultdict(Histogram)
@@ -48,12 +46,13 @@ class Metrics:
         self.operations[(kind, state)] += 1
 
     def exposition(self, gauges: Iterable[Gauge]) -> bytes:
-        """The text that a Prometheus server reads."""
+        """Return the metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return bytes(generate_latest(_Collector(self, list(gauges))))
 
 
+# (name, help, label names, [(label values, number)])
 Gauge = tuple[str, str, list[str], list[tuple[list[str], float]]]
 
 
@@ -87,8 +86,8 @@ class _Collector:
         for (kind, state), count in self.metrics.operations.items():
             finished.add_metric([kind, state], count)
         yield finished
-        for name, words, names, rows in self.gauges:
-            gauge = GaugeMetricFamily(name, words, labels=names)
+        for name, description, label_names, rows in self.gauges:
+            gauge = GaugeMetricFamily(name, description, labels=label_names)
             for values, number in rows:
                 gauge.add_metric(values, number)
             yield gauge

@@ -1,9 +1,11 @@
-"""The Block Storage API: where it is mounted, its range of versions, and how it writes errors."""
+"""The Block Storage API: its prefix, its range of microversions and its error format."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from kilonova.http import Api
-from kilonova.http.faults import fault
+from kilonova.http.faults import format_fault
 
 LOW, HIGH = 0, 71
 
@@ -13,7 +15,7 @@ SNAPSHOT_ACTION = "/snapshots/{snapshot_id}/action"
 api = Api(
     "volume",
     prefix="/volume",
-    errors=fault,
+    errors=format_fault,
     major=3,
     low=LOW,
     high=HIGH,
@@ -21,3 +23,4 @@ api = Api(
     project_in_path=True,
     trailing_slash=False,
 )
+volume_action = partial(api.action, at=VOLUME_ACTION)

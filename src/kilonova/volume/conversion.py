@@ -1,6 +1,6 @@
-"""Formats of images: what content must look like, and how disks in other formats than raw are read and written.
+"""Checks image formats, and converts images from and to raw with qemu-img.
 
-The conversion is qemu-img's. Content that would have it read other files is refused before it sees it.
+Images that would make qemu-img read other files are refused before it opens them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import orjson
 
 PROGRAM = "qemu-img"
 HEAD = 1 << 16
-# Enough for any conversion; a malformed disk must not take the memory of the machine.
-_MEMORY = 2 << 30
-# The bytes by which each format is known: where they are, and what they are.
+# Enough for any conversion. A malformed disk must not exhaust the memory of the machine.
+_MEMORY_LIMIT = 2 << 30
+# Offset and value of the magic bytes of each format.
 _MAGIC: dict[str, tuple[int, bytes]] = {
     "qcow2": (0, b"QFI\xfb"),
     "vmdk": (0, b"KDMV"),
@@ -26,21 +26,21 @@ _MAGIC: dict[str, tuple[int, bytes]] = {
     "ploop": (0, b"WithoutFreeSpace"),
 }
 _PLOOP = (b"WithoutFreeSpace", b"WithouFreSpacExt")
-# Our names, where qemu-img has others.
-_NAMES = {"vhd": "vpc", "ploop": "parallels"}
-# Formats that are bytes of a disk as they are, whatever they are called.
-PLAIN = frozenset({"raw", "iso", "ami", "ari", "aki"})
-FORMATS = PLAIN | _MAGIC.keys()
+# Names of qemu-img that differ from those of the image service.
+_QEMU_NAMES = {"vhd": "vpc", "ploop": "parallels"}
+# Formats that are the plain bytes of a disk.
+RAW_FORMATS = frozenset({"raw", "iso", "ami", "ari", "aki"})
+FORMATS = RAW_FORMATS | _MAGIC.keys()
 WRITABLE = ("raw", "qcow2", "vmdk", "vdi", "vhd", "vhdx", "ploop")
 CONTAINERS = frozenset({"bare", "ami", "ari", "aki"})
-# Kinds of vmdk that are all in one file, and what may name other files whatever the kind is said to be.
-_WHOLE_VMDK = (b"monolithicSparse", b"streamOptimized")
-_VMDK_KIND = re.compile(rb'createType\s*=\s*"([^"]*)"')
+# Types of vmdk that consist of one file, and a key that may refer to another file in any type.
+_ONE_FILE_VMDK = (b"monolithicSparse", b"streamOptimized")
+_VMDK_TYPE = re.compile(rb'createType\s*=\s*"([^"]*)"')
 _VMDK_PARENT = b"parentFileNameHint"
 
 
 class Unacceptable(Exception):
-    """The content cannot become a volume, or a volume not such an image. `details` are not for users."""
+    """The image cannot be converted to a volume, or the volume to an image. `details` are not for users."""
 
     def __init__(self, message: str, details: str | None = None) -> None:
         super().__init__(message)
@@ -55,12 +55,12 @@ def check_format(disk_format: str | None, container_format: str | None) -> None:
 
 
 def check_head(disk_format: str, head: bytes) -> None:
-    """Whether content that begins so is what it is said to be."""
+    """Refuse content whose first bytes do not match its disk format."""
     found = detect(head)
-    if disk_format in PLAIN:
+    if disk_format in RAW_FORMATS:
         if found is not None:
             raise Unacceptable(f"the content is {found}, but its disk format is said to be {disk_format}")
-    # A vhd of fixed size has its mark at the end alone.
+    # A vhd of fixed size has its magic bytes only at the end.
     elif found != disk_format and disk_format != "vhd":
         raise Unacceptable(f"the content is not {disk_format}, as its disk format says")
     if found == "qcow2":
@@ -70,10 +70,10 @@ def check_head(disk_format: str, head: bytes) -> None:
 
 
 def detect(head: bytes) -> str | None:
-    """The format whose mark the content bears."""
+    """The format whose magic bytes the content has."""
     if head.startswith(_PLOOP):
         return "ploop"
-    return next((name for name, (at, mark) in _MAGIC.items() if head[at : at + len(mark)] == mark), None)
+    return next((name for name, (offset, magic) in _MAGIC.items() if head.startswith(magic, offset)), None)
 
 
 def _check_qcow2(head: bytes) -> None:
@@ -85,36 +85,38 @@ def _check_qcow2(head: bytes) -> None:
 
 
 def _check_vmdk(head: bytes) -> None:
-    """A header without a capacity has the descriptor say where the content is."""
-    kinds = _VMDK_KIND.findall(head)
-    whole = kinds and all(kind in _WHOLE_VMDK for kind in kinds)
-    if not whole or not any(head[12:20]) or _VMDK_PARENT in head:
+    """Refuse extents in other files. A header without a capacity leaves the place of the content to the descriptor."""
+    types = _VMDK_TYPE.findall(head)
+    one_file = types and all(found in _ONE_FILE_VMDK for found in types)
+    if not one_file or not any(head[12:20]) or _VMDK_PARENT in head:
         raise Unacceptable("a vmdk that refers to other files is not supported")
 
 
 async def virtual_size(path: Path, disk_format: str) -> int:
-    """How large the disk is as a guest sees it. Refused if it needs other files than this one."""
-    info = orjson.loads(await _run("info", "--output=json", "-f", _name(disk_format), str(path)))
+    """The size of the disk as a guest sees it. Refuses an image that refers to other files."""
+    info = orjson.loads(await _run("info", "--output=json", "-f", _qemu_name(disk_format), str(path)))
     data = info.get("format-specific", {}).get("data", {})
-    named = [info.get("backing-filename"), data.get("data-file")]
-    named += [extent.get("filename") for extent in data.get("extents", ())]
-    if any(name not in (None, str(path)) for name in named):
+    references = [info.get("backing-filename"), data.get("data-file")]
+    references += [extent.get("filename") for extent in data.get("extents", ())]
+    if any(name not in (None, str(path)) for name in references):
         raise Unacceptable("an image that refers to other files is not supported")
     return int(info["virtual-size"])
 
 
 async def to_raw(source: Path, disk_format: str, target: Path) -> None:
-    """Into a file that is there, large enough and all zero."""
-    await _run("convert", "-n", "--target-is-zero", "-f", _name(disk_format), "-O", "raw", str(source), str(target))
+    """Convert into an existing file that is large enough and all zero."""
+    await _run(
+        "convert", "-n", "--target-is-zero", "-f", _qemu_name(disk_format), "-O", "raw", str(source), str(target)
+    )
 
 
 async def from_raw(source: Path, target: Path, disk_format: str) -> None:
-    """Into a new file; the source may be in use."""
-    await _run("convert", "-U", "-f", "raw", "-O", _name(disk_format), str(source), str(target))
+    """Convert into a new file. The source may be in use."""
+    await _run("convert", "-U", "-f", "raw", "-O", _qemu_name(disk_format), str(source), str(target))
 
 
-def _name(disk_format: str) -> str:
-    return _NAMES.get(disk_format, disk_format)
+def _qemu_name(disk_format: str) -> str:
+    return _QEMU_NAMES.get(disk_format, disk_format)
 
 
 async def _run(*args: str) -> bytes:
@@ -124,7 +126,7 @@ async def _run(*args: str) -> bytes:
     except FileNotFoundError:
         raise Unacceptable(f"{PROGRAM} is not installed, and only raw images can be read and written") from None
     try:
-        _limit(process.pid)
+        _limit_memory(process.pid)
         output, errors = await process.communicate()
     finally:
         if process.returncode is None:
@@ -132,7 +134,7 @@ async def _run(*args: str) -> bytes:
             await process.wait()
     if process.returncode:
         words = errors.decode(errors="replace").strip().splitlines()
-        # Its own words name files, also such as the content would have it read.
+        # qemu-img's messages name files, which users must not see.
         raise Unacceptable(
             "the disk is broken, or of a kind that cannot be converted",
             f"{PROGRAM} {args[0]} failed: {words[-1] if words else process.returncode}",
@@ -140,8 +142,8 @@ async def _run(*args: str) -> bytes:
     return output
 
 
-def _limit(pid: int) -> None:
+def _limit_memory(pid: int) -> None:
     try:
-        resource.prlimit(pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.prlimit(pid, resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
     except ProcessLookupError:
-        pass  # it has ended already
+        pass  # the process has ended

@@ -1,6 +1,6 @@
-"""The content of volumes and snapshots on disk: sparse raw files, written beside their place and then moved there.
+"""Stores the content of volumes and snapshots: sparse raw files, renamed into place when they are complete.
 
-Every writer has a file of its own, so that one that comes too late cannot touch what another has made.
+Every writer has a file of its own, so that a late worker cannot damage the file of another one.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 BLOCK = 1 << 20
-# Runs of zeros of this length are left out of the file.
-PIECE = 1 << 16
-# A file made or moved less long ago than this may be one that its writer has not locked yet, or not recorded.
-SETTLED_SECONDS = 60.0
-_ZEROS = bytes(PIECE)
-# ioctl FICLONE: the file shares the blocks of another one until either is written to.
-_CLONE = 0x40049409
+# Runs of zeros of this length become holes in the file.
+HOLE = 1 << 16
+# The writer of a younger file may not have locked or recorded it yet.
+MIN_AGE_SECONDS = 60.0
+_ZEROS = bytes(HOLE)
+# ioctl number: the file shares the blocks of another one until either is written to.
+_FICLONE = 0x40049409
 
-Moved = Callable[[int], Awaitable[None]]
-"""Told after each block how many bytes are done."""
+OnProgress = Callable[[int], Awaitable[None]]
+"""Called after each block with the number of bytes written so far."""
 T = TypeVar("T")
 
 
 class TooBig(Exception):
-    """More bytes than the volume, or the disk, can take."""
+    """The content does not fit in the volume or on the disk."""
 
 
 class VolumeFiles:
-    """A directory of content: `volume.data`, below `snapshots` `snapshot.data`, and below `parts` what is written."""
+    """The directory of content: `VOLUME.DATA`, `snapshots/SNAPSHOT.DATA`, and `parts/` for files being written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -59,31 +59,31 @@ class VolumeFiles:
         return self.snapshots / f"{snapshot_id}.{data_id}"
 
     @asynccontextmanager
-    async def writing(self, place: Path, size: int) -> AsyncIterator[Part]:
-        """A file of `size` bytes, all zero, that is at its place when the block ends well, and nowhere otherwise."""
-        async with self.aside(place.name, size) as part:
-            yield part
-            await in_thread(part.settle, place)
+    async def create(self, path: Path, size: int) -> AsyncIterator[NewFile]:
+        """Create a file of `size` zero bytes. It is renamed to `path` if the block succeeds, and removed otherwise."""
+        async with self.temporary(path.name, size) as file:
+            yield file
+            await in_thread(file.rename, path)
 
     @asynccontextmanager
-    async def aside(self, name: str, size: int) -> AsyncIterator[Part]:
-        """A file of `size` bytes, all zero, for the time of the block; nobody else's."""
-        part = await in_thread(Part, self.parts / name, size)
+    async def temporary(self, name: str, size: int) -> AsyncIterator[NewFile]:
+        """A file of `size` zero bytes that is removed after the block."""
+        file = await in_thread(NewFile, self.parts / name, size)
         try:
-            await in_thread(part.grow)
-            yield part
+            await in_thread(file.resize)
+            yield file
         finally:
-            part.close()
-            part.path.unlink(missing_ok=True)
+            file.close()
+            file.path.unlink(missing_ok=True)
 
     async def remove(self, *paths: Path) -> None:
-        """One that is gone already is fine."""
+        """Missing files are ignored."""
         await in_thread(self._remove, paths)
 
     async def remove_all(self, prefix: str, *, before: str | None = None) -> None:
-        """All files, finished or not, whose names begin so, or only those that sort before that one.
+        """Remove the files, complete or not, whose names start with `prefix` and sort before `before`.
 
-        That is a look at every file there is.
+        This reads all directories.
         """
         found = await in_thread(self._find, prefix)
         await in_thread(self._remove, [path for path in found if before is None or path.name < before])
@@ -100,22 +100,22 @@ class VolumeFiles:
         return sorted({path.name for path in found if path.is_file()})
 
     def sweep(self, names: Iterable[str]) -> int:
-        """Remove those of the files that nobody writes; how many."""
+        """Remove the files that have no writer; return their number."""
         removed = 0
         for name in names:
             for path in (directory / name for directory in self._directories()):
-                if _is_settled(path) and not is_locked(path):
+                if _is_old(path) and not is_locked(path):
                     path.unlink(missing_ok=True)
                     removed += 1
         return removed
 
     def _directories(self) -> tuple[Path, Path, Path]:
-        """Parts first: what moves meanwhile is then found at its place."""
+        """`parts` first: a file that is renamed meanwhile is found in a later directory."""
         return self.parts, self.root, self.snapshots
 
 
-class Part:
-    """Content on its way to its place. It holds a lock on its file until closed."""
+class NewFile:
+    """A file being written. It is locked until closed."""
 
     def __init__(self, path: Path, size: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,65 +124,65 @@ class Part:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def grow(self) -> None:
-        with _space():
+    def resize(self) -> None:
+        with _disk_full_as_too_big():
             os.truncate(self._fd, self.size)
 
-    async def fill(self, chunks: AsyncIterator[bytes], moved: Moved) -> int:
-        """Write a stream from the beginning on; how many bytes it had."""
+    async def fill(self, chunks: AsyncIterator[bytes], on_progress: OnProgress) -> int:
+        """Write the stream; return its length."""
         offset = 0
         async for block in _blocks(chunks):
-            await in_thread(self._put, offset, block)
+            await in_thread(self._write_block, offset, block)
             offset += len(block)
-            await moved(offset)
+            await on_progress(offset)
         return offset
 
-    async def copy(self, source: Path, moved: Moved) -> None:
-        """Write what another file has, as far as there is room; or share its blocks where the file system can."""
-        if await self.share(source):
+    async def copy(self, source: Path, on_progress: OnProgress) -> None:
+        """Copy the first `size` bytes of another file, by a clone if the file system supports it."""
+        if await self.clone(source):
             return
         fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for offset, length in _extents(fd, self.size):
-                await in_thread(self._transfer, fd, offset, length)
-                await moved(offset + length)
+                await in_thread(self._copy_range, fd, offset, length)
+                await on_progress(offset + length)
         finally:
             os.close(fd)
 
-    async def share(self, source: Path) -> bool:
-        """Share the blocks of another file as it is at one moment; False where the file system cannot."""
+    async def clone(self, source: Path) -> bool:
+        """Clone another file atomically (reflink). False if the file system does not support it."""
         fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return await in_thread(self._clone, fd)
         finally:
             os.close(fd)
 
-    def settle(self, place: Path) -> None:
-        """Make it durable under its name."""
+    def rename(self, path: Path) -> None:
+        """Make the file durable under its final name."""
         os.fsync(self._fd)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(self.path, place)
-        _sync(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path, path)
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _clone(self, source: int) -> bool:
         try:
-            fcntl.ioctl(self._fd, _CLONE, source)
+            fcntl.ioctl(self._fd, _FICLONE, source)
         except OSError:
             return False
         os.truncate(self._fd, self.size)
         return True
 
-    def _transfer(self, source: int, offset: int, length: int) -> None:
+    def _copy_range(self, source: int, offset: int, length: int) -> None:
         while length > 0 and (block := os.pread(source, length, offset)):
-            self._put(offset, block)
+            self._write_block(offset, block)
             offset, length = offset + len(block), length - len(block)
 
-    def _put(self, offset: int, block: bytes) -> None:
+    def _write_block(self, offset: int, block: bytes) -> None:
         view = memoryview(block)
-        with _space():
+        with _disk_full_as_too_big():
             for start, end in _runs(block):
                 if offset + end > self.size:
                     raise TooBig(f"the content has more than {self.size} bytes")
@@ -190,7 +190,7 @@ class Part:
 
 
 async def in_thread(work: Callable[..., T], *args: object) -> T:
-    """Wait for the work's end even when cancelled: what it has open must not be closed under it."""
+    """Run `work` in a thread. Waits for its end even when cancelled, because `work` uses open files of the caller."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(task)
@@ -200,8 +200,8 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
 
 
 def resize(path: Path, size: int) -> None:
-    """Durable when this returns. Nothing is lost of what is below the smaller one of the sizes."""
-    with _space():
+    """Resize the file, durable on return."""
+    with _disk_full_as_too_big():
         os.truncate(path, size)
     _sync(path, os.O_RDWR)
 
@@ -214,16 +214,16 @@ def _sync(path: Path, flags: int) -> None:
         os.close(fd)
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-def turn(config: Config) -> asyncio.Semaphore:
-    """Only so many copies go on at a time in a process, whoever has begun them."""
-    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(max(config.volume.copies, 1)))
+def copy_slot(config: Config) -> asyncio.Semaphore:
+    """Limits the number of concurrent copies in the process."""
+    return _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(max(config.volume.concurrent_copies, 1)))
 
 
 async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Small chunks are gathered: one trip to a thread per block."""
+    """Join small chunks, so that a thread is used once per block."""
     waiting: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -236,16 +236,16 @@ async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"".join(waiting)
 
 
-def _extents(fd: int, most: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file's first bytes that have content, in blocks: offset and length."""
-    end = min(os.fstat(fd).st_size, most)
+def _extents(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each block with data in the first `size` bytes of the file."""
+    end = min(os.fstat(fd).st_size, size)
     offset = 0
     while offset < end:
         try:
             offset = os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # nothing but a hole
+                return  # the rest is a hole
             raise
         hole = min(os.lseek(fd, offset, os.SEEK_HOLE), end)
         while offset < hole:
@@ -255,11 +255,11 @@ def _extents(fd: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _runs(block: bytes) -> Iterator[tuple[int, int]]:
-    """The stretches of a block that are not all zero."""
+    """Start and end of each run in the block that is not all zero."""
     begin: int | None = None
-    for start in range(0, len(block), PIECE):
-        length = min(PIECE, len(block) - start)
-        if block.startswith(_ZEROS if length == PIECE else _ZEROS[:length], start):  # without a copy
+    for start in range(0, len(block), HOLE):
+        length = min(HOLE, len(block) - start)
+        if block.startswith(_ZEROS if length == HOLE else _ZEROS[:length], start):  # without a copy
             if begin is not None:
                 yield begin, start
                 begin = None
@@ -275,8 +275,8 @@ def _write(fd: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-class _space:
-    """Has a full disk said in words of ours."""
+class _disk_full_as_too_big:
+    """Turns errors of a full disk into TooBig."""
 
     def __enter__(self) -> None:
         pass
@@ -286,8 +286,8 @@ class _space:
             raise TooBig("there is not enough disk space for the content") from error
 
 
-def _is_settled(path: Path) -> bool:
+def _is_old(path: Path) -> bool:
     try:
-        return clock.now() - path.stat().st_ctime > SETTLED_SECONDS
+        return clock.now() - path.stat().st_ctime > MIN_AGE_SECONDS
     except FileNotFoundError:
         return False

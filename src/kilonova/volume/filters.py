@@ -1,4 +1,4 @@
-"""Filters and order of the lists of volumes and snapshots, as the queries of this API write them."""
+"""Filters and sort order of lists, as query strings of the Block Storage API state them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import orjson
 from kilonova import clock
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
-from kilonova.http.pieces import is_true
+from kilonova.http.parameter_types import is_true
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import SortKey
 
 Filter = Callable[[Conditions, str, str], None]
 """Adds the condition for a key and its value."""
 
-STRICT = "filters that are not offered are refused"
+STRICT = "unknown filters are refused"
 LIKE = "filters by a part of the value"
 TIMES = "filters by time"
 BY_IMAGE_METADATA = "filters by image metadata"
 BY_GROUP = "filters by group"
-BY_QUOTA = "filters by what counts against the quota"
-COUNTED = "lists tell how many entries there are"
-# What everybody may filter by; administrators may filter by more.
+BY_QUOTA = "filters by consumes_quota"
+COUNTED = "lists have a count"
+# Filters for all users. Administrators may use more.
 OFFERED = {
     "volume": (
         *("name", "display_name", "description", "display_description", "status", "metadata", "bootable", "id"),
@@ -40,38 +40,37 @@ OFFERED = {
     "attachment": ("volume_id", "status", "instance_id", "attach_status"),
     "message": ("resource_uuid", "resource_type", "event_id", "request_id", "message_level"),
 }
-# Filters that came with a version; below it the key is one of those that mean nothing.
+# Filters added by a microversion. Before it the key is ignored.
 _SINCE = {
     "glance_metadata": BY_IMAGE_METADATA,
     "group_id": BY_GROUP,
     "consumes_quota": BY_QUOTA,
 }
-# What says how long a page is and in which order, and filters nothing.
 NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir", "all_tenants", "with_count"})
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _COMPARISONS = {"gt": ">", "gte": ">=", "eq": "=", "neq": "<>", "lt": "<", "lte": "<="}
 _SORT_BOTH = 'The "sort_key" and "sort_dir" parameters are deprecated and cannot be used with the "sort" parameter.'
 
 
-def everywhere(ctx: Context, rule: str) -> bool:
-    """Whether things of all projects are asked for, by one who may see those; others see their own as always."""
-    asked = ctx.query_one("all_tenants", "0") or "1"
-    if asked.lower() not in ("0", "1", "true", "false", "yes", "no", "on", "off", "t", "f", "y", "n"):
-        raise BadRequest(f"Invalid input received: all_tenants param with value {asked[:80]!r} is invalid.")
-    return is_true(asked) and sees_all(ctx, rule)
+def all_projects(ctx: Context, rule: str) -> bool:
+    """Whether `all_tenants` is set and the caller may see all projects. Other callers see their own project."""
+    requested = ctx.query_one("all_tenants", "0") or "1"
+    if requested.lower() not in ("0", "1", "true", "false", "yes", "no", "on", "off", "t", "f", "y", "n"):
+        raise BadRequest(f"Invalid input received: all_tenants param with value {requested[:80]!r} is invalid.")
+    return is_true(requested) and sees_all(ctx, rule)
 
 
 def sees_all(ctx: Context, rule: str) -> bool:
-    """Whether the rule lets the caller see things of all projects."""
+    """Whether the rule lets the caller see all projects."""
     return ctx.may(rule, {"project_id": None, "user_id": None})
 
 
 def add(ctx: Context, conditions: Conditions, filters: Mapping[str, Filter], opened: Collection[str]) -> None:
-    """Conditions for what the query asks. Filters that are not for everybody (`opened`) are for administrators."""
-    asked = {key: values[-1] for key, values in ctx.query.items() if key not in NOT_FILTERS}
+    """Add the conditions of the query. Users may filter by the keys in `opened`, administrators by any."""
+    requested = {key: values[-1] for key, values in ctx.query.items() if key not in NOT_FILTERS}
     if "admin" not in ctx.token.roles:
-        asked = _allowed(ctx, asked, opened)
-    for key, value in asked.items():
+        requested = _allowed(ctx, requested, opened)
+    for key, value in requested.items():
         name = key.removesuffix("~")
         if name in filters and _known(ctx, key):
             (filters[name] if name == key else contains(name, filters))(conditions, name, value)
@@ -79,20 +78,25 @@ def add(ctx: Context, conditions: Conditions, filters: Mapping[str, Filter], ope
 
 def _known(ctx: Context, key: str) -> bool:
     since = LIKE if key.endswith("~") else _SINCE.get(key)
-    return since is None or ctx.behaves(since)
+    return since is None or ctx.has_behaviour(since)
 
 
 def counted(ctx: Context) -> bool:
-    """Whether the answer is to tell how many entries there are on all pages."""
-    return ctx.behaves(COUNTED) and is_true(ctx.query_one("with_count"))
+    """Whether the response has the number of entries on all pages."""
+    return ctx.has_behaviour(COUNTED) and is_true(ctx.query_one("with_count"))
 
 
-def _allowed(ctx: Context, asked: dict[str, str], opened: Collection[str]) -> dict[str, str]:
-    """What everybody may filter by; from 3.31 on who asks for more is told."""
-    closed = [key for key in asked if key.removesuffix("~") not in opened]
-    if closed and ctx.behaves(STRICT):
+def _allowed(ctx: Context, requested: dict[str, str], opened: Collection[str]) -> dict[str, str]:
+    """The filters that users may use. From 3.31 on the others are refused."""
+    closed = [key for key in requested if key.removesuffix("~") not in opened]
+    if closed and ctx.has_behaviour(STRICT):
         raise BadRequest(f"Invalid filters {', '.join(sorted(closed))[:200]} are found in query options.")
-    return {key: value for key, value in asked.items() if key not in closed}
+    return {key: value for key, value in requested.items() if key not in closed}
+
+
+def columns(*names: str, **renamed: str) -> dict[str, str]:
+    """The columns by key. `renamed` has the columns of keys with another name."""
+    return {name: name for name in names} | renamed
 
 
 # Filters
@@ -106,8 +110,13 @@ def equals(column: str) -> Filter:
     return condition
 
 
+def equal_columns(*names: str, **renamed: str) -> dict[str, Filter]:
+    """Filters that compare columns, by key. `renamed` has the columns of keys with another name."""
+    return {key: equals(column) for key, column in columns(*names, **renamed).items()}
+
+
 def contains(key: str, filters: Mapping[str, Filter]) -> Filter:
-    """The form of a text filter whose key ends in `~`."""
+    """The filter for a key that ends in `~`: a part of the text matches."""
     column = getattr(filters[key], "column", None)
     if column is None:
         raise BadRequest(f"Invalid filters {key}~ are found in query options.")
@@ -136,7 +145,7 @@ def flag(expression: str) -> Filter:
 
 
 def pairs(condition_of_pair: str) -> Filter:
-    """A dictionary; `?` in the condition are a key and its value."""
+    """A filter by a dictionary. The `?` in the condition are a key and its value."""
 
     def condition(conditions: Conditions, key: str, value: str) -> None:
         for name, wanted in dictionary(key, value).items():
@@ -146,7 +155,7 @@ def pairs(condition_of_pair: str) -> Filter:
 
 
 def dictionary(key: str, text: str) -> dict[str, str]:
-    """Written as JSON or as Python writes it, with nothing in it that no text in the database can have."""
+    """Parse a dictionary in JSON or Python syntax. Refuses characters that the database cannot store."""
     try:
         found = {str(name): str(wanted) for name, wanted in _read(text).items()}
     except (ValueError, SyntaxError, MemoryError, RecursionError, AttributeError):
@@ -164,42 +173,42 @@ def _read(text: str) -> Any:
 
 
 def time(column: str, ctx: Context) -> Filter:
-    """`gt:2026-01-02T03:04:05,lt:…`; before this could be asked for the filter was unknown."""
+    """A filter such as `gt:2026-01-02T03:04:05,lt:…`. Before 3.60 it is ignored."""
 
     def condition(conditions: Conditions, key: str, value: str) -> None:
-        if not ctx.behaves(TIMES):
+        if not ctx.has_behaviour(TIMES):
             return
         for part in value.split(","):
-            word, moment = _comparison(key, part.strip())
-            conditions.add(f"{column} {_COMPARISONS[word]} ?", moment)
+            operator, time = _comparison(key, part.strip())
+            conditions.add(f"{column} {_COMPARISONS[operator]} ?", time)
 
     return condition
 
 
 def _comparison(key: str, part: str) -> tuple[str, float]:
-    word, separator, moment = part.partition(":")
-    if word not in _COMPARISONS:
-        if separator and word.isalpha():
-            raise BadRequest(f"Invalid filter: {word[:20]} in {key} is none of {', '.join(_COMPARISONS)}.")
-        word, moment = "eq", part
+    operator, separator, value = part.partition(":")
+    if operator not in _COMPARISONS:
+        if separator and operator.isalpha():
+            raise BadRequest(f"Invalid filter: {operator[:20]} in {key} is none of {', '.join(_COMPARISONS)}.")
+        operator, value = "eq", part
     try:
-        return word, clock.parse(moment)
+        return operator, clock.parse(value)
     except (ValueError, OverflowError):
-        raise BadRequest(f"Invalid filter: {key} has an invalid time value {moment[:80]!r}.") from None
+        raise BadRequest(f"Invalid filter: {key} has an invalid time value {value[:80]!r}.") from None
 
 
 # Order
 
 
 def order(ctx: Context, columns: Mapping[str, str], nullable: Collection[str]) -> list[SortKey]:
-    """Of `sort=name:asc,id`, or of the older `sort_key` and `sort_dir`; the newest first if nobody says."""
-    asked = ctx.query_one("sort")
-    if asked is None:
-        asked = ",".join(_older(ctx)) or "created_at:desc"
+    """The order from `sort=name:asc,id` or the older `sort_key` and `sort_dir`. The default is newest first."""
+    requested = ctx.query_one("sort")
+    if requested is None:
+        requested = ",".join(_sort_keys(ctx)) or "created_at:desc"
     elif "sort_key" in ctx.query or "sort_dir" in ctx.query:
         raise BadRequest(f"Invalid input received: {_SORT_BOTH}")
     keys = []
-    for part in asked.split(","):
+    for part in requested.split(","):
         name, _, direction = part.strip().partition(":")
         if name not in columns:
             raise BadRequest(f"Invalid input received: Sort key supplied is not valid: {name[:80]}.")
@@ -209,10 +218,10 @@ def order(ctx: Context, columns: Mapping[str, str], nullable: Collection[str]) -
     return keys
 
 
-def _older(ctx: Context) -> list[str]:
+def _sort_keys(ctx: Context) -> list[str]:
     keys = (ctx.query_one("sort_key") or "created_at").split(",")
     directions = (ctx.query_one("sort_dir") or "desc").split(",")
     if len(directions) > len(keys):
-        raise BadRequest("Invalid input received: there are more directions than keys to sort by.")
+        raise BadRequest("Invalid input received: sort_dir has more entries than sort_key.")
     directions += [directions[-1]] * (len(keys) - len(directions))
     return [f"{key}:{direction}" for key, direction in zip(keys, directions, strict=True)]

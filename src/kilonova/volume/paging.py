@@ -1,4 +1,4 @@
-"""Sorting and paging of lists that are short by nature, so that nothing is gained by leaving it to the database."""
+"""Sorts and pages short lists in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from kilonova.http import Context
 from kilonova.http.api import multi
 from kilonova.http.errors import BadRequest
-from kilonova.http.pagination import LIMIT, MARKER, limit_of, marker_missing, next_link
-from kilonova.http.pieces import STRING, Schema
+from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
+from kilonova.http.parameter_types import STRING, Schema
 from kilonova.store import Row
 
-# Clients send more than any list knows; that was always passed over.
+# Unknown keys are ignored.
 QUERY: dict[str, Schema] = {
     "limit": LIMIT,
     "marker": MARKER,
@@ -22,13 +22,13 @@ QUERY: dict[str, Schema] = {
     "sort_dir": {"type": "string", "enum": ["asc", "desc"]},
     "*": multi(STRING),
 }
-_DEFAULT = [("created_at", True)]
+_DEFAULT_ORDER = [("created_at", True)]
 
 
 def page(ctx: Context, rows: Sequence[Row], path: str, keys: Collection[str]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """The page of rows that was asked for, and the link to the next one. `keys` are columns to sort by."""
+    """The requested page of rows, and the link to the next one. `keys` are the columns to sort by."""
     ordered = _sorted(rows, _order(ctx, keys))
-    limit = limit_of(ctx)
+    limit = page_limit(ctx)
     start = _after(ordered, ctx.query_one("marker")) + int(ctx.query_one("offset") or 0)
     found = ordered[start : start + limit]
     more = len(ordered) > start + limit
@@ -36,21 +36,21 @@ def page(ctx: Context, rows: Sequence[Row], path: str, keys: Collection[str]) ->
 
 
 def _order(ctx: Context, keys: Collection[str]) -> list[tuple[str, bool]]:
-    """Columns, and whether the greatest comes first: of `sort=name:asc,id`, or of the older `sort_key`."""
-    asked = ctx.query_one("sort")
-    if asked is None:
+    """Columns, and whether each is descending, from `sort=name:asc,id` or the older `sort_key`."""
+    requested = ctx.query_one("sort")
+    if requested is None:
         key = ctx.query_one("sort_key")
-        asked = f"{key}:{ctx.query_one('sort_dir') or 'desc'}" if key else None
-    if asked is None:
-        return _DEFAULT
+        requested = f"{key}:{ctx.query_one('sort_dir') or 'desc'}" if key else None
+    if requested is None:
+        return _DEFAULT_ORDER
     order = []
-    for part in asked.split(","):
-        key, _, way = part.strip().partition(":")
-        if key not in keys or way not in ("", "asc", "desc"):
+    for part in requested.split(","):
+        key, _, direction = part.strip().partition(":")
+        if key not in keys or direction not in ("", "asc", "desc"):
             raise BadRequest(
                 f"Invalid input received: sort {part.strip()[:80]!r} is none of {', '.join(sorted(keys))}."
             )
-        order.append((key, way != "asc"))
+        order.append((key, direction != "asc"))
     return order
 
 
@@ -64,7 +64,7 @@ def _sorted(rows: Sequence[Row], order: list[tuple[str, bool]]) -> list[Row]:
 def _after(rows: list[Row], marker: str | None) -> int:
     if marker is None:
         return 0
-    for place, row in enumerate(rows, start=1):
+    for position, row in enumerate(rows, start=1):
         if row["id"] == marker:
-            return place
-    raise marker_missing(marker[:80])
+            return position
+    raise marker_not_found(marker[:80])

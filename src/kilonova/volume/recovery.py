@@ -1,4 +1,4 @@
-"""After a crash: files that no volume, snapshot or operation knows are removed. Operations go on by themselves."""
+"""Removes files that belong to no volume, snapshot or unfinished operation, after a crash."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ UNION ALL SELECT id, data_id FROM volume_snapshots WHERE data_id IS NOT NULL
 
 
 async def recover(db: Database, files: VolumeFiles) -> None:
-    # Listed before the database is asked: what is made in between is then not among them.
+    # List files before reading the database, so that files created in between are not listed.
     names = await in_thread(files.names)
     if not names:
         return
     known = {f"{row['id']}.{row['data_id']}" for row in await db.fetch(_KNOWN)}
     rows = await db.fetch("SELECT id FROM operations WHERE finished_at IS NULL AND server_id IS NULL")
-    working = {row["id"] for row in rows}
-    unknown = [name for name in names if name not in known and _maker(name) not in working]
+    unfinished = {row["id"] for row in rows}
+    unknown = [name for name in names if name not in known and _operation_id(name) not in unfinished]
     if removed := await in_thread(files.sweep, unknown):
-        log.info("removed %d files of volumes that nobody knows", removed)
+        log.info("removed %d unknown files of volumes", removed)
 
 
-def _maker(name: str) -> str:
-    """The operation that has written the file: its id begins the second part of the name."""
+def _operation_id(name: str) -> str:
+    """The operation that wrote the file: its id starts the second part of the name."""
     return name.partition(".")[2][:36]

@@ -1,4 +1,4 @@
-"""Pieces of JSON Schema that many bodies of the volume service share."""
+"""JSON Schema fragments that bodies of the volume service share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-MOST_GIGABYTES = 65536
+MAX_GIGABYTES = 65536
 UUID_OR_NULL: Schema = {"type": ["string", "null"], "format": "uuid"}
-# Names may be empty, and the same for several things.
+# Names may be empty and need not be unique.
 NAME: Schema = {"type": ["string", "null"], "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f]*$"}
 DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 255, "pattern": r"^[^\x00-\x08\x0b-\x1f\x7f]*$"}
 METADATA: Schema = {
@@ -19,7 +19,7 @@ METADATA: Schema = {
 METADATA_OR_NULL: Schema = {**METADATA, "type": ["object", "null"]}
 SIZE: Schema = {
     "anyOf": [
-        {"type": "integer", "minimum": 1, "maximum": MOST_GIGABYTES},
+        {"type": "integer", "minimum": 1, "maximum": MAX_GIGABYTES},
         {"type": "string", "pattern": "^[1-9][0-9]{0,4}$"},
     ]
 }

@@ -1,4 +1,4 @@
-"""What a new cloud's volume service begins with: a type for volumes of which nobody says what type they are."""
+"""Creates the default volume type of a new cloud."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from kilonova.volume.types import model
 
 
 async def seed(tx: Transaction) -> None:
-    await tx.hold("volume seed")
+    await tx.lock("volume seed")
     if await tx.fetch_value("SELECT 1 FROM volume_types WHERE name = $1", model.DEFAULT) is None:
         await model.create(tx, {"name": model.DEFAULT, "description": "Default Volume Type"}, clock.now())

@@ -1,4 +1,4 @@
-"""Aggregates: making and changing them, their hosts and metadata, and what placement learns of it."""
+"""Aggregates: create, change and delete them; their hosts, metadata and zones; and their mirror in placement."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from kilonova.placement.claims import Consumer, claim
-from tests.compute.hypervisors.test_hypervisors import nest
+from tests.compute.hypervisors.test_hypervisors import add_child_provider
 from tests.compute.servers.support import act as act_on_server
-from tests.compute.servers.support import rules, until
+from tests.compute.servers.support import rules, wait_for_fields
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, insert_server, put_server
-from tests.support.proves import proves
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
+from tests.support.route_coverage import proves
 
 NEW = {"availability_zone", "created_at", "deleted", "deleted_at", "id", "name", "updated_at"}
-WHOLE = NEW | {"hosts", "metadata"}
+ALL_FIELDS = NEW | {"hosts", "metadata"}
 
 
 async def create(c: Cloud, name: str, zone: str | None = None, version: str = "latest", **options: Any) -> Any:
@@ -46,7 +46,7 @@ async def shown(c: Cloud, number: int) -> Any:
     return answer.json()["aggregate"]
 
 
-async def in_placement(c: Cloud, uuid: str) -> list[str]:
+async def provider_aggregates(c: Cloud, uuid: str) -> list[str]:
     rows = await c.db.fetch(
         """
         SELECT h.host FROM provider_aggregates a JOIN resource_providers p ON p.id = a.provider_id
@@ -57,8 +57,8 @@ async def in_placement(c: Cloud, uuid: str) -> list[str]:
     return [row["host"] for row in rows]
 
 
-async def facts(c: Cloud, host: str) -> int:
-    """Where the host stands in the sequence that schedulers follow."""
+async def change_number(c: Cloud, host: str) -> int:
+    """The host's number in the change sequence that schedulers follow."""
     found: int = await c.db.fetch_value(
         "SELECT p.facts FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = $1", host
     )
@@ -77,7 +77,7 @@ async def ratio(c: Cloud, host: str, resource_class: str = "VCPU") -> float:
     return found
 
 
-def test_the_number_of_one_that_is_gone_is_not_given_again(database_url: str) -> None:
+def test_id_of_deleted_aggregate_is_not_reused(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             first = await create(c, "first")
@@ -94,7 +94,7 @@ def test_the_number_of_one_that_is_gone_is_not_given_again(database_url: str) ->
     "PUT /os-aggregates/{aggregate_id}",
     "DELETE /os-aggregates/{aggregate_id}",
 )
-def test_from_making_to_deleting(database_url: str) -> None:
+def test_create_show_update_delete(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             made = await create(c, "fast", "east")
@@ -127,7 +127,7 @@ def test_from_making_to_deleting(database_url: str) -> None:
     run(scenario())
 
 
-def test_the_uuid_is_shown_from_2_41(sqlite_url: str) -> None:
+def test_uuid_is_shown_from_2_41(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             for version, more in (("2.40", set()), ("2.41", {"uuid"})):
@@ -142,9 +142,9 @@ def test_the_uuid_is_shown_from_2_41(sqlite_url: str) -> None:
                     await act(c, made["id"], "remove_host", {"host": "host1"}, version),
                 ]
                 for answer in answers:
-                    assert set(answer.json()["aggregate"]) == WHOLE | more
+                    assert set(answer.json()["aggregate"]) == ALL_FIELDS | more
                 listed = (await c.get("/os-aggregates", as_="admin", version=version)).json()["aggregates"]
-                assert set(listed[0]) == WHOLE | more
+                assert set(listed[0]) == ALL_FIELDS | more
 
     run(scenario())
 
@@ -153,22 +153,22 @@ def test_the_uuid_is_shown_from_2_41(sqlite_url: str) -> None:
     "POST /os-aggregates/{aggregate_id}/action#add_host",
     "POST /os-aggregates/{aggregate_id}/action#remove_host",
 )
-def test_hosts_come_and_go_in_placement_too(database_url: str) -> None:
+def test_adding_and_removing_hosts_updates_placement(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             made = await create(c, "fast")
-            before = await facts(c, "host1")
+            before = await change_number(c, "host1")
             answer = await act(c, made["id"], "add_host", {"host": "host1"})
             assert answer.json()["aggregate"] == await shown(c, made["id"])
             assert answer.json()["aggregate"]["hosts"] == ["host1"]
-            # A member more is no change of the aggregate itself.
+            # Adding a host does not change updated_at of the aggregate.
             assert answer.json()["aggregate"]["updated_at"] is None
-            assert await in_placement(c, made["uuid"]) == ["host1"]
-            assert await facts(c, "host1") > before
+            assert await provider_aggregates(c, made["uuid"]) == ["host1"]
+            assert await change_number(c, "host1") > before
             await add(c, made["id"], "host2")
             refused = fault(await act(c, made["id"], "add_host", {"host": "host1"}))
             assert refused == (409, "conflictingRequest", f"Aggregate {made['id']} already has host host1.")
-            # Unknown hosts, and aggregates that are not there.
+            # Unknown hosts and aggregates.
             for verb in ("add_host", "remove_host"):
                 assert (await act(c, made["id"], verb, {"host": "host9"})).status == 404
                 assert (await act(c, 99, verb, {"host": "host1"})).status == 404
@@ -177,7 +177,7 @@ def test_hosts_come_and_go_in_placement_too(database_url: str) -> None:
             assert "still has hosts" in refused[2]
             answer = await act(c, made["id"], "remove_host", {"host": "host1"})
             assert answer.json()["aggregate"]["hosts"] == ["host2"]
-            assert await in_placement(c, made["uuid"]) == ["host2"]
+            assert await provider_aggregates(c, made["uuid"]) == ["host2"]
             assert fault(await act(c, made["id"], "remove_host", {"host": "host1"}))[0] == 404
             await act(c, made["id"], "remove_host", {"host": "host2"})
             assert (await c.delete(f"/os-aggregates/{made['id']}", as_="admin")).status == 200
@@ -187,7 +187,7 @@ def test_hosts_come_and_go_in_placement_too(database_url: str) -> None:
 
 
 @proves("POST /os-aggregates/{aggregate_id}/action#set_metadata")
-def test_metadata_is_merged_and_null_removes(database_url: str) -> None:
+def test_set_metadata_merges_keys_and_null_removes_them(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             made = await create(c, "fast", "east")
@@ -200,9 +200,9 @@ def test_metadata_is_merged_and_null_removes(database_url: str) -> None:
                 found: dict[str, str] = answer.json()["aggregate"]["metadata"]
                 return found
 
-            before = await facts(c, "host1")
+            before = await change_number(c, "host1")
             assert await put(ssd="true", gpu="") == {"availability_zone": "east", "ssd": "true", "gpu": ""}
-            assert await facts(c, "host1") > before
+            assert await change_number(c, "host1") > before
             assert await put(ssd="false", gpu=None, unknown=None) == {"availability_zone": "east", "ssd": "false"}
             assert await put() == {"availability_zone": "east", "ssd": "false"}
             assert await put(availability_zone="west") == {"availability_zone": "west", "ssd": "false"}
@@ -213,7 +213,7 @@ def test_metadata_is_merged_and_null_removes(database_url: str) -> None:
     run(scenario())
 
 
-def test_the_smallest_ratio_of_aggregates_holds(database_url: str) -> None:
+def test_smallest_allocation_ratio_of_aggregates_applies(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             one, two = await create(c, "one"), await create(c, "two")
@@ -227,14 +227,14 @@ def test_the_smallest_ratio_of_aggregates_holds(database_url: str) -> None:
             assert await ratio(c, "host1", "MEMORY_MB") == 1.0
             await act(c, two["id"], "remove_host", {"host": "host1"})
             assert await ratio(c, "host1") == 2.5
-            # With nobody else to say anything, the host's own wish is back.
+            # Without aggregates the host's own ratio applies again.
             await act(c, one["id"], "set_metadata", {"metadata": {"cpu_allocation_ratio": None}})
             assert [await ratio(c, "host1"), await ratio(c, "host2")] == [4.0, 4.0]
 
     run(scenario())
 
 
-def test_a_host_is_in_one_zone(database_url: str) -> None:
+def test_host_cannot_be_in_two_zones(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             east, west, plain = await create(c, "e", "east"), await create(c, "w", "west"), await create(c, "p")
@@ -248,8 +248,8 @@ def test_a_host_is_in_one_zone(database_url: str) -> None:
                 "Reason: host host1 would be in several availability zones: east, west.",
             )
             assert (await shown(c, west["id"]))["hosts"] == []
-            assert await in_placement(c, west["uuid"]) == []
-            # The same zone twice is one zone.
+            assert await provider_aggregates(c, west["uuid"]) == []
+            # Two aggregates with the same zone are one zone.
             twin = await create(c, "e2", "east")
             await add(c, twin["id"], "host1")
             for answer in (
@@ -263,7 +263,7 @@ def test_a_host_is_in_one_zone(database_url: str) -> None:
                 status, kind, message = fault(answer)
                 assert (status, kind) == (400, "badRequest")
                 assert "several availability zones: east, west" in message
-            # Nothing of it is left.
+            # The refused changes left no trace.
             assert (await shown(c, plain["id"]))["metadata"] == {}
             assert (await shown(c, plain["id"]))["name"] == "p"
             same = await act(c, plain["id"], "set_metadata", {"metadata": {"availability_zone": "east"}})
@@ -272,7 +272,7 @@ def test_a_host_is_in_one_zone(database_url: str) -> None:
     run(scenario())
 
 
-def test_servers_stay_in_their_zone(database_url: str) -> None:
+def test_zone_of_host_with_servers_cannot_change(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             east, nova, plain = await create(c, "e", "east"), await create(c, "n", "nova"), await create(c, "p")
@@ -284,7 +284,7 @@ def test_servers_stay_in_their_zone(database_url: str) -> None:
                 f"Cannot add_host to aggregate {east['id']}. "
                 "Reason: one or more hosts contain servers, whose availability zone would change: host1.",
             )
-            # An aggregate that is no zone, and the one zone the host is in without any, change nothing for servers.
+            # Aggregates without a zone, and an aggregate for the default zone, do not change the zone of servers.
             await add(c, plain["id"], "host1")
             await add(c, nova["id"], "host1")
             assert (await act(c, nova["id"], "remove_host", {"host": "host1"})).status == 200
@@ -299,7 +299,7 @@ def test_servers_stay_in_their_zone(database_url: str) -> None:
             refused = fault(await act(c, east["id"], "remove_host", {"host": "host2"}))
             assert refused[0] == 409
             assert "Cannot remove_host from aggregate" in refused[2]
-            assert await in_placement(c, east["uuid"]) == ["host2"]
+            assert await provider_aggregates(c, east["uuid"]) == ["host2"]
             for zone in ("west", None):
                 body = {"aggregate": {"availability_zone": zone}}
                 assert (await c.put(f"/os-aggregates/{east['id']}", body, as_="admin")).status == 400
@@ -312,11 +312,11 @@ def test_servers_stay_in_their_zone(database_url: str) -> None:
     run(scenario())
 
 
-def test_servers_that_move_stay_in_the_zones_they_can_come_to(database_url: str) -> None:
+def test_zones_of_hosts_of_moving_servers_cannot_change(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2) as c:
+        async with full_cloud(database_url, hosts=2) as c:
             east = await create(c, "e", "east")
-            server = await c.active()
+            server = await c.boot_active()
             source = server["OS-EXT-SRV-ATTR:host"]
             destination = ({"sim-001", "sim-002"} - {source}).pop()
 
@@ -328,27 +328,27 @@ def test_servers_that_move_stay_in_the_zones_they_can_come_to(database_url: str)
             with rules(c) as sim:
                 sim.add_failure(destination, "receive", "hang", None, None)
                 assert (await act_on_server(c, server["id"], "migrate", as_="admin", version="2.1")).status == 202
-                await until(c, server["id"], OS_EXT_STS__task_state="resize_finish")
+                await wait_for_fields(c, server["id"], OS_EXT_STS__task_state="resize_finish")
                 assert await refused(destination), "it is on its way there"
                 sim.clear()
-            assert (await c.settled(server["id"]))["status"] == "VERIFY_RESIZE"
+            assert (await c.wait_until_settled(server["id"]))["status"] == "VERIFY_RESIZE"
             assert await refused(source), "it can be taken back there"
             assert (await act_on_server(c, server["id"], "confirmResize", as_="admin", version="2.1")).status == 204
-            await c.settled(server["id"])
+            await c.wait_until_settled(server["id"])
             assert not await refused(source)
 
     run(scenario())
 
 
 @pytest.mark.parametrize("place", ["root", "cell"])
-def test_a_server_that_is_just_coming_counts(database_url: str, place: str) -> None:
+def test_zone_change_waits_for_concurrent_claim(database_url: str, place: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             east = await create(c, "e", "east")
             root = await c.db.fetch_one("SELECT id, uuid FROM resource_providers")
             assert root is not None
             async with c.db.transaction() as tx:
-                await nest(tx, "host1", "cell", {"VCPU": 4})
+                await add_child_provider(tx, "host1", "cell", {"VCPU": 4})
             provider = {"root": root["uuid"], "cell": "cell"}[place]
             async with c.db.transaction() as tx:
                 assert await claim(tx, Consumer("s1", "p", "u"), {provider: {"VCPU": 1}})
@@ -362,7 +362,7 @@ def test_a_server_that_is_just_coming_counts(database_url: str, place: str) -> N
     run(scenario())
 
 
-def test_two_zones_cannot_win_the_same_host(database_url: str) -> None:
+def test_concurrent_add_host_to_two_zones_is_refused_once(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             made = [await create(c, f"a{number}", f"zone{number}") for number in range(6)]
@@ -413,7 +413,7 @@ def test_names_are_unique(database_url: str) -> None:
         ({"aggregate": {"name": "a", "availability_zone": "internal"}}, "availability_zone"),
     ],
 )
-def test_what_cannot_be_made(sqlite_url: str, body: dict[str, Any], field: str) -> None:
+def test_create_refuses_invalid_bodies(sqlite_url: str, body: dict[str, Any], field: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             status, kind, message = fault(await c.post("/os-aggregates", body, as_="admin"))
@@ -450,7 +450,7 @@ def test_what_cannot_be_made(sqlite_url: str, body: dict[str, Any], field: str) 
         ("explode", {}, "explode"),
     ],
 )
-def test_what_cannot_be_asked_of_one(sqlite_url: str, verb: str, body: Any, field: str) -> None:
+def test_actions_refuse_invalid_bodies(sqlite_url: str, verb: str, body: Any, field: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             made = await create(c, "a")
@@ -462,7 +462,7 @@ def test_what_cannot_be_asked_of_one(sqlite_url: str, verb: str, body: Any, fiel
     run(scenario())
 
 
-def test_an_update_has_to_say_something(sqlite_url: str) -> None:
+def test_update_refuses_empty_body(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             made = await create(c, "a")
@@ -475,7 +475,7 @@ def test_an_update_has_to_say_something(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_the_old_root_cuts_spaces_off(sqlite_url: str) -> None:
+def test_v2_root_strips_spaces_of_names(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             made = await create(c, "  a ", " east  ", version="2.1", root="/compute/v2")
@@ -488,7 +488,7 @@ def test_the_old_root_cuts_spaces_off(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_numbers_name_them(sqlite_url: str) -> None:
+def test_aggregate_id_must_be_an_integer(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             for number, status in (("x", 400), ("1.5", 400), ("-1", 404), ("9" * 30, 404), ("7", 404), ("٣", 400)):
@@ -502,7 +502,7 @@ def test_numbers_name_them(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_who_may(sqlite_url: str) -> None:
+def test_policies(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             made = await create(c, "a")
@@ -540,9 +540,9 @@ def test_unknown_query_keys_are_refused_from_2_102(sqlite_url: str) -> None:
 
 
 @proves("POST /os-aggregates/{aggregate_id}/images")
-def test_images_can_be_asked_for_from_2_81(sqlite_url: str) -> None:
+def test_cache_images_from_2_81(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             made = await create(c, "a")
             path = f"/os-aggregates/{made['id']}/images"
 

@@ -1,4 +1,4 @@
-"""What the tests of block devices share: sources to make disks of, and what became of them."""
+"""Helpers for tests of block devices."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from kilonova.hosts.messages import Guest
 from kilonova.identity.client import Auth
 from tests.compute.servers.support import guest_on
 from tests.support.cloud import DEMO, fault
-from tests.support.whole import PATIENCE, Whole
+from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud
 
 MEMBER = Auth("member", DEMO)
-NOBODY = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 
 
-async def vanished(c: Whole, volume_id: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def wait_until_deleted(c: FullCloud, volume_id: str) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while await c.services.volume.show(volume_id, MEMBER) is not None:
             await asyncio.sleep(0.01)
 
 
-async def make_snapshot(c: Whole, volume_id: str) -> str:
+async def create_snapshot(c: FullCloud, volume_id: str) -> str:
     made = await c.services.volume.create_snapshot({"volume_id": volume_id, "name": "s", "force": True}, MEMBER)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while (shown := await c.services.volume.snapshot(made["id"], MEMBER)) is None or shown["status"] != "available":
             await asyncio.sleep(0.01)
     return str(made["id"])
 
 
-async def make_flavor(c: Whole, name: str, *, ephemeral: int = 0, **sizes: int) -> str:
+async def create_flavor(c: FullCloud, name: str, *, ephemeral: int = 0, **sizes: int) -> str:
     values = {"id": name, "name": name, "vcpus": 1, "ram": 512, "disk": 1, **sizes}
     values["OS-FLV-EXT-DATA:ephemeral"] = ephemeral
     answer = await c.post("/flavors", {"flavor": values}, as_="admin")
@@ -37,8 +37,8 @@ async def make_flavor(c: Whole, name: str, *, ephemeral: int = 0, **sizes: int) 
     return name
 
 
-async def refused(c: Whole, *, version: str = "2.96", **keys: Any) -> tuple[int, str]:
-    """What a create is answered, which has made nothing."""
+async def create_refused(c: FullCloud, *, version: str = "2.96", **keys: Any) -> tuple[int, str]:
+    """Status and message of a refused creation, which must not create a server."""
     before = await c.db.fetch_value("SELECT COUNT(*) FROM servers")
     server = {"name": "s", "flavorRef": "1", "imageRef": "", "networks": [], **keys}
     answer = await c.post("/servers", {"server": server}, version=version)
@@ -47,6 +47,6 @@ async def refused(c: Whole, *, version: str = "2.96", **keys: Any) -> tuple[int,
     return status, message
 
 
-def guest_of(c: Whole, shown: dict[str, Any]) -> Guest:
-    """What the server's host was asked to build."""
+def find_guest(c: FullCloud, shown: dict[str, Any]) -> Guest:
+    """The server's guest on its host."""
     return guest_on(c, shown["OS-EXT-SRV-ATTR:host"], shown["id"])

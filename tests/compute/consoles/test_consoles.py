@@ -1,4 +1,4 @@
-"""Consoles of servers: what they wrote, links to them, and where links lead."""
+"""Consoles of servers: console log, console URLs and tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from kilonova.hosts.drivers.sim.driver import SimDriver
 from kilonova.hosts.messages import Display
+from tests.compute.consoles.support import fake_displays
 from tests.compute.servers.support import act, rules
-from tests.console.support import screens
 from tests.support import run
 from tests.support.cloud import fault, put_server
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
 OUTPUT = "os-getConsoleOutput"
 ACTION = "POST /servers/{server_id}/action#"
@@ -24,8 +24,8 @@ TOKEN = "/os-console-auth-tokens/{token}"
 VNC = Display(host="10.0.0.5", port=5901)
 
 
-async def ask(
-    c: Whole, server_id: str, protocol: str, type: str, *, version: str = "2.104", as_: str = "member"
+async def request_console(
+    c: FullCloud, server_id: str, protocol: str, type: str, *, version: str = "2.104", as_: str = "member"
 ) -> Any:
     body = {"remote_console": {"protocol": protocol, "type": type}}
     return await c.post(f"/servers/{server_id}/remote-consoles", body, version=version, as_=as_)
@@ -38,12 +38,12 @@ def token_of(url: str) -> str:
 
 
 @proves(ACTION + OUTPUT)
-def test_what_a_server_wrote(database_url: str) -> None:
+def test_console_log(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(database_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             await act(c, server_id, "reboot", {"type": "HARD"})
-            await c.settled(server_id)
+            await c.wait_until_settled(server_id)
             lines = []
             for number in (1, 2):
                 lines += [f"boot {number} of {server_id}\n", "processors: 1\n", "memory: 512 MiB\n", "\n"]
@@ -65,38 +65,38 @@ def test_what_a_server_wrote(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_a_server_wrote_obeys_no_terminal(sqlite_url: str, monkeypatch: Any) -> None:
+def test_console_log_has_no_control_characters(sqlite_url: str, monkeypatch: Any) -> None:
     async def look_console(self: Any, guest_id: str, lines: int | None) -> bytes:
         return b"a\tb\r\n\x1b[31mred\x00\x07 \xc3\xa4 \xff\n"
 
     monkeypatch.setattr(SimDriver, "look_console", look_console)
 
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
-            answer = await act(c, (await c.active())["id"], OUTPUT, {})
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            answer = await act(c, (await c.boot_active())["id"], OUTPUT, {})
             assert answer.json() == {"output": "a\tb\n[31mred ä �\n"}
 
     run(scenario())
 
 
-def test_servers_that_have_nothing_to_show(sqlite_url: str) -> None:
+def test_servers_without_console(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             await put_server(c.db, "homeless")
             await put_server(c.db, "lost", host="sim-001")
-            server_id = (await c.active())["id"]
-            words = "Instance homeless is not ready: no host has it"
+            server_id = (await c.boot_active())["id"]
+            words = "Instance homeless is not ready: it has no host"
             assert fault(await act(c, "homeless", OUTPUT, {})) == (409, "conflictingRequest", words)
             assert (await act(c, "lost", OUTPUT, {})).status == 409
-            assert (await ask(c, "homeless", "vnc", "novnc")).status == 409
+            assert (await request_console(c, "homeless", "vnc", "novnc")).status == 409
             with rules(c) as failing:
                 failing.add_failure("*", "look_console", "error", 1, "no file")
                 failing.add_failure("*", "look_console", "unreachable", 1, None)
             assert (await act(c, server_id, OUTPUT, {})).status == 404
             assert (await act(c, server_id, OUTPUT, {})).status == 409
             await act(c, server_id, "os-stop")
-            await c.settled(server_id)
-            assert (await ask(c, server_id, "vnc", "novnc")).status == 409
+            await c.wait_until_settled(server_id)
+            assert (await request_console(c, server_id, "vnc", "novnc")).status == 409
             del c.services.hosts
             assert (await act(c, server_id, OUTPUT, {})).status == 503
 
@@ -104,18 +104,18 @@ def test_servers_that_have_nothing_to_show(sqlite_url: str) -> None:
 
 
 @proves(f"POST {CONSOLES}", f"GET {TOKEN}")
-def test_a_link_and_where_it_leads(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_console_url_and_token(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def scenario() -> None:
-        async with whole(database_url, hosts=1, console__url="https://screens.example/x/") as c:
-            server_id = (await c.active())["id"]
-            with screens(vnc=VNC, serial=Display(host="10.0.0.5", port=7000)):
-                answer = await ask(c, server_id, "vnc", "novnc")
+        async with full_cloud(database_url, hosts=1, console__url="https://fake_displays.example/x/") as c:
+            server_id = (await c.boot_active())["id"]
+            with fake_displays(vnc=VNC, serial=Display(host="10.0.0.5", port=7000)):
+                answer = await request_console(c, server_id, "vnc", "novnc")
                 shown = answer.json()["remote_console"]
                 at = urlsplit(shown.pop("url"))
                 assert (answer.status, shown) == (200, {"protocol": "vnc", "type": "novnc"})
-                assert f"{at.scheme}://{at.netloc}{at.path}" == "https://screens.example/x/console/vnc_auto.html"
+                assert f"{at.scheme}://{at.netloc}{at.path}" == "https://fake_displays.example/x/console/vnc_auto.html"
                 assert parse_qs(at.query)["path"][0].startswith("x/console/websocket?token=")
                 token = token_of(at.geturl())
                 path = f"/os-console-auth-tokens/{token}"
@@ -128,8 +128,8 @@ def test_a_link_and_where_it_leads(database_url: str, caplog: pytest.LogCaptureF
                 assert (await c.get(f"{path}?x=1", as_="admin", version="2.98")).status == 200
                 assert (await c.get(f"{path}?x=1", as_="admin", version="2.99")).status == 400
                 assert (await c.get(f"{path}0", as_="admin", version="2.31")).status == 404
-                serial = (await ask(c, server_id, "serial", "serial")).json()["remote_console"]["url"]
-                assert serial.startswith("wss://screens.example/x/console/websocket?token=")
+                serial = (await request_console(c, server_id, "serial", "serial")).json()["remote_console"]["url"]
+                assert serial.startswith("wss://fake_displays.example/x/console/websocket?token=")
                 token = serial.rpartition("=")[2]
                 where = {**where, "port": 7000}
                 found = await c.get(f"/os-console-auth-tokens/{token}", as_="admin", version="2.31")
@@ -140,17 +140,17 @@ def test_a_link_and_where_it_leads(database_url: str, caplog: pytest.LogCaptureF
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE console_tokens SET expires_at = 1")
             assert (await c.get(path, as_="admin", version="2.31")).status == 404
-            with screens(vnc=VNC):
-                await ask(c, server_id, "vnc", "novnc")
+            with fake_displays(vnc=VNC):
+                await request_console(c, server_id, "vnc", "novnc")
             assert await c.db.fetch_value("SELECT COUNT(*) FROM console_tokens") == 1
 
     run(scenario())
 
 
-def test_what_is_refused(sqlite_url: str) -> None:
+def test_refused_requests(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             unavailable = (400, "badRequest", "Unavailable console type {}.")
             for protocol, type in [
                 ("vnc", "novnc"),
@@ -161,16 +161,16 @@ def test_what_is_refused(sqlite_url: str) -> None:
                 ("rdp", "rdp-html5"),
                 ("mks", "webmks"),
             ]:
-                answer = await ask(c, server_id, protocol, type)
+                answer = await request_console(c, server_id, protocol, type)
                 assert fault(answer) == (*unavailable[:2], unavailable[2].format(type))
-            assert (await ask(c, server_id, "vnc", "serial")).status == 400
-            with screens(vnc=VNC):
-                assert (await ask(c, server_id, "vnc", "novnc", version="2.5")).status == 404
-                assert (await ask(c, server_id, "vnc", "novnc", version="2.6")).status == 200
-                assert (await ask(c, server_id, "vnc", "novnc", as_="reader")).status == 403
-                assert (await ask(c, server_id, "vnc", "novnc", as_="other")).status == 404
+            assert (await request_console(c, server_id, "vnc", "serial")).status == 400
+            with fake_displays(vnc=VNC):
+                assert (await request_console(c, server_id, "vnc", "novnc", version="2.5")).status == 404
+                assert (await request_console(c, server_id, "vnc", "novnc", version="2.6")).status == 200
+                assert (await request_console(c, server_id, "vnc", "novnc", as_="reader")).status == 403
+                assert (await request_console(c, server_id, "vnc", "novnc", as_="other")).status == 404
             for version, protocol, type in [("2.7", "mks", "webmks"), ("2.98", "spice", "spice-direct")]:
-                _, _, message = fault(await ask(c, server_id, protocol, type, version=version))
+                _, _, message = fault(await request_console(c, server_id, protocol, type, version=version))
                 assert message.startswith("Invalid input for field/attribute"), message
             assert await c.db.fetch_value("SELECT COUNT(*) FROM console_tokens") == 1
 
@@ -178,11 +178,11 @@ def test_what_is_refused(sqlite_url: str) -> None:
 
 
 @proves(ACTION + "os-getVNCConsole", ACTION + "os-getSerialConsole")
-def test_the_old_actions(sqlite_url: str) -> None:
+def test_console_actions_before_2_6(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
-            with screens(vnc=VNC, serial=Display(host="10.0.0.5", port=7000)):
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
+            with fake_displays(vnc=VNC, serial=Display(host="10.0.0.5", port=7000)):
                 shown = (await act(c, server_id, "os-getVNCConsole", {"type": "novnc"})).json()["console"]
                 assert (shown["type"], set(shown)) == ("novnc", {"type", "url"})
                 serial = (await act(c, server_id, "os-getSerialConsole", {"type": "serial"})).json()["console"]

@@ -1,14 +1,14 @@
-"""Extra specs of flavors, and which of them are refused."""
+"""Extra specs of flavors: routes and validation."""
 
 from __future__ import annotations
 
 import pytest
 
-from kilonova.compute.flavors.extra_specs import check
+from kilonova.compute.flavors.extra_spec_validation import check
 from kilonova.http.errors import BadRequest
 from tests.support import run
 from tests.support.cloud import cloud, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 SPECS = "/flavors/1/os-extra_specs"
 
@@ -20,7 +20,7 @@ SPECS = "/flavors/1/os-extra_specs"
     "PUT /flavors/{flavor_id}/os-extra_specs/{key}",
     "DELETE /flavors/{flavor_id}/os-extra_specs/{key}",
 )
-def test_set_changed_and_deleted(database_url: str) -> None:
+def test_create_update_delete(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             given = {"hw:cpu_policy": "shared", "hw:numa_nodes": "1"}
@@ -41,7 +41,7 @@ def test_set_changed_and_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_refused(database_url: str) -> None:
+def test_refused_requests(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             mismatch = await c.put(f"{SPECS}/mine", {"yours": "4"}, as_="admin")
@@ -57,7 +57,7 @@ def test_what_is_refused(database_url: str) -> None:
     run(scenario())
 
 
-def test_known_namespaces_are_checked_from_2_86(database_url: str) -> None:
+def test_known_namespaces_are_validated_from_2_86(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             wrong = {"extra_specs": {"hw:cpu_polciy": "shared"}}
@@ -99,7 +99,7 @@ def test_known_namespaces_are_checked_from_2_86(database_url: str) -> None:
         ("accel:device_profile", "gpu"),
     ],
 )
-def test_good_specs(key: str, value: str) -> None:
+def test_valid_specs(key: str, value: str) -> None:
     check({key: value})
 
 
@@ -129,6 +129,6 @@ def test_good_specs(key: str, value: str) -> None:
         ("group_policy", "spread"),
     ],
 )
-def test_bad_specs(key: str, value: str) -> None:
+def test_invalid_specs(key: str, value: str) -> None:
     with pytest.raises(BadRequest, match=key):
         check({key: value})

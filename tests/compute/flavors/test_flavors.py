@@ -1,4 +1,4 @@
-"""Flavors: listing, creating, describing, deleting, and what older versions make of it."""
+"""Flavors: list, create, describe and delete them, in all versions; and flavor access."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, Cloud, cloud, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 NEW: dict[str, Any] = {"name": "big", "id": "big-1", "ram": 4096, "vcpus": 2, "disk": 10}
 
@@ -27,7 +27,7 @@ async def names(c: Cloud, query: str = "", **options: Any) -> list[str]:
 
 
 @proves("GET /flavors", "GET /flavors/detail", "GET /flavors/{flavor_id}")
-def test_a_new_cloud_has_five_sizes(database_url: str) -> None:
+def test_default_flavors(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             shown = (await c.get("/flavors/detail", version="latest")).json()["flavors"]
@@ -46,7 +46,7 @@ def test_a_new_cloud_has_five_sizes(database_url: str) -> None:
     run(scenario())
 
 
-def test_each_version_shows_its_own_fields(database_url: str) -> None:
+def test_fields_by_version(database_url: str) -> None:
     base = {
         *("id", "name", "ram", "disk", "vcpus", "swap", "OS-FLV-EXT-DATA:ephemeral", "os-flavor-access:is_public"),
         "links",
@@ -74,7 +74,7 @@ def test_each_version_shows_its_own_fields(database_url: str) -> None:
     run(scenario())
 
 
-def test_links_name_the_version_and_project_that_the_caller_used(database_url: str) -> None:
+def test_links_have_version_and_project_of_the_request(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             links = (await c.get(f"/{DEMO}/flavors/1")).json()["flavor"]["links"]
@@ -86,7 +86,7 @@ def test_links_name_the_version_and_project_that_the_caller_used(database_url: s
     run(scenario())
 
 
-def test_pages_follow_each_other_in_either_order(database_url: str) -> None:
+def test_pages_in_both_sort_directions(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await create(c, name="twin", id="z", ram=512, disk=1, vcpus=1)
@@ -118,7 +118,7 @@ def test_pages_follow_each_other_in_either_order(database_url: str) -> None:
         ("?minRam=-1", ["m1.tiny", "m1.small", "m1.medium", "m1.large", "m1.xlarge"]),
     ],
 )
-def test_filters_by_size(sqlite_url: str, query: str, expected: list[str]) -> None:
+def test_min_ram_and_min_disk_filters(sqlite_url: str, query: str, expected: list[str]) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             assert await names(c, query) == expected
@@ -126,7 +126,7 @@ def test_filters_by_size(sqlite_url: str, query: str, expected: list[str]) -> No
     run(scenario())
 
 
-def test_a_name_finds_one_flavor_from_2_102(database_url: str) -> None:
+def test_name_filter_from_2_102(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             assert await names(c, "?name=m1.small", version="2.102") == ["m1.small"]
@@ -152,7 +152,7 @@ def test_a_name_finds_one_flavor_from_2_102(database_url: str) -> None:
         ("/flavors?sort_dir=up", "2.1", 400),
     ],
 )
-def test_query_keys(sqlite_url: str, path: str, version: str, status: int) -> None:
+def test_invalid_query_keys_are_refused(sqlite_url: str, path: str, version: str, status: int) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             assert (await c.get(path, version=version)).status == status
@@ -161,7 +161,7 @@ def test_query_keys(sqlite_url: str, path: str, version: str, status: int) -> No
 
 
 @proves("POST /flavors", "DELETE /flavors/{flavor_id}")
-def test_created_then_deleted(database_url: str) -> None:
+def test_create_and_delete(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             flavor = await create(c, description="for many", swap=16, **{"OS-FLV-EXT-DATA:ephemeral": 3})
@@ -180,7 +180,7 @@ def test_created_then_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_sizes_may_be_written_as_text_and_ids_left_out(database_url: str) -> None:
+def test_sizes_may_be_strings_and_id_is_optional(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             flavor = await create(c, id=None, ram="4096", vcpus="2", disk=10.0, **{"os-flavor-access:is_public": "no"})
@@ -213,7 +213,7 @@ def test_sizes_may_be_written_as_text_and_ids_left_out(database_url: str) -> Non
         ("2.54", {"description": "not yet"}),
     ],
 )
-def test_what_a_flavor_cannot_be(sqlite_url: str, version: str, change: dict[str, Any]) -> None:
+def test_create_refuses_invalid_values(sqlite_url: str, version: str, change: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             answer = await c.post("/flavors", {"flavor": {**NEW, **change}}, as_="admin", version=version)
@@ -223,7 +223,7 @@ def test_what_a_flavor_cannot_be(sqlite_url: str, version: str, change: dict[str
     run(scenario())
 
 
-def test_rxtx_factor_lives_until_2_101(database_url: str) -> None:
+def test_rxtx_factor_until_2_101(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             assert (await create(c, "2.101", rxtx_factor="2.5"))["rxtx_factor"] == 2.5
@@ -232,7 +232,7 @@ def test_rxtx_factor_lives_until_2_101(database_url: str) -> None:
 
 
 @proves("PUT /flavors/{flavor_id}")
-def test_the_description_changes_from_2_55(database_url: str) -> None:
+def test_update_description_from_2_55(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             body = {"flavor": {"description": "tiny indeed"}}
@@ -248,7 +248,7 @@ def test_the_description_changes_from_2_55(database_url: str) -> None:
     run(scenario())
 
 
-def test_only_administrators_change_flavors(sqlite_url: str) -> None:
+def test_only_administrators_may_change_flavors(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             assert fault(await c.post("/flavors", {"flavor": NEW}, as_="manager"))[:2] == (403, "forbidden")
@@ -274,7 +274,7 @@ class TestPrivateFlavors:
         "POST /flavors/{flavor_id}/action#addTenantAccess",
         "POST /flavors/{flavor_id}/action#removeTenantAccess",
     )
-    def test_only_projects_with_access_see_them(self, database_url: str) -> None:
+    def test_only_projects_with_access_see_a_private_flavor(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url) as c:
                 await create(c, **{"os-flavor-access:is_public": False})
@@ -299,7 +299,7 @@ class TestPrivateFlavors:
 
         run(scenario())
 
-    def test_administrators_choose_which_kind_they_see(self, database_url: str) -> None:
+    def test_administrators_filter_by_is_public(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url) as c:
                 await create(c, **{"os-flavor-access:is_public": False})
@@ -308,7 +308,7 @@ class TestPrivateFlavors:
                 assert len(await names(c, "?is_public=None", as_="admin")) == 6
                 assert len(await names(c, "?is_public=true", as_="admin")) == 5
                 assert (await c.get("/flavors?is_public=perhaps", as_="admin")).status == 400
-                # From anybody else it says nothing.
+                # Ignored for other users.
                 for asked in ("False", "None", "perhaps"):
                     assert len(await names(c, f"?is_public={asked}")) == 5
 

@@ -1,4 +1,4 @@
-"""Hypervisors: lists, pages, servers on them, and what old versions count."""
+"""Hypervisors: lists, pages, servers, amounts and statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kilonova.placement.claims import Consumer, claim
 from kilonova.store import Transaction
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 SUMMARY = {"id", "hypervisor_hostname", "state", "status"}
 DETAIL = SUMMARY | {"service", "host_ip", "hypervisor_type", "hypervisor_version"}
@@ -30,23 +30,23 @@ async def listed(c: Cloud, path: str = "", version: str = "latest") -> list[dict
     return found
 
 
-async def use(c: Cloud, host: str, consumer: str, **amounts: int) -> None:
+async def allocate(c: Cloud, host: str, consumer: str, **amounts: int) -> None:
     uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", host)
     async with c.db.transaction() as tx:
         assert await claim(tx, Consumer(consumer, "p", "u"), {uuid: amounts})
 
 
-async def nest(tx: Transaction, host: str, uuid: str, inventory: dict[str, int]) -> int:
-    """A provider below the host's own."""
+async def add_child_provider(tx: Transaction, host: str, uuid: str, inventory: dict[str, int]) -> int:
+    """A child provider of the host's provider."""
     root = await tx.fetch_value(
         "SELECT p.id FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = $1", host
     )
-    return await provide(tx, uuid, inventory, root)
+    return await insert_provider(tx, uuid, inventory, root)
 
 
-async def share(tx: Transaction, uuid: str, inventory: dict[str, int], hosts: list[str]) -> None:
-    """A provider that these hosts share."""
-    made = await provide(tx, uuid, inventory, None)
+async def add_sharing_provider(tx: Transaction, uuid: str, inventory: dict[str, int], hosts: list[str]) -> None:
+    """A sharing provider for these hosts."""
+    made = await insert_provider(tx, uuid, inventory, None)
     await tx.execute("INSERT INTO traits (name, created_at, updated_at) VALUES ('MISC_SHARES_VIA_AGGREGATE', 1, 1)")
     await tx.execute("INSERT INTO provider_traits (provider_id, trait) VALUES ($1, 'MISC_SHARES_VIA_AGGREGATE')", made)
     members = await tx.fetch(
@@ -58,7 +58,7 @@ async def share(tx: Transaction, uuid: str, inventory: dict[str, int], hosts: li
     )
 
 
-async def provide(tx: Transaction, uuid: str, inventory: dict[str, int], parent: int | None) -> int:
+async def insert_provider(tx: Transaction, uuid: str, inventory: dict[str, int], parent: int | None) -> int:
     made: int = await tx.fetch_value(
         """
         INSERT INTO resource_providers (uuid, name, generation, parent_id, change, facts, created_at, updated_at)
@@ -79,7 +79,7 @@ async def provide(tx: Transaction, uuid: str, inventory: dict[str, int], parent:
 
 
 @proves("GET /os-hypervisors", "GET /os-hypervisors/detail", "GET /os-hypervisors/{hypervisor_id}")
-def test_shown_by_uuid(database_url: str) -> None:
+def test_show_by_uuid(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             first, second = await listed(c)
@@ -95,7 +95,7 @@ def test_shown_by_uuid(database_url: str) -> None:
     run(scenario())
 
 
-def test_state_and_status_are_those_of_the_service(database_url: str) -> None:
+def test_state_and_status_come_from_the_service(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             async with c.db.transaction() as tx:
@@ -116,7 +116,7 @@ def test_state_and_status_are_those_of_the_service(database_url: str) -> None:
         ("2.88", DETAIL | {"uptime"}, type(None)),
     ],
 )
-def test_each_version_has_its_fields(database_url: str, version: str, detail: set[str], info: type) -> None:
+def test_fields_by_version(database_url: str, version: str, detail: set[str], info: type) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             (shown,) = await listed(c, "/detail", version)
@@ -131,11 +131,11 @@ def test_each_version_has_its_fields(database_url: str, version: str, detail: se
 
 
 @proves("GET /os-hypervisors/statistics")
-def test_amounts_come_from_placement_and_the_servers(database_url: str) -> None:
+def test_amounts_come_from_placement_and_servers(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
-            await use(c, "host1", "c1", VCPU=2, MEMORY_MB=1024, DISK_GB=10)
-            await use(c, "host1", "c2", VCPU=1, MEMORY_MB=512)
+            await allocate(c, "host1", "c1", VCPU=2, MEMORY_MB=1024, DISK_GB=10)
+            await allocate(c, "host1", "c2", VCPU=1, MEMORY_MB=512)
             await put_server(c.db, "s1", host="host1")
             await put_server(c.db, "s2", host="host1", deleted=True)
             one, two = await listed(c, "/detail", "2.87")
@@ -163,7 +163,7 @@ def test_amounts_come_from_placement_and_the_servers(database_url: str) -> None:
     run(scenario())
 
 
-def test_numbers_below_2_53(database_url: str) -> None:
+def test_integer_ids_below_2_53(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             one, two = await listed(c, "/detail", "2.52")
@@ -229,7 +229,7 @@ def test_with_servers(database_url: str) -> None:
     run(scenario())
 
 
-def test_found_by_a_part_of_the_name_from_2_53(database_url: str) -> None:
+def test_hostname_pattern_from_2_53(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=12) as c:
             found = await listed(c, "?hypervisor_hostname_pattern=HOST1", "2.53")
@@ -238,7 +238,7 @@ def test_found_by_a_part_of_the_name_from_2_53(database_url: str) -> None:
             ]
             pattern = "/os-hypervisors?hypervisor_hostname_pattern="
             assert (await c.get(f"{pattern}nope", as_="admin", version="2.53")).status == 404
-            # An underscore is itself, no wildcard.
+            # An underscore is not a wildcard.
             assert (await c.get(f"{pattern}host_", as_="admin", version="2.53")).status == 404
             assert (await c.get(f"{pattern}h%25", as_="admin", version="2.53")).status == 400
             refused = await c.get(f"{pattern}host&limit=1", as_="admin", version="2.53")
@@ -264,7 +264,7 @@ def test_search_and_servers_below_2_53(database_url: str) -> None:
     run(scenario())
 
 
-def test_routes_that_end(sqlite_url: str) -> None:
+def test_removed_routes(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             (found,) = await listed(c)
@@ -277,7 +277,7 @@ def test_routes_that_end(sqlite_url: str) -> None:
 
 
 @proves("GET /os-hypervisors/{hypervisor_id}/uptime")
-def test_uptime_of_hosts_that_tell_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uptime_of_hosts_that_report_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
@@ -299,7 +299,7 @@ def test_uptime_of_hosts_that_tell_it(database_url: str, monkeypatch: pytest.Mon
                 shown = (await asked(version)).json()["hypervisor"]
                 words = shown.pop("uptime")
                 assert shown == found
-                # What the stock client takes apart.
+                # The format that the stock client parses.
                 parts = re.fullmatch(r"\s*(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)", words)
                 assert parts is not None
                 assert parts[2] == "2 days,  3:04"
@@ -307,7 +307,7 @@ def test_uptime_of_hosts_that_tell_it(database_url: str, monkeypatch: pytest.Mon
             assert detail["uptime"] == words
             one = await c.get(f"/os-hypervisors/{detail['id']}", as_="admin", version="2.88")
             assert one.json()["hypervisor"]["uptime"] == detail["uptime"]
-            # A host that is down cannot be asked, and one that never said cannot tell.
+            # No uptime of hosts that are down or do not report it.
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE services SET forced_down = TRUE")
             assert fault(await asked())[:2] == (400, "badRequest")
@@ -336,13 +336,13 @@ def test_uptime_of_hosts_that_tell_it(database_url: str, monkeypatch: pytest.Mon
         (-5, "0 min"),
     ],
 )
-def test_spans_in_the_words_of_uptime(seconds: int, words: str) -> None:
+def test_uptime_format(seconds: int, words: str) -> None:
     now = 1.7e9
     expected = f" 22:13:20 up {words},  0 users,  load average: 0.00, 0.00, 0.00"
-    assert uptime.words(now - seconds, now) == expected
+    assert uptime.format_uptime(now - seconds, now) == expected
 
 
-def test_statistics_leave_out_who_is_disabled(database_url: str) -> None:
+def test_statistics_leave_out_disabled_hypervisors(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=3) as c:
             async with c.db.transaction() as tx:
@@ -353,14 +353,14 @@ def test_statistics_leave_out_who_is_disabled(database_url: str) -> None:
     run(scenario())
 
 
-def test_amounts_of_a_whole_tree_and_of_a_shared_disk(database_url: str) -> None:
+def test_amounts_of_nested_and_sharing_providers(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
-            await use(c, "host1", "c1", VCPU=2)
+            await allocate(c, "host1", "c1", VCPU=2)
             async with c.db.transaction() as tx:
-                await nest(tx, "host1", "cell", {"VCPU": 4, "DISK_GB": 50})
+                await add_child_provider(tx, "host1", "cell", {"VCPU": 4, "DISK_GB": 50})
                 await tx.execute("DELETE FROM inventories WHERE resource_class = 'DISK_GB' AND total = 100")
-                await share(tx, "pool", {"DISK_GB": 5000}, ["host1", "host2"])
+                await add_sharing_provider(tx, "pool", {"DISK_GB": 5000}, ["host1", "host2"])
                 assert await claim(tx, Consumer("c2", "p", "u"), {"cell": {"VCPU": 1, "DISK_GB": 5}})
                 assert await claim(tx, Consumer("c3", "p", "u"), {"pool": {"DISK_GB": 70}})
             one, two = await listed(c, "/detail", "2.87")
@@ -372,7 +372,7 @@ def test_amounts_of_a_whole_tree_and_of_a_shared_disk(database_url: str) -> None
     run(scenario())
 
 
-def test_closed_to_others_and_to_unknown_keys(sqlite_url: str) -> None:
+def test_policies_and_unknown_query_keys(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             (found,) = await listed(c)

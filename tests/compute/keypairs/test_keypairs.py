@@ -1,4 +1,4 @@
-"""Key pairs: importing and (below 2.92) making them, whose they are, and in which form each version shows them."""
+"""Key pairs: import, generation below 2.92, owners, quotas, and the views of each version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
 RSA = (
@@ -34,7 +34,7 @@ async def names(c: Cloud, query: str = "", **options: Any) -> list[str]:
 
 
 @proves("POST /os-keypairs", "GET /os-keypairs", "GET /os-keypairs/{name}", "DELETE /os-keypairs/{name}")
-def test_imported_shown_and_deleted(database_url: str) -> None:
+def test_import_show_delete(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             made = await create(c, version="latest", public_key=RSA)
@@ -59,7 +59,7 @@ def test_imported_shown_and_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_old_versions_know_no_type_and_answer_with_other_statuses(database_url: str) -> None:
+def test_type_and_statuses_by_version(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             answer = await c.post("/os-keypairs", {"keypair": {"name": "a", "public_key": ED25519}}, version="2.1")
@@ -76,7 +76,7 @@ def test_old_versions_know_no_type_and_answer_with_other_statuses(database_url: 
     run(scenario())
 
 
-def test_a_name_is_taken_once_per_user(database_url: str) -> None:
+def test_names_are_unique_per_user(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await create(c)
@@ -89,7 +89,7 @@ def test_a_name_is_taken_once_per_user(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ssh", "x509"])
-def test_a_pair_is_made_below_2_92(sqlite_url: str, kind: str) -> None:
+def test_generate_below_2_92(sqlite_url: str, kind: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             answer = await c.post("/os-keypairs", {"keypair": {"name": "key", "type": kind}}, version="2.91")
@@ -98,7 +98,7 @@ def test_a_pair_is_made_below_2_92(sqlite_url: str, kind: str) -> None:
             assert "PRIVATE KEY" in made["private_key"]
             assert "private_key" not in (await c.get("/os-keypairs/key", version="2.91")).json()["keypair"]
             assert made["public_key"].startswith("ssh-rsa " if kind == "ssh" else "-----BEGIN CERTIFICATE-----")
-            # What was made can be imported, and is known by the same fingerprint.
+            # A generated key can be imported, with the same fingerprint.
             body = {"type": kind}
             imported = await create(c, "copy", public_key=made["public_key"], version="2.91", body=body)
             assert imported["fingerprint"] == made["fingerprint"]
@@ -107,7 +107,7 @@ def test_a_pair_is_made_below_2_92(sqlite_url: str, kind: str) -> None:
     run(scenario())
 
 
-def test_from_2_92_a_key_must_be_given_and_names_may_be_addresses(database_url: str) -> None:
+def test_public_key_is_required_and_names_may_contain_at_from_2_92(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             assert (await c.post("/os-keypairs", {"keypair": {"name": "key"}}, version="2.92")).status == 400
@@ -137,7 +137,7 @@ def test_from_2_92_a_key_must_be_given_and_names_may_be_addresses(database_url: 
     ],
 )
 @pytest.mark.parametrize("kind", ["ssh", "x509"])
-def test_what_is_no_key(sqlite_url: str, kind: str, public_key: str) -> None:
+def test_invalid_keys_are_refused(sqlite_url: str, kind: str, public_key: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             body = {"keypair": {"name": "key", "public_key": public_key, "type": kind}}
@@ -148,7 +148,7 @@ def test_what_is_no_key(sqlite_url: str, kind: str, public_key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " padded ", "a/b", "k" * 256, "tab\t", "naïve", None, 7])
-def test_what_is_no_name(sqlite_url: str, name: Any) -> None:
+def test_invalid_names_are_refused(sqlite_url: str, name: Any) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             body = {"keypair": {"name": name, "public_key": ED25519}}
@@ -157,7 +157,7 @@ def test_what_is_no_name(sqlite_url: str, name: Any) -> None:
     run(scenario())
 
 
-def test_an_administrator_acts_for_another_user_from_2_10(database_url: str) -> None:
+def test_administrators_use_user_id_from_2_10(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             made = await create(c, version="2.10", as_="admin", body={"user_id": "member-id"})
@@ -173,7 +173,7 @@ def test_an_administrator_acts_for_another_user_from_2_10(database_url: str) -> 
             body = {"keypair": {"name": "b", "public_key": ED25519, "user_id": "member-id"}}
             assert (await c.post("/os-keypairs", body, as_="other", version="2.10")).status == 403
             assert (await c.post("/os-keypairs", body, as_="admin", version="2.9")).status == 400
-            # Below, the key is unknown, so the caller's own are meant.
+            # Below 2.10 `user_id` is ignored, so these are the caller's own.
             assert await names(c, "?user_id=member-id", as_="admin", version="2.9") == []
             gone = await c.delete("/os-keypairs/key?user_id=member-id", as_="admin", version="2.10")
             assert gone.status == 204
@@ -182,7 +182,7 @@ def test_an_administrator_acts_for_another_user_from_2_10(database_url: str) -> 
     run(scenario())
 
 
-def test_lists_come_in_pages_from_2_35(database_url: str) -> None:
+def test_pages_from_2_35(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, api__max_limit=3) as c:
             for name in ("d", "b", "e", "a", "c"):
@@ -211,7 +211,7 @@ def test_unknown_query_keys_are_refused_from_2_75(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_the_quota_holds_when_many_come_at_once(database_url: str) -> None:
+def test_quota_with_concurrent_requests(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, quota__key_pairs=3) as c:
             body = [{"keypair": {"name": f"k{number}", "public_key": ED25519}} for number in range(8)]
@@ -224,7 +224,7 @@ def test_the_quota_holds_when_many_come_at_once(database_url: str) -> None:
     run(scenario())
 
 
-def test_no_quota_at_all(sqlite_url: str) -> None:
+def test_unlimited_quota(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, quota__key_pairs=-1) as c:
             await create(c)

@@ -1,4 +1,4 @@
-"""Moves with their operations as rows, so that a test can have them in any state."""
+"""Inserts moves and their operations as rows in any state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAVORS = {"old": {"flavor_id": "1", "name": "m1.tiny"}, "new": {"flavor_id": "2
 
 
 async def put_move(c: Cloud, server_id: str, type: str = "live-migration", **values: Any) -> str:
-    """The uuid of a migration from host1 to host2. `at` is when it began; columns of both tables can be given."""
+    """Insert a migration from host1 to host2, and return its uuid. `at` is its start; `values` set columns."""
     async with c.db.transaction() as tx:
         return await insert_move(tx, server_id, type, **values)
 

@@ -1,4 +1,4 @@
-"""GET /os-migrations: who sees which, the filters, the pages, and each version's form."""
+"""GET /os-migrations: policies, filters, pages, and the fields of each version."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.migrations import listing, status
+from kilonova.compute.migrations import queries, status
 from tests.compute.migrations.support import insert_move, put_move
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, Cloud, cloud, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 A, B, C = (letter * 8 + "-1111-1111-1111-111111111111" for letter in "abc")
 FAILURE = {"type": "Failed", "message": "No valid host was found: 2 are full", "fault": "host2 is full"}
 CANCEL = {"type": "Cancelled", "message": "Cancelled by request", "fault": None}
-AT_FIRST = {
+FIRST_FIELDS = {
     *("id", "instance_uuid", "status", "created_at", "updated_at", "old_instance_type_id", "new_instance_type_id"),
     *("source_compute", "source_node", "dest_compute", "dest_host", "dest_node"),
 }
@@ -30,7 +30,7 @@ async def listed(c: Cloud, query: str = "", as_: str = "admin", version: str = "
 
 
 async def some(c: Cloud) -> dict[str, str]:
-    """Uuids of migrations by what they are, oldest first."""
+    """Insert migrations of all kinds; their uuids by name, oldest first."""
     return {
         "resize": await put_move(c, A, "resize", state="done", step="hand over", at=1000.0, outcome="confirmed"),
         "failed": await put_move(c, B, state="failed", at=2000.0, error=FAILURE, dest_host="host3"),
@@ -42,7 +42,7 @@ async def some(c: Cloud) -> dict[str, str]:
 
 
 @proves("GET /os-migrations")
-def test_a_migration_in_full(database_url: str) -> None:
+def test_all_fields(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             uuid = await put_move(c, A, "resize", state="done", at=1000.0, updated_at=1234.5)
@@ -85,19 +85,19 @@ def test_a_migration_in_full(database_url: str) -> None:
         ("2.105", {"migration_type", "uuid", "user_id", "project_id", "reason"}),
     ],
 )
-def test_each_version_has_its_fields(sqlite_url: str, version: str, more: set[str]) -> None:
+def test_fields_by_version(sqlite_url: str, version: str, more: set[str]) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             await put_move(c, A, state="done")
             await put_move(c, A, step="migrate guest")
             ended, running = sorted(await listed(c, version=version), key=lambda each: each["id"])
-            assert ended.keys() == AT_FIRST | more
+            assert ended.keys() == FIRST_FIELDS | more
             assert running.keys() == ended.keys() | ({"links"} if "migration_type" in more else set())
 
     run(scenario())
 
 
-def test_only_a_live_migration_under_way_has_links(database_url: str) -> None:
+def test_only_running_live_migrations_have_links(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             for step in ("claim", "bind ports", "migrate guest", "move ports"):
@@ -115,7 +115,7 @@ def test_only_a_live_migration_under_way_has_links(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_flavor_that_is_gone_has_no_number_and_a_move_that_found_no_host_no_destination(database_url: str) -> None:
+def test_deleted_flavor_and_missing_destination_are_null(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             gone = '{"flavor_id": "gone"}'
@@ -139,7 +139,7 @@ def test_a_flavor_that_is_gone_has_no_number_and_a_move_that_found_no_host_no_de
         ({"state": "done"}, None),
     ],
 )
-def test_the_reason_is_what_everybody_may_read(sqlite_url: str, values: dict[str, Any], shown: str | None) -> None:
+def test_reason_is_the_public_message(sqlite_url: str, values: dict[str, Any], shown: str | None) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             await put_move(c, A, **values)
@@ -149,7 +149,7 @@ def test_the_reason_is_what_everybody_may_read(sqlite_url: str, values: dict[str
     run(scenario())
 
 
-# Who sees what
+# Policies
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_managers_see_the_migrations_of_their_project(
     run(scenario())
 
 
-def test_hosts_are_shown_to_administrators_only(database_url: str) -> None:
+def test_only_administrators_see_hosts(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             await some(c)
@@ -197,7 +197,7 @@ def test_hosts_are_shown_to_administrators_only(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("project, expected", [(DEMO, 3), (OTHER, 403)])
-def test_a_manager_may_name_only_the_own_project(database_url: str, project: str, expected: int) -> None:
+def test_managers_may_only_filter_by_own_project(database_url: str, project: str, expected: int) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await some(c)
@@ -253,7 +253,7 @@ def test_filters(database_url: str, query: str, found: set[str]) -> None:
     run(scenario())
 
 
-def test_what_was_decided_later_is_a_change(database_url: str) -> None:
+def test_confirm_and_revert_change_updated_at(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await put_move(c, A, "resize", state="done", at=1000.0)
@@ -266,23 +266,27 @@ def test_what_was_decided_later_is_a_change(database_url: str) -> None:
 
 
 STATES: list[dict[str, Any]] = [
-    *({"type": type, "state": "running", "step": step} for type, words in status.WORDS.items() for step in words.steps),
+    *(
+        {"type": type, "state": "running", "step": step}
+        for type, words in status.STATUS_NAMES.items()
+        for step in words.steps
+    ),
     *(
         {"type": type, "state": state, "error": error}
-        for type in status.WORDS
+        for type in status.STATUS_NAMES
         for state, error in (("undoing", FAILURE), ("failed", FAILURE), ("cancelled", CANCEL), ("done", None))
     ),
-    *({"type": type, "state": "undoing", "step": "claim", "error": CANCEL} for type in status.WORDS),
-    *({"type": type, "state": "undoing", "error": FAILURE, "undo_to": "claim"} for type in status.WORDS),
+    *({"type": type, "state": "undoing", "step": "claim", "error": CANCEL} for type in status.STATUS_NAMES),
+    *({"type": type, "state": "undoing", "error": FAILURE, "undo_to": "claim"} for type in status.STATUS_NAMES),
     *(
         {"type": type, "state": "done", "outcome": outcome}
-        for type, words in status.WORDS.items()
+        for type, words in status.STATUS_NAMES.items()
         for outcome in words.outcomes
     ),
 ]
 
 
-def test_every_status_is_found_by_its_word(database_url: str) -> None:
+def test_status_filter_finds_every_status(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             async with c.db.transaction() as tx:
@@ -309,8 +313,8 @@ def test_every_status_is_found_by_its_word(database_url: str) -> None:
 # Pages
 
 
-def test_pages_of_a_status_are_read_in_bounded_steps(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "BATCH", 3)
+def test_status_filter_reads_in_batches(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "BATCH", 3)
 
     async def scenario() -> None:
         async with cloud(database_url) as c:
@@ -343,13 +347,13 @@ def test_pages(database_url: str) -> None:
             assert await listed(c, "?limit=0") == []
             last = (await c.get(f"/os-migrations?marker={made[1]}", as_="admin", version="2.59")).json()
             assert "migrations_links" not in last
-            # Managers page through their own.
+            # Pages of managers have migrations of their project only.
             assert [each["uuid"] for each in await listed(c, f"?marker={made[3]}", as_="manager")] == [made[1], made[0]]
 
     run(scenario())
 
 
-def test_old_versions_have_no_pages(database_url: str) -> None:
+def test_no_pages_below_2_59(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, api__max_limit=3) as c:
             await some(c)
@@ -377,7 +381,7 @@ def test_old_versions_have_no_pages(database_url: str) -> None:
         ("status=done&status=error", "2.59"),
     ],
 )
-def test_what_a_list_refuses(database_url: str, query: str, version: str) -> None:
+def test_invalid_queries_are_refused(database_url: str, query: str, version: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await some(c)
@@ -386,7 +390,7 @@ def test_what_a_list_refuses(database_url: str, query: str, version: str) -> Non
     run(scenario())
 
 
-def test_a_marker_of_another_project_is_unknown_to_managers(database_url: str) -> None:
+def test_marker_of_another_project_is_refused_for_managers(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             other = (await some(c))["other"]

@@ -1,4 +1,4 @@
-"""What a migration is called, by its type, the state and step of its operation, and what was decided later."""
+"""The status of a migration by its type, its outcome, and the state and step of its operation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 import kilonova.compute.operations  # noqa: F401 - declares the operations that move servers
 from kilonova.compute.migrations import status
-from kilonova.compute.operations.moving import Move
-from kilonova.operations.table import kinds
+from kilonova.compute.operations.steps.move import Move
+from kilonova.operations.definition import all_kinds
 
 TYPE_OF_KIND = {
     "live_migrate": "live-migration",
@@ -32,7 +32,7 @@ def row(type: str, state: str, step: str = "choose host", **more: Any) -> dict[s
 @pytest.mark.parametrize(
     "type, step, word",
     [
-        *(("live-migration", step, "queued") for step in ("choose host", "claim", "take turn")),
+        *(("live-migration", step, "queued") for step in ("choose host", "claim", "wait for slot")),
         *(("live-migration", step, "preparing") for step in ("prepare destination", "bind ports")),
         ("live-migration", "migrate guest", "running"),
         *(("live-migration", step, "post-migrating") for step in ("move ports", "hand over")),
@@ -54,7 +54,7 @@ def row(type: str, state: str, step: str = "choose host", **more: Any) -> dict[s
     ],
 )
 @pytest.mark.parametrize("state", ["queued", "running", "waiting"])
-def test_going_forward_by_step(type: str, state: str, step: str, word: str) -> None:
+def test_status_by_step(type: str, state: str, step: str, word: str) -> None:
     assert status.status(row(type, state, step)) == word
     assert status.in_progress(row(type, state, step))
 
@@ -68,7 +68,7 @@ def test_going_forward_by_step(type: str, state: str, step: str, word: str) -> N
         ("evacuation", "done", {}, "done"),
         ("evacuation", "done", {"outcome": "cleaned"}, "completed"),
         ("evacuation", "failed", {"error": FAILURE}, "failed"),
-        # Remains of an evacuation that failed are cleaned too.
+        # The cleanup after a failed evacuation sets the outcome, too.
         ("evacuation", "failed", {"error": FAILURE, "outcome": "cleaned"}, "failed"),
         *(
             (type, state, more, word)
@@ -79,7 +79,7 @@ def test_going_forward_by_step(type: str, state: str, step: str, word: str) -> N
                 ("done", {"outcome": "confirmed"}, "confirmed"),
                 ("done", {"ending": "revert_resize"}, "reverting"),
                 ("done", {"outcome": "reverted"}, "reverted"),
-                # A later resize of the server is being confirmed, not this one.
+                # A later resize of the server is being confirmed.
                 ("done", {"outcome": "confirmed", "ending": "revert_resize"}, "confirmed"),
                 ("failed", {"error": FAILURE}, "error"),
                 ("cancelled", {"error": CANCEL}, "cancelled"),
@@ -87,43 +87,43 @@ def test_going_forward_by_step(type: str, state: str, step: str, word: str) -> N
         ),
     ],
 )
-def test_what_became_of_it(type: str, state: str, more: dict[str, Any], word: str) -> None:
+def test_final_statuses(type: str, state: str, more: dict[str, Any], word: str) -> None:
     assert status.status(row(type, state, "hand over", **more)) == word
     assert not status.in_progress(row(type, state, "hand over", **more))
 
 
 @pytest.mark.parametrize("type", ["live-migration", "resize", "migration", "evacuation"])
-def test_undoing_an_error_is_an_error_until_it_is_over(type: str) -> None:
+def test_undoing_a_failure_is_error(type: str) -> None:
     undoing = row(type, "undoing", "move ports", error=FAILURE)
     assert status.status(undoing) == "error"
     assert not status.in_progress(undoing)
     assert status.reason(undoing) == "No valid host was found"
 
 
-def test_going_to_another_host_is_no_error() -> None:
+def test_retry_on_another_host_is_no_error() -> None:
     back = row("evacuation", "undoing", "build guest", error=FAILURE, undo_to="choose host")
     assert status.status(back) == "pre-migrating"
     assert status.in_progress(back)
     assert status.reason(back) is None
 
 
-def test_what_was_cancelled_is_in_progress_until_it_is_undone() -> None:
+def test_cancelled_migration_is_in_progress_until_it_is_undone() -> None:
     undoing = row("live-migration", "undoing", "migrate guest", error=CANCEL)
     assert status.status(undoing) == "running"
     assert status.in_progress(undoing)
 
 
-def test_a_step_of_another_release_has_a_word_too() -> None:
+def test_unknown_step_has_a_status() -> None:
     assert status.status(row("live-migration", "running", "polish guest")) == "queued"
 
 
-def test_every_step_of_every_move_has_a_word() -> None:
-    moves = [kind for kind in kinds() if issubclass(kind, Move)]
+def test_every_step_of_every_move_has_a_status() -> None:
+    moves = [kind for kind in all_kinds() if issubclass(kind, Move)]
     assert {kind.kind for kind in moves} == TYPE_OF_KIND.keys()
     missing = {
         (kind.kind, step.name)
         for kind in moves
         for step in kind.table().steps
-        if step.name not in status.WORDS[TYPE_OF_KIND[kind.kind]].steps
+        if step.name not in status.STATUS_NAMES[TYPE_OF_KIND[kind.kind]].steps
     }
     assert not missing

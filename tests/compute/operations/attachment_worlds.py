@@ -1,4 +1,4 @@
-"""Worlds with a server, running or on no host, and volumes that come to it and go."""
+"""Worlds for attaching and detaching volumes: a server, running or offloaded, and its volumes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any, ClassVar
 
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
-from kilonova.compute.operations.offload import Offload
-from kilonova.compute.operations.shelve import Shelve
+from kilonova.compute.operations.shelve import Offload, Shelve
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations import volume_worlds
-from tests.compute.operations.worlds import ServerOperation, World, boot, carry_out, put_building
+from tests.compute.operations.worlds import ServerOperation, World, begin_boot, put_building_server, run_operation
 from tests.support.cloud import DEMO
-from tests.support.whole import PATIENCE, working
+from tests.support.full_cloud import TIMEOUT_SECONDS, running_worker
 
 
 class VolumeOperation(ServerOperation):
-    """`before`: what is done to the server first. `attached`: whether it has the volume `data` then."""
+    """`before`: operations that run first. `attached`: whether the volume `data` is attached then."""
 
     __test__ = False
     hosts: ClassVar[int] = 1
@@ -28,42 +27,41 @@ class VolumeOperation(ServerOperation):
 
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
-        world.config.compute.shelved_offload_seconds = -1  # only when somebody asks for it
-        async with working(db, world):
+        world.config.compute.shelved_offload_seconds = -1  # no automatic offload
+        async with running_worker(db, world):
             self.volumes = {name: await volume_worlds.make_volume(db, world, name) for name in self.names}
         for operation in self.before:
-            await carry_out(db, world, operation)
+            await run_operation(db, world, operation)
         if self.attached:
             async with db.transaction() as tx:
                 await begin_attach(tx, world, self.volumes["data"])
-            async with working(db, world):
-                await idle(db, world)
+            async with running_worker(db, world):
+                await wait_until_idle(db, world)
         return world
 
     async def make_server(self, db: Database, world: World) -> None:
-        await put_building(db, world.server_id, image_id=world.cloud.image_id)
+        await put_building_server(db, world.server_id, image_id=world.cloud.image_id)
         async with db.transaction() as tx:
-            await boot(tx, world)
-        async with working(db, world):
-            await world.cloud.settled(world.server_id)
+            await begin_boot(tx, world)
+        async with running_worker(db, world):
+            await world.cloud.wait_until_settled(world.server_id)
 
-    def check_end(self, seen: Any) -> None:
-        """What the census says after a success."""
+    def check_result(self, seen: Any) -> None:
+        """Check the result of `list_resources` after a success."""
         raise NotImplementedError
 
-    def test_its_end(self) -> None:
+    def test_result(self) -> None:
         cls = type(self)
         if cls._expected is None:
-            cls._expected = asyncio.run(self._undisturbed())
-        self.check_end(cls._expected.outcome)
+            cls._expected = asyncio.run(self._run_without_faults())
+        self.check_result(cls._expected.outcome)
 
-    async def census(self, db: Database, world: World) -> Any:
-        held = await super().census(db, world)
+    async def list_resources(self, db: Database, world: World) -> Any:
         return {
-            **held,
-            "volumes": await volume_worlds.census(db, world),
+            **await super().list_resources(db, world),
+            "volumes": await volume_worlds.list_resources(db, world),
             "devices": await db.fetch("SELECT device_name, volume_size FROM block_devices ORDER BY id"),
-            "left": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND server_id IS NULL"),
+            "deferred": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND server_id IS NULL"),
         }
 
 
@@ -73,10 +71,10 @@ async def begin_attach(tx: Transaction, world: World, volume_id: str) -> str:
     return await begin(tx, AttachVolume, params={"device": device["uuid"]}, server_id=world.server_id, project_id=DEMO)
 
 
-async def idle(db: Database, world: World) -> None:
-    """Nothing is done to the server any more, not even beside others."""
+async def wait_until_idle(db: Database, world: World) -> None:
+    """Wait until no operation of the server is unfinished, in any lane."""
     sql = "SELECT COUNT(*) FROM operations WHERE server_id = $1 AND finished_at IS NULL"
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while await db.fetch_value(sql, world.server_id):
             await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Attaching a volume: each step twice, failed with nothing left behind, and killed."""
+"""Generated tests of attaching a volume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.operations import Operation
 from kilonova.store import Transaction
 from tests.compute.operations.attachment_worlds import OFFLOADED, VolumeOperation, begin_attach
-from tests.compute.operations.worlds import OnceMore, World
+from tests.compute.operations.worlds import Variant, World
 
 
 class TestAttachVolume(VolumeOperation):
@@ -20,13 +20,17 @@ class TestAttachVolume(VolumeOperation):
     async def begin(self, tx: Transaction, world: World) -> str:
         return await begin_attach(tx, world, self.volumes["data"])
 
-    def check_end(self, seen: Any) -> None:
+    def check_result(self, seen: Any) -> None:
         data = seen["volumes"]["data"]
-        assert (data["status"], data["attachments"], data["way to"]) == ("in-use", [("attached", self.host)], self.host)
+        assert (data["status"], data["attachments"], data["connected to"]) == (
+            "in-use",
+            [("attached", self.host)],
+            self.host,
+        )
         assert bool(data["in guests"]) == (self.host is not None)
 
 
-class TestAttachVolumeToOffloaded(OnceMore, TestAttachVolume):
+class TestAttachVolumeToOffloaded(Variant, TestAttachVolume):
     _expected: ClassVar[Any] = None
     before = OFFLOADED
     host = None

@@ -1,21 +1,21 @@
-"""Confirming a resize, from its table. It only goes forward."""
+"""Generated tests of confirming a resize, which has no undo."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from kilonova.compute.operations.confirm_resize import ConfirmResize
-from kilonova.compute.operations.stop import Stop
+from kilonova.compute.operations.power import Stop
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
-from tests.compute.operations.test_resize import ColdMove, resized
-from tests.compute.operations.worlds import OnceMore, World, carry_out
+from tests.compute.operations.test_resize import ColdMove, begin_larger_resize
+from tests.compute.operations.worlds import Variant, World, run_operation
 from tests.support.cloud import DEMO
-from tests.support.whole import working
+from tests.support.full_cloud import running_worker
 
 
 class ResizedServer(ColdMove):
-    """A server that waits for a decision; `params` are of its resize."""
+    """A resized server that is not confirmed. `params`: those of the resize."""
 
     __test__ = False
     stopped: ClassVar[bool] = False
@@ -23,14 +23,14 @@ class ResizedServer(ColdMove):
     async def make_server(self, db: Database, world: World) -> None:
         await super().make_server(db, world)
         if self.stopped:
-            await carry_out(db, world, Stop)
+            await run_operation(db, world, Stop)
         async with db.transaction() as tx:
-            await resized(tx, world, **self.params)
-        async with working(db, world):
-            await world.cloud.settled(world.server_id)
+            await begin_larger_resize(tx, world, **self.params)
+        async with running_worker(db, world):
+            await world.cloud.wait_until_settled(world.server_id)
 
     async def prepare(self, db: Database) -> World:
-        """Which host the server came from, not where it is."""
+        """`source` is the host before the resize."""
         world = await super().prepare(db)
         world.source = await db.fetch_value("SELECT source_host FROM moves")
         return world
@@ -41,28 +41,28 @@ class ResizedServer(ColdMove):
             tx, self.operation, params={"move": move}, server_id=world.server_id, project_id=DEMO, user_id="member-id"
         )
 
-    async def census(self, db: Database, world: World) -> Any:
-        return {**await super().census(db, world), "outcome": await db.fetch_value("SELECT outcome FROM moves")}
+    async def list_resources(self, db: Database, world: World) -> Any:
+        return {**await super().list_resources(db, world), "outcome": await db.fetch_value("SELECT outcome FROM moves")}
 
 
 class TestConfirmResize(ResizedServer):
     __test__ = True
     operation: ClassVar[type[Operation]] = ConfirmResize
 
-    async def census(self, db: Database, world: World) -> Any:
-        """What was discarded is gone, also where the rest failed. It can be confirmed again."""
-        whole = await super().census(db, world)
+    async def list_resources(self, db: Database, world: World) -> Any:
+        """A failed confirmation may have discarded the slot. The resize can be confirmed again."""
+        whole = await super().list_resources(db, world)
         if whole["server"]["vm_state"] == "resized":
-            whole |= {"kept": [], "machines": []}
+            whole |= {"slots": [], "guests and slots": []}
         return whole
 
 
-class TestConfirmResizeStopped(OnceMore, TestConfirmResize):
+class TestConfirmResizeStopped(Variant, TestConfirmResize):
     _expected: ClassVar[Any] = None
     stopped = True
 
 
-class TestConfirmResizeOnSameHost(OnceMore, TestConfirmResize):
+class TestConfirmResizeOnSameHost(Variant, TestConfirmResize):
     _expected: ClassVar[Any] = None
     hosts = 1
     params: ClassVar[dict[str, Any]] = {"same_host": True}

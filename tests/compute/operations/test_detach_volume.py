@@ -1,4 +1,4 @@
-"""Detaching a volume: each step twice, failed with the volume where it was, and killed."""
+"""Generated tests of detaching a volume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kilonova.compute.operations.detach_volume import DetachVolume
 from kilonova.operations import Operation, begin
 from kilonova.store import Transaction
 from tests.compute.operations.attachment_worlds import OFFLOADED, VolumeOperation, device_uuid
-from tests.compute.operations.worlds import OnceMore, World
+from tests.compute.operations.worlds import Variant, World
 from tests.support.cloud import DEMO
 
 
@@ -20,12 +20,12 @@ class TestDetachVolume(VolumeOperation):
         params = {"device": await device_uuid(tx, world, self.volumes["data"])}
         return await begin(tx, DetachVolume, params=params, server_id=world.server_id, project_id=DEMO)
 
-    def check_end(self, seen: Any) -> None:
+    def check_result(self, seen: Any) -> None:
         data = seen["volumes"]["data"]
         assert (data["status"], data["attachments"], data["in guests"]) == ("available", [], [])
         assert seen["devices"] == []
 
 
-class TestDetachVolumeFromOffloaded(OnceMore, TestDetachVolume):
+class TestDetachVolumeFromOffloaded(Variant, TestDetachVolume):
     _expected: ClassVar[Any] = None
     before = OFFLOADED

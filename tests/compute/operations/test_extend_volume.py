@@ -1,4 +1,4 @@
-"""A volume that has grown: each step twice, failed, and killed."""
+"""Generated tests of extending a volume."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class TestExtendVolume(VolumeOperation):
         params = {"volume_id": self.volumes["data"]}
         return await begin(tx, ExtendVolume, params=params, server_id=world.server_id, project_id=DEMO)
 
-    def check_end(self, seen: Any) -> None:
+    def check_result(self, seen: Any) -> None:
         assert seen["devices"] == [{"device_name": "/dev/vdb", "volume_size": 2}]

@@ -1,4 +1,4 @@
-"""Rebuild, from its table: each step twice, failed with the old disk as it was, and killed."""
+"""Generated tests of rebuild: a failure keeps the old disk."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any, ClassVar
 
 import orjson
 
+from kilonova.compute.operations.power import Stop
 from kilonova.compute.operations.rebuild import Rebuild
-from kilonova.compute.operations.stop import Stop
-from kilonova.operations import Operation
-from kilonova.store import Database
-from tests.compute.operations.test_silence import all_done
-from tests.compute.operations.worlds import OnceMore, ServerOperation, World, carry_out
-from tests.compute.servers.support import hypervisors
-from tests.support.whole import working
+from kilonova.operations import Operation, begin
+from kilonova.store import Database, Transaction
+from tests.compute.operations import test_reimage
+from tests.compute.operations.support import finish_operations
+from tests.compute.operations.worlds import ServerOperation, Variant, World, run_operation
+from tests.compute.servers.support import sim_store
+from tests.support.cloud import DEMO
+from tests.support.full_cloud import running_worker
 
 COLUMNS = {
     "image_id": "70a599e0-31e7-49b7-b260-868f441e862b",
@@ -26,7 +28,7 @@ COLUMNS = {
 
 
 class TestRebuild(ServerOperation):
-    """Counts with the disk, the slots, and what the row says."""
+    """Resources with the disk, the slots and the changed columns."""
 
     __test__ = True
     operation: ClassVar[type[Operation]] = Rebuild
@@ -35,47 +37,58 @@ class TestRebuild(ServerOperation):
 
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
-        ((_, state),) = await world.cloud.everything()
-        world.source = state.disk
+        ((_, state),) = await world.cloud.list_guests_and_slots()
+        self.old_disk = state.disk
         return world
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         server = await db.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
         assert server is not None
-        found = await world.cloud.everything()
+        found = await world.cloud.list_guests_and_slots()
         return {
-            **await super().census(db, world),
+            **await super().list_resources(db, world),
             **{name: server[name] for name in COLUMNS},
             "launched": server["launched_at"],
-            "machines": [(host, state.name, bool(state.slot), state.disk) for host, state in found],
+            "guests and slots": [(host, state.name, bool(state.slot), state.disk) for host, state in found],
             "ports": await db.fetch("SELECT host_id, status FROM ports WHERE device_id = $1", world.server_id),
-            "left": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND server_id IS NULL"),
+            "deferred": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND server_id IS NULL"),
         }
 
     async def outcome(self, db: Database, world: World) -> Any:
-        """The new disk's name is random, as is the time; both are not the old ones."""
-        async with working(db, world):  # what the last transaction has begun
-            await all_done(world.cloud)
-        found = orjson.loads(orjson.dumps(await self.census(db, world)))
-        machines = [[*what, disk == world.source] for *what, disk in found["machines"]]
-        return {**found, "machines": machines, "launched": bool(found["launched"])}
+        """The new disk's name and the launch time are random, so only their change is compared."""
+        async with running_worker(db, world):  # the operations that the last step began
+            await finish_operations(world.cloud)
+        found = orjson.loads(orjson.dumps(await self.list_resources(db, world)))
+        guests = [[*guest, disk == self.old_disk] for *guest, disk in found["guests and slots"]]
+        return {**found, "guests and slots": guests, "launched": bool(found["launched"])}
 
 
-class TestRebuildStopped(OnceMore, TestRebuild):
+class TestRebuildStopped(Variant, TestRebuild):
     _expected: ClassVar[Any] = None
 
     async def make_server(self, db: Database, world: World) -> None:
         await super().make_server(db, world)
-        await carry_out(db, world, Stop)
+        await run_operation(db, world, Stop)
 
 
-class TestRebuildWithoutGuest(OnceMore, TestRebuild):
-    """The host has lost it: nothing is put aside, and what fails leaves nothing."""
+class TestRebuildWithoutGuest(Variant, TestRebuild):
+    """The host has lost the guest: nothing is parked, and a failure leaves no guest."""
 
     _expected: ClassVar[Any] = None
 
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
-        with hypervisors(world.cloud) as store:
+        with sim_store(world.cloud) as store:
             store.remove_guest("sim-001", world.server_id)
         return world
+
+
+class TestRebuildWithRootVolume(Variant, test_reimage.TestReimage):
+    """Rebuild without a new image keeps the data of the root volume."""
+
+    _expected: ClassVar[Any] = None
+    operation: ClassVar[type[Operation]] = Rebuild
+
+    async def begin(self, tx: Transaction, world: World) -> str:
+        params = {"columns": test_reimage.COLUMNS}
+        return await begin(tx, Rebuild, params=params, server_id=world.server_id, project_id=DEMO)

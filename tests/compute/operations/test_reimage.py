@@ -1,4 +1,4 @@
-"""Re-image, from its table: each step twice, failed with the old data or without any, and killed."""
+"""Generated tests of re-imaging a root volume, and the server's state after each failure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from typing import Any, ClassVar
 import pytest
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.rebuild import Rebuild
 from kilonova.compute.operations.reimage import REIMAGE, Reimage
 from kilonova.operations import Operation, begin
-from kilonova.operations.running import FORWARD
+from kilonova.operations.execution import FORWARD
 from kilonova.operations.testing import POINTS, Fault, Injection
 from kilonova.store import Database, Transaction
-from tests.compute.operations.test_silence import all_done
-from tests.compute.operations.worlds import OnceMore, ServerOperation, World
+from tests.compute.operations.support import finish_operations
+from tests.compute.operations.worlds import ServerOperation, World
 from tests.support import run
 from tests.support.cloud import DEMO
 from tests.support.databases import opened
-from tests.support.volumes import attachments, boot_from, content, device, filled, make_image, volume
-from tests.support.whole import PATIENCE, working
+from tests.support.full_cloud import TIMEOUT_SECONDS, running_worker
+from tests.support.volumes import (
+    attachments,
+    block_device,
+    boot_from,
+    expected_checksum,
+    make_image,
+    show_volume,
+    volume_checksum,
+)
 
 OLD, NEW = b"old" * 1000, b"new" * 1000
 COLUMNS = {"image_id": None, "image_properties": '{"os_distro":"plan9"}', "name": "again", "metadata": '{"a":"b"}'}
-# How a server can be that boots from a volume and has another one: with all of both, or without its guest.
-WHOLE = {"server": "active", "guests": ["running"], "root": ("in-use", True), "data": ("in-use", True)}
-LOST = {"server": "error", "guests": [], "root": ("reserved", False), "data": ("in-use", True)}
+# States of a server with a root and a data volume: complete, or without its guest.
+COMPLETE = {"server": "active", "guests": ["running"], "root": ("in-use", True), "data": ("in-use", True)}
+WITHOUT_GUEST = {"server": "error", "guests": [], "root": ("reserved", False), "data": ("in-use", True)}
 
 
 class TestReimage(ServerOperation):
-    """What fails leaves the server in one of two ways; `test_what_a_failure_leaves` says when in which."""
+    """A failure leaves one of two states; `test_state_after_failure` shows when."""
 
     __test__ = True
     operation: ClassVar[type[Operation]] = Reimage
@@ -42,9 +49,9 @@ class TestReimage(ServerOperation):
 
     async def make_server(self, db: Database, world: World) -> None:
         old = await make_image(world.cloud, OLD)
-        async with working(db, world):
+        async with running_worker(db, world):
             server = await boot_from(
-                world.cloud, device("image", old, volume_size=1), device("blank", None, volume_size=1)
+                world.cloud, block_device("image", old, volume_size=1), block_device("blank", None, volume_size=1)
             )
         world.server_id = server["id"]
         self.image_id = await make_image(world.cloud, NEW)
@@ -59,67 +66,57 @@ class TestReimage(ServerOperation):
         }
         return await begin(tx, self.operation, params=params, server_id=world.server_id, project_id=DEMO)
 
-    async def waiting(self, db: Database, world: World, op: str) -> None:
-        """The volume service tells, by itself."""
+    async def post_awaited_event(self, db: Database, world: World, op: str) -> None:
+        """The volume service posts the event itself."""
 
-    async def found(self, db: Database, world: World) -> dict[str, Any]:
+    async def read_state(self, db: Database, world: World) -> dict[str, Any]:
         server = await db.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
         assert server is not None
         return {
             "server": server["vm_state"],
             "guests": [power for _, power in (await world.cloud.guests()).values()],
-            "root": await self.held(db, world, self.root_id),
-            "data": await self.held(db, world, self.data_id),
+            "root": await self.volume_state(db, world, self.root_id),
+            "data": await self.volume_state(db, world, self.data_id),
         }
 
-    async def held(self, db: Database, world: World, volume_id: str) -> tuple[str, bool]:
-        """The volume's status, and whether it is connected; compute and the volume service agree about that."""
+    async def volume_state(self, db: Database, world: World, volume_id: str) -> tuple[str, bool]:
+        """The volume's status, and whether it is connected, which both services must agree on."""
         (attachment,) = await attachments(world.cloud, volume_id)
         row = await devices.of_volume(db, world.server_id, volume_id)
         assert row is not None
         assert row["attachment_id"] == attachment["id"]
         assert bool(row["connection"]) == bool(attachment["connection_info"]) == (attachment["status"] == "attached")
-        async with working(db, world):  # what the volume service was asked to do
-            async with asyncio.timeout(PATIENCE):
-                while (status := (await volume(world.cloud, volume_id))["status"]) == "downloading":
+        async with running_worker(db, world):  # for the operations of the volume service
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while (status := (await show_volume(world.cloud, volume_id))["status"]) == "downloading":
                     await asyncio.sleep(0.01)
         return status, bool(row["connection"])
 
-    async def census(self, db: Database, world: World) -> Any:
-        found = await self.found(db, world)
+    async def list_resources(self, db: Database, world: World) -> Any:
+        found = await self.read_state(db, world)
         return {
-            "sound": found in (WHOLE, LOST) or found,
-            "kept": await world.cloud.kept(),
-            "left": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND kind LIKE '% guest'"),
+            "known state": found in (COMPLETE, WITHOUT_GUEST) or found,
+            "slots": await world.cloud.list_slots(),
+            "deferred": await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL AND kind LIKE '%_guest'"),
             "allocations": await db.fetch("SELECT resource_class, used FROM allocations ORDER BY 1"),
         }
 
     async def outcome(self, db: Database, world: World) -> Any:
-        async with working(db, world):  # what the last transaction has begun
-            await all_done(world.cloud)
+        async with running_worker(db, world):  # the operations that the last step began
+            await finish_operations(world.cloud)
         server = await db.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
         assert server is not None
         return {
-            **await self.found(db, world),
+            **await self.read_state(db, world),
             **{name: server[name] for name in COLUMNS},
-            "is new": await content(world.cloud, self.root_id) == filled(NEW),
-            "kept": await world.cloud.kept(),
+            "has new image": await volume_checksum(world.cloud, self.root_id) == expected_checksum(NEW),
+            "slots": await world.cloud.list_slots(),
         }
 
 
-class TestRebuildAroundVolume(OnceMore, TestReimage):
-    """The same server, with another operation: its data stays."""
-
-    _expected: ClassVar[Any] = None
-    operation: ClassVar[type[Operation]] = Rebuild
-
-    async def begin(self, tx: Transaction, world: World) -> str:
-        return await begin(tx, Rebuild, params={"columns": COLUMNS}, server_id=world.server_id, project_id=DEMO)
-
-
 @pytest.mark.parametrize("point", POINTS)
-def test_what_a_failure_leaves(sqlite_url: str, point: str) -> None:
-    """Up to the moment at which the volume service agrees, everything as it was; after it, only what is safe."""
+def test_state_after_failure(sqlite_url: str, point: str) -> None:
+    """Complete until the volume service has accepted the re-image, without a guest afterwards."""
 
     async def scenario() -> None:
         test = TestReimage()
@@ -128,21 +125,21 @@ def test_what_a_failure_leaves(sqlite_url: str, point: str) -> None:
             world = await test.prepare(db)
             try:
                 for step in names:
-                    result = await test._try(db, world, Injection("reimage", [failing(step, point)]))
+                    result = await test._run_operation(db, world, Injection("reimage", [failure_at(step, point)]))
                     assert result.row["state"] == "failed"
-                    place = names.index(step) - (point == "before")
-                    lost = place >= names.index(REIMAGE)
-                    assert await test.found(db, world) == (LOST if lost else WHOLE), step
-                    expected = filled(NEW if place > names.index(REIMAGE) else OLD)
-                    if place != names.index(REIMAGE):
-                        assert await content(world.cloud, test.root_id) == expected, step
-                (result,) = [await test._try(db, world, Injection("reimage", []))]
-                assert (result.row["state"], await test.found(db, world)) == ("done", WHOLE), "from error"
+                    position = names.index(step) - (point == "before")
+                    accepted = position >= names.index(REIMAGE)
+                    assert await test.read_state(db, world) == (WITHOUT_GUEST if accepted else COMPLETE), step
+                    expected = expected_checksum(NEW if position > names.index(REIMAGE) else OLD)
+                    if position != names.index(REIMAGE):
+                        assert await volume_checksum(world.cloud, test.root_id) == expected, step
+                result = await test._run_operation(db, world, Injection("reimage", []))
+                assert (result.row["state"], await test.read_state(db, world)) == ("done", COMPLETE), "from error"
             finally:
-                await test.dismantle(world)
+                await test.tear_down(world)
 
     run(scenario())
 
 
-def failing(step: str, point: str) -> Fault:
+def failure_at(step: str, point: str) -> Fault:
     return Fault("fail", FORWARD, point, frozenset({step}))

@@ -1,4 +1,4 @@
-"""Resize and migrate, from their tables: each step twice, failed with nothing left behind, and killed."""
+"""Generated tests of resize and migrate."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.compute.migrations.model import MIGRATION, RESIZE, params_of
+from kilonova.compute.migrations.model import MIGRATION, RESIZE, move_params
+from kilonova.compute.operations.power import Stop
 from kilonova.compute.operations.resize import Migrate, Resize
-from kilonova.compute.operations.stop import Stop
-from kilonova.compute.servers.resizing import begin_resize
+from kilonova.compute.servers.actions.resize import begin_resize
 from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
-from tests.compute.operations.worlds import MoveOperation, OnceMore, OnOneDatabase, World, carry_out
+from tests.compute.operations.worlds import MoveOperation, OnOneDatabase, Variant, World, run_operation
 
 LARGER = {"name": "m1.small", "vcpus": 2, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0, "extra_specs": {}}
 
 
 class ColdMove(MoveOperation):
-    """Counts with what only a resize changes, and with the disk, whose content is always the same."""
+    """Resources with the flavor and the disk. A move never changes the disk's content."""
 
     __test__ = False
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         sizes = await db.fetch_one("SELECT ram, disk_config, flavor FROM servers WHERE id = $1", world.server_id)
-        found = await world.cloud.everything()
+        found = await world.cloud.list_guests_and_slots()
         return {
-            **await super().census(db, world),
+            **await super().list_resources(db, world),
             "sizes": sizes,
-            "machines": [(host, bool(state.slot), state.vcpus, state.ram_mb) for host, state in found],
+            "guests and slots": [(host, bool(state.slot), state.vcpus, state.ram_mb) for host, state in found],
             "disks": sorted({state.disk for _, state in found}),
         }
 
     async def outcome(self, db: Database, world: World) -> Any:
-        """Hosts have lost their names, and so their order. The disk's is random; there is one, whatever was made."""
+        """Sorted again, since hosts are renamed. The disk's name is random, so the disks are counted."""
         document = orjson.loads(await super().outcome(db, world))
-        return {**document, "machines": sorted(document["machines"]), "disks": len(document["disks"])}
+        return {**document, "guests and slots": sorted(document["guests and slots"]), "disks": len(document["disks"])}
 
 
-async def resized(tx: Transaction, world: World, **more: Any) -> str:
-    """As the API begins it; the id of the operation."""
+async def begin_larger_resize(tx: Transaction, world: World, **more: Any) -> str:
+    """Begin a resize to a larger flavor, as the API does. Returns the operation's id."""
     server = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
     assert server is not None
-    params = params_of(flavor=LARGER, disk_config="MANUAL", **more)
+    params = move_params(flavor=LARGER, disk_config="MANUAL", **more)
     return await begin_resize(tx, server, "2", params, "member-id", "req-move")
 
 
@@ -52,7 +52,7 @@ class TestResize(ColdMove):
     move_type = RESIZE
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await resized(tx, world)
+        return await begin_larger_resize(tx, world)
 
 
 class TestResizeOnSameHost(OnOneDatabase, TestResize):
@@ -60,18 +60,18 @@ class TestResizeOnSameHost(OnOneDatabase, TestResize):
     hosts = 1
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await resized(tx, world, same_host=True)
+        return await begin_larger_resize(tx, world, same_host=True)
 
 
-class TestResizeStopped(OnceMore, TestResize):
+class TestResizeStopped(Variant, TestResize):
     _expected: ClassVar[Any] = None
 
     async def make_server(self, db: Database, world: World) -> None:
         await super().make_server(db, world)
-        await carry_out(db, world, Stop)
+        await run_operation(db, world, Stop)
 
 
-class TestMigrate(OnceMore, ColdMove):
+class TestMigrate(Variant, ColdMove):
     __test__ = True
     operation: ClassVar[type[Operation]] = Migrate
     move_type = MIGRATION

@@ -1,16 +1,16 @@
-"""Reverting a resize, from its table: whatever breaks, neither what the server was nor what it became is lost."""
+"""Generated tests of reverting a resize: a failure loses neither the old nor the new guest."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, ClassVar
 
 from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.operations import Operation
 from kilonova.store import Database
+from tests.compute.operations.support import wait_until_finished
 from tests.compute.operations.test_confirm_resize import ResizedServer
-from tests.compute.operations.worlds import OnceMore, OnOneDatabase, World
-from tests.support.whole import PATIENCE, working
+from tests.compute.operations.worlds import OnOneDatabase, Variant, World
+from tests.support.full_cloud import running_worker
 
 
 class TestRevertResize(ResizedServer):
@@ -18,10 +18,9 @@ class TestRevertResize(ResizedServer):
     operation: ClassVar[type[Operation]] = RevertResize
 
     async def outcome(self, db: Database, world: World) -> Any:
-        """What the server had become is removed by an operation of its own, and then nothing is left of it."""
-        async with working(db, world), asyncio.timeout(PATIENCE):
-            while await db.fetch_value("SELECT 1 FROM operations WHERE finished_at IS NULL"):
-                await asyncio.sleep(0.005)
+        """Another operation removes the resized guest."""
+        async with running_worker(db, world):
+            await wait_until_finished(db)
         return await super().outcome(db, world)
 
 
@@ -31,6 +30,6 @@ class TestRevertResizeOnSameHost(OnOneDatabase, TestRevertResize):
     params: ClassVar[dict[str, Any]] = {"same_host": True}
 
 
-class TestRevertResizeStopped(OnceMore, TestRevertResize):
+class TestRevertResizeStopped(Variant, TestRevertResize):
     _expected: ClassVar[Any] = None
     stopped = True

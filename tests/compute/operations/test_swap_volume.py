@@ -1,4 +1,4 @@
-"""Swapping a volume: each step twice, failed with the old volume where it was, and killed; and what is copied."""
+"""Generated tests of swapping a volume."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ class TestSwapVolume(VolumeOperation):
         }
         return await begin(tx, SwapVolume, params=params, server_id=world.server_id, project_id=DEMO)
 
-    def check_end(self, seen: Any) -> None:
+    def check_result(self, seen: Any) -> None:
         old, new = seen["volumes"]["data"], seen["volumes"]["other"]
         assert (old["status"], old["attachments"], old["in guests"]) == ("available", [], [])
-        assert (new["status"], new["attachments"], new["way to"]) == ("in-use", [("attached", "sim-001")], "sim-001")
+        assert (new["status"], new["attachments"], new["connected to"]) == (
+            "in-use",
+            [("attached", "sim-001")],
+            "sim-001",
+        )
         assert new["in guests"]

@@ -1,4 +1,4 @@
-"""`X-Kilonova-Dry-Run: 1` answers with the plan, refuses what would be refused, and changes nothing."""
+"""`X-Kilonova-Dry-Run: 1` returns the plan, has the same errors as the real request, and changes nothing."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any
 import orjson
 import pytest
 
-from kilonova.http.client import Response
+from kilonova.http.client import ClientResponse
 from kilonova.store import Database, Row
 from kilonova.store.schema import metadata
 from tests.compute.placements.support import HUGE, assign
 from tests.compute.servers.support import make_flavor
 from tests.support import run
 from tests.support.cloud import DEMO, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
 DRY = {"X-Kilonova-Dry-Run": "1"}
 UNLIMITED = {"quota__instances": -1, "quota__cores": -1, "quota__ram": -1}
 
 
-async def attempt(c: Whole, *, as_: str = "member", hints: Any = None, **keys: Any) -> Response:
+async def attempt(c: FullCloud, *, as_: str = "member", hints: Any = None, **keys: Any) -> ClientResponse:
     server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto", **keys}
     body = {"server": server, **({"os:scheduler_hints": hints} if hints else {})}
     return await c.post("/servers", body, as_=as_, version="2.96", headers=DRY)
 
 
-async def tried(c: Whole, **options: Any) -> dict[str, Any]:
+async def tried(c: FullCloud, **options: Any) -> dict[str, Any]:
     answer = await attempt(c, **options)
     assert answer.status == 200, answer.body
     plan: dict[str, Any] = answer.json()["plan"]
     return plan
 
 
-async def everything(db: Database) -> dict[str, list[Row]]:
+async def dump_tables(db: Database) -> dict[str, list[Row]]:
     tables = {name: await db.fetch(f"SELECT * FROM {name}") for name in metadata.tables}
     assert tables["hypervisors"]
     return tables
 
 
 @proves("POST /servers")
-def test_an_administrator_sees_the_chosen_host_and_what_it_would_give(database_url: str) -> None:
+def test_administrators_see_chosen_host_and_allocations(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, zones=("az1", "az2")) as c:
-            before = await everything(c.db)
+        async with full_cloud(database_url, zones=("az1", "az2")) as c:
+            before = await dump_tables(c.db)
             plan = await tried(c, as_="admin", availability_zone="az1")
             assert (plan["sees"], plan["servers"], plan["placed"]) == ("all hosts", 1, 1)
             (one,) = plan["plans"]
@@ -54,15 +54,15 @@ def test_an_administrator_sees_the_chosen_host_and_what_it_would_give(database_u
             assert chosen["allocations"] == {uuid: {"resources": {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}}}
             assert len(one["alternates"]) == 1
             assert one["candidates"][0]["host"] == chosen["host"]
-            assert await everything(c.db) == before
+            assert await dump_tables(c.db) == before
 
     run(scenario())
 
 
-def test_a_member_sees_whether_and_why(database_url: str) -> None:
+def test_members_see_whether_a_host_is_found_and_reasons(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            before = await everything(c.db)
+        async with full_cloud(database_url) as c:
+            before = await dump_tables(c.db)
             plan = await tried(c)
             assert (plan["sees"], plan["placed"], plan["plans"][0]["left"]) == ("reasons", 1, 3)
             refused = await tried(c, **HUGE)
@@ -71,14 +71,14 @@ def test_a_member_sees_whether_and_why(database_url: str) -> None:
             text = orjson.dumps([plan, refused]).decode()
             uuids = [row["uuid"] for row in await c.db.fetch("SELECT uuid FROM resource_providers")]
             assert not [name for name in (*c.hosts.names, *uuids) if name in text]
-            assert await everything(c.db) == before
+            assert await dump_tables(c.db) == before
 
     run(scenario())
 
 
-def test_a_manager_sees_the_projects_own_hosts(sqlite_url: str) -> None:
+def test_managers_see_hosts_assigned_to_the_project(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             await assign(c.db, c.hosts.names[:1], "filter_tenant_id", DEMO)
             (one,) = (await tried(c, as_="manager"))["plans"]
             shown = [one["chosen"], *one["alternates"]] if "chosen" in one else one["alternates"]
@@ -89,11 +89,11 @@ def test_a_manager_sees_the_projects_own_hosts(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_several_servers_are_planned_one_after_the_other(database_url: str) -> None:
+def test_servers_of_one_request_are_planned_one_after_the_other(database_url: str) -> None:
     """Each of three hosts has 100 GB of disk, and a server takes 20."""
 
     async def scenario() -> None:
-        async with whole(database_url, **UNLIMITED) as c:
+        async with full_cloud(database_url, **UNLIMITED) as c:
             plan = await tried(c, as_="admin", flavorRef="2", min_count=15, max_count=20)
             assert (plan["servers"], plan["placed"], len(plan["plans"])) == (20, 15, 16)
             hosts = [one["chosen"]["host"] for one in plan["plans"][:15]]
@@ -107,17 +107,17 @@ def test_several_servers_are_planned_one_after_the_other(database_url: str) -> N
     run(scenario())
 
 
-def test_members_of_a_group_keep_apart_in_the_plan_too(database_url: str) -> None:
+def test_plan_respects_anti_affinity_within_the_request(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, **UNLIMITED) as c:
+        async with full_cloud(database_url, **UNLIMITED) as c:
             body = {"server_group": {"name": "g", "policy": "anti-affinity"}}
             answer = await c.post("/os-server-groups", body, version="2.64", as_="admin")
             hints = {"group": answer.json()["server_group"]["id"]}
-            before = await everything(c.db)
+            before = await dump_tables(c.db)
             plan = await tried(c, as_="admin", hints=hints, max_count=4)
             assert (plan["servers"], plan["placed"]) == (4, 3)
             assert {one["chosen"]["host"] for one in plan["plans"][:3]} == set(c.hosts.names)
-            assert await everything(c.db) == before
+            assert await dump_tables(c.db) == before
 
     run(scenario())
 
@@ -134,14 +134,12 @@ def test_members_of_a_group_keep_apart_in_the_plan_too(database_url: str) -> Non
         ({"metadata": {"a": "b"}}, {"quota__metadata_items": 0}),
     ],
 )
-def test_what_a_create_refuses_a_dry_run_refuses_in_the_same_words(
-    sqlite_url: str, keys: dict[str, Any], config: dict[str, Any]
-) -> None:
+def test_errors_are_those_of_a_real_create(sqlite_url: str, keys: dict[str, Any], config: dict[str, Any]) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, **config) as c:
-            before = await everything(c.db)
+        async with full_cloud(sqlite_url, **config) as c:
+            before = await dump_tables(c.db)
             dry = await attempt(c, **keys)
-            assert await everything(c.db) == before
+            assert await dump_tables(c.db) == before
             server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto", **keys}
             real = await c.post("/servers", {"server": server}, version="2.96")
             assert fault(dry) == fault(real)
@@ -149,35 +147,37 @@ def test_what_a_create_refuses_a_dry_run_refuses_in_the_same_words(
     run(scenario())
 
 
-def test_a_flavor_that_asks_for_nothing_is_refused_by_all(sqlite_url: str) -> None:
+def test_flavor_without_resources_is_refused(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             await make_flavor(c, "nothing", disk=0)
             specs = {"extra_specs": {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}}
             assert (await c.post("/flavors/nothing/os-extra_specs", specs, as_="admin")).status == 200
             server = {"name": "s", "flavorRef": "nothing", "imageRef": c.image_id, "networks": "auto"}
             real = await c.post("/servers", {"server": server}, as_="admin", version="2.96")
-            words = "Flavor nothing cannot be placed: its extra specs leave nothing to ask a host for"
-            assert fault(real) == (400, "badRequest", words)
+            message = (
+                "Flavor nothing cannot be placed: the flavor and its extra specs must request at least one resource"
+            )
+            assert fault(real) == (400, "badRequest", message)
             assert fault(await attempt(c, as_="admin", flavorRef="nothing")) == fault(real)
             assert fault(await c.get("/kilonova-fit?flavor=nothing", as_="admin")) == fault(real)
 
     run(scenario())
 
 
-def test_who_may_not_create_may_not_try(sqlite_url: str) -> None:
+def test_policies_of_create_apply(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             assert (await attempt(c, as_="reader")).status == 403
             assert (await attempt(c, as_="nobody")).status == 401
 
     run(scenario())
 
 
-def test_what_cannot_be_tried_is_refused_and_not_done(sqlite_url: str) -> None:
+def test_requests_without_dry_run_support_are_refused(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
-            server = await c.active()
+        async with full_cloud(sqlite_url) as c:
+            server = await c.boot_active()
             path = f"/servers/{server['id']}"
             for answer in (
                 await c.delete(path, headers=DRY),
@@ -194,12 +194,12 @@ def test_what_cannot_be_tried_is_refused_and_not_done(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_zero_is_no_dry_run(sqlite_url: str) -> None:
+def test_header_0_is_no_dry_run(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             body = {"server": {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto"}}
             answer = await c.post("/servers", body, version="2.96", headers={"X-Kilonova-Dry-Run": "0"})
             assert answer.status == 202
-            await c.settled(answer.json()["server"]["id"])
+            await c.wait_until_settled(answer.json()["server"]["id"])
 
     run(scenario())

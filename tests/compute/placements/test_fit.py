@@ -1,4 +1,4 @@
-"""How many more would fit, asked of the running cloud; and that many then really do."""
+"""Fit: the reported number of servers can really be booted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from tests.compute.placements.support import assign
 from tests.support import run
 from tests.support.cloud import OTHER, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
 UNLIMITED = {"quota__instances": -1, "quota__cores": -1, "quota__ram": -1}
 
 
-async def fit(c: Whole, query: str, *, as_: str = "admin") -> dict[str, Any]:
+async def fit(c: FullCloud, query: str, *, as_: str = "admin") -> dict[str, Any]:
     answer = await c.get(f"/kilonova-fit?{query}", as_=as_)
     assert answer.status == 200, answer.body
     found: dict[str, Any] = answer.json()["fit"]
@@ -22,9 +22,9 @@ async def fit(c: Whole, query: str, *, as_: str = "admin") -> dict[str, Any]:
 
 
 @proves("GET /kilonova-fit")
-def test_as_many_fit_as_are_said_to(database_url: str) -> None:
+def test_reported_number_of_servers_fits(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, zones=("az1", "az2"), **UNLIMITED) as c:
+        async with full_cloud(database_url, zones=("az1", "az2"), **UNLIMITED) as c:
             found = await fit(c, "flavor=m1.small")
             assert (found["servers"], found["hosts_with_room"]) == (15, 3)
             assert found["zones"] == {"az1": 10, "az2": 5}
@@ -32,7 +32,7 @@ def test_as_many_fit_as_are_said_to(database_url: str) -> None:
             assert found["hosts"][0]["free"]["DISK_GB"] == {"free": 100, "of": 100}
             assert (await fit(c, "flavor=2&zone=az1"))["servers"] == 10
             made = [await c.boot(flavorRef="2") for _ in range(16)]
-            settled = await asyncio.gather(*(c.settled(server["id"]) for server in made))
+            settled = await asyncio.gather(*(c.wait_until_settled(server["id"]) for server in made))
             assert sorted(server["status"] for server in settled) == ["ACTIVE"] * 15 + ["ERROR"]
             found = await fit(c, f"flavor=2&image={c.image_id}")
             assert (found["servers"], found["hosts"]) == (0, [])
@@ -41,9 +41,9 @@ def test_as_many_fit_as_are_said_to(database_url: str) -> None:
     run(scenario())
 
 
-def test_hosts_reserved_for_projects_are_not_counted_for_all(sqlite_url: str) -> None:
+def test_hosts_assigned_to_projects_are_not_counted(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             await assign(c.db, c.hosts.names[:1], "filter_tenant_id", OTHER)
             assert (await fit(c, "flavor=2&limit=1"))["servers"] == 10
             assert len((await fit(c, "flavor=2&limit=1"))["hosts"]) == 1
@@ -52,9 +52,9 @@ def test_hosts_reserved_for_projects_are_not_counted_for_all(sqlite_url: str) ->
 
 
 @proves("GET /kilonova-fit")
-def test_who_may_ask_and_for_what(sqlite_url: str) -> None:
+def test_policies_and_invalid_queries(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
+        async with full_cloud(sqlite_url) as c:
             for role in ("member", "manager", "project-admin"):
                 assert (await c.get("/kilonova-fit?flavor=1", as_=role)).status == 403
             assert (await fit(c, "flavor=1", as_="system"))["servers"] > 0

@@ -1,25 +1,25 @@
-"""Why a server is where it is, or nowhere: three views of the same attempt."""
+"""Placement attempts as seen by members, managers and administrators."""
 
 from __future__ import annotations
 
 import orjson
 
-from tests.compute.placements.support import assign, attempts, refused
+from tests.compute.placements.support import assign, attempts, create_unplaceable
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
 ROUTE = "GET /servers/{server_id}/kilonova-placement"
-NOBODY = "11111111-1111-1111-1111-111111111111"
+UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 REASONS = "No valid host was found: 3 hosts: 3 lack 16384 MB memory"
 
 
 @proves(ROUTE)
-def test_a_member_sees_reasons_with_counts_and_no_host(database_url: str) -> None:
+def test_members_see_reasons_with_counts_and_no_hosts(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server = await refused(c)
+        async with full_cloud(database_url) as c:
+            server = await create_unplaceable(c)
             (attempt,) = await attempts(c, server["id"])
             assert attempt["message"] == REASONS
             assert (attempt["kind"], attempt["placed"], attempt["hosts"], attempt["left"]) == ("boot", False, 3, 0)
@@ -39,16 +39,16 @@ def test_a_member_sees_reasons_with_counts_and_no_host(database_url: str) -> Non
     run(scenario())
 
 
-def _names_no_host(c: Whole, shown: object) -> None:
+def _names_no_host(c: FullCloud, shown: object) -> None:
     text = orjson.dumps(shown).decode()
     assert not [host for host in c.hosts.names if host in text]
 
 
 @proves(ROUTE)
-def test_an_administrator_sees_every_host_with_need_and_have(database_url: str) -> None:
+def test_administrators_see_every_host_with_need_and_have(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server = await refused(c)
+        async with full_cloud(database_url) as c:
+            server = await create_unplaceable(c)
             for administrator in ("admin", "system"):
                 (attempt,) = await attempts(c, server["id"], as_=administrator)
                 assert {one["host"] for one in attempt["rejections"]} == set(c.hosts.names)
@@ -62,16 +62,16 @@ def test_an_administrator_sees_every_host_with_need_and_have(database_url: str) 
 
 
 @proves(ROUTE)
-def test_managers_of_the_project_see_the_hosts_assigned_to_it_by_uuid(database_url: str) -> None:
+def test_managers_see_assigned_hosts_by_uuid(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             first, second, third = c.hosts.names
             await assign(c.db, [first], "filter_tenant_id", DEMO)
             await assign(c.db, [second], "filter_tenant_id_more", f"{OTHER}, {DEMO}")
             await assign(c.db, [third], "filter_tenant_id", f"{OTHER},{DEMO}0")
             sql = "SELECT uuid FROM hypervisors WHERE host = ANY($1)"
             own = {row["uuid"] for row in await c.db.fetch(sql, [first, second])}
-            server = await refused(c)
+            server = await create_unplaceable(c)
             for role in ("manager", "project-admin"):
                 (attempt,) = await attempts(c, server["id"], as_=role)
                 assert attempt["message"].startswith("No valid host was found: 3 hosts: ")
@@ -86,17 +86,17 @@ def test_managers_of_the_project_see_the_hosts_assigned_to_it_by_uuid(database_u
 
 
 @proves(ROUTE)
-def test_own_hosts_tell_nothing_of_others(database_url: str) -> None:
-    """Neither the name of a host that an administrator gave, nor why a host is disabled."""
+def test_assigned_hosts_reveal_nothing_of_other_users(database_url: str) -> None:
+    """Managers see neither a host name that an administrator requested, nor why a host is disabled."""
 
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             first, second, third = c.hosts.names
             await assign(c.db, [first, second], "filter_tenant_id", DEMO)
             body = {"host": first, "binary": "nova-compute", "disabled_reason": f"swaps disks with {second}"}
             answer = await c.put("/os-services/disable-log-reason", body, as_="admin")
             assert answer.status == 200, answer.body
-            server = await refused(c, as_="project-admin", host=third)
+            server = await create_unplaceable(c, as_="project-admin", host=third)
             (attempt,) = await attempts(c, server["id"], as_="manager")
             assert "1 not the requested destination" in attempt["message"]
             assert [one["reason"] for one in attempt["rejections"]] == ["disabled", "not the requested destination"]
@@ -106,20 +106,20 @@ def test_own_hosts_tell_nothing_of_others(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_manager_without_own_hosts_sees_none(sqlite_url: str) -> None:
+def test_managers_without_assigned_hosts_see_no_hosts(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
-            (attempt,) = await attempts(c, (await refused(c))["id"], as_="manager")
+        async with full_cloud(sqlite_url) as c:
+            (attempt,) = await attempts(c, (await create_unplaceable(c))["id"], as_="manager")
             assert (attempt["rejections"], attempt["candidates"]) == ([], [])
 
     run(scenario())
 
 
 @proves(ROUTE)
-def test_a_success_tells_who_was_left_and_with_what_weight(database_url: str) -> None:
+def test_successful_attempt_shows_candidates_and_weights(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, zones=("az1", "az2")) as c:
-            server = await c.active(availability_zone="az1")
+        async with full_cloud(database_url, zones=("az1", "az2")) as c:
+            server = await c.boot_active(availability_zone="az1")
             (attempt,) = await attempts(c, server["id"], as_="admin")
             assert attempt["host"] == server["OS-EXT-SRV-ATTR:host"]
             assert attempt["message"] == "2 of 3 hosts fit: 1 not in zone az1"
@@ -136,10 +136,10 @@ def test_a_success_tells_who_was_left_and_with_what_weight(database_url: str) ->
     run(scenario())
 
 
-def test_the_fault_and_the_event_say_it_too(database_url: str) -> None:
+def test_fault_and_event_have_the_reason(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server = await refused(c)
+        async with full_cloud(database_url) as c:
+            server = await create_unplaceable(c)
             for role in ("member", "admin"):
                 shown = (await c.show(server["id"], as_=role))["fault"]
                 assert (shown["code"], shown["message"]) == (500, REASONS)
@@ -161,12 +161,12 @@ def test_the_fault_and_the_event_say_it_too(database_url: str) -> None:
 
 
 @proves(ROUTE)
-def test_attempts_outlive_their_server_at_every_version(database_url: str) -> None:
+def test_attempts_of_deleted_servers_are_shown(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server = await c.active()
+        async with full_cloud(database_url) as c:
+            server = await c.boot_active()
             assert (await c.delete(f"/servers/{server['id']}")).status == 204
-            await c.gone(server["id"])
+            await c.wait_until_deleted(server["id"])
             for version in ("2.1", "2.20", "2.21", "2.96"):
                 assert len(await attempts(c, server["id"], version=version)) == 1
             answer = await c.get(f"/servers/{server['id']}/kilonova-placement", as_="other")
@@ -176,11 +176,16 @@ def test_attempts_outlive_their_server_at_every_version(database_url: str) -> No
 
 
 @proves(ROUTE)
-def test_who_may_not_see_the_server_sees_no_attempts(sqlite_url: str) -> None:
+def test_attempts_of_invisible_servers_are_404(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url) as c:
-            server = await c.active()
-            for server_id, role in ((server["id"], "other"), (NOBODY, "member"), (NOBODY, "admin"), ("x", "admin")):
+        async with full_cloud(sqlite_url) as c:
+            server = await c.boot_active()
+            for server_id, role in (
+                (server["id"], "other"),
+                (UNKNOWN_ID, "member"),
+                (UNKNOWN_ID, "admin"),
+                ("x", "admin"),
+            ):
                 answer = await c.get(f"/servers/{server_id}/kilonova-placement", as_=role)
                 assert fault(answer) == (404, "itemNotFound", f"Instance {server_id} could not be found.")
             answer = await c.get(f"/servers/{server['id']}/kilonova-placement", as_=None)

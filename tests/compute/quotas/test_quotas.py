@@ -1,4 +1,4 @@
-"""Quota sets, quota classes and limits, and the check that a claim makes."""
+"""Quota sets, quota classes and limits, and the quota check of new servers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kilonova.compute.quotas import model
 from kilonova.http.errors import Forbidden
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, cloud, fault, insert_server, put_server
-from tests.support.proves import proves
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
+from tests.support.route_coverage import proves
 
-LASTING = {"instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members"}
+CURRENT = {"instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members"}
 INJECTED = {"injected_files", "injected_file_content_bytes", "injected_file_path_bytes"}
 NETWORK = {"fixed_ips", "floating_ips", "security_groups", "security_group_rules"}
 SET = f"/os-quota-sets/{DEMO}"
@@ -29,7 +29,7 @@ MANY = ("member", "member", "manager", "manager")
     "PUT /os-quota-sets/{project_id}",
     "DELETE /os-quota-sets/{project_id}",
 )
-def test_changed_and_put_back(database_url: str) -> None:
+def test_update_and_reset(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             before = (await c.get(SET, version="latest")).json()["quota_set"]
@@ -53,9 +53,9 @@ def test_changed_and_put_back(database_url: str) -> None:
 
 @pytest.mark.parametrize(
     "version, expected",
-    [("2.35", LASTING | INJECTED | NETWORK), ("2.36", LASTING | INJECTED), ("2.57", LASTING), ("latest", LASTING)],
+    [("2.35", CURRENT | INJECTED | NETWORK), ("2.36", CURRENT | INJECTED), ("2.57", CURRENT), ("latest", CURRENT)],
 )
-def test_each_version_has_its_resources(database_url: str, version: str, expected: set[str]) -> None:
+def test_resources_by_version(database_url: str, version: str, expected: set[str]) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             for path in ("", "/detail", "/defaults"):
@@ -64,7 +64,7 @@ def test_each_version_has_its_resources(database_url: str, version: str, expecte
             whole = {"quota_set": dict.fromkeys(expected, 7)}
             changed = await c.put(SET, whole, as_="admin", version=version)
             assert set(changed.json()["quota_set"]) == expected
-            for name in (LASTING | INJECTED | NETWORK) - expected:
+            for name in (CURRENT | INJECTED | NETWORK) - expected:
                 refused = await c.put(SET, {"quota_set": {name: 7}}, as_="admin", version=version)
                 assert fault(refused)[0] == 400
             shown = (await c.get(SET, version=version)).json()["quota_set"]
@@ -74,12 +74,12 @@ def test_each_version_has_its_resources(database_url: str, version: str, expecte
 
 
 @proves("GET /os-quota-class-sets/{name}", "PUT /os-quota-class-sets/{name}")
-def test_the_default_class_stands_before_the_configuration(database_url: str) -> None:
+def test_default_class_overrides_configuration(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             path = "/os-quota-class-sets/default"
             shown = (await c.get(path, as_="admin", version="latest")).json()["quota_class_set"]
-            assert (shown.pop("id"), set(shown)) == ("default", LASTING)
+            assert (shown.pop("id"), set(shown)) == ("default", CURRENT)
             body = {"quota_class_set": {"instances": 50}}
             changed = await c.put(path, body, as_="admin", version="latest")
             assert changed.json()["quota_class_set"] == {**shown, "instances": 50}
@@ -87,7 +87,7 @@ def test_the_default_class_stands_before_the_configuration(database_url: str) ->
             assert (await c.get(f"{SET}/defaults")).json()["quota_set"]["instances"] == 50
             await c.put(SET, {"quota_set": {"instances": 5}}, as_="admin")
             assert (await c.get(SET)).json()["quota_set"]["instances"] == 5
-            # Another class is kept, but means nothing to projects.
+            # Other classes are stored, but have no effect.
             await c.put("/os-quota-class-sets/gold", {"quota_class_set": {"cores": 1}}, as_="admin")
             assert (await c.get(SET)).json()["quota_set"]["cores"] == 20
             assert (await c.get(path)).status == 403
@@ -98,12 +98,12 @@ def test_the_default_class_stands_before_the_configuration(database_url: str) ->
 @pytest.mark.parametrize(
     "version, expected",
     [
-        ("2.49", (LASTING - {"server_groups", "server_group_members"}) | INJECTED | NETWORK),
-        ("2.50", LASTING | INJECTED),
-        ("2.57", LASTING),
+        ("2.49", (CURRENT - {"server_groups", "server_group_members"}) | INJECTED | NETWORK),
+        ("2.50", CURRENT | INJECTED),
+        ("2.57", CURRENT),
     ],
 )
-def test_each_version_has_its_resources_in_classes(database_url: str, version: str, expected: set[str]) -> None:
+def test_resources_of_classes_by_version(database_url: str, version: str, expected: set[str]) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             path = "/os-quota-class-sets/default"
@@ -118,7 +118,7 @@ def test_each_version_has_its_resources_in_classes(database_url: str, version: s
     run(scenario())
 
 
-def test_a_limit_below_what_is_used_needs_force(database_url: str) -> None:
+def test_limit_below_usage_needs_force(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             for number in range(3):
@@ -134,7 +134,7 @@ def test_a_limit_below_what_is_used_needs_force(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [-2, "-2", 2**31, "many", None, 1.5, True])
-def test_what_is_no_limit(sqlite_url: str, limit: Any) -> None:
+def test_invalid_limits_are_refused(sqlite_url: str, limit: Any) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             assert (await c.put(SET, {"quota_set": {"cores": limit}}, as_="admin")).status == 400
@@ -142,7 +142,7 @@ def test_what_is_no_limit(sqlite_url: str, limit: Any) -> None:
     run(scenario())
 
 
-def test_who_may(sqlite_url: str) -> None:
+def test_policies(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             for path in (SET, f"{SET}/detail"):
@@ -156,7 +156,7 @@ def test_who_may(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_users_have_a_share_of_their_own(database_url: str) -> None:
+def test_user_quotas(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             mine = f"{SET}?user_id=member-id"
@@ -172,14 +172,14 @@ def test_users_have_a_share_of_their_own(database_url: str) -> None:
             shown = (await c.get(mine, version="2.57")).json()["quota_set"]
             assert shown == {"id": DEMO, **changed.json()["quota_set"]}
             assert (shown["cores"], shown["ram"]) == (2, 51200)
-            # Neither the project nor another user of it has changed.
+            # The project and its other users are unchanged.
             for path in (SET, f"{SET}?user_id=somebody", f"{SET}?user_id="):
                 assert (await c.get(path)).json()["quota_set"]["cores"] == 20
             detail = (await c.get(f"{SET}/detail?user_id=member-id")).json()["quota_set"]
             assert detail["cores"] == {"limit": 2, "in_use": 2, "reserved": 0}
             detail = (await c.get(f"{SET}/detail")).json()["quota_set"]
             assert detail["cores"] == {"limit": 20, "in_use": 6, "reserved": 0}
-            # Not below what the user has, not above what the project may have.
+            # A user's limit must be between the user's usage and the project's limit.
             for body, words in (
                 ({"cores": 1}, "Quota limit 1 for cores must be greater than or equal to already used and reserved 2"),
                 ({"cores": 21}, "Quota limit 21 for cores must be less than or equal to 20"),
@@ -192,7 +192,7 @@ def test_users_have_a_share_of_their_own(database_url: str) -> None:
             assert (await c.get(mine)).json()["quota_set"]["instances"] == 3
             assert (await put({"ram": -1}, SET)).status == 200
             assert (await put({"ram": -1})).status == 200
-            # What the project is given later holds for users who have nothing of their own.
+            # Later changes of the project's limits apply to users without their own limits.
             await put({"key_pairs": 7}, SET)
             assert (await c.get(mine)).json()["quota_set"]["key_pairs"] == 7
             assert (await c.delete(mine, as_="admin")).status == 202
@@ -214,7 +214,7 @@ def test_unknown_query_keys_are_refused_from_2_75(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_groups_and_key_pairs_are_counted(database_url: str) -> None:
+def test_usage_of_server_groups_and_key_pairs(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             async with c.db.transaction() as tx:
@@ -244,7 +244,7 @@ def test_groups_and_key_pairs_are_counted(database_url: str) -> None:
                 )
                 return groups, members, keys
 
-            # Members are limited group by group: the fullest counts. Key pairs are users', not projects'.
+            # The usage of server_group_members is that of the largest group. Key pairs belong to users.
             assert await in_use() == (3, 3, 0)
             assert await in_use("?user_id=member-id") == (2, 3, 1)
             assert await in_use("?user_id=u") == (1, 2, 0)
@@ -257,7 +257,7 @@ def test_groups_and_key_pairs_are_counted(database_url: str) -> None:
     run(scenario())
 
 
-def test_only_projects_that_are_there_have_quotas(sqlite_url: str) -> None:
+def test_unknown_projects_are_refused(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             path = "/os-quota-sets/nowhere"
@@ -270,7 +270,7 @@ def test_only_projects_that_are_there_have_quotas(sqlite_url: str) -> None:
                 await c.put(f"{path}?user_id=u", body, as_="admin"),
             ):
                 assert fault(answer) == (400, "badRequest", "Project ID nowhere is not a valid project.")
-            # A project that is gone leaves nothing behind.
+            # Quotas of a deleted project can be reset.
             assert (await c.delete(path, as_="admin")).status == 202
             assert (await c.get(path)).status == 403
 
@@ -278,7 +278,7 @@ def test_only_projects_that_are_there_have_quotas(sqlite_url: str) -> None:
 
 
 @proves("GET /limits")
-def test_limits_show_what_is_used(database_url: str) -> None:
+def test_limits_show_usage(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await put_server(c.db, "a", vcpus=2, ram=1024)
@@ -322,7 +322,7 @@ def test_limits_show_what_is_used(database_url: str) -> None:
         ("2.57", set()),
     ],
 )
-def test_each_version_has_its_limits(sqlite_url: str, version: str, more: set[str]) -> None:
+def test_limits_by_version(sqlite_url: str, version: str, more: set[str]) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             newest = (await c.get("/limits", version="latest")).json()["limits"]["absolute"]
@@ -332,17 +332,17 @@ def test_each_version_has_its_limits(sqlite_url: str, version: str, more: set[st
     run(scenario())
 
 
-class TestClaims:
-    def test_the_refusal_names_everything_that_is_too_much(self, database_url: str) -> None:
+class TestQuotaCheck:
+    def test_error_names_all_exceeded_resources(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url, quota__instances=2, quota__cores=3, quota__ram=-1) as c:
                 await put_server(c.db, "a", vcpus=2)
                 config = c.services.config
                 async with c.db.transaction() as tx:
-                    await model.fit(tx, DEMO, config, {"instances": 1, "cores": 1, "ram": 10**6})
+                    await model.count_within_quota(tx, DEMO, config, {"instances": 1, "cores": 1, "ram": 10**6})
                 with pytest.raises(Forbidden) as refused:
                     async with c.db.transaction() as tx:
-                        await model.fit(tx, DEMO, config, {"instances": 2, "cores": 4, "ram": 1})
+                        await model.count_within_quota(tx, DEMO, config, {"instances": 2, "cores": 4, "ram": 1})
                 assert refused.value.message == (
                     "Quota exceeded for instances, cores: Requested 2, 4, but already used 1, 2 of 2, 3 "
                     "instances, cores"
@@ -350,7 +350,7 @@ class TestClaims:
 
         run(scenario())
 
-    def test_a_users_share_is_held_too(self, database_url: str) -> None:
+    def test_user_limits_apply(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url, quota__instances=6) as c:
                 await put_server(c.db, "a")
@@ -358,27 +358,29 @@ class TestClaims:
                 async with c.db.transaction() as tx:
                     await model.set_user_limits(tx, DEMO, "u", {"instances": 3, "ram": -1})
 
-                async def room(user_id: str | None, least: int = 1) -> int:
+                async def count_within_quota(user_id: str | None, least: int = 1) -> int:
                     async with c.db.transaction() as tx:
                         each = {"instances": 1, "cores": 1, "ram": 1}
-                        return await model.fit(tx, DEMO, c.services.config, each, least, 10, user_id=user_id)
+                        return await model.count_within_quota(
+                            tx, DEMO, c.services.config, each, least, 10, user_id=user_id
+                        )
 
-                assert await room(None) == 4
-                assert await room("u") == 2
-                assert await room("v") == 4
+                assert await count_within_quota(None) == 4
+                assert await count_within_quota("u") == 2
+                assert await count_within_quota("v") == 4
                 with pytest.raises(Forbidden) as refused:
-                    await room("u", 3)
+                    await count_within_quota("u", 3)
                 expected = "Quota exceeded for instances: Requested 3, but already used 1 of 3 instances"
                 assert refused.value.message == expected
                 with pytest.raises(Forbidden) as refused:
-                    await room("u", 5)
+                    await count_within_quota("u", 5)
                 assert "already used 2 of 6" in refused.value.message
 
         run(scenario())
 
-    def test_a_users_share_of_servers(self, database_url: str) -> None:
+    def test_user_limit_of_instances(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=1) as c:
+            async with full_cloud(database_url, hosts=1) as c:
                 path = f"{SET}?user_id=member-id"
                 body = {"quota_set": {"instances": 1, "metadata_items": 1}}
                 assert (await c.put(path, body, as_="admin")).status == 200
@@ -394,7 +396,7 @@ class TestClaims:
 
         run(scenario())
 
-    def test_a_users_share_of_groups_and_key_pairs(self, database_url: str) -> None:
+    def test_user_limits_of_server_groups_and_key_pairs(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url) as c:
                 async with c.db.transaction() as tx:
@@ -410,14 +412,14 @@ class TestClaims:
 
         run(scenario())
 
-    def test_claims_of_one_project_wait_for_each_other(self, database_url: str) -> None:
+    def test_concurrent_checks_of_one_project_are_serialized(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url, quota__instances=5) as c:
 
                 async def claim(number: int) -> bool:
                     try:
                         async with c.db.transaction() as tx:
-                            await model.fit(tx, DEMO, c.services.config, {"instances": 1})
+                            await model.count_within_quota(tx, DEMO, c.services.config, {"instances": 1})
                             await insert_server(tx, f"s{number}")
                     except Forbidden:
                         return False

@@ -1,4 +1,4 @@
-"""Server groups: making, listing, showing and deleting them, in the form of each version."""
+"""Server groups: create, list, show and delete them, in all versions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, Cloud, cloud, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
-NOBODY = "11111111-2222-3333-4444-555555555555"
+UNKNOWN_ID = "11111111-2222-3333-4444-555555555555"
 
 
 async def create(c: Cloud, name: str = "g", version: str = "2.64", as_: str = "member", **keys: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ async def refused(c: Cloud, version: str, **keys: Any) -> int:
     "GET /os-server-groups/{group_id}",
     "DELETE /os-server-groups/{group_id}",
 )
-def test_made_shown_and_deleted(database_url: str) -> None:
+def test_create_show_delete(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             made = await create(c, rules={"max_server_per_host": "3"}, version="latest")
@@ -71,7 +71,7 @@ def test_made_shown_and_deleted(database_url: str) -> None:
 
 
 class TestVersions:
-    def test_what_each_shows(self, database_url: str) -> None:
+    def test_fields_by_version(self, database_url: str) -> None:
         oldest = {"id", "name", "policies", "members", "metadata"}
         owned = oldest | {"project_id", "user_id"}
         newest = {"id", "name", "policy", "rules", "members", "project_id", "user_id"}
@@ -89,7 +89,7 @@ class TestVersions:
 
         run(scenario())
 
-    def test_policies_were_a_list_of_one(self, database_url: str) -> None:
+    def test_policies_list_below_2_64(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url) as c:
                 for version, policy in (("2.1", "affinity"), ("2.14", "anti-affinity"), ("2.15", "soft-affinity")):
@@ -127,7 +127,7 @@ class TestVersions:
         {"policy": "anti-affinity", "rules": []},
     ],
 )
-def test_nonsense_is_refused(database_url: str, keys: dict[str, Any]) -> None:
+def test_invalid_bodies_are_refused(database_url: str, keys: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             assert await refused(c, "2.64", **keys) == 400
@@ -142,7 +142,7 @@ class TestOwners:
                 mine = await create(c, "mine")
                 await create(c, "theirs", as_="other")
                 assert await names(c) == await names(c, as_="reader") == ["mine"]
-                # Whoever may not list all gets the own, as if nothing had been asked.
+                # Callers who may not list all projects get their own groups.
                 assert await names(c, "?all_projects=True") == ["mine"]
                 assert await names(c, as_="admin") == []
                 assert await names(c, "?all_projects", as_="admin") == ["mine", "theirs"]
@@ -156,7 +156,7 @@ class TestOwners:
 
         run(scenario())
 
-    def test_readers_make_none(self, database_url: str) -> None:
+    def test_readers_cannot_create_groups(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url) as c:
                 body = {"server_group": {"name": "g", "policies": ["affinity"]}}
@@ -181,14 +181,14 @@ def test_pages(database_url: str) -> None:
                 assert (await c.get(f"/os-server-groups{query}")).status == 400
             assert await names(c, "?colour=red", version="2.74") == ["g0", "g1", "g2"]
             assert (await c.get("/os-server-groups?colour=red", version="2.75")).status == 400
-            group = f"/os-server-groups/{NOBODY}?colour=red"
+            group = f"/os-server-groups/{UNKNOWN_ID}?colour=red"
             assert (await c.get(group, version="2.101")).status == 404
             assert (await c.get(group, version="2.102")).status == 400
 
     run(scenario())
 
 
-def test_the_quota_holds_when_many_ask_at_once(database_url: str) -> None:
+def test_quota_with_concurrent_requests(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, quota__server_groups=3) as c:
             body = {"server_group": {"name": "g", "policies": ["affinity"]}}

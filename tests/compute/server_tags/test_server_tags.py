@@ -1,4 +1,4 @@
-"""Tags of servers: put on, taken off, and found by."""
+"""Tags of servers: add, remove, and filter by them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support import run
 from tests.support.cloud import DEMO, cloud, fault, insert_server
-from tests.support.proves import proves
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
+from tests.support.route_coverage import proves
 
 TAGS = "/servers/{server_id}/tags"
 TAG = TAGS + "/{tag}"
@@ -19,10 +19,10 @@ def path(server_id: str, tag: str = "") -> str:
 
 
 @proves(*(f"{method} {each}" for method in ("GET", "PUT", "DELETE") for each in (TAGS, TAG)))
-def test_tags_come_and_go(database_url: str) -> None:
+def test_add_replace_and_remove(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            server_id = (await c.active(tags=["new"]))["id"]
+        async with full_cloud(database_url, hosts=1) as c:
+            server_id = (await c.boot_active(tags=["new"]))["id"]
             new: dict[str, Any] = {"version": NEWEST}
             assert (await c.get(path(server_id), as_="reader", **new)).json() == {"tags": ["new"]}
             put = await c.put(path(server_id, "ä b"), None, **new)
@@ -46,10 +46,10 @@ def test_tags_come_and_go(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_refused(sqlite_url: str) -> None:
+def test_refused_requests(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with whole(sqlite_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             new: dict[str, Any] = {"version": NEWEST}
             assert (await c.get(path(server_id), version="2.25")).status == 404
             for wrong in (["a", "a"], ["a,b"], ["a/b"], ["a" * 61], [""], [str(number) for number in range(51)]):
@@ -74,7 +74,7 @@ def test_what_is_refused(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_servers_are_found_by_tags(database_url: str) -> None:
+def test_filters_by_tags(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             servers = {"none": [], "a": ["a"], "b": ["b"], "ab": ["a", "b"], "abc": ["a", "b", "c"]}

@@ -1,4 +1,4 @@
-"""What the tests of servers share: counting what is held, hosts that misbehave, and the services around."""
+"""Helpers for tests of servers: count resources, configure the simulator, make networks, ports and flavors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kilonova.compute.api import api
 from kilonova.hosts.drivers.sim.rules import Rules
-from kilonova.hosts.drivers.sim.store import FILE_NAME, SimStore
+from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore
 from kilonova.hosts.messages import Guest
-from tests.support.cloud import Cloud, fault
-from tests.support.whole import PATIENCE, Whole
+from kilonova.http import Context
+from tests.support.cloud import TOKENS, Cloud, fault
+from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud
 
 NETWORK = "/network/v2.0"
-HELD = ("servers WHERE NOT deleted", "operations", "ports", "networks", "allocations", "consumers")
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
+COUNTED_TABLES = ("servers WHERE NOT deleted", "operations", "ports", "networks", "allocations", "consumers")
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
 
 
-async def held(c: Whole) -> dict[str, Any]:
-    """How many rows there are of everything that a server takes, and how many guests."""
-    rows = {what: await c.db.fetch_value(f"SELECT COUNT(*) FROM {what}") for what in HELD}
+async def count_resources(c: FullCloud) -> dict[str, Any]:
+    """The number of rows of each table that servers use, and of guests."""
+    rows = {table: await c.db.fetch_value(f"SELECT COUNT(*) FROM {table}") for table in COUNTED_TABLES}
     return {**rows, "guests": len(await c.guests())}
 
 
-async def holdings(c: Whole, server_id: str) -> dict[str, Any]:
-    """What one server holds: its share of a host, its ports, its guest."""
+async def count_server_resources(c: FullCloud, server_id: str) -> dict[str, Any]:
+    """The number of allocations, ports and guests of one server."""
     return {
         "allocations": await c.db.fetch_value("SELECT COUNT(*) FROM allocations WHERE consumer_uuid = $1", server_id),
         "ports": await c.db.fetch_value("SELECT COUNT(*) FROM ports WHERE device_id = $1", server_id),
@@ -34,25 +36,25 @@ async def holdings(c: Whole, server_id: str) -> dict[str, Any]:
     }
 
 
-NOTHING = {"allocations": 0, "ports": 0, "guests": 0}
+NO_RESOURCES = {"allocations": 0, "ports": 0, "guests": 0}
 
 
-async def refused(c: Whole, version: str = "2.96", as_: str = "member", **keys: Any) -> tuple[int, str]:
-    """Status and message of a create that writes nothing. A key of value `...` is left out."""
-    before = await held(c)
+async def create_refusal(c: FullCloud, version: str = "2.96", as_: str = "member", **keys: Any) -> tuple[int, str]:
+    """Status and message of a refused create, which writes nothing. Keys with the value `...` are omitted."""
+    before = await count_resources(c)
     server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto", **keys}
     body = {"server": {key: value for key, value in server.items() if value is not ...}}
     answer = await c.post("/servers", body, as_=as_, version=version)
     assert answer.status >= 400, (keys, answer.body)
     status, _, message = fault(answer)
-    assert await held(c) == before, keys
+    assert await count_resources(c) == before, keys
     return status, message
 
 
 @contextmanager
-def hypervisors(c: Whole) -> Iterator[SimStore]:
-    """The simulated hosts, as another process sees them."""
-    store = SimStore(Path(c.services.config.data) / FILE_NAME)
+def sim_store(c: FullCloud) -> Iterator[SimStore]:
+    """The simulator's file, opened as another process opens it."""
+    store = SimStore(Path(c.services.config.data) / SIM_FILE_NAME)
     try:
         yield store
     finally:
@@ -60,36 +62,36 @@ def hypervisors(c: Whole) -> Iterator[SimStore]:
 
 
 @contextmanager
-def rules(c: Whole) -> Iterator[Rules]:
-    """What shall go wrong on the simulated hosts, as `kilonova sim` writes it."""
-    with hypervisors(c) as store:
+def rules(c: FullCloud) -> Iterator[Rules]:
+    """The simulator's failure and latency rules, as `kilonova sim` writes them."""
+    with sim_store(c) as store:
         yield Rules(store)
 
 
 @asynccontextmanager
-async def silent_from(sim: Rules, host: str, *numbers: int) -> AsyncIterator[None]:
-    """The host answers no question any more once one of these rules has struck it.
+async def unreachable_after(sim: Rules, host: str, *rule_ids: int) -> AsyncIterator[None]:
+    """Make the host unreachable for `describe` when one of these rules has fired.
 
-    Not before: who is told that a host is not there gives up soon whatever it does, and what it does may take its time.
+    Not earlier: an operation soon gives up on a host that does not respond to `describe`, even before such a step.
     """
 
-    async def fall() -> None:
-        while not any(rule.fired and rule.id in numbers for rule in sim.all()):
+    async def disconnect() -> None:
+        while not any(rule.fired and rule.id in rule_ids for rule in sim.all()):
             await asyncio.sleep(0.005)
         sim.add_failure(host, "describe", "unreachable", None, None)
 
-    falls = asyncio.create_task(fall())
+    task = asyncio.create_task(disconnect())
     try:
         yield
     finally:
-        falls.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await falls
+            await task
 
 
-def guest_on(c: Whole, host: str, server_id: str) -> Guest:
-    """What the host was asked to build."""
-    with hypervisors(c) as store:
+def guest_on(c: FullCloud, host: str, server_id: str) -> Guest:
+    """The specification of a guest, as the host received it."""
+    with sim_store(c) as store:
         guest = store.spec(host, server_id)
     assert guest is not None
     return guest
@@ -113,9 +115,16 @@ async def make_port(c: Cloud, network_id: str, as_: str = "member", **keys: Any)
     return port
 
 
-async def port(c: Cloud, port_id: str) -> dict[str, Any]:
+async def show_port(c: Cloud, port_id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await c.get(f"/ports/{port_id}", as_="admin", root=NETWORK)).json()["port"]
     return found
+
+
+def make_context(c: Cloud, as_: str = "member") -> Context:
+    """A request of this caller, for tests that call a function of a route."""
+    ctx = Context(api, c.services, {"x-auth-token": as_}, "req-test")
+    ctx.token = TOKENS[as_]
+    return ctx
 
 
 async def act(c: Cloud, server_id: str, action: str, body: Any = None, **options: Any) -> Any:
@@ -129,10 +138,10 @@ async def make_flavor(c: Cloud, flavor_id: str, **keys: Any) -> str:
     return flavor_id
 
 
-async def until(c: Whole, server_id: str, **shown: Any) -> dict[str, Any]:
-    """The server as soon as it shows these values; names of two words have a colon for two underscores."""
-    wanted = {key.replace("__", ":").replace("OS_EXT_", "OS-EXT-"): value for key, value in shown.items()}
-    async with asyncio.timeout(PATIENCE):
+async def wait_for_fields(c: FullCloud, server_id: str, **fields: Any) -> dict[str, Any]:
+    """Wait until the server shows these values. `OS_EXT_STS__task_state` stands for `OS-EXT-STS:task_state`."""
+    wanted = {key.replace("__", ":").replace("OS_EXT_", "OS-EXT-"): value for key, value in fields.items()}
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             server = await c.show(server_id)
             if all(server[key] == value for key, value in wanted.items()):

@@ -1,4 +1,4 @@
-"""Creating servers: what reaches the server and its host, and what is refused without a trace."""
+"""POST /servers: fields of the server and its guest, refused requests, multiple create, and quotas."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 
-from kilonova.image.seed import CONTENT
-from tests.compute.servers.support import KEY, guest_on, held, make_flavor, refused
+from tests.compute.servers.support import PUBLIC_KEY, count_resources, create_refusal, guest_on, make_flavor
 from tests.support import run
 from tests.support.cloud import DEMO, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import full_cloud
+from tests.support.route_coverage import proves
 
-NOBODY = "11111111-1111-1111-1111-111111111111"
+UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 
 
 @proves("POST /servers", "GET /servers/{server_id}")
-def test_a_server_and_its_guest_are_what_was_asked_for(database_url: str) -> None:
+def test_create_sets_all_requested_fields_of_server_and_guest(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            await c.post("/os-keypairs", {"keypair": {"name": "my key", "public_key": KEY}})
-            asked = {
+        async with full_cloud(database_url) as c:
+            await c.post("/os-keypairs", {"keypair": {"name": "my key", "public_key": PUBLIC_KEY}})
+            requested = {
                 "name": "Web Server 1",
                 "imageRef": c.image_id,
                 "flavorRef": "http://localhost/compute/v2.1/flavors/1",
@@ -41,7 +40,7 @@ def test_a_server_and_its_guest_are_what_was_asked_for(database_url: str) -> Non
                 "OS-DCF:diskConfig": "AUTO",
                 "security_groups": [{"name": "default"}],
             }
-            body = {"server": asked, "os:scheduler_hints": {"hue": "green"}}
+            body = {"server": requested, "os:scheduler_hints": {"hue": "green"}}
             answer = await c.post("/servers", body, version="latest")
             assert answer.status == 202, answer.body
             made = answer.json()["server"]
@@ -52,16 +51,16 @@ def test_a_server_and_its_guest_are_what_was_asked_for(database_url: str) -> Non
             assert answer.headers["location"] == made["links"][0]["href"]
             assert answer.headers["location"].endswith(f"/compute/v2.1/servers/{made['id']}")
 
-            await c.settled(made["id"])
+            await c.wait_until_settled(made["id"])
             shown = await c.show(made["id"], version="latest")
             for key in ("name", "key_name", "metadata", "description", "accessIPv4", "accessIPv6", "OS-DCF:diskConfig"):
-                assert shown[key] == asked[key], key
+                assert shown[key] == requested[key], key
             assert shown["status"] == "ACTIVE"
             assert shown["tenant_id"] == DEMO
             assert shown["user_id"] == "member-id"
             assert shown["config_drive"] == "True"
             assert shown["OS-EXT-SRV-ATTR:hostname"] == "www.example.org"
-            assert shown["OS-EXT-SRV-ATTR:user_data"] == asked["user_data"]
+            assert shown["OS-EXT-SRV-ATTR:user_data"] == requested["user_data"]
             assert shown["OS-EXT-STS:power_state"] == 1
             assert shown["pinned_availability_zone"] == shown["OS-EXT-AZ:availability_zone"] == "nova"
             assert shown["scheduler_hints"] == {"hue": "green"}
@@ -78,7 +77,7 @@ def test_a_server_and_its_guest_are_what_was_asked_for(database_url: str) -> Non
             assert guest.config_drive
             assert guest.metadata == {"role": "web", "a:b c": ""}
             assert guest.key is not None
-            assert guest.key.public_key == KEY
+            assert guest.key.public_key == PUBLIC_KEY
             assert (guest.flavor.vcpus, guest.flavor.ram_mb, guest.flavor.disk_gb) == (1, 512, 1)
             assert guest.image is not None
             assert guest.image.id == c.image_id
@@ -89,15 +88,15 @@ def test_a_server_and_its_guest_are_what_was_asked_for(database_url: str) -> Non
     run(scenario())
 
 
-def test_defaults_are_those_of_the_api(database_url: str) -> None:
+def test_create_defaults(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             body = {"server": {"name": "a_b c.d", "flavorRef": 1, "imageRef": c.image_id}}
             answer = await c.post("/servers", body)
             assert answer.status == 202, answer.body
             made = answer.json()["server"]
             assert len(made["adminPass"]) == 12
-            await c.settled(made["id"])
+            await c.wait_until_settled(made["id"])
             shown = await c.show(made["id"], version="latest")
             assert shown["key_name"] is None
             assert shown["metadata"] == {}
@@ -116,13 +115,15 @@ def test_defaults_are_those_of_the_api(database_url: str) -> None:
     run(scenario())
 
 
-def test_an_image_can_be_named_as_the_boot_device(database_url: str) -> None:
+def test_create_from_image_named_in_block_device_mapping(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             device = {"source_type": "image", "destination_type": "local", "uuid": c.image_id, "boot_index": 0}
-            shown = await c.active(imageRef="", block_device_mapping_v2=[{**device, "delete_on_termination": True}])
+            shown = await c.boot_active(
+                imageRef="", block_device_mapping_v2=[{**device, "delete_on_termination": True}]
+            )
             assert shown["image"]["id"] == c.image_id
-            status, message = await refused(c, imageRef=NOBODY, block_device_mapping_v2=[device])
+            status, message = await create_refusal(c, imageRef=UNKNOWN_ID, block_device_mapping_v2=[device])
             assert (status, "Block Device Mapping" in message) == (400, True)
 
     run(scenario())
@@ -163,7 +164,7 @@ BAD_KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("2.96", {"min_count": True}, "server.min_count"),
     ("2.96", {"min_count": 3, "max_count": 2}, "min_count must be <= max_count"),
     ("2.96", {"return_reservation_id": "maybe"}, "server.return_reservation_id"),
-    ("2.96", {"unheard": "of"}, "'unheard' was unexpected"),
+    ("2.96", {"unknown": "x"}, "'unknown' was unexpected"),
     ("2.18", {"networks": [], "description": "too early"}, "'description' was unexpected"),
     ("2.19", {"networks": [], "description": "x" * 256}, "server.description"),
     ("2.89", {"hostname": "early"}, "'hostname' was unexpected"),
@@ -176,11 +177,11 @@ BAD_KEYS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_bad_bodies_are_refused_naming_the_field(database_url: str) -> None:
+def test_create_refuses_bad_bodies_and_names_the_field(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
+        async with full_cloud(database_url, hosts=1) as c:
             for version, keys, words in BAD_KEYS:
-                status, message = await refused(c, version, **keys)
+                status, message = await create_refusal(c, version, **keys)
                 assert status == 400, keys
                 assert words in message, (keys, message)
             bodies: list[Any] = [{}, {"server": []}, {"server": None}, {"servers": {}}, [], "server", 1, None]
@@ -193,22 +194,22 @@ def test_bad_bodies_are_refused_naming_the_field(database_url: str) -> None:
     run(scenario())
 
 
-def test_the_old_root_trims_names_and_drops_unknown_keys(database_url: str) -> None:
+def test_create_at_v2_root_trims_names_and_drops_unknown_keys(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server = {"name": " spaced ", "flavorRef": "1", "imageRef": c.image_id, "unheard": "of"}
+        async with full_cloud(database_url) as c:
+            server = {"name": " spaced ", "flavorRef": "1", "imageRef": c.image_id, "unknown": "x"}
             answer = await c.post("/servers", {"server": server}, root="/compute/v2")
             assert answer.status == 202, answer.body
             made = answer.json()["server"]
             assert "/compute/v2/servers/" in made["links"][0]["href"]
-            assert (await c.settled(made["id"]))["name"] == "spaced"
+            assert (await c.wait_until_settled(made["id"]))["name"] == "spaced"
 
     run(scenario())
 
 
-def test_hostnames_follow_their_versions(database_url: str) -> None:
+def test_hostnames_allowed_by_version(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             for version, hostname in (("2.90", "one"), ("2.90", "x" * 63), ("2.94", "a.b.c"), ("2.94", "x" * 63)):
                 made = await c.boot(version=version, hostname=hostname)
                 assert (await c.show(made["id"]))["OS-EXT-SRV-ATTR:hostname"] == hostname
@@ -216,69 +217,29 @@ def test_hostnames_follow_their_versions(database_url: str) -> None:
     run(scenario())
 
 
-class TestImages:
-    def test_it_must_be_there_whole_and_small_enough(self, database_url: str) -> None:
-        async def scenario() -> None:
-            async with whole(database_url) as c:
-                assert await refused(c, imageRef=NOBODY) == (400, f"Can not find requested image {NOBODY}.")
-                assert (await refused(c, imageRef="no uuid/../x?y"))[0] == 400
-                assert (await refused(c, imageRef=""))[0] == 400
-                assert (await refused(c, imageRef=...))[0] == 400
-                queued = await self.image(c, upload=False)
-                assert await refused(c, imageRef=queued) == (400, f"Image {queued} is not active.")
-                status, message = await refused(c, imageRef=await self.image(c, min_ram=513))
-                assert (status, "memory is too small" in message) == (400, True)
-                status, message = await refused(c, imageRef=await self.image(c, min_disk=2))
-                assert (status, "disk would be too small" in message) == (400, True)
-                large = await self.image(c)
-                async with c.db.transaction() as tx:
-                    await tx.execute("UPDATE images SET size = $1 WHERE id = $2", 2**30 + 1, large)
-                assert await refused(c, imageRef=large) == (400, "Flavor's disk is too small for requested image.")
-                exact = await self.image(c, min_ram=512, min_disk=1)
-                await c.active(imageRef=exact)
-
-        run(scenario())
-
-    def test_a_private_one_of_another_project_is_not_there(self, database_url: str) -> None:
-        async def scenario() -> None:
-            async with whole(database_url) as c:
-                private = await self.image(c, as_="other")
-                assert await refused(c, imageRef=private) == (400, f"Can not find requested image {private}.")
-                await c.settled((await c.boot(as_="other", imageRef=private))["id"])
-
-        run(scenario())
-
-    async def image(self, c: Whole, upload: bool = True, as_: str = "member", **keys: Any) -> str:
-        new = {"name": "i", "disk_format": "raw", "container_format": "bare", "visibility": "private", **keys}
-        made = await c.services.image.create(new, as_)
-        if upload:
-            await c.services.image.upload(made["id"], CONTENT, as_)
-        return str(made["id"])
-
-
 class TestFlavors:
-    def test_unknown_private_and_diskless_ones(self, database_url: str) -> None:
+    def test_unknown_private_and_diskless_flavors(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
-                assert await refused(c, flavorRef="none") == (400, "Flavor none could not be found.")
+            async with full_cloud(database_url) as c:
+                assert await create_refusal(c, flavorRef="none") == (400, "Flavor none could not be found.")
                 await make_flavor(c, "theirs", **{"os-flavor-access:is_public": False})
-                assert await refused(c, flavorRef="theirs") == (400, "Flavor theirs could not be found.")
+                assert await create_refusal(c, flavorRef="theirs") == (400, "Flavor theirs could not be found.")
                 add = {"addTenantAccess": {"tenant": DEMO}}
                 assert (await c.post("/flavors/theirs/action", add, as_="admin")).status == 200
-                assert (await c.active(flavorRef="theirs"))["flavor"]["original_name"] == "theirs"
+                assert (await c.boot_active(flavorRef="theirs"))["flavor"]["original_name"] == "theirs"
                 await make_flavor(c, "diskless", disk=0)
-                assert (await refused(c, flavorRef="diskless"))[0] == 403
-                await c.active(flavorRef="diskless", as_="admin")
+                assert (await create_refusal(c, flavorRef="diskless"))[0] == 403
+                await c.boot_active(flavorRef="diskless", as_="admin")
 
         run(scenario())
 
-    def test_a_server_keeps_the_flavor_it_was_made_with(self, database_url: str) -> None:
+    def test_server_keeps_its_flavor_after_the_flavor_is_deleted(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 await make_flavor(c, "brief", swap=100, **{"OS-FLV-EXT-DATA:ephemeral": 2})
                 specs = {"extra_specs": {"hw:numa_nodes": "1"}}
                 assert (await c.post("/flavors/brief/os-extra_specs", specs, as_="admin")).status == 200
-                server_id = (await c.active(flavorRef="brief"))["id"]
+                server_id = (await c.boot_active(flavorRef="brief"))["id"]
                 assert (await c.delete("/flavors/brief", as_="admin")).status == 202
                 assert (await c.show(server_id))["flavor"] == {
                     "original_name": "brief",
@@ -296,59 +257,59 @@ class TestFlavors:
         run(scenario())
 
 
-def test_keys_belong_to_their_user(database_url: str) -> None:
+def test_keypair_of_another_user_is_refused(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            await c.post("/os-keypairs", {"keypair": {"name": "mine", "public_key": KEY}}, as_="manager")
-            assert await refused(c, key_name="mine") == (400, "Invalid key_name provided.")
-            await c.active(key_name="mine", as_="manager")
+        async with full_cloud(database_url, hosts=1) as c:
+            await c.post("/os-keypairs", {"keypair": {"name": "mine", "public_key": PUBLIC_KEY}}, as_="manager")
+            assert await create_refusal(c, key_name="mine") == (400, "Invalid key_name provided.")
+            await c.boot_active(key_name="mine", as_="manager")
 
     run(scenario())
 
 
 class TestZones:
-    def test_a_pinned_server_lands_in_its_zone(self, database_url: str) -> None:
+    def test_server_is_placed_in_its_requested_zone(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=4, zones=("a", "b")) as c:
+            async with full_cloud(database_url, hosts=4, zones=("a", "b")) as c:
                 for zone in ("a", "b"):
-                    pinned = await asyncio.gather(*(c.active(availability_zone=zone) for _ in range(3)))
+                    pinned = await asyncio.gather(*(c.boot_active(availability_zone=zone) for _ in range(3)))
                     assert {server["OS-EXT-AZ:availability_zone"] for server in pinned} == {zone}
                     assert {server["pinned_availability_zone"] for server in pinned} == {zone}
-                free = await asyncio.gather(*(c.active() for _ in range(4)))
+                free = await asyncio.gather(*(c.boot_active() for _ in range(4)))
                 assert {server["OS-EXT-AZ:availability_zone"] for server in free} <= {"a", "b"}
                 assert {server["pinned_availability_zone"] for server in free} == {None}
                 for unknown in ("c", "internal", "nova"):
-                    status, message = await refused(c, availability_zone=unknown)
+                    status, message = await create_refusal(c, availability_zone=unknown)
                     assert (status, message) == (400, "The requested availability zone is not available")
 
         run(scenario())
 
-    def test_administrators_name_the_host(self, database_url: str) -> None:
+    def test_only_administrators_force_a_host(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=4, zones=("a", "b")) as c:
+            async with full_cloud(database_url, hosts=4, zones=("a", "b")) as c:
                 details = (await c.get("/os-availability-zone/detail", as_="admin")).json()["availabilityZoneInfo"]
                 host = sorted(next(zone for zone in details if zone["zoneName"] == "b")["hosts"])[0]
                 for form in (f"b:{host}", f"b:{host}:{host}", f":{host}"):
-                    shown = await c.active(availability_zone=form, as_="admin")
+                    shown = await c.boot_active(availability_zone=form, as_="admin")
                     assert shown["OS-EXT-SRV-ATTR:host"] == host
                     assert shown["OS-EXT-AZ:availability_zone"] == "b"
                     for other in ("member", "manager"):
-                        assert (await refused(c, availability_zone=form, as_=other))[0] == 403
-                assert (await refused(c, availability_zone="b:nowhere", as_="admin"))[0] == 400
-                assert (await refused(c, availability_zone=f"c:{host}", as_="admin"))[0] == 400
+                        assert (await create_refusal(c, availability_zone=form, as_=other))[0] == 403
+                assert (await create_refusal(c, availability_zone="b:unknown", as_="admin"))[0] == 400
+                assert (await create_refusal(c, availability_zone=f"c:{host}", as_="admin"))[0] == 400
                 elsewhere = await c.boot(availability_zone=f"a:{host}", as_="admin")
-                shown = await c.settled(elsewhere["id"])
+                shown = await c.wait_until_settled(elsewhere["id"])
                 assert shown["status"] == "ERROR"
                 assert "not in zone a" in shown["fault"]["message"]
 
         run(scenario())
 
 
-class TestSeveral:
+class TestMultipleCreate:
     @proves("POST /servers")
-    def test_they_have_numbers_and_a_reservation(self, database_url: str) -> None:
+    def test_servers_are_numbered_and_share_a_reservation_id(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 body = {"name": "n", "flavorRef": "1", "imageRef": c.image_id, "networks": "none", "max_count": "3"}
                 answer = await c.post("/servers", {"server": {**body, "return_reservation_id": True}}, version="2.37")
                 assert answer.status == 202, answer.body
@@ -357,43 +318,43 @@ class TestSeveral:
                 found = (await c.get(f"/servers/detail?reservation_id={reservation}", version="2.3")).json()["servers"]
                 assert sorted(server["name"] for server in found) == ["n-1", "n-2", "n-3"]
                 for server in found:
-                    shown = await c.settled(server["id"])
+                    shown = await c.wait_until_settled(server["id"])
                     place = shown["OS-EXT-SRV-ATTR:launch_index"]
                     assert shown["name"] == shown["OS-EXT-SRV-ATTR:hostname"] == f"n-{place + 1}"
                     assert shown["OS-EXT-SRV-ATTR:reservation_id"] == reservation
-                one = await c.active(name="single", min_count=1, max_count=1, return_reservation_id=False)
+                one = await c.boot_active(name="single", min_count=1, max_count=1, return_reservation_id=False)
                 assert one["name"] == "single"
                 both = await c.boot(name="pair", min_count=2)
                 assert (await c.show(both["id"]))["name"] == "pair-1"
 
         run(scenario())
 
-    def test_as_many_as_the_quota_has_room_for(self, database_url: str) -> None:
+    def test_creates_as_many_servers_as_the_quota_allows(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, quota__instances=5, quota__cores=4) as c:
-                assert (await refused(c, min_count=5, max_count=2**31 - 1))[0] == 403
+            async with full_cloud(database_url, quota__instances=5, quota__cores=4) as c:
+                assert (await create_refusal(c, min_count=5, max_count=2**31 - 1))[0] == 403
                 await c.boot(name="some", min_count=2, max_count=2**31 - 1)
                 found = (await c.get("/servers")).json()["servers"]
                 assert sorted(server["name"] for server in found) == ["some-1", "some-2", "some-3", "some-4"]
                 for server in found:
-                    await c.settled(server["id"])
-                assert (await refused(c))[0] == 403
+                    await c.wait_until_settled(server["id"])
+                assert (await create_refusal(c))[0] == 403
 
         run(scenario())
 
-    def test_an_unlimited_project_cannot_ask_for_the_moon(self, database_url: str) -> None:
+    def test_huge_min_count_is_refused_without_quota(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=1, quota__instances=-1, quota__cores=-1, quota__ram=-1) as c:
-                status, message = await refused(c, min_count=2**31 - 1)
+            async with full_cloud(database_url, hosts=1, quota__instances=-1, quota__cores=-1, quota__ram=-1) as c:
+                status, message = await create_refusal(c, min_count=2**31 - 1)
                 assert (status, "min_count" in message) == (400, True)
 
         run(scenario())
 
-    def test_they_share_no_port_and_no_address(self, database_url: str) -> None:
+    def test_fixed_ip_is_refused_for_several_servers(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 nic = {"uuid": c.network_id, "fixed_ip": "10.0.0.99"}
-                assert (await refused(c, networks=[nic], max_count=2, as_="project-admin"))[0] == 400
+                assert (await create_refusal(c, networks=[nic], max_count=2, as_="project-admin"))[0] == 400
                 await c.boot(networks=[nic], max_count=1, as_="project-admin")
 
         run(scenario())
@@ -403,12 +364,12 @@ class TestQuotas:
     @pytest.mark.parametrize(
         ("limit", "flavor", "expected"), [({"instances": 10}, "1", 10), ({"cores": 7}, "3", 3), ({"ram": 2047}, "1", 3)]
     )
-    def test_many_at_once_never_exceed_it(
+    def test_concurrent_creates_never_exceed_the_quota(
         self, database_url: str, limit: dict[str, int], flavor: str, expected: int
     ) -> None:
         async def scenario() -> None:
             limits: dict[str, Any] = {f"quota__{name}": limit.get(name, -1) for name in ("instances", "cores", "ram")}
-            async with whole(database_url, hosts=4, **limits) as c:
+            async with full_cloud(database_url, hosts=4, **limits) as c:
                 body = {"server": {"name": "s", "flavorRef": flavor, "imageRef": c.image_id, "networks": "none"}}
                 answers = await asyncio.gather(
                     *(c.post("/servers", body, version="2.37") for _ in range(30)),
@@ -424,22 +385,22 @@ class TestQuotas:
 
         run(scenario())
 
-    def test_it_is_free_again_once_the_server_is_gone(self, database_url: str) -> None:
+    def test_deleted_server_frees_its_quota(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, quota__instances=1) as c:
-                server_id = (await c.active())["id"]
-                assert (await refused(c))[0] == 403
+            async with full_cloud(database_url, quota__instances=1) as c:
+                server_id = (await c.boot_active())["id"]
+                assert (await create_refusal(c))[0] == 403
                 await c.delete(f"/servers/{server_id}")
-                await c.gone(server_id)
-                await c.active()
+                await c.wait_until_deleted(server_id)
+                await c.boot_active()
 
         run(scenario())
 
-    def test_metadata_items_are_limited_too(self, database_url: str) -> None:
+    def test_metadata_items_quota(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url, hosts=1, quota__metadata_items=2) as c:
+            async with full_cloud(database_url, hosts=1, quota__metadata_items=2) as c:
                 three = {"a": "1", "b": "2", "c": "3"}
-                assert (await refused(c, metadata=three))[0] == 403
+                assert (await create_refusal(c, metadata=three))[0] == 403
                 change = {"quota_set": {"metadata_items": 3}}
                 assert (await c.put(f"/os-quota-sets/{DEMO}", change, as_="admin")).status == 200
                 await c.boot(metadata=three)
@@ -447,14 +408,14 @@ class TestQuotas:
         run(scenario())
 
 
-def test_who_has_no_project_creates_nothing(database_url: str) -> None:
+def test_create_is_forbidden_without_project_or_member_role(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            assert (await refused(c, as_="system"))[0] == 403
-            assert (await refused(c, as_="reader"))[0] == 403
-            assert (await refused(c, as_="service"))[0] == 403
-            before = await held(c)
+        async with full_cloud(database_url, hosts=1) as c:
+            assert (await create_refusal(c, as_="system"))[0] == 403
+            assert (await create_refusal(c, as_="reader"))[0] == 403
+            assert (await create_refusal(c, as_="service"))[0] == 403
+            before = await count_resources(c)
             assert (await c.post("/servers", {}, as_=None)).status == 401
-            assert await held(c) == before
+            assert await count_resources(c) == before
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Lists of servers: every filter alone and together, and who may use which."""
+"""Lists of servers: filters alone and combined, by version and role."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kilonova import clock
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, OTHER, Cloud, cloud, fault, insert_server
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 FLAVOR = {"name": "m1.tiny", "vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0, "extra_specs": {}}
 IMAGES = {name: new_id() for name in ("debian", "fedora")}
@@ -33,7 +33,7 @@ def nic(*addresses: str, label: str = "private", group: str = "default") -> dict
     }
 
 
-def at(hour: int) -> float:
+def timestamp(hour: int) -> float:
     return clock.parse(f"2026-05-04T{hour:02}:00:00Z")
 
 
@@ -60,22 +60,26 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 
 @asynccontextmanager
-async def servers(database_url: str) -> AsyncIterator[Cloud]:
-    """SERVERS, made one an hour from midnight, changed ten hours later."""
+async def cloud_with_servers(database_url: str) -> AsyncIterator[Cloud]:
+    """A cloud with SERVERS: one is created each hour from midnight on, and updated ten hours later."""
     async with cloud(database_url, hosts=2) as c:
         async with c.db.transaction() as tx:
             for hour, (name, values) in enumerate(SERVERS.items()):
                 documents = {
                     key: orjson.dumps(values[key]).decode() for key in ("nics", "fault") if values.get(key) is not None
                 }
-                times = {"created_at": at(hour), "updated_at": at(hour + 10) + 0.25, "launched_at": at(hour) + 30.5}
+                times = {
+                    "created_at": timestamp(hour),
+                    "updated_at": timestamp(hour + 10) + 0.25,
+                    "launched_at": timestamp(hour) + 30.5,
+                }
                 row = {"name": name, "flavor": orjson.dumps(FLAVOR).decode(), **times, **values, **documents}
                 await insert_server(tx, new_id(), **row)
         yield c
 
 
-async def names(c: Cloud, query: str = "", **options: Any) -> set[str]:
-    """What both lists show, which is the same."""
+async def list_names(c: Cloud, query: str = "", **options: Any) -> set[str]:
+    """The names in /servers, which are the same as in /servers/detail."""
     brief = await c.get(f"/servers?{query}", **options)
     assert brief.status == 200, brief.body
     detail = await c.get(f"/servers/detail?{query}", **options)
@@ -86,12 +90,12 @@ async def names(c: Cloud, query: str = "", **options: Any) -> set[str]:
     return set(found)
 
 
-MINE = {"web-1", "web-2", "db", "broken", "building", "Spaced Näme"}
-ALIVE = MINE | {"theirs"}
+OWN = {"web-1", "web-2", "db", "broken", "building", "Spaced Näme"}
+NOT_DELETED = OWN | {"theirs"}
 
-# Query, version, what a member finds, what an administrator finds among the servers of all projects.
+# Query, version, names found by a member, names found by an administrator with all_tenants.
 FILTERS: list[tuple[str, str, set[str], set[str]]] = [
-    ("", "2.1", MINE, ALIVE),
+    ("", "2.1", OWN, NOT_DELETED),
     ("name=web", "2.1", {"web-1", "web-2"}, {"web-1", "web-2"}),
     ("name=WEB", "2.1", set(), set()),
     ("name=^web-[12]$", "2.1", {"web-1", "web-2"}, {"web-1", "web-2"}),
@@ -126,13 +130,13 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ("ip=fd00", "2.1", set(), set()),
     ("ip6=fd00::5", "2.5", {"web-2"}, {"web-2"}),
     ("ip6=10.0", "2.5", set(), set()),
-    ("ip6=fd00::5", "2.4", MINE, {"web-2"}),
+    ("ip6=fd00::5", "2.4", OWN, {"web-2"}),
     ("reservation_id=r-2", "2.1", {"building"}, {"building"}),
     ("changes-since=2026-05-04T14:30:00Z", "2.1", {"Spaced Näme", "gone"}, {"Spaced Näme", "gone", "theirs"}),
     ("changes-since=2026-05-04T15:00:00", "2.1", {"Spaced Näme", "gone"}, {"Spaced Näme", "gone", "theirs"}),
     ("changes-since=2026-05-04T15:00:01", "2.1", {"gone"}, {"gone", "theirs"}),
     ("changes-before=2026-05-04T10:30:00Z", "2.66", {"web-1"}, {"web-1"}),
-    ("changes-before=2026-05-04T10:30:00Z", "2.65", MINE, ALIVE),
+    ("changes-before=2026-05-04T10:30:00Z", "2.65", OWN, NOT_DELETED),
     (
         "changes-since=2026-05-04T11:00:00Z&changes-before=2026-05-04T12:00:00Z",
         "2.66",
@@ -141,20 +145,20 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ),
     ("changes-before=2026-05-04T09:59:59Z", "2.66", set(), set()),
     ("locked=true", "2.73", {"Spaced Näme"}, {"Spaced Näme"}),
-    ("locked=0", "2.73", MINE - {"Spaced Näme"}, ALIVE - {"Spaced Näme"}),
-    ("locked=true", "2.72", MINE, ALIVE),
-    # Only administrators name hosts; from others the filter says nothing.
-    ("host=host1", "2.106", MINE, {"web-1", "db", "theirs"}),
-    ("node=host1", "2.106", MINE, set()),
-    ("deleted=true", "2.106", MINE, {"gone"}),
-    ("uuid=x", "2.106", MINE, set()),
-    ("description=what", "2.106", MINE, {"Spaced Näme"}),
-    ("launch_index=0", "2.106", MINE, ALIVE),
-    ("launch_index=nonsense", "2.106", MINE, set()),
-    # Opened to all by 2.83 and 2.90.
-    ("user_id=manager-id", "2.82", MINE, {"broken"}),
+    ("locked=0", "2.73", OWN - {"Spaced Näme"}, NOT_DELETED - {"Spaced Näme"}),
+    ("locked=true", "2.72", OWN, NOT_DELETED),
+    # Filters of administrators: ignored for other roles.
+    ("host=host1", "2.106", OWN, {"web-1", "db", "theirs"}),
+    ("node=host1", "2.106", OWN, set()),
+    ("deleted=true", "2.106", OWN, {"gone"}),
+    ("uuid=x", "2.106", OWN, set()),
+    ("description=what", "2.106", OWN, {"Spaced Näme"}),
+    ("launch_index=0", "2.106", OWN, NOT_DELETED),
+    ("launch_index=nonsense", "2.106", OWN, set()),
+    # Filters for all roles since 2.83 and 2.90.
+    ("user_id=manager-id", "2.82", OWN, {"broken"}),
     ("user_id=manager-id", "2.83", {"broken"}, {"broken"}),
-    ("key_name=k1", "2.82", MINE, {"web-1"}),
+    ("key_name=k1", "2.82", OWN, {"web-1"}),
     ("key_name=k1", "2.83", {"web-1"}, {"web-1"}),
     ("availability_zone=a", "2.83", {"building"}, {"building"}),
     (
@@ -164,7 +168,7 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
         {"web-1", "web-2", "db", "Spaced Näme", "theirs"},
     ),
     ("config_drive=true", "2.83", {"building"}, {"building"}),
-    ("power_state=1", "2.83", MINE, ALIVE),
+    ("power_state=1", "2.83", OWN, NOT_DELETED),
     ("power_state=4", "2.83", set(), set()),
     ("power_state=four", "2.83", set(), set()),
     ("vm_state=stopped", "2.83", {"web-2"}, {"web-2"}),
@@ -173,24 +177,24 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ("launched_at=2026-05-04T02:00:30Z", "2.83", {"db"}, {"db"}),
     ("launched_at=2026-05-04T02:00:31Z", "2.83", set(), set()),
     ("terminated_at=2026-05-04T02:00:30Z", "2.83", set(), set()),
-    ("hostname=spaced", "2.89", MINE, {"Spaced Näme"}),
+    ("hostname=spaced", "2.89", OWN, {"Spaced Näme"}),
     ("hostname=spaced", "2.90", {"Spaced Näme"}, {"Spaced Näme"}),
-    # Together all must hold; of a key that stands twice and may not, below 2.75 the last counts.
+    # Combined filters must all match.
     ("name=web&status=SHUTOFF", "2.1", {"web-2"}, {"web-2"}),
     ("name=web&ip=10.0&status=ACTIVE&image=" + IMAGES["debian"], "2.1", {"web-1"}, {"web-1"}),
     ("name=web&status=ERROR", "2.1", set(), set()),
-    ("unheard=of", "2.74", MINE, ALIVE),
+    ("unknown=x", "2.74", OWN, NOT_DELETED),
 ]
 
 
 @proves("GET /servers", "GET /servers/detail")
-def test_every_filter(database_url: str) -> None:
+def test_each_filter_by_version_and_role(database_url: str) -> None:
     async def scenario() -> None:
-        async with servers(database_url) as c:
+        async with cloud_with_servers(database_url) as c:
             for query, version, member, admin in FILTERS:
-                assert await names(c, query, version=version) == member, (query, version)
-                all_of_them = f"all_tenants=1&{query}"
-                assert await names(c, all_of_them, version=version, as_="admin") == admin, (query, version)
+                assert await list_names(c, query, version=version) == member, (query, version)
+                all_projects = f"all_tenants=1&{query}"
+                assert await list_names(c, all_projects, version=version, as_="admin") == admin, (query, version)
 
     run(scenario())
 
@@ -202,7 +206,7 @@ REFUSED = [
     ("2.1", "limit=-1", 400, "limit"),
     ("2.1", "limit=many", 400, "limit"),
     ("2.1", "limit=", 400, "limit"),
-    ("2.1", "marker=nobody", 400, "marker [nobody] not found"),
+    ("2.1", "marker=unknown", 400, "marker [unknown] not found"),
     ("2.1", "sort_key=color", 400, "color"),
     ("2.1", "sort_key=", 400, "Sort key"),
     ("2.1", "sort_dir=up", 400, "sort_dir"),
@@ -220,15 +224,15 @@ REFUSED = [
     ("2.1", "all_tenants", 403, "get_all_tenants"),
     ("2.1", "all_tenants=True&project_id=" + DEMO, 403, "get_all_tenants"),
     ("2.1", "all_tenants=nonsense", 400, "all_tenants"),
-    ("2.75", "unheard=of", 400, "unheard"),
+    ("2.75", "unknown=x", 400, "unknown"),
     ("2.1", "name=%ff", 400, "UTF-8"),
     ("2.1", "name=a%00b", 400, "NUL"),
 ]
 
 
-def test_what_is_no_filter_is_refused(database_url: str) -> None:
+def test_bad_queries_are_refused(database_url: str) -> None:
     async def scenario() -> None:
-        async with servers(database_url) as c:
+        async with cloud_with_servers(database_url) as c:
             for version, query, status, words in REFUSED:
                 for path in ("/servers", "/servers/detail"):
                     found, _, message = fault(await c.get(f"{path}?{query}", version=version))
@@ -279,9 +283,9 @@ def test_what_is_no_filter_is_refused(database_url: str) -> None:
         *("[[:alpha:]]", "[[:nope:]]", "[[.a.]]", "[[=a=]]", "\\d\\w\\s", "\\bweb", "a{256}", "a{0,999}", ".*" * 40),
     ],
 )
-def test_no_pattern_is_an_unexpected_error(database_url: str, pattern: str) -> None:
+def test_no_regular_expression_causes_an_internal_error(database_url: str, pattern: str) -> None:
     async def scenario() -> None:
-        async with servers(database_url) as c:
+        async with cloud_with_servers(database_url) as c:
             for key in ("name", "ip"):
                 answer = await c.get(f"/servers?{key}={quote(pattern)}")
                 assert answer.status in (200, 400), answer.body
@@ -289,26 +293,26 @@ def test_no_pattern_is_an_unexpected_error(database_url: str, pattern: str) -> N
     run(scenario())
 
 
-def test_projects_see_their_own(database_url: str) -> None:
+def test_lists_are_limited_to_the_project_unless_all_tenants(database_url: str) -> None:
     async def scenario() -> None:
-        async with servers(database_url) as c:
-            for who in ("reader", "member", "manager", "project-admin"):
-                assert await names(c, as_=who) == MINE, who
-            assert await names(c, as_="other") == {"theirs"}
-            # An administrator's own project has none; all projects are asked for by name.
-            assert await names(c, as_="admin") == set()
-            assert await names(c, "all_tenants=0", as_="admin") == set()
+        async with cloud_with_servers(database_url) as c:
+            for caller in ("reader", "member", "manager", "project-admin"):
+                assert await list_names(c, as_=caller) == OWN, caller
+            assert await list_names(c, as_="other") == {"theirs"}
+            # The administrator's own project has no servers.
+            assert await list_names(c, as_="admin") == set()
+            assert await list_names(c, "all_tenants=0", as_="admin") == set()
             for value in ("1", "True", "", "yes"):
-                assert await names(c, f"all_tenants={value}", as_="admin") == ALIVE
+                assert await list_names(c, f"all_tenants={value}", as_="admin") == NOT_DELETED
             for key in ("project_id", "tenant_id"):
-                assert await names(c, f"{key}={OTHER}", as_="admin") == set()
-                assert await names(c, f"all_tenants=1&{key}={OTHER}", as_="admin") == {"theirs"}
-                assert await names(c, f"all_tenants=1&{key}={ADMIN}", as_="admin") == set()
-                assert await names(c, f"{key}={OTHER}") == MINE
-            assert await names(c, "all_tenants=1&deleted=true", as_="admin") == {"gone"}
-            assert await names(c, "all_tenants=1&status=DELETED", as_="admin") == {"gone"}
-            assert await names(c, "all_tenants=1&status=deleted&status=error", as_="admin") == {"gone", "broken"}
-            assert await names(c, "all_tenants=1", as_="system") == ALIVE
+                assert await list_names(c, f"{key}={OTHER}", as_="admin") == set()
+                assert await list_names(c, f"all_tenants=1&{key}={OTHER}", as_="admin") == {"theirs"}
+                assert await list_names(c, f"all_tenants=1&{key}={ADMIN}", as_="admin") == set()
+                assert await list_names(c, f"{key}={OTHER}") == OWN
+            assert await list_names(c, "all_tenants=1&deleted=true", as_="admin") == {"gone"}
+            assert await list_names(c, "all_tenants=1&status=DELETED", as_="admin") == {"gone"}
+            assert await list_names(c, "all_tenants=1&status=deleted&status=error", as_="admin") == {"gone", "broken"}
+            assert await list_names(c, "all_tenants=1", as_="system") == NOT_DELETED
             for path in ("/servers", "/servers/detail"):
                 assert (await c.get(path, as_="service")).status == 403
                 assert (await c.get(path, as_=None)).status == 401
@@ -316,11 +320,11 @@ def test_projects_see_their_own(database_url: str) -> None:
     run(scenario())
 
 
-def test_details_are_those_of_the_server(database_url: str) -> None:
+def test_detail_list_equals_show(database_url: str) -> None:
     async def scenario() -> None:
-        async with servers(database_url) as c:
+        async with cloud_with_servers(database_url) as c:
             listed = (await c.get("/servers/detail?all_tenants=1", as_="admin", version="2.106")).json()["servers"]
-            assert len(listed) == len(ALIVE)
+            assert len(listed) == len(NOT_DELETED)
             for server in listed:
                 shown = (await c.get(f"/servers/{server['id']}", as_="admin", version="2.106")).json()["server"]
                 assert server == {key: value for key, value in shown.items() if key != "server_groups"}

@@ -1,4 +1,4 @@
-"""Pages of the lists of servers: nothing is lost, nothing comes twice, whatever the order."""
+"""Paging of the lists of servers: no server is missing or repeated, in any sort order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kilonova.ids import new_id
 from tests.compute.servers.test_listing import FLAVOR
 from tests.support import run
 from tests.support.cloud import OTHER, Cloud, cloud, fault, insert_server
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
-NUMBER = 23
+SERVER_COUNT = 23
 ORDERS = [
     "",
     "sort_key=created_at&sort_dir=asc",
@@ -30,11 +30,11 @@ ORDERS = [
 ]
 
 
-async def fill(c: Cloud) -> None:
-    """Servers that are alike in all that they can be sorted by, many times over."""
+async def insert_servers(c: Cloud) -> None:
+    """Servers with few different values per sort key, so that many are equal."""
     chance = random.Random(7)
     async with c.db.transaction() as tx:
-        for _ in range(NUMBER):
+        for _ in range(SERVER_COUNT):
             values = {
                 "name": chance.choice(["a", "B", "ä", "z"]),
                 "created_at": float(chance.choice([1, 2])),
@@ -48,7 +48,7 @@ async def fill(c: Cloud) -> None:
         await insert_server(tx, new_id(), project_id=OTHER, flavor=orjson.dumps(FLAVOR).decode())
 
 
-async def pages(c: Cloud, path: str, **options: Any) -> list[list[str]]:
+async def get_pages(c: Cloud, path: str, **options: Any) -> list[list[str]]:
     """The ids on each page, following the links."""
     found = []
     while path:
@@ -63,30 +63,30 @@ async def pages(c: Cloud, path: str, **options: Any) -> list[list[str]]:
 
 
 @proves("GET /servers", "GET /servers/detail")
-def test_every_order_page_by_page(database_url: str) -> None:
+def test_pages_are_complete_in_every_sort_order(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
-            await fill(c)
+            await insert_servers(c)
             for order in ORDERS:
-                (all_at_once,) = await pages(c, f"/servers?{order}")
-                assert len(set(all_at_once)) == NUMBER
+                (whole_list,) = await get_pages(c, f"/servers?{order}")
+                assert len(set(whole_list)) == SERVER_COUNT
                 for path in ("/servers", "/servers/detail"):
-                    for limit in (1, 4, NUMBER - 1):
-                        found = await pages(c, f"{path}?{order}&limit={limit}")
-                        assert list(chain(*found)) == all_at_once, (order, limit)
+                    for limit in (1, 4, SERVER_COUNT - 1):
+                        found = await get_pages(c, f"{path}?{order}&limit={limit}")
+                        assert list(chain(*found)) == whole_list, (order, limit)
                         assert {len(page) for page in found[:-1]} == {limit}
 
     run(scenario())
 
 
-def test_the_order_is_what_was_asked_for(database_url: str) -> None:
+def test_sort_keys_and_directions(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
-            await fill(c)
+            await insert_servers(c)
             query = "sort_key=key_name&sort_key=created_at&sort_dir=desc&sort_dir=asc"
             listed = (await c.get(f"/servers/detail?{query}")).json()["servers"]
             found = [(server["key_name"] or "", server["created"]) for server in listed]
-            # Both ways at once: python sorts stably.
+            # Sorting twice sorts by both keys: Python's sort is stable.
             assert found == sorted(sorted(found, key=lambda pair: pair[1]), key=lambda pair: pair[0], reverse=True)
             newest = [server["created"] for server in (await c.get("/servers/detail")).json()["servers"]]
             assert newest == sorted(newest, reverse=True)
@@ -94,10 +94,10 @@ def test_the_order_is_what_was_asked_for(database_url: str) -> None:
     run(scenario())
 
 
-def test_links_keep_the_query(database_url: str) -> None:
+def test_next_links_keep_the_query(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
-            await fill(c)
+            await insert_servers(c)
             query = "limit=2&status=ACTIVE&status=SHUTOFF&name=%5BaB%5D&sort_key=display_name&sort_dir=asc"
             body = (await c.get(f"/servers/detail?{query}")).json()
             (link,) = body["servers_links"]
@@ -105,39 +105,39 @@ def test_links_keep_the_query(database_url: str) -> None:
             last = body["servers"][-1]["id"]
             assert link["href"].startswith("http://localhost/compute/v2.1/servers/detail?")
             assert sorted(link["href"].partition("?")[2].split("&")) == sorted([*query.split("&"), f"marker={last}"])
-            (rest,) = await pages(c, f"/servers?{query.replace('limit=2&', '')}")
-            assert list(chain(*await pages(c, f"/servers?{query}"))) == rest
+            (rest,) = await get_pages(c, f"/servers?{query.replace('limit=2&', '')}")
+            assert list(chain(*await get_pages(c, f"/servers?{query}"))) == rest
 
     run(scenario())
 
 
-def test_the_edges_of_a_page(database_url: str) -> None:
+def test_page_size_is_limited_by_max_limit(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, api__max_limit=10) as c:
-            await fill(c)
-            # Who names no limit gets the most there is at once, and the way to the rest.
-            assert [len(page) for page in await pages(c, "/servers")] == [10, 10, 3]
-            assert [len(page) for page in await pages(c, "/servers/detail?limit=1000")] == [10, 10, 3]
+            await insert_servers(c)
+            # Without a limit a page has max_limit servers, and a link to the next page.
+            assert [len(page) for page in await get_pages(c, "/servers")] == [10, 10, 3]
+            assert [len(page) for page in await get_pages(c, "/servers/detail?limit=1000")] == [10, 10, 3]
             assert (await c.get("/servers?limit=0")).json() == {"servers": []}
 
     run(scenario())
 
 
-def test_markers(database_url: str) -> None:
+def test_unknown_and_foreign_markers_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
-            await fill(c)
-            (everything,) = await pages(c, "/servers")
+            await insert_servers(c)
+            (everything,) = await get_pages(c, "/servers")
             theirs = await c.db.fetch_value("SELECT id FROM servers WHERE project_id = $1", OTHER)
             for path in ("/servers", "/servers/detail"):
-                for marker in ("nobody", new_id(), theirs, ""):
+                for marker in ("unknown", new_id(), theirs, ""):
                     answer = await c.get(f"{path}?marker={marker}")
                     assert fault(answer) == (400, "badRequest", f"marker [{marker}] not found")
                     assert (await c.get(f"{path}?marker={marker}&all_tenants=0")).status == 400
             assert (await c.get(f"/servers?marker={theirs}&all_tenants=1", as_="admin")).status == 200
-            assert await pages(c, f"/servers?marker={everything[-1]}") == [[]]
-            # Rows that come and go meanwhile do not shift the pages.
-            first = await pages(c, "/servers?limit=5&sort_key=created_at&sort_dir=asc")
+            assert await get_pages(c, f"/servers?marker={everything[-1]}") == [[]]
+            # Servers that are created or deleted between two requests do not shift the pages.
+            first = await get_pages(c, "/servers?limit=5&sort_key=created_at&sort_dir=asc")
             async with c.db.transaction() as tx:
                 await insert_server(tx, new_id(), created_at=0.5)
                 await tx.execute("UPDATE servers SET deleted = TRUE WHERE id = $1", first[0][-1])

@@ -1,4 +1,4 @@
-"""Everybody at once on the same servers: every answer is one of the API's, and in the end nothing is left."""
+"""Concurrent requests on the same servers: only documented statuses, and all resources are released."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.compute.servers.support import act, held
+from tests.compute.servers.support import act, count_resources
 from tests.support import run
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
 
 
-async def at_random(c: Whole, server_id: str, chance: random.Random) -> Any:
+async def send_random_request(c: FullCloud, server_id: str, chance: random.Random) -> Any:
     path = f"/servers/{server_id}"
     await asyncio.sleep(chance.random() * 0.2)
     return await chance.choice(
@@ -30,37 +30,37 @@ async def at_random(c: Whole, server_id: str, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_requests_of_all_kinds(database_url: str, seed: int) -> None:
+def test_concurrent_requests_on_the_same_servers(database_url: str, seed: int) -> None:
     async def scenario() -> None:
         chance = random.Random(seed)
-        async with whole(database_url) as c:
-            before = await held(c)
+        async with full_cloud(database_url) as c:
+            before = await count_resources(c)
             servers = [(await c.boot())["id"] for _ in range(4)]
-            # Each is deleted somewhere on the way, also while it is being built.
-            requests = [at_random(c, server_id, chance) for server_id in servers for _ in range(15)]
-            requests += [late(c, server_id, chance.random() * 0.3) for server_id in servers for _ in range(2)]
+            # Each server is deleted at a random time, perhaps while it is being built.
+            requests = [send_random_request(c, server_id, chance) for server_id in servers for _ in range(15)]
+            requests += [delete_later(c, server_id, chance.random() * 0.3) for server_id in servers for _ in range(2)]
             chance.shuffle(requests)
             answers = Counter(answer.status for answer in await asyncio.gather(*requests))
             assert set(answers) <= {200, 202, 204, 404, 409}, answers
             assert answers[204] >= len(servers)
             for server_id in servers:
-                await c.gone(server_id)
-            assert {**await held(c), "operations": 0} == {**before, "operations": 0}
+                await c.wait_until_deleted(server_id)
+            assert {**await count_resources(c), "operations": 0} == {**before, "operations": 0}
             assert await c.db.fetch("SELECT * FROM operations WHERE finished_at IS NULL") == []
 
-    async def late(c: Whole, server_id: str, seconds: float) -> Any:
+    async def delete_later(c: FullCloud, server_id: str, seconds: float) -> Any:
         await asyncio.sleep(seconds)
         return await c.delete(f"/servers/{server_id}")
 
     run(scenario())
 
 
-def test_servers_come_and_go(database_url: str) -> None:
+def test_concurrent_creates_and_deletes(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2, quota__instances=8) as c:
-            before = await held(c)
+        async with full_cloud(database_url, hosts=2, quota__instances=8) as c:
+            before = await count_resources(c)
 
-            async def life(seconds: float) -> int:
+            async def create_and_delete(seconds: float) -> int:
                 await asyncio.sleep(seconds)
                 server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "auto"}
                 answer = await c.post("/servers", {"server": server}, version="2.37")
@@ -68,13 +68,13 @@ def test_servers_come_and_go(database_url: str) -> None:
                     server_id = answer.json()["server"]["id"]
                     await asyncio.sleep(seconds / 3)
                     assert (await c.delete(f"/servers/{server_id}")).status == 204
-                    await c.gone(server_id)
+                    await c.wait_until_deleted(server_id)
                 return answer.status
 
             chance = random.Random(1)
-            answers = Counter(await asyncio.gather(*(life(chance.random() * 0.3) for _ in range(40))))
+            answers = Counter(await asyncio.gather(*(create_and_delete(chance.random() * 0.3) for _ in range(40))))
             assert set(answers) <= {202, 403}
             assert answers[202] >= 8
-            assert {**await held(c), "operations": 0} == {**before, "operations": 0}
+            assert {**await count_resources(c), "operations": 0} == {**before, "operations": 0}
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Showing and changing one server: who sees what, in which version."""
+"""Show and update one server: fields by version and role."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 from tests.compute.servers.support import make_flavor
 from tests.support import run
 from tests.support.cloud import DEMO, fault
-from tests.support.proves import proves
-from tests.support.whole import Whole, whole
+from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.route_coverage import proves
 
-NOBODY = "11111111-1111-1111-1111-111111111111"
+UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 
-# What the published samples of each version have; each line adds to the ones above.
-UPDATED = {
+# Fields in the published samples of each version; each version adds to the earlier ones.
+UPDATE_FIELDS = {
     *("id", "name", "status", "tenant_id", "user_id", "metadata", "hostId", "image", "flavor", "created", "updated"),
     *("addresses", "accessIPv4", "accessIPv6", "links", "OS-DCF:diskConfig", "progress"),
 }
-SHOWN = UPDATED | {
+SHOWN_FIELDS = UPDATE_FIELDS | {
     *("OS-EXT-AZ:availability_zone", "OS-EXT-STS:power_state", "OS-EXT-STS:task_state", "OS-EXT-STS:vm_state"),
     *("OS-SRV-USG:launched_at", "OS-SRV-USG:terminated_at", "config_drive", "key_name"),
     *("os-extended-volumes:volumes_attached", "security_groups"),
 }
-HOSTS = {"OS-EXT-SRV-ATTR:host", "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-SRV-ATTR:instance_name"}
-REQUEST = {
+HOST_FIELDS = {"OS-EXT-SRV-ATTR:host", "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-SRV-ATTR:instance_name"}
+REQUEST_FIELDS = {
     f"OS-EXT-SRV-ATTR:{name}"
     for name in ("kernel_id", "launch_index", "ramdisk_id", "reservation_id", "root_device_name", "user_data")
 }
 HOSTNAME = "OS-EXT-SRV-ATTR:hostname"
-ADDRESS = {"addr", "version", "OS-EXT-IPS:type", "OS-EXT-IPS-MAC:mac_addr"}
-ADDED = {
+ADDRESS_FIELDS = {"addr", "version", "OS-EXT-IPS:type", "OS-EXT-IPS-MAC:mac_addr"}
+ADDED_FIELDS = {
     "2.1": set[str](),
     "2.3": set[str](),
     "2.8": set[str](),
@@ -56,56 +56,60 @@ def at_least(version: str, other: str) -> bool:
     return int(version.split(".")[1]) >= int(other.split(".")[1])
 
 
-def only_for_administrators(version: str) -> set[str]:
+def admin_fields(version: str) -> set[str]:
     return (
-        HOSTS
-        | (REQUEST | {HOSTNAME} if at_least(version, "2.3") else set())
+        HOST_FIELDS
+        | (REQUEST_FIELDS | {HOSTNAME} if at_least(version, "2.3") else set())
         | ({"host_status"} if at_least(version, "2.16") else set())
     )
 
 
 @proves("GET /servers/{server_id}", "GET /servers/detail", "GET /servers", "PUT /servers/{server_id}")
-def test_every_version_shows_its_own_fields(database_url: str) -> None:
+def test_fields_by_version_and_role(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(database_url) as c:
+            server_id = (await c.boot_active())["id"]
             added: set[str] = set()
-            for version, fields in ADDED.items():
+            for version, fields in ADDED_FIELDS.items():
                 added |= fields
-                hidden = only_for_administrators(version)
+                hidden = admin_fields(version)
                 path = f"/servers/{server_id}"
-                assert set(await c.show(server_id, as_="member", version=version)) == SHOWN | added, version
-                assert set(await c.show(server_id, as_="admin", version=version)) == SHOWN | added | hidden, version
+                assert set(await c.show(server_id, as_="member", version=version)) == SHOWN_FIELDS | added, version
+                assert set(await c.show(server_id, as_="admin", version=version)) == SHOWN_FIELDS | added | hidden, (
+                    version
+                )
 
                 (listed,) = (await c.get("/servers/detail", version=version)).json()["servers"]
-                assert set(listed["addresses"]["private"][0]) == ADDRESS, version
-                assert set(listed) == (SHOWN | added) - {"server_groups"}, version
+                assert set(listed["addresses"]["private"][0]) == ADDRESS_FIELDS, version
+                assert set(listed) == (SHOWN_FIELDS | added) - {"server_groups"}, version
                 (listed,) = (await c.get("/servers/detail?all_tenants=1", as_="admin", version=version)).json()[
                     "servers"
                 ]
-                assert set(listed) == (SHOWN | added | hidden) - {"server_groups"}, version
+                assert set(listed) == (SHOWN_FIELDS | added | hidden) - {"server_groups"}, version
                 (listed,) = (await c.get("/servers", version=version)).json()["servers"]
                 assert set(listed) == {"id", "name", "links"}, version
 
-                base = SHOWN if at_least(version, "2.75") else UPDATED
-                addresses = ADDRESS if at_least(version, "2.75") else {"addr", "version"}
+                base = SHOWN_FIELDS if at_least(version, "2.75") else UPDATE_FIELDS
+                addresses = ADDRESS_FIELDS if at_least(version, "2.75") else {"addr", "version"}
                 body = {"server": {"name": f"at {version}"}}
                 answer = await c.put(path, body, version=version)
                 assert set(answer.json()["server"]) == base | added, version
                 assert set(answer.json()["server"]["addresses"]["private"][0]) == addresses, version
                 answer = await c.put(path, body, version=version, as_="admin")
-                assert set(answer.json()["server"]) == base | added | (hidden if base is SHOWN else set()), version
+                assert set(answer.json()["server"]) == base | added | (hidden if base is SHOWN_FIELDS else set()), (
+                    version
+                )
 
     run(scenario())
 
 
-def test_what_older_versions_show_otherwise(database_url: str) -> None:
+def test_flavor_and_image_by_version(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url) as c:
+        async with full_cloud(database_url) as c:
             await make_flavor(c, "specified")
             specs = {"extra_specs": {"hw:numa_nodes": "1"}}
             await c.post("/flavors/specified/os-extra_specs", specs, as_="admin")
-            server_id = (await c.active(flavorRef="specified"))["id"]
+            server_id = (await c.boot_active(flavorRef="specified"))["id"]
             old = await c.show(server_id, version="2.46")
             assert old["flavor"]["id"] == "specified"
             assert old["flavor"]["links"][0]["href"].endswith("/flavors/specified")
@@ -119,10 +123,10 @@ def test_what_older_versions_show_otherwise(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_administrators_see_of_hosts(database_url: str) -> None:
+def test_host_fields_for_administrators(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(database_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             shown = await c.show(server_id)
             assert shown["OS-EXT-SRV-ATTR:host"] == "sim-001"
             assert shown["OS-EXT-SRV-ATTR:hypervisor_hostname"] == "sim-001"
@@ -132,8 +136,8 @@ def test_what_administrators_see_of_hosts(database_url: str) -> None:
             seen = await c.show(server_id, as_="member")
             assert len(seen["hostId"]) == 56
             assert seen["hostId"] == shown["hostId"]
-            # The same host looks different to each project.
-            theirs = await c.settled((await c.boot(as_="other"))["id"])
+            # hostId differs between projects.
+            theirs = await c.wait_until_settled((await c.boot(as_="other"))["id"])
             assert theirs["OS-EXT-SRV-ATTR:host"] == "sim-001"
             assert theirs["hostId"] != shown["hostId"]
             body = {"host": "sim-001", "binary": "nova-compute", "forced_down": True}
@@ -148,53 +152,53 @@ def test_what_administrators_see_of_hosts(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_server_of_another_project_is_not_there(database_url: str) -> None:
+def test_server_of_another_project_is_not_found(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(database_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             path = f"/servers/{server_id}"
-            for who in ("other", "service"):
-                assert fault(await c.get(path, as_=who)) == (
+            for caller in ("other", "service"):
+                assert fault(await c.get(path, as_=caller)) == (
                     404,
                     "itemNotFound",
                     f"Instance {server_id} could not be found.",
                 )
-                assert (await c.put(path, {"server": {"name": "x"}}, as_=who)).status == 404
-                assert (await c.delete(path, as_=who)).status == 404
-                assert (await c.post(f"{path}/action", {"os-stop": None}, as_=who)).status == 404
-            for who in ("reader", "member", "manager", "project-admin", "admin", "system"):
-                assert (await c.get(path, as_=who)).status == 200, who
+                assert (await c.put(path, {"server": {"name": "x"}}, as_=caller)).status == 404
+                assert (await c.delete(path, as_=caller)).status == 404
+                assert (await c.post(f"{path}/action", {"os-stop": None}, as_=caller)).status == 404
+            for caller in ("reader", "member", "manager", "project-admin", "admin", "system"):
+                assert (await c.get(path, as_=caller)).status == 200, caller
             assert (await c.get(path, as_=None)).status == 401
-            assert (await c.get(f"/servers/{NOBODY}")).status == 404
+            assert (await c.get(f"/servers/{UNKNOWN_ID}")).status == 404
             assert (await c.get("/servers/x%00y")).status == 404
-            assert (await c.get(f"{path}?unheard=of", version="2.101")).status == 200
-            assert (await c.get(f"{path}?unheard=of", version="2.102")).status == 400
+            assert (await c.get(f"{path}?unknown=x", version="2.101")).status == 200
+            assert (await c.get(f"{path}?unknown=x", version="2.102")).status == 400
 
     run(scenario())
 
 
-def test_links_name_the_version_and_project_that_the_caller_used(database_url: str) -> None:
+def test_links_contain_version_and_project_of_the_request(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=1) as c:
-            server_id = (await c.active())["id"]
+        async with full_cloud(database_url, hosts=1) as c:
+            server_id = (await c.boot_active())["id"]
             shown = (await c.get(f"/{DEMO}/servers/{server_id}")).json()["server"]
             assert shown["links"] == [
                 {"rel": "self", "href": f"http://localhost/compute/v2.1/{DEMO}/servers/{server_id}"},
                 {"rel": "bookmark", "href": f"http://localhost/compute/{DEMO}/servers/{server_id}"},
             ]
-            assert (await c.get(f"/{NOBODY}/servers/{server_id}")).status == 400
+            assert (await c.get(f"/{UNKNOWN_ID}/servers/{server_id}")).status == 400
 
     run(scenario())
 
 
 class TestUpdate:
-    async def server(self, c: Whole, **keys: Any) -> str:
-        return str((await c.active(networks="none", **keys))["id"])
+    async def server(self, c: FullCloud, **keys: Any) -> str:
+        return str((await c.boot_active(networks="none", **keys))["id"])
 
     @proves("PUT /servers/{server_id}")
-    def test_all_that_can_be_changed(self, database_url: str) -> None:
+    def test_update_changes_each_field(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 path = f"/servers/{await self.server(c, description='old')}"
                 before = (await c.get(path, version="2.96")).json()["server"]
                 change = {
@@ -214,7 +218,7 @@ class TestUpdate:
                 assert {key: after[key] for key in expected} == expected
                 same = set(before) - set(expected) - {"updated"}
                 assert {key: after[key] for key in same} == {key: before[key] for key in same}
-                # Each key by itself, and taking away.
+                # Single keys, and values that clear a field.
                 for one, shown in (
                     ({"description": None}, {"description": None, "name": "new name"}),
                     ({"accessIPv4": ""}, {"accessIPv4": "", "accessIPv6": "2001:db8::9"}),
@@ -227,9 +231,9 @@ class TestUpdate:
 
         run(scenario())
 
-    def test_bad_input_changes_nothing(self, database_url: str) -> None:
+    def test_bad_update_changes_nothing(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 path = f"/servers/{await self.server(c)}"
                 before = (await c.get(path, version="2.96")).json()
                 for version, change, words in (
@@ -254,14 +258,14 @@ class TestUpdate:
                     assert (await c.put(path, body, version="2.96")).status == 400
                 assert (await c.put(path, {"server": {"name": "fine"}}, as_="reader")).status == 403
                 assert (await c.put(path, {"server": {"name": "fine"}}, as_="other")).status == 404
-                assert (await c.put(f"/servers/{NOBODY}", {"server": {"name": "fine"}})).status == 404
+                assert (await c.put(f"/servers/{UNKNOWN_ID}", {"server": {"name": "fine"}})).status == 404
                 assert (await c.get(path, version="2.96")).json() == before
 
         run(scenario())
 
-    def test_an_update_reaches_the_lists(self, database_url: str) -> None:
+    def test_update_is_shown_in_lists(self, database_url: str) -> None:
         async def scenario() -> None:
-            async with whole(database_url) as c:
+            async with full_cloud(database_url) as c:
                 server_id = await self.server(c, name="old")
                 await c.put(f"/servers/{server_id}", {"server": {"name": "new"}})
                 assert (await c.get("/servers?name=old")).json()["servers"] == []

@@ -1,4 +1,4 @@
-"""Compute services: listing, enabling and disabling, forcing down, deleting."""
+"""Compute services: list, enable, disable, force down, delete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kilonova.hosts.heartbeat import Heartbeat
 from kilonova.placement.claims import Consumer, claim
 from tests.support import run
 from tests.support.cloud import Cloud, cloud, fault, put_server
-from tests.support.proves import proves
-from tests.support.whole import whole
+from tests.support.full_cloud import full_cloud
+from tests.support.route_coverage import proves
 
 
 async def services(c: Cloud, query: str = "", version: str = "latest") -> dict[str, dict[str, Any]]:
@@ -22,7 +22,7 @@ async def services(c: Cloud, query: str = "", version: str = "latest") -> dict[s
 
 
 async def change_number(c: Cloud, host: str) -> int:
-    """Where the host stands in the sequence that schedulers follow."""
+    """The host's number in the change sequence that schedulers follow."""
     found: int = await c.db.fetch_value(
         "SELECT p.change FROM resource_providers p JOIN hypervisors h ON h.uuid = p.uuid WHERE h.host = $1", host
     )
@@ -30,7 +30,7 @@ async def change_number(c: Cloud, host: str) -> int:
 
 
 @proves("GET /os-services")
-def test_listed_with_zone_state_and_status(database_url: str) -> None:
+def test_list_shows_zone_state_and_status(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2, process_host="ctl") as c:
             found = await services(c)
@@ -50,7 +50,7 @@ def test_listed_with_zone_state_and_status(database_url: str) -> None:
     run(scenario())
 
 
-def test_each_version_has_its_fields(database_url: str) -> None:
+def test_fields_by_version(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             old = {"id", "binary", "host", "zone", "status", "state", "disabled_reason", "updated_at"}
@@ -68,7 +68,7 @@ def test_each_version_has_its_fields(database_url: str) -> None:
     run(scenario())
 
 
-def test_silence_is_down(database_url: str) -> None:
+def test_service_without_reports_is_down(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             async with c.db.transaction() as tx:
@@ -79,7 +79,7 @@ def test_silence_is_down(database_url: str) -> None:
 
 
 @proves("PUT /os-services/{service_id}")
-def test_changed_by_uuid_from_2_53(database_url: str) -> None:
+def test_update_by_uuid_from_2_53(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1, process_host="ctl") as c:
             path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
@@ -114,7 +114,7 @@ def test_changed_by_uuid_from_2_53(database_url: str) -> None:
         ({"forced_down": "perhaps"}, "perhaps"),
     ],
 )
-def test_what_cannot_be_asked_of_a_service(sqlite_url: str, body: dict[str, Any], words: str) -> None:
+def test_invalid_updates_are_refused(sqlite_url: str, body: dict[str, Any], words: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
@@ -125,7 +125,7 @@ def test_what_cannot_be_asked_of_a_service(sqlite_url: str, body: dict[str, Any]
     run(scenario())
 
 
-def test_only_hosts_are_changed_by_uuid(sqlite_url: str) -> None:
+def test_only_compute_services_are_updated_by_uuid(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1, process_host="ctl") as c:
             found = await services(c)
@@ -146,7 +146,7 @@ def test_only_hosts_are_changed_by_uuid(sqlite_url: str) -> None:
     "PUT /os-services/disable-log-reason",
     "PUT /os-services/force-down",
 )
-def test_changed_by_verbs_below_2_53(database_url: str) -> None:
+def test_update_by_host_and_binary_below_2_53(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             named = {"host": "host1", "binary": "nova-compute"}
@@ -178,7 +178,7 @@ def test_changed_by_verbs_below_2_53(database_url: str) -> None:
             assert await status("enable", {**named, "host": "host9"}) == 404
             assert await status("disable-log-reason", named) == 400
             assert await status("force-down", named) == 400
-            # The verbs share one body: what is of no use to one is accepted all the same.
+            # All these routes accept the same keys, also keys that they do not use.
             assert await status("disable", {**named, "disabled_reason": "dust"}) == 200
             assert (await now())["disabled_reason"] is None
             assert await status("enable", {**named, "forced_down": True}, "2.11") == 200
@@ -194,7 +194,7 @@ def test_changed_by_verbs_below_2_53(database_url: str) -> None:
 
 
 @proves("DELETE /os-services/{service_id}")
-def test_deleted_with_all_that_hangs_on_it(database_url: str) -> None:
+def test_delete_removes_hypervisor_provider_and_memberships(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2, process_host="ctl") as c:
             found = await services(c)
@@ -221,7 +221,7 @@ def test_deleted_with_all_that_hangs_on_it(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_host_that_still_holds_something_stays(database_url: str) -> None:
+def test_host_with_allocations_cannot_be_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
@@ -236,7 +236,7 @@ def test_a_host_that_still_holds_something_stays(database_url: str) -> None:
     run(scenario())
 
 
-def test_who_is_disabled_is_marked_in_placement(database_url: str) -> None:
+def test_disabled_service_has_trait_in_placement(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             path = f"/os-services/{(await services(c))['host1/nova-compute']['id']}"
@@ -268,9 +268,9 @@ def test_who_is_disabled_is_marked_in_placement(database_url: str) -> None:
     run(scenario())
 
 
-def test_who_is_alive_registers_again(database_url: str) -> None:
+def test_running_agent_registers_again_after_delete(database_url: str) -> None:
     async def scenario() -> None:
-        async with whole(database_url, hosts=2) as c:
+        async with full_cloud(database_url, hosts=2) as c:
             heartbeat = Heartbeat(c.db, c.hosts, process_host="control")
             assert await heartbeat.beat() == 4
             before = await services(c)
@@ -285,6 +285,6 @@ def test_who_is_alive_registers_again(database_url: str) -> None:
                 *("sim-001/nova-compute", "control/nova-conductor")
             }
             assert await c.db.fetch_value("SELECT COUNT(*) FROM resource_providers") == 2
-            assert (await c.active())["status"] == "ACTIVE"
+            assert (await c.boot_active())["status"] == "ACTIVE"
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Availability zones: which there are, who is in them, and how a new cloud gets them."""
+"""Availability zones: lists, details, and the creation of zones at start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.compute.zones import model
 from tests.support import run
 from tests.support.cloud import Cloud, cloud
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 
 
 async def zones(c: Cloud, path: str = "", as_: str = "member", **options: Any) -> dict[str, dict[str, Any]]:
@@ -17,7 +17,7 @@ async def zones(c: Cloud, path: str = "", as_: str = "member", **options: Any) -
 
 
 @proves("GET /os-availability-zone", "GET /os-availability-zone/detail")
-def test_hosts_of_no_zone_are_in_the_default_one(database_url: str) -> None:
+def test_hosts_without_zone_are_in_the_default_zone(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2, process_host="ctl") as c:
             plain = {"zoneName": "nova", "zoneState": {"available": True}, "hosts": None}
@@ -33,7 +33,7 @@ def test_hosts_of_no_zone_are_in_the_default_one(database_url: str) -> None:
     run(scenario())
 
 
-def test_another_name_for_the_default(sqlite_url: str) -> None:
+def test_configured_default_zone(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1, scheduler__default_zone="here") as c:
             assert list(await zones(c)) == ["here"]
@@ -41,7 +41,7 @@ def test_another_name_for_the_default(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_zones_are_made_of_hosts(database_url: str) -> None:
+def test_create_zone(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=4) as c:
             async with c.db.transaction() as tx:
@@ -49,7 +49,7 @@ def test_zones_are_made_of_hosts(database_url: str) -> None:
                 await model.create_zone(tx, "west", ["host3"])
                 await model.create_zone(tx, "empty", [])
             assert list(await zones(c)) == ["east", "nova", "west"]
-            assert await model.zones(c.db) == {"east", "nova", "west"}
+            assert await model.zone_names(c.db) == {"east", "nova", "west"}
             asked = ["host1", "host3", "host4", "host9"]
             expected = {"host1": "east", "host3": "west", "host4": "nova", "host9": "nova"}
             assert await model.zone_of_hosts(c.db, asked) == expected
@@ -57,7 +57,7 @@ def test_zones_are_made_of_hosts(database_url: str) -> None:
             assert await model.zone_of_hosts(c.db, []) == {}
             detail = await zones(c, "/detail", as_="admin")
             assert set(detail["east"]["hosts"]) == {"host1", "host2"}
-            # A second start changes nothing, and takes no host out of its zone.
+            # A second start changes no zone.
             async with c.db.transaction() as tx:
                 await model.create_zone(tx, "east", ["host1", "host2", "host3"])
             assert (await model.zone_of_hosts(c.db, ["host3"])) == {"host3": "west"}
@@ -66,7 +66,7 @@ def test_zones_are_made_of_hosts(database_url: str) -> None:
     run(scenario())
 
 
-def test_schedulers_hear_of_a_new_zone(database_url: str) -> None:
+def test_schedulers_are_notified_of_a_new_zone(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             before = await c.db.fetch_value("SELECT MAX(facts) FROM resource_providers")
@@ -77,14 +77,14 @@ def test_schedulers_hear_of_a_new_zone(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_zone_of_disabled_hosts_is_not_available(database_url: str) -> None:
+def test_zone_of_disabled_hosts_is_not_available(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
             async with c.db.transaction() as tx:
                 await model.create_zone(tx, "east", ["host1"])
                 await tx.execute("UPDATE services SET disabled = TRUE WHERE host = 'host1'")
             found = await zones(c)
-            # What can be chosen comes first.
+            # Available zones come first.
             assert list(found) == ["nova", "east"]
             assert found["east"]["zoneState"] == {"available": False}
             assert (await zones(c, "/detail", as_="admin"))["east"]["hosts"] is None
@@ -92,7 +92,7 @@ def test_a_zone_of_disabled_hosts_is_not_available(database_url: str) -> None:
     run(scenario())
 
 
-def test_details_tell_who_is_disabled_and_who_is_down(database_url: str) -> None:
+def test_detail_shows_disabled_and_down_hosts(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=4) as c:
             async with c.db.transaction() as tx:
@@ -109,13 +109,13 @@ def test_details_tell_who_is_disabled_and_who_is_down(database_url: str) -> None
                 "host4": (True, False),
             }
             assert flags["host4"]["updated_at"] == "2026-01-02T03:04:05.500000"
-            # Hosts that are down leave their zone in the choice: they may come back any moment.
+            # A zone of hosts that are down stays available.
             assert (await zones(c))["east"] == {"zoneName": "east", "zoneState": {"available": True}, "hosts": None}
 
     run(scenario())
 
 
-def test_placement_knows_zones_as_aggregates(database_url: str) -> None:
+def test_zones_are_aggregates_in_placement(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=3) as c:
             async with c.db.transaction() as tx:
@@ -133,7 +133,7 @@ def test_placement_knows_zones_as_aggregates(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_zone_is_made_beside_an_aggregate_of_its_name(database_url: str) -> None:
+def test_zone_beside_an_aggregate_with_its_name(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
             await c.post("/os-aggregates", {"aggregate": {"name": "east"}}, as_="admin")

@@ -1,4 +1,4 @@
-"""Images that tests hand out, and the tools of the host that tests cannot do without."""
+"""A fake image service, and checks for tools of the host."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-def need(*tools: str) -> None:
-    """Skip the test where a tool lacks; where everything is required, fail it."""
-    lacking = [tool for tool in tools if shutil.which(tool, path=PATH) is None]
-    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
-        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
-    if lacking:
-        pytest.skip(f"needs {', '.join(lacking)}")
+def require_tools(*tools: str) -> None:
+    """Skip the test if a tool is missing; fail it with KILONOVA_REQUIRE_ALL=1."""
+    missing = [tool for tool in tools if shutil.which(tool, path=PATH) is None]
+    if missing and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(missing)}, and KILONOVA_REQUIRE_ALL=1")
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
 
 
-def do(*command: str | Path) -> str:
+def run_tool(*command: str | Path) -> str:
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env={**os.environ, "PATH": PATH}
     )
@@ -41,8 +41,8 @@ def transfer(image_id: str) -> Transfer:
     return Transfer(url=f"/v2/images/{image_id}/file", token="secret")
 
 
-class Shelf:
-    """An image service of the test's own. `facts` of an image overrule what its data would tell."""
+class FakeImageService:
+    """An image service in memory. `facts` override the attributes that it derives from an image's data."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Calls in threads: a cancellation waits for them, and a libvirt that does not answer is a trouble that may pass."""
+"""The connection to libvirt: calls in threads, cancellation, and an unreachable libvirt."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from kilonova import clock
 from kilonova.config import Config
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt.connection import Connection, finished, in_thread
+from kilonova.hosts.drivers.libvirt.connection import Connection, in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.embedded import LibvirtHost
-from tests.hosts.libvirt.support import Shelf
+from tests.hosts.libvirt.support import FakeImageService
 
 
-def test_a_cancellation_comes_out_when_the_call_has_ended() -> None:
+def test_cancellation_waits_for_the_call() -> None:
     async def go() -> None:
         begun, go_on = threading.Event(), threading.Event()
         done: list[str] = []
@@ -40,7 +40,7 @@ def test_a_cancellation_comes_out_when_the_call_has_ended() -> None:
     asyncio.run(go())
 
 
-def test_a_long_call_can_be_told_to_end() -> None:
+def test_stop_ends_a_long_call() -> None:
     async def go() -> None:
         begun, stopped = threading.Event(), threading.Event()
 
@@ -59,45 +59,45 @@ def test_a_long_call_can_be_told_to_end() -> None:
 
 
 async def _wait(call: object, stop: object = None) -> None:
-    await finished(in_thread(call), stop)  # type: ignore[arg-type]
+    await wait_until_done(in_thread(call), stop)  # type: ignore[arg-type]
 
 
-def test_an_error_of_the_call_is_the_callers() -> None:
+def test_error_of_a_call_is_raised_in_the_caller() -> None:
     def fail() -> None:
         raise ValueError("no")
 
     async def go() -> None:
         with pytest.raises(ValueError, match="no"):
-            await finished(in_thread(fail))
+            await wait_until_done(in_thread(fail))
 
     asyncio.run(go())
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_unreachable_libvirt_is_a_passing_error(tmp_path: Path) -> None:
     pytest.importorskip("libvirt")
 
     async def go() -> None:
         connection = Connection(f"qemu+unix:///system?socket={tmp_path}/none")
-        with pytest.raises(DriverError, match="does not answer") as lost:
-            await connection.ask(lambda opened: opened.listAllDomains())
+        with pytest.raises(DriverError, match="does not respond") as lost:
+            await connection.call(lambda libvirt: libvirt.listAllDomains())
         assert lost.value.passing
         await connection.close()
         with pytest.raises(DriverError, match="closed"):
-            await connection.ask(lambda opened: opened.listAllDomains())
+            await connection.call(lambda libvirt: libvirt.listAllDomains())
 
     asyncio.run(go())
 
 
-def test_a_machine_whose_libvirt_is_gone_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_host_without_reports_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         config = Config(data=str(tmp_path))
         config.bridges.enabled = False
         config.libvirt.uri = f"qemu+unix:///system?socket={tmp_path}/none"
-        host = LibvirtHost("box", config, Shelf(), lambda report: None)
-        assert host.silent(["box"]) == []
+        host = LibvirtHost("box", config, FakeImageService(), lambda report: None)
+        assert host.unreachable(["box"]) == []
         later = clock.now() + 60
         monkeypatch.setattr(clock, "now", lambda: later)
-        assert host.silent(["box", "other"]) == ["box"]
+        assert host.unreachable(["box", "other"]) == ["box"]
         await host.close()
 
     asyncio.run(go())

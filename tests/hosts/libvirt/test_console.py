@@ -1,13 +1,13 @@
-"""The end of what a guest has written, also from before its file was cut."""
+"""Reading the console log, including rotated files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kilonova.hosts.drivers.libvirt.console import MOST_BYTES, tail
+from kilonova.hosts.drivers.libvirt.console import MAX_BYTES, tail
 
 
-def test_lines_are_counted_from_the_end(tmp_path: Path) -> None:
+def test_tail_returns_the_last_lines(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
     path.write_bytes(b"one\ntwo\nthree\n")
     assert tail(path, 2) == b"two\nthree\n"
@@ -17,11 +17,11 @@ def test_lines_are_counted_from_the_end(tmp_path: Path) -> None:
     assert tail(path, 2) == b"two\nlogin: "
 
 
-def test_a_guest_that_has_said_nothing(tmp_path: Path) -> None:
+def test_missing_log_is_empty(tmp_path: Path) -> None:
     assert tail(tmp_path / "console.log", None) == tail(tmp_path / "console.log", 5) == b""
 
 
-def test_what_was_cut_off_still_counts(tmp_path: Path) -> None:
+def test_rotated_logs_are_included(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
     path.write_bytes(b"newest\n")
     (tmp_path / "console.log.0").write_bytes(b"second\nthird")
@@ -32,7 +32,7 @@ def test_what_was_cut_off_still_counts(tmp_path: Path) -> None:
     assert tail(path, 3) == b"first\nsecond\nthirdnewest\n"
 
 
-def test_ten_pieces_are_in_order(tmp_path: Path) -> None:
+def test_rotated_logs_are_ordered_by_number(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
     path.write_bytes(b"12\n")
     for number in range(12):
@@ -40,16 +40,16 @@ def test_ten_pieces_are_in_order(tmp_path: Path) -> None:
     assert tail(path, None).split() == [str(number).encode() for number in range(13)]
 
 
-def test_no_more_than_clients_expect(tmp_path: Path) -> None:
+def test_length_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
-    path.write_bytes(b"x" * MOST_BYTES * 2 + b"end\n")
-    (tmp_path / "console.log.0").write_bytes(b"y" * MOST_BYTES)
+    path.write_bytes(b"x" * MAX_BYTES * 2 + b"end\n")
+    (tmp_path / "console.log.0").write_bytes(b"y" * MAX_BYTES)
     for lines in (None, 1, 5):
-        assert len(tail(path, lines)) == MOST_BYTES
+        assert len(tail(path, lines)) == MAX_BYTES
         assert tail(path, lines).endswith(b"xend\n")
 
 
-def test_bytes_stay_what_they_are(tmp_path: Path) -> None:
+def test_bytes_are_returned_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
     path.write_bytes(b"\xff\xfe\x00\x1b[0m\r\n\x80\n")
     assert tail(path, None) == b"\xff\xfe\x00\x1b[0m\r\n\x80\n"

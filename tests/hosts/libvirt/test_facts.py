@@ -1,4 +1,4 @@
-"""What a host says of itself: its name as it is configured, and its processor in the names that placement knows."""
+"""The host's description: its configured name, and CPU traits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support import run
 
 
 class _Libvirt:
-    """Says what it is. Whoever asks for its name waits for a name server, so nobody does."""
+    """Has no getHostname: it would wait for a DNS lookup, so the driver must not call it."""
 
-    async def ask(self, call: Any, *args: Any) -> Any:
+    async def call(self, call: Any, *args: Any) -> Any:
         return call(self, *args)
 
     def getVersion(self) -> int:
@@ -29,13 +29,13 @@ class _Libvirt:
         return "<domainCapabilities/>"
 
 
-def test_a_host_is_called_as_it_is_configured(tmp_path: Path) -> None:
+def test_hypervisor_hostname_is_the_configured_name(tmp_path: Path) -> None:
     config = Config(data=str(tmp_path))
     found = run(describe(Hypervisor("one", config, cast(Connection, _Libvirt()), Layout(tmp_path / "instances"))))
     assert (found.host, found.hypervisor_hostname, found.hypervisor_version) == ("one", "one", 7002000)
 
 
-def test_features_of_processors_have_the_names_of_traits() -> None:
+def test_cpu_flags_become_traits() -> None:
     flags = ["sse4_2", "avx512_vnni", "avx2", "aes", "fma", "vmx", "bmi1", "pclmulqdq", "constant_tsc", "fpu"]
     names = ["AESNI", "AVX2", "AVX512VNNI", "BMI", "CLMUL", "FMA3", "INTEL_VMX", "SSE42", "VMX"]
     assert sorted(cpu_traits(flags)) == [f"HW_CPU_X86_{name}" for name in names]

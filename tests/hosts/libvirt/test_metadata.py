@@ -1,4 +1,4 @@
-"""What a guest is told of itself, by the metadata service and on its config drive."""
+"""Metadata documents of guests, and config drives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kilonova.hosts.messages import (
     WiredSubnet,
 )
 from tests.hosts import support
-from tests.hosts.libvirt.support import do, need
+from tests.hosts.libvirt.support import require_tools, run_tool
 
 ID = "0123abcd-0000-4000-8000-000000000001"
 NICS = [
@@ -75,22 +75,22 @@ def a_guest(**more: Any) -> Guest:
     return support.guest(ID, **facts | more)
 
 
-def told(guest: Guest | None = None, **more: Any) -> metadata.Documents:
+def make_documents(guest: Guest | None = None, **more: Any) -> metadata.Documents:
     return metadata.documents(guest or a_guest(), NETWORKS, **more)
 
 
 def meta_data(version: str = "latest", **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(told(**more)[f"openstack/{version}/meta_data.json"])
+    found: dict[str, Any] = json.loads(make_documents(**more)[f"openstack/{version}/meta_data.json"])
     return found
 
 
-def listed(path: str) -> list[str]:
-    answer = metadata.look(told(), path)
+def list_names(path: str) -> list[str]:
+    answer = metadata.find_document(make_documents(), path)
     assert answer is not None
     return answer.decode().split("\n")
 
 
-def test_a_guest_is_told_who_it_is() -> None:
+def test_meta_data_describes_the_guest() -> None:
     found = meta_data()
     seed = base64.b64decode(found.pop("random_seed"))
     assert len(seed) == 512
@@ -113,9 +113,9 @@ def test_a_guest_is_told_who_it_is() -> None:
     assert base64.b64decode(meta_data()["random_seed"]) != seed
 
 
-def test_a_guest_without_key_metadata_and_user_data() -> None:
+def test_meta_data_without_key_metadata_and_user_data() -> None:
     plain = a_guest(key=None, metadata={}, user_data=None)
-    found = told(plain)
+    found = make_documents(plain)
     assert {"public_keys", "keys", "meta", "admin_pass"}.isdisjoint(
         json.loads(found["openstack/latest/meta_data.json"])
     )
@@ -123,20 +123,22 @@ def test_a_guest_without_key_metadata_and_user_data() -> None:
     assert not any("public-keys" in path for path in found)
 
 
-def test_local_disks_are_tagged_and_addresses_are_told_where_known() -> None:
+def test_tagged_devices_have_known_addresses() -> None:
     guest = a_guest(local_disks=[LocalDisk(size_mb=10, device="/dev/vdb", tag="scratch")])
-    found = json.loads(told(guest, addresses={"vol-1": "0000:00:07.0"})["openstack/latest/meta_data.json"])["devices"]
+    found = json.loads(make_documents(guest, addresses={"vol-1": "0000:00:07.0"})["openstack/latest/meta_data.json"])[
+        "devices"
+    ]
     assert found[1]["address"] == "0000:00:07.0"
     assert found[2] == {"type": "disk", "bus": "pci", "path": "/dev/vdb", "tags": ["scratch"]}
 
 
-def test_a_new_password_is_told_when_there_is_one() -> None:
+def test_admin_password_is_included_if_given() -> None:
     assert meta_data(password="new")["admin_pass"] == "new"
     assert "admin_pass" not in meta_data()
 
 
-def test_each_version_has_what_came_with_it() -> None:
-    found = told()
+def test_each_version_has_its_files_and_keys() -> None:
+    found = make_documents()
     by_version = {
         version: {path.split("/")[-1] for path in found if path.startswith(f"openstack/{version}/")}
         for version in metadata.OPENSTACK_VERSIONS
@@ -157,8 +159,8 @@ def test_each_version_has_what_came_with_it() -> None:
     assert set(meta_data("2020-10-14")) == set(meta_data("latest"))
 
 
-def test_networks_are_told_as_guests_configure_them() -> None:
-    found = json.loads(told()["openstack/latest/network_data.json"])
+def test_network_data() -> None:
+    found = json.loads(make_documents()["openstack/latest/network_data.json"])
     assert found["links"] == [
         {
             "id": "tap11111111-22",
@@ -200,31 +202,31 @@ def test_networks_are_told_as_guests_configure_them() -> None:
     assert found["services"] == [{"type": "dns", "address": "10.0.0.2"}, {"type": "dns", "address": "9.9.9.9"}]
 
 
-def test_a_network_that_is_not_there_is_a_link_alone() -> None:
+def test_network_data_of_an_unknown_network_has_only_the_link() -> None:
     found = metadata.network_data(a_guest(), [])
     assert len(found["links"]) == 2
     assert found["networks"] == found["services"] == []
 
 
-def test_the_operators_own_words(tmp_path: Path) -> None:
+def test_vendor_data(tmp_path: Path) -> None:
     path = tmp_path / "vendor.json"
     path.write_text('{"mirror": "http://mirror"}')
     vendor = metadata.vendor_data(str(path))
-    found = told(vendor=vendor)
+    found = make_documents(vendor=vendor)
     assert json.loads(found["openstack/latest/vendor_data.json"]) == {"mirror": "http://mirror"}
     assert json.loads(found["openstack/latest/vendor_data2.json"]) == {"static": {"mirror": "http://mirror"}}
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", None])
-def test_words_that_cannot_be_read_keep_no_guest_from_booting(tmp_path: Path, content: str | None) -> None:
+def test_unreadable_vendor_data_is_empty(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "vendor.json"
     if content is not None:
         path.write_text(content)
     assert metadata.vendor_data(str(path)) == {}
 
 
-def test_ec2_has_its_tree() -> None:
-    found = told()
+def test_ec2_tree() -> None:
+    found = make_documents()
 
     def leaf(path: str) -> str:
         return found[f"2009-04-04/meta-data/{path}"].decode()
@@ -247,64 +249,64 @@ def test_ec2_has_its_tree() -> None:
     assert found["latest/user-data"] == b"#!/bin/sh\n\xff\x00"
 
 
-def test_a_guest_that_boots_from_a_volume_says_so_to_ec2() -> None:
+def test_ec2_block_devices_of_guest_booted_from_volume() -> None:
     guest = a_guest(image=None, disks=[support.disk("v", device="/dev/vda", boot_index=0)])
-    found = told(guest)
+    found = make_documents(guest)
     assert found["latest/meta-data/block-device-mapping/root"] == b"/dev/vda"
     assert found["latest/meta-data/ami-id"] == b""
 
 
-def test_lists_are_as_clients_read_them() -> None:
-    assert listed("/") == listed("") == list(metadata.EC2_VERSIONS)
-    assert listed("/openstack") == listed("/openstack/") == list(metadata.OPENSTACK_VERSIONS)
-    assert listed("/openstack/latest/") == [
+def test_listings() -> None:
+    assert list_names("/") == list_names("") == list(metadata.EC2_VERSIONS)
+    assert list_names("/openstack") == list_names("/openstack/") == list(metadata.OPENSTACK_VERSIONS)
+    assert list_names("/openstack/latest/") == [
         "meta_data.json",
         "network_data.json",
         "user_data",
         "vendor_data.json",
         "vendor_data2.json",
     ]
-    assert listed("/latest") == ["meta-data/", "user-data"]
-    top = listed("/1.0/meta-data/")
+    assert list_names("/latest") == ["meta-data/", "user-data"]
+    top = list_names("/1.0/meta-data/")
     assert {"instance-id", "placement/", "public-keys/", "block-device-mapping/"} <= set(top)
     assert "public-keys" not in top
-    assert listed("/latest/meta-data/public-keys/") == ["0=mine"]
-    assert listed("/latest/meta-data/public-keys/0/") == ["openssh-key"]
-    assert listed("/latest/meta-data/placement") == ["availability-zone"]
+    assert list_names("/latest/meta-data/public-keys/") == ["0=mine"]
+    assert list_names("/latest/meta-data/public-keys/0/") == ["openssh-key"]
+    assert list_names("/latest/meta-data/placement") == ["availability-zone"]
 
 
 @pytest.mark.parametrize(
     "path", ["/nothing", "/latest/meta-data/nothing", "/ec2", "/ec2/latest/meta-data.json", "/lat"]
 )
-def test_what_is_not_there_is_not_there(path: str) -> None:
-    assert metadata.look(told(), path) is None
+def test_unknown_paths_have_no_document(path: str) -> None:
+    assert metadata.find_document(make_documents(), path) is None
 
 
-def test_a_config_drive_has_the_same(tmp_path: Path) -> None:
-    need("genisoimage", "isoinfo")
+def test_config_drive_has_the_same_documents(tmp_path: Path) -> None:
+    require_tools("genisoimage", "isoinfo")
     drive = tmp_path / "guest" / "disk.config"
     drive.parent.mkdir()
 
     def read(path: str) -> str:
-        return do("isoinfo", "-J", "-x", path, "-i", drive)
+        return run_tool("isoinfo", "-J", "-x", path, "-i", drive)
 
     for _ in range(2):
-        asyncio.run(config_drive.build_at(drive, told(vendor={"mirror": "m"})))
-    assert "Volume id: config-2" in do("isoinfo", "-d", "-i", drive)
+        asyncio.run(config_drive.build(drive, make_documents(vendor={"mirror": "m"})))
+    assert "Volume id: config-2" in run_tool("isoinfo", "-d", "-i", drive)
     assert json.loads(read("/openstack/latest/meta_data.json"))["uuid"] == ID
     assert json.loads(read("/openstack/2012-08-10/meta_data.json"))["hostname"] == "web-1"
     assert json.loads(read("/openstack/latest/network_data.json"))["links"][0]["mtu"] == 1450
     assert json.loads(read("/openstack/latest/vendor_data2.json")) == {"static": {"mirror": "m"}}
     assert json.loads(read("/ec2/2009-04-04/meta-data.json"))["instance-id"] == "i-0123abcd"
-    names = do("isoinfo", "-J", "-f", "-i", drive).split()
+    names = run_tool("isoinfo", "-J", "-f", "-i", drive).split()
     assert "/openstack/latest/user_data" in names
     assert not [name for name in names if name.startswith(("/latest", "/1.0"))]
     assert [path.name for path in drive.parent.iterdir()] == ["disk.config"]
     assert drive.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_large_user_data_is_on_the_drive_once(tmp_path: Path) -> None:
-    need("genisoimage")
+def test_config_drive_stores_equal_files_once(tmp_path: Path) -> None:
+    require_tools("genisoimage")
     drive = tmp_path / "disk.config"
-    asyncio.run(config_drive.build_at(drive, told(a_guest(user_data=bytes(range(256)) * 256))))
+    asyncio.run(config_drive.build(drive, make_documents(a_guest(user_data=bytes(range(256)) * 256))))
     assert drive.stat().st_size < 600_000

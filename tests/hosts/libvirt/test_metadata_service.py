@@ -1,4 +1,4 @@
-"""What a guest may give to the metadata service: its password, once, and nothing else; and how much it may take."""
+"""The metadata service: posted passwords and limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def post(service: MetadataService, path: str, body: bytes, *headers: str) 
     return status
 
 
-def test_a_password_is_taken_once() -> None:
+def test_password_is_stored_once() -> None:
     kept: list[str] = []
 
     def take(network_id: str, source: str, password: str) -> bool | None:
@@ -48,7 +48,7 @@ def test_a_password_is_taken_once() -> None:
     run(scenario())
 
 
-def test_nothing_else_is() -> None:
+def test_other_posts_are_refused() -> None:
     async def scenario() -> None:
         service = MetadataService(lambda *_: b"", lambda *_: True)
         assert await post(service, PATH, b"x" * 256) == 413
@@ -63,14 +63,14 @@ def test_nothing_else_is() -> None:
     run(scenario())
 
 
-def test_a_guest_that_holds_connections_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_one_guest_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
 
         async def inside(*_: Any) -> socket.socket:
             return bound
 
-        monkeypatch.setattr(namespaces, "inside", inside)
+        monkeypatch.setattr(namespaces, "run_inside", inside)
         service = MetadataService(lambda *_: b"told")
         await service.ensure("network", "space")
         place = bound.getsockname()

@@ -1,4 +1,4 @@
-"""What a machine lacks for real guests is said in one line each, with how to get it."""
+"""Preflight checks of a libvirt host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from kilonova import tiny
 from kilonova.config import Config
-from kilonova.hosts.drivers.libvirt import machine, preflight, programs
-from tests.support.process import KILONOVA
+from kilonova.hosts.drivers.libvirt import hardware, preflight, programs
+from tests.support.cloud_process import KILONOVA
 
 
 @pytest.fixture
@@ -28,26 +28,26 @@ def with_libvirt() -> None:
 
 
 @pytest.mark.usefixtures("with_libvirt")
-def test_libvirt_that_does_not_answer(config: Config) -> None:
-    (line,) = [line for line in preflight.missing(config) if "does not answer" in line]
+def test_unreachable_libvirt(config: Config) -> None:
+    (line,) = [line for line in preflight.missing(config) if "does not respond" in line]
     assert "apt install libvirt-daemon-system" in line
     assert "\n" not in line
 
 
-def test_certificates_that_cannot_be_read(config: Config) -> None:
+def test_unreadable_certificates(config: Config) -> None:
     assert not any(line.startswith("agent: ") for line in preflight.missing(config))
     config.agent.ca_file = config.agent.cert_file = "/nowhere.pem"
     (line,) = [line for line in preflight.missing(config) if line.startswith("agent: ")]
     assert "certificates cannot be read" in line
 
 
-def test_no_binding_to_libvirt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libvirt_python(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
     (line,) = [line for line in preflight.missing(config) if "libvirt-python" in line]
     assert "pip install 'kilonova[libvirt]'" in line
 
 
-def test_each_program_is_named_with_its_package(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_listed_with_their_package(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "find", lambda _: None)
     lines = preflight.missing(config)
     for program, package in {"qemu-img": "qemu-utils", "nft": "nftables", "dnsmasq": "dnsmasq-base"}.items():
@@ -58,19 +58,19 @@ def test_each_program_is_named_with_its_package(config: Config, monkeypatch: pyt
     assert any("no networks" in line for line in preflight.notes(config))
 
 
-def test_no_help_of_the_hardware(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "why_no_kvm", lambda: "there is no /dev/kvm")
+def test_no_hardware_virtualization(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "kvm_problem", lambda: "/dev/kvm does not exist")
     assert any("emulated" in line for line in preflight.notes(config))
     assert not any("kvm" in line for line in preflight.missing(config))
     config.libvirt.virt_type = "kvm"
     assert any("libvirt.virt_type is kvm" in line for line in preflight.missing(config))
 
 
-def test_the_image_of_a_first_start_is_told_of(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny, "missing", lambda: ["mtools", "syslinux"])
+def test_first_image(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "missing_packages", lambda: ["mtools", "syslinux"])
     (line,) = preflight.first_image(config)
     assert "cannot be built: apt install mtools syslinux, " in line
-    monkeypatch.setattr(tiny, "missing", list)
+    monkeypatch.setattr(tiny, "missing_packages", list)
     (line,) = preflight.first_image(config)
     assert "is being built" in line
     images = config.data_dir / "images"
@@ -80,20 +80,20 @@ def test_the_image_of_a_first_start_is_told_of(config: Config, monkeypatch: pyte
     assert not preflight.first_image(config)
 
 
-def test_a_device_without_a_processor_behind_it_is_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.why_no_kvm.cache_clear()
-    monkeypatch.setattr(machine, "processor_flags", lambda: frozenset({"fpu"}))
-    assert machine.why_no_kvm()
-    machine.why_no_kvm.cache_clear()
+def test_kvm_requires_cpu_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware.kvm_problem.cache_clear()
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"fpu"}))
+    assert hardware.kvm_problem()
+    hardware.kvm_problem.cache_clear()
 
 
-def test_networks_need_root(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_require_root(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert any("made by root" in line for line in preflight.missing(config))
+    assert any("require root" in line for line in preflight.missing(config))
 
 
 @pytest.mark.parametrize("prefix", ["", "k", "kilonova-net", "KN", "1kn", "k n", 'kn"'])
-def test_names_of_interfaces_are_short(config: Config, prefix: str) -> None:
+def test_invalid_interface_prefix(config: Config, prefix: str) -> None:
     assert not any("bridges.prefix" in line for line in preflight.missing(config))
     config.bridges.prefix = prefix
     (line,) = [line for line in preflight.missing(config) if "bridges.prefix" in line]
@@ -101,27 +101,27 @@ def test_names_of_interfaces_are_short(config: Config, prefix: str) -> None:
     assert "15 characters" in line
 
 
-def test_what_is_closed_is_addresses(config: Config) -> None:
-    config.bridges.closed = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "10.0.0.1/8", "db.example"]
-    lines = [line for line in preflight.missing(config) if "bridges.closed" in line]
+def test_invalid_blocked_addresses(config: Config) -> None:
+    config.bridges.blocked_addresses = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "10.0.0.1/8", "db.example"]
+    lines = [line for line in preflight.missing(config) if "bridges.blocked_addresses" in line]
     assert [line.split("'")[1] for line in lines] == ["10.0.0.1/8", "db.example"]
 
 
-def test_a_place_that_qemu_cannot_enter(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_qemu_cannot_enter(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pwd
 
     nobody = pwd.getpwnam("nobody")
     monkeypatch.setattr(preflight, "_qemu_user", lambda: nobody)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    config.agent.instances = str(closed / "instances")
+    config.agent.instances_path = str(closed / "instances")
     (line,) = [line for line in preflight.missing(config) if "cannot enter" in line]
     assert "QEMU runs as nobody" in line
-    # pytest's own directories are as closed, and above it.
-    assert "agent.instances" in line
+    # The reported directory may also be one of pytest's, which are closed too.
+    assert "agent.instances_path" in line
 
 
-def test_the_command_says_each_on_its_line(tmp_path: Path) -> None:
+def test_command_fails_with_findings_on_stderr(tmp_path: Path) -> None:
     environ = {**os.environ, "KILONOVA_LIBVIRT__URI": f"qemu+unix:///system?socket={tmp_path}/none", "PATH": "/nowhere"}
     command = [KILONOVA, "up", "--driver", "libvirt", "--data", str(tmp_path / "data"), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=120)

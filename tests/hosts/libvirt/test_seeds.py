@@ -1,4 +1,4 @@
-"""What a cloud with real guests has to boot from at first: a tiny Linux, where the machine can build it."""
+"""The tiny image that a new cloud with libvirt gets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from kilonova import seeds, tiny
 from kilonova.config import Config
-from kilonova.identity.bootstrap import bootstrap, users
+from kilonova.identity.seed import seed, user_names
 from kilonova.image import seed as image_seed
 from kilonova.services import Services
 from kilonova.store import Row
@@ -27,16 +27,16 @@ def seeded(url: str, directory: Path, *, times: int = 1) -> list[Row]:
             services = Services()
             services.db = db
             services.config = Config(data=str(directory), driver="libvirt")
-            await bootstrap(db, dict.fromkeys(users(), "secret"))
+            await seed(db, dict.fromkeys(user_names(), "secret"))
             for _ in range(times):
                 await seeds.seed(services)
-                await seeds.seed_tiny(services)
+                await seeds.seed_tiny_image(services)
             return await db.fetch("SELECT name, status, disk_format, visibility, size FROM images")
 
     return asyncio.run(go())
 
 
-def test_the_tiny_image_is_built_once(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_image_is_built_once(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
 
     def build(target: Path) -> None:
@@ -47,12 +47,12 @@ def test_the_tiny_image_is_built_once(sqlite_url: str, tmp_path: Path, monkeypat
     (image,) = seeded(sqlite_url, tmp_path, times=2)
     assert (image["name"], image["status"], image["disk_format"]) == ("tiny", "active", "qcow2")
     assert (image["visibility"], image["size"]) == ("public", len(QCOW2))
-    assert image["name"] != image_seed.NAME
+    assert image["name"] != image_seed.IMAGE_NAME
     assert len(built) == 1
     assert not built[0].parent.exists()
 
 
-def test_a_machine_that_cannot_build_it_goes_without(
+def test_failed_build_leaves_no_image(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def build(target: Path) -> None:
@@ -63,9 +63,7 @@ def test_a_machine_that_cannot_build_it_goes_without(
     assert "apt install syslinux" in caplog.text
 
 
-def test_a_process_that_stops_does_not_wait_for_it(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shutdown_does_not_wait_for_the_build(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def build(target: Path) -> None:
@@ -77,7 +75,7 @@ def test_a_process_that_stops_does_not_wait_for_it(
             services = Services()
             services.db = db
             services.config = Config(data=str(tmp_path), driver="libvirt")
-            task = asyncio.create_task(seeds.seed_tiny(services))
+            task = asyncio.create_task(seeds.seed_tiny_image(services))
             await asyncio.to_thread(begun.wait)
             task.cancel()
             async with asyncio.timeout(60):

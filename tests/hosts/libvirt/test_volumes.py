@@ -1,4 +1,4 @@
-"""How volumes are told to libvirt: every way that a volume service may name, and nothing that a name could break."""
+"""libvirt elements of volumes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import volumes
-from kilonova.hosts.drivers.libvirt.live_disks import place
+from kilonova.hosts.drivers.libvirt.live_disks import get_location
 from kilonova.hosts.messages import Disk
-from tests.hosts.libvirt.test_peers import hypervisor
+from tests.hosts.libvirt.test_disk_transfer import hypervisor
 
 NBD = {"host": "10.0.0.1", "port": 10809, "export": "a-secret"}
 
@@ -25,20 +25,20 @@ def text(element: ET.Element) -> str:
     return ET.tostring(element, encoding="unicode")
 
 
-def test_an_export_is_a_network_disk_that_waits_for_its_service() -> None:
-    assert text(volumes.element(disk("nbd", NBD), "vdb")) == (
+def test_nbd_volume_is_a_network_disk_that_reconnects() -> None:
+    assert text(volumes.disk_element(disk("nbd", NBD), "vdb")) == (
         '<disk type="network" device="disk"><driver name="qemu" type="raw" cache="none" discard="unmap" />'
         '<source protocol="nbd" name="a-secret"><host name="10.0.0.1" port="10809" /><reconnect delay="300" /></source>'
         '<target dev="vdb" bus="virtio" /><serial>v-1</serial></disk>'
     )
 
 
-def test_an_export_by_tls_wants_a_host_with_certificates(tmp_path: Path) -> None:
+def test_nbd_volume_with_tls_requires_certificates(tmp_path: Path) -> None:
     by_tls = disk("nbd", {**NBD, "tls": True})
-    assert '<source protocol="nbd" name="a-secret" tls="yes">' in text(volumes.element(by_tls, "vdb"))
+    assert '<source protocol="nbd" name="a-secret" tls="yes">' in text(volumes.disk_element(by_tls, "vdb"))
     hv = hypervisor(tmp_path)
     volumes.check_tls(hv, [disk("nbd", NBD), disk("rbd", {"tls": True})])
-    with pytest.raises(DriverError, match=r"volume v-1 is reached by TLS, for which one has no certificates"):
+    with pytest.raises(DriverError, match=r"volume v-1 requires TLS, but one has no certificates"):
         volumes.check_tls(hv, [disk("nbd", NBD), by_tls])
     hv.config.libvirt.nbd_tls = True
     volumes.check_tls(hv, [by_tls])
@@ -78,27 +78,27 @@ def test_an_export_by_tls_wants_a_host_with_certificates(tmp_path: Path) -> None
         ("fibre_channel", {"device_path": "/dev/sdq"}, '<source dev="/dev/sdq" />'),
     ],
 )
-def test_other_ways(kind: str, data: dict[str, Any], source: str) -> None:
-    made = text(volumes.element(disk(kind, data), "vdb"))
+def test_source_element_of_other_volume_types(kind: str, data: dict[str, Any], source: str) -> None:
+    made = text(volumes.disk_element(disk(kind, data), "vdb"))
     assert source in made
     assert "geheim" not in made
 
 
-def test_what_is_asked_of_the_disk() -> None:
-    made = volumes.element(disk("nbd", NBD, read_only=True, shared=True, bus="scsi", type="lun"), "sdb")
+def test_disk_options() -> None:
+    made = volumes.disk_element(disk("nbd", NBD, read_only=True, shared=True, bus="scsi", type="lun"), "sdb")
     assert made.get("device") == "lun"
     assert made.find("readonly") is not None
     assert made.find("shareable") is not None
     target = made.find("target")
     assert target is not None
     assert target.attrib == {"dev": "sdb", "bus": "scsi"}
-    assert volumes.element(disk("nbd", NBD, type="cdrom"), "hda").find("readonly") is not None
-    assert volumes.element(disk("nbd", NBD, type="?"), "vda").get("device") == "disk"
+    assert volumes.disk_element(disk("nbd", NBD, type="cdrom"), "hda").find("readonly") is not None
+    assert volumes.disk_element(disk("nbd", NBD, type="?"), "vda").get("device") == "disk"
 
 
-def test_names_stay_names() -> None:
+def test_names_are_escaped() -> None:
     wild = "'/><source file='/etc/shadow'/>"
-    made = ET.fromstring(text(volumes.element(disk("nbd", {**NBD, "export": wild, "host": wild}), "vda")))
+    made = ET.fromstring(text(volumes.disk_element(disk("nbd", {**NBD, "export": wild, "host": wild}), "vda")))
     assert len(made.findall("source")) == 1
     source = made.find("source")
     assert source is not None
@@ -106,22 +106,22 @@ def test_names_stay_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "words"),
+    ("kind", "data", "message"),
     [
-        ("nbd", {"host": "h"}, "not how"),
-        ("nbd", {**NBD, "port": "no number"}, "not how"),
-        ("rbd", {"name": "p/v", "hosts": ["h"], "ports": []}, "not how"),
-        ("iscsi", {"target_portal": "nowhere", "target_iqn": "i"}, "not how"),
+        ("nbd", {"host": "h"}, "incomplete"),
+        ("nbd", {**NBD, "port": "no number"}, "incomplete"),
+        ("rbd", {"name": "p/v", "hosts": ["h"], "ports": []}, "incomplete"),
+        ("iscsi", {"target_portal": "nowhere", "target_iqn": "i"}, "incomplete"),
         ("fibre_channel", {"target_wwn": "5"}, "os-brick"),
         ("", {}, "os-brick"),
     ],
 )
-def test_what_cannot_be_reached_is_refused_with_the_reason(kind: str, data: dict[str, Any], words: str) -> None:
-    with pytest.raises(DriverError, match=words):
-        volumes.element(disk(kind, data), "vda")
+def test_incomplete_or_unsupported_connection_is_refused(kind: str, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DriverError, match=message):
+        volumes.disk_element(disk(kind, data), "vda")
 
 
-def test_a_disk_is_known_by_where_its_content_is() -> None:
+def test_disk_is_identified_by_its_location() -> None:
     one, other = disk("nbd", NBD), disk("nbd", {**NBD, "export": "another"})
-    assert volumes.place_of(one) == place(volumes.element(one, "vdc").find("source"))
-    assert volumes.place_of(one) != volumes.place_of(other)
+    assert volumes.disk_location(one) == get_location(volumes.disk_element(one, "vdc").find("source"))
+    assert volumes.disk_location(one) != volumes.disk_location(other)

@@ -1,4 +1,4 @@
-"""Providers in the tables, and a caller of the Placement API that knows them by name."""
+"""Providers in the tables, and a client of the Placement API that knows them by name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from kilonova.config import load
 from kilonova.http import App
-from kilonova.http.client import InProcess, Response
+from kilonova.http.client import ClientResponse, InProcess
 from kilonova.ids import new_id
 from kilonova.placement.build import build
-from kilonova.placement.candidates.model import Provider, Stock
+from kilonova.placement.candidates.model import InventoryUsage, Provider
 from kilonova.policy import Policy
 from kilonova.services import Services
 from kilonova.store import Database
@@ -22,32 +22,35 @@ from tests.support.databases import opened
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
-def uid(name: str) -> str:
+def uuid_of(name: str) -> str:
     """The same uuid for the same name."""
     return str(uuids.uuid5(uuids.NAMESPACE_DNS, name))
 
 
 def provider(
-    name: str, parent: Provider | None = None, *, traits: str = "", aggregates: str = "", **stocks: Stock | int
+    name: str, parent: Provider | None = None, *, traits: str = "", aggregates: str = "", **stocks: InventoryUsage | int
 ) -> Provider:
-    """Classes are keywords; a number stands for that much of it. Traits and aggregates are separated by blanks."""
-    own = uid(name)
+    """Keywords are classes, with a capacity or an InventoryUsage. Traits and aggregates are separated by blanks."""
+    own = uuid_of(name)
     return Provider(
         own,
         parent.uuid if parent else None,
         parent.root if parent else own,
-        {cls: Stock(stock, 0) if isinstance(stock, int) else stock for cls, stock in stocks.items()},
+        {
+            cls: InventoryUsage(inventory, 0) if isinstance(inventory, int) else inventory
+            for cls, inventory in stocks.items()
+        },
         frozenset(traits.split()),
-        frozenset(uid(aggregate) for aggregate in aggregates.split()),
+        frozenset(uuid_of(aggregate) for aggregate in aggregates.split()),
     )
 
 
-async def store(db: Database, providers: Sequence[Provider]) -> None:
-    """Parents first."""
+async def insert_providers(db: Database, providers: Sequence[Provider]) -> None:
+    """Insert the providers, which must be ordered parents first."""
     async with db.transaction() as tx:
         ids: dict[str, int] = {}
-        await _names(tx, "resource_classes", {name for one in providers for name in one.stocks})
-        await _names(tx, "traits", {name for one in providers for name in one.traits})
+        await _insert_names(tx, "resource_classes", {name for one in providers for name in one.inventories})
+        await _insert_names(tx, "traits", {name for one in providers for name in one.traits})
         for one in providers:
             ids[one.uuid] = key = await tx.fetch_value(
                 "INSERT INTO resource_providers (uuid, name, parent_id, root_id, generation, change, facts, created_at,"
@@ -57,8 +60,8 @@ async def store(db: Database, providers: Sequence[Provider]) -> None:
                 ids.get(one.root),
             )
             await tx.execute("UPDATE resource_providers SET root_id = id WHERE root_id IS NULL")
-            for name, stock in one.stocks.items():
-                await _stock(tx, key, name, stock)
+            for name, inventory in one.inventories.items():
+                await _insert_inventory(tx, key, name, inventory)
             await tx.execute_many(
                 "INSERT INTO provider_traits (provider_id, trait) VALUES ($1, $2)", [(key, t) for t in one.traits]
             )
@@ -68,26 +71,26 @@ async def store(db: Database, providers: Sequence[Provider]) -> None:
             )
 
 
-async def _names(tx: Any, table: str, names: Iterable[str]) -> None:
+async def _insert_names(tx: Any, table: str, names: Iterable[str]) -> None:
     await tx.execute_many(
         f"INSERT INTO {table} (name, created_at, updated_at) VALUES ($1, 0, 0) ON CONFLICT DO NOTHING",
         [(name,) for name in names],
     )
 
 
-async def _stock(tx: Any, provider_id: int, name: str, stock: Stock) -> None:
-    """Written with something reserved and a ratio, so that capacity has to be reckoned."""
+async def _insert_inventory(tx: Any, provider_id: int, name: str, inventory: InventoryUsage) -> None:
+    """Written with a reserved amount and a ratio, so that the capacity must be computed."""
     await tx.execute(
         "INSERT INTO inventories (provider_id, resource_class, total, reserved, min_unit, max_unit, step_size,"
         " allocation_ratio) VALUES ($1, $2, $3, 7, $4, $5, $6, 0.5)",
         provider_id,
         name,
-        int(stock.capacity * 2) + 7,
-        stock.min_unit,
-        stock.max_unit,
-        stock.step_size,
+        int(inventory.capacity * 2) + 7,
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
     )
-    for _ in range(stock.used):
+    for _ in range(inventory.used):
         consumer = new_id()
         await tx.execute(
             "INSERT INTO consumers (uuid, project_id, user_id, generation, created_at, updated_at)"
@@ -109,18 +112,18 @@ class Placement:
         services.db, services.config, services.policy, services.tokens = db, load(environ={}), Policy(), Tokens()
         self.caller = InProcess(App(services, [build()]))
 
-    async def get(self, path: str, version: str = "1.39", as_: str = "service") -> Response:
+    async def get(self, path: str, version: str = "1.39", as_: str = "service") -> ClientResponse:
         headers = {"X-Auth-Token": as_, "OpenStack-API-Version": f"placement {version}"}
         return await self.caller.request("GET", f"/placement{path}", headers=headers)
 
     async def candidates(self, query: str, version: str = "1.39") -> Any:
-        answer = await self.get(f"/allocation_candidates?{query}", version)
-        assert answer.status == 200, answer.body
-        return answer.json()
+        response = await self.get(f"/allocation_candidates?{query}", version)
+        assert response.status == 200, response.body
+        return response.json()
 
 
 @asynccontextmanager
 async def placement(database_url: str, *providers: Provider) -> AsyncIterator[Placement]:
     async with opened(database_url) as db:
-        await store(db, providers)
+        await insert_providers(db, providers)
         yield Placement(db)

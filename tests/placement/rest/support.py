@@ -1,8 +1,8 @@
-"""The Placement API on a real database, with chosen callers in place of an identity service.
+"""The Placement API on a real database, with fixed tokens instead of an identity service.
 
 @on_both
 async def test_something(place):                 # runs once on each database
-    answer = await place.put("/traits/CUSTOM_A", version="1.6")
+    response = await place.put("/traits/CUSTOM_A", version="1.6")
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from kilonova.config import load
 from kilonova.http import App
-from kilonova.http.client import InProcess, Response
+from kilonova.http.client import ClientResponse, InProcess
 from kilonova.ids import new_id
 from kilonova.placement.build import build
 from kilonova.policy import Policy
@@ -26,13 +26,13 @@ from kilonova.store import Database
 from tests.support import run
 from tests.support.cloud import Tokens
 from tests.support.databases import opened
-from tests.support.proves import Witness
+from tests.support.route_coverage import RecordingMetrics
 
 PROJECT, USER = "p" * 32, "u" * 32
 
 
 class Place:
-    """Speaks to the API; without more words as an administrator at the newest version."""
+    """A client of the API, by default as administrator at the newest microversion."""
 
     def __init__(self, services: Services, root: bool = False) -> None:
         self.services = services
@@ -53,7 +53,7 @@ class Place:
         as_: str | None = "admin",
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
-    ) -> Response:
+    ) -> ClientResponse:
         sent = dict(headers or {})
         if as_ is not None:
             sent["X-Auth-Token"] = as_
@@ -62,57 +62,59 @@ class Place:
         return await self.caller.request(method, path, headers=sent, json=json, content=content)
 
     def __getattr__(self, method: str) -> Any:
-        """`place.get(path, …)`, and so on."""
+        """`place.get(path, …)`, and the other methods."""
         if method not in ("get", "put", "post", "delete", "options", "patch"):
             raise AttributeError(method)
         return partial(self.request, method.upper())
 
-    async def told(self, path: str, **options: Any) -> Any:
-        answer = await self.get(path, **options)
-        assert answer.status == 200, answer.body
-        return answer.json()
+    async def get_json(self, path: str, **options: Any) -> Any:
+        response = await self.get(path, **options)
+        assert response.status == 200, response.body
+        return response.json()
 
-    # What most tests begin with
+    # Objects
 
     async def provider(self, name: str = "", parent: str | None = None, **inventory: int | dict[str, Any]) -> str:
-        """The uuid of a new provider; classes are keywords, with a total or more."""
+        """The uuid of a new provider. Keywords are classes, with a total or a whole inventory."""
         body: dict[str, Any] = {"name": name or new_id(), "uuid": new_id()}
         if parent is not None:
             body["parent_provider_uuid"] = parent
-        answer = await self.post("/resource_providers", body)
-        assert answer.status == 200, answer.body
-        uuid: str = answer.json()["uuid"]
+        response = await self.post("/resource_providers", body)
+        assert response.status == 200, response.body
+        uuid: str = response.json()["uuid"]
         if inventory:
-            await self.stock(uuid, **inventory)
+            await self.put_inventories(uuid, **inventory)
         return uuid
 
-    async def stock(self, uuid: str, **inventory: int | dict[str, Any]) -> None:
+    async def put_inventories(self, uuid: str, **inventory: int | dict[str, Any]) -> None:
         rows = {name: {"total": one} if isinstance(one, int) else one for name, one in inventory.items()}
         body = {"inventories": rows, "resource_provider_generation": await self.generation(uuid)}
-        answer = await self.put(f"/resource_providers/{uuid}/inventories", body)
-        assert answer.status == 200, answer.body
+        response = await self.put(f"/resource_providers/{uuid}/inventories", body)
+        assert response.status == 200, response.body
 
     async def generation(self, uuid: str) -> int:
-        told: int = (await self.told(f"/resource_providers/{uuid}"))["generation"]
-        return told
+        found: int = (await self.get_json(f"/resource_providers/{uuid}"))["generation"]
+        return found
 
-    async def used(self, uuid: str) -> dict[str, int]:
-        told: dict[str, int] = (await self.told(f"/resource_providers/{uuid}/usages"))["usages"]
-        return told
+    async def usages(self, uuid: str) -> dict[str, int]:
+        found: dict[str, int] = (await self.get_json(f"/resource_providers/{uuid}/usages"))["usages"]
+        return found
 
-    async def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        told = await self.told(f"/allocations/{consumer}")
-        return {uuid: one["resources"] for uuid, one in told["allocations"].items()}
+    async def allocations(self, consumer: str) -> dict[str, dict[str, int]]:
+        found = await self.get_json(f"/allocations/{consumer}")
+        return {uuid: one["resources"] for uuid, one in found["allocations"].items()}
 
-    async def allocate(self, consumer: str, generation: int | None = None, **options: Any) -> Response:
-        """Allocations are given as `on={provider: {class: amount}}`."""
+    async def allocate(self, consumer: str, generation: int | None = None, **options: Any) -> ClientResponse:
+        """PUT allocations, given as `on={provider: {class: amount}}`."""
         on = options.pop("on")
-        answer: Response = await self.put(f"/allocations/{consumer}", claim(on, generation, **options))
-        return answer
+        response: ClientResponse = await self.put(
+            f"/allocations/{consumer}", allocations_body(on, generation, **options)
+        )
+        return response
 
 
-def claim(on: Mapping[str, Mapping[str, int]], generation: int | None = None, **more: Any) -> dict[str, Any]:
-    """The body of an allocation in its newest form."""
+def allocations_body(on: Mapping[str, Mapping[str, int]], generation: int | None = None, **more: Any) -> dict[str, Any]:
+    """The body of PUT /allocations at the newest microversion."""
     return {
         "allocations": {uuid: {"resources": dict(resources)} for uuid, resources in on.items()},
         "project_id": PROJECT,
@@ -133,14 +135,14 @@ async def placement(database_url: str, *, policy: Policy | None = None, root: bo
     services.config = load(environ={})
     services.policy = policy or Policy()
     services.tokens = Tokens()
-    services.metrics = Witness()
+    services.metrics = RecordingMetrics()
     async with opened(database_url) as db:
         services.db = db
         yield Place(services, root)
 
 
 def on_both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test of a `place` on SQLite and on PostgreSQL; it may have parameters of its own."""
+    """Run an async test of a `place` on SQLite and on PostgreSQL. The test may have further parameters."""
 
     def checked(database_url: str, **parameters: Any) -> None:
         async def scenario() -> None:
@@ -157,18 +159,18 @@ def on_both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return checked
 
 
-def error(answer: Response) -> dict[str, Any]:
-    """The one error of an answer; it says its own status."""
-    (told,) = answer.json()["errors"]
-    assert told["status"] == answer.status
-    shown: dict[str, Any] = told
+def error(response: ClientResponse) -> dict[str, Any]:
+    """The only error of a response, which repeats the status."""
+    (found,) = response.json()["errors"]
+    assert found["status"] == response.status
+    shown: dict[str, Any] = found
     return shown
 
 
-def refused(answer: Response, status: int, words: str, code: str = "placement.undefined_code") -> None:
-    told = error(answer)
-    assert (answer.status, told["code"]) == (status, code), told
-    assert words in told["detail"], told
+def assert_error(response: ClientResponse, status: int, words: str, code: str = "placement.undefined_code") -> None:
+    found = error(response)
+    assert (response.status, found["code"]) == (status, code), found
+    assert words in found["detail"], found
 
 
 def at(*versions: str) -> Any:

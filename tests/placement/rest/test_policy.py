@@ -1,4 +1,4 @@
-"""Who may call what: by default, and with a policy file."""
+"""Authorization of the routes, by default and with a policy file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEGACY = "rule:admin_api and not system_scope:all"
 
 
 async def statuses(url: str, keys: list[str], as_: str, policy: Policy | None = None) -> dict[str, int]:
-    """What a caller is told who gives no body, or one that says nothing."""
+    """The statuses of requests without a body, or with an empty body."""
     async with placement(url, policy=policy) as place:
         found = {}
         for key in keys:
@@ -31,14 +31,14 @@ async def statuses(url: str, keys: list[str], as_: str, policy: Policy | None = 
 
 
 @pytest.mark.parametrize("as_", ["member", "reader", "manager", "system"])
-def test_others_may_do_nothing(sqlite_url: str, as_: str) -> None:
+def test_other_roles_are_forbidden(sqlite_url: str, as_: str) -> None:
     assert set(run(statuses(sqlite_url, GUARDED, as_)).values()) == {403}
 
 
 @pytest.mark.parametrize("as_", ["admin", "project-admin", "service"])
-def test_administrators_and_services_may_do_everything(sqlite_url: str, as_: str) -> None:
-    told = run(statuses(sqlite_url, [*GUARDED, "GET /usages"], as_))
-    assert {key for key, status in told.items() if status == 403} == (set() if as_ == "service" else {"POST /reshaper"})
+def test_admin_and_service_are_authorized(sqlite_url: str, as_: str) -> None:
+    body = run(statuses(sqlite_url, [*GUARDED, "GET /usages"], as_))
+    assert {key for key, status in body.items() if status == 403} == (set() if as_ == "service" else {"POST /reshaper"})
 
 
 def policy(directory: Path, check: str) -> Policy:
@@ -47,30 +47,30 @@ def policy(directory: Path, check: str) -> Policy:
     return Policy(file)
 
 
-def test_the_deprecated_rules(sqlite_url: str, tmp_path: Path) -> None:
-    """Administrators may do everything, and nobody else anything."""
+def test_deprecated_rules_of_policy_file(sqlite_url: str, tmp_path: Path) -> None:
+    """With the deprecated rules only administrators are authorized."""
     rules = policy(tmp_path, LEGACY)
-    everything = [*GUARDED, "GET /usages"]
-    assert 403 not in run(statuses(sqlite_url, everything, "admin", rules)).values()
+    keys = [*GUARDED, "GET /usages"]
+    assert 403 not in run(statuses(sqlite_url, keys, "admin", rules)).values()
     for as_ in ("service", "reader", "system"):
-        assert set(run(statuses(sqlite_url, everything, as_, rules)).values()) == {403}
+        assert set(run(statuses(sqlite_url, keys, as_, rules)).values()) == {403}
 
 
-def test_open_rules(sqlite_url: str, tmp_path: Path) -> None:
-    told = run(statuses(sqlite_url, [*GUARDED, "GET /usages"], "member", policy(tmp_path, "@")))
-    assert 403 not in told.values()
+def test_open_rules_of_policy_file(sqlite_url: str, tmp_path: Path) -> None:
+    body = run(statuses(sqlite_url, [*GUARDED, "GET /usages"], "member", policy(tmp_path, "@")))
+    assert 403 not in body.values()
 
 
-def test_the_refusal_names_the_rule(sqlite_url: str) -> None:
+def test_forbidden_error_names_the_rule(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with placement(sqlite_url) as place:
-            told = error(await place.get("/traits", as_="member"))
-            assert told["title"] == "Forbidden"
-            assert "placement:traits:list" in told["detail"]
+            body = error(await place.get("/traits", as_="member"))
+            assert body["title"] == "Forbidden"
+            assert "placement:traits:list" in body["detail"]
 
     run(scenario())
 
 
-def test_every_route_has_a_rule() -> None:
+def test_every_route_has_a_policy_rule() -> None:
     named = {rule for route in build().routes.values() for rule in (route.policy, *route.checks) if rule}
     assert named == {rule.name for rule in RULES}

@@ -1,4 +1,4 @@
-"""What one filter does to hosts: whom it lets pass, and what it says of one that it does not."""
+"""Runs one filter: the hosts that pass, and the reason for a rejected one."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from kilonova.scheduler.snapshot import Hosts
 from tests.scheduler.support import TINY, names
 
 
-class Said(NamedTuple):
+class Explanation(NamedTuple):
     text: str
     need: str
     have: str
 
 
-def passing(name: str, hosts: Hosts, **asked: Any) -> set[str]:
+def passing(name: str, hosts: Hosts, **requested: Any) -> set[str]:
     (check,) = load([name])
-    return names(hosts, check.passes(_request(asked), hosts))
+    return names(hosts, check.passes(_request(requested), hosts))
 
 
-def said(name: str, hosts: Hosts, row: int = 0, **asked: Any) -> Said:
-    """Of the host in that row, which must be rejected."""
+def explain(name: str, hosts: Hosts, row: int = 0, **requested: Any) -> Explanation:
+    """The reason for the host in that row, which must be rejected."""
     (check,) = load([name])
-    request = _request(asked)
+    request = _request(requested)
     assert not check.passes(request, hosts)[row]
     parts = check.reason.parts(request)
     reason = next((part for part in parts if part.applies and part.applies(request, hosts)[row]), parts[-1])
-    return Said(reason.text(request), reason.need(request), reason.have(request, hosts.at(row)))
+    return Explanation(reason.text(request), reason.need(request), reason.have(request, hosts.at(row)))
 
 
-def idle(name: str, hosts: Hosts, **asked: Any) -> bool:
-    """Whether the filter says at once that it has nothing to check."""
+def is_idle(name: str, hosts: Hosts, **requested: Any) -> bool:
+    """Whether the filter has nothing to check."""
     (check,) = load([name])
-    return check.passes(_request(asked), hosts) is hosts.everywhere
+    return check.passes(_request(requested), hosts) is hosts.everywhere
 
 
-def describe(hosts: Hosts, metadata: Mapping[int, Mapping[str, str]]) -> Hosts:
+def set_metadata(hosts: Hosts, metadata: Mapping[int, Mapping[str, str]]) -> Hosts:
     """Give aggregates their metadata."""
-    hosts.aggregates.describe(1, metadata)
+    hosts.aggregates.set_metadata(1, metadata)
     return hosts
 
 
-def _request(asked: dict[str, Any]) -> Request:
-    return Request(**{"resources": TINY} | asked)
+def _request(requested: dict[str, Any]) -> Request:
+    return Request(**{"resources": TINY} | requested)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.scheduler.snapshot import Hosts
-from tests.scheduler.filters.support import Said, describe, idle, passing, said
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing, set_metadata
 from tests.scheduler.support import host, snapshot
 
 
@@ -14,7 +14,7 @@ def hosts() -> Hosts:
         host(3, aggregates=frozenset({3})),
         host(4),
     )
-    return describe(
+    return set_metadata(
         found, {1: {"disk": "ssd", "tier": "2"}, 2: {"disk": "nvme,optane"}, 3: {"disk": "hdd", "tier": "9"}}
     )
 
@@ -31,18 +31,18 @@ def hosts() -> Hosts:
         ({"disk": "hdd"}, {"h3"}),
     ],
 )
-def test_specs_are_met_by_one_of_the_aggregates(specs: dict[str, str], expected: set[str]) -> None:
+def test_metadata_of_any_aggregate_meets_the_spec(specs: dict[str, str], expected: set[str]) -> None:
     assert passing("aggregate_extra_specs", hosts(), extra_specs=specs) == expected
 
 
-@pytest.mark.parametrize("spec", ["hw:numa_nodes", "resources:VCPU", "group_policy", "nobody_speaks_of_it"])
-def test_other_specs_are_no_matter(spec: str) -> None:
-    assert idle("aggregate_extra_specs", hosts(), extra_specs={spec: "x"})
+@pytest.mark.parametrize("spec", ["hw:numa_nodes", "resources:VCPU", "group_policy", "in_no_aggregate"])
+def test_other_specs_are_ignored(spec: str) -> None:
+    assert is_idle("aggregate_extra_specs", hosts(), extra_specs={spec: "x"})
 
 
-def test_it_says_what_the_aggregates_say() -> None:
+def test_aggregate_extra_specs_reason() -> None:
     specs = {"note": "x", "aggregate_instance_extra_specs:disk": "s== tape"}
     text = "not in an aggregate with disk s== tape"
-    words = said("aggregate_extra_specs", hosts(), 1, extra_specs=specs)
-    assert words == Said(text, "disk s== tape", "disk=ssd, disk=nvme,optane")
-    assert said("aggregate_extra_specs", hosts(), 3, extra_specs=specs).have == "no aggregate with disk"
+    explanation = explain("aggregate_extra_specs", hosts(), 1, extra_specs=specs)
+    assert explanation == Explanation(text, "disk s== tape", "disk=ssd, disk=nvme,optane")
+    assert explain("aggregate_extra_specs", hosts(), 3, extra_specs=specs).have == "no aggregate with disk"

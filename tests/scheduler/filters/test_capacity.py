@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler.filters.support import Said, passing, said
+from tests.scheduler.filters.support import Explanation, explain, passing
 from tests.scheduler.support import amounts, host, snapshot
 
 HOSTS = snapshot(
@@ -26,21 +26,25 @@ HOSTS = snapshot(
         ({"CUSTOM_FPGA": 1}, set()),
     ],
 )
-def test_there_must_be_room(resources: dict[str, int], expected: set[str]) -> None:
+def test_hosts_without_capacity_are_rejected(resources: dict[str, int], expected: set[str]) -> None:
     assert passing("capacity", HOSTS, resources=resources) == expected
 
 
 @pytest.mark.parametrize(
-    "row, resources, words",
+    "row, resources, explanation",
     [
-        (1, {"VCPU": 3}, Said("lack 3 VCPU", "3 VCPU", "2 VCPU free of 8 VCPU")),
-        (1, {"VCPU": 1, "MEMORY_MB": 1}, Said("lack 1 MB memory", "1 MB memory", "0 MB memory free of 8192 MB memory")),
-        (2, {"VCPU": 6}, Said("cannot give one server 6 VCPU", "6 VCPU", "at most 4 VCPU for one server")),
-        (2, {"VCPU": 1}, Said("cannot give one server 1 VCPU", "1 VCPU", "at least 2 VCPU for one server")),
-        (2, {"VCPU": 3}, Said("cannot give one server 3 VCPU", "3 VCPU", "steps of 2 VCPU")),
-        (2, {"DISK_GB": 3}, Said("lack 3 GB disk", "3 GB disk", "no DISK_GB")),
-        (0, {"CUSTOM_FPGA": 3}, Said("lack 3 CUSTOM_FPGA", "3 CUSTOM_FPGA", "no CUSTOM_FPGA")),
+        (1, {"VCPU": 3}, Explanation("lack 3 VCPU", "3 VCPU", "2 VCPU free of 8 VCPU")),
+        (
+            1,
+            {"VCPU": 1, "MEMORY_MB": 1},
+            Explanation("lack 1 MB memory", "1 MB memory", "0 MB memory free of 8192 MB memory"),
+        ),
+        (2, {"VCPU": 6}, Explanation("cannot give one server 6 VCPU", "6 VCPU", "at most 4 VCPU for one server")),
+        (2, {"VCPU": 1}, Explanation("cannot give one server 1 VCPU", "1 VCPU", "at least 2 VCPU for one server")),
+        (2, {"VCPU": 3}, Explanation("cannot give one server 3 VCPU", "3 VCPU", "steps of 2 VCPU")),
+        (2, {"DISK_GB": 3}, Explanation("lack 3 GB disk", "3 GB disk", "no DISK_GB")),
+        (0, {"CUSTOM_FPGA": 3}, Explanation("lack 3 CUSTOM_FPGA", "3 CUSTOM_FPGA", "no CUSTOM_FPGA")),
     ],
 )
-def test_it_says_what_is_short(row: int, resources: dict[str, int], words: Said) -> None:
-    assert said("capacity", HOSTS, row, resources=resources) == words
+def test_capacity_reasons(row: int, resources: dict[str, int], explanation: Explanation) -> None:
+    assert explain("capacity", HOSTS, row, resources=resources) == explanation

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler.filters.support import Said, idle, passing, said
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing
 from tests.scheduler.support import host, snapshot
 
 HOSTS = snapshot(
@@ -26,12 +26,12 @@ HOSTS = snapshot(
         ({"build_near_host_ip": "192.0.2.1", "cidr": "/wide"}, set()),
     ],
 )
-def test_hosts_of_the_network_pass(hints: dict[str, str], expected: set[str]) -> None:
+def test_hosts_in_the_network_pass(hints: dict[str, str], expected: set[str]) -> None:
     assert passing("cidr_affinity", HOSTS, hints=hints) == expected
 
 
-def test_it_says_which_network() -> None:
-    assert idle("cidr_affinity", HOSTS, hints={"cidr": "/24"})
-    words = said("cidr_affinity", HOSTS, 2, hints={"build_near_host_ip": "192.0.2.1"})
-    assert words == Said("not in network 192.0.2.1/24", "192.0.2.1/24", "192.0.3.10")
-    assert said("cidr_affinity", HOSTS, 4, hints={"build_near_host_ip": "192.0.2.1"}).have == "no address"
+def test_cidr_affinity_reason() -> None:
+    assert is_idle("cidr_affinity", HOSTS, hints={"cidr": "/24"})
+    explanation = explain("cidr_affinity", HOSTS, 2, hints={"build_near_host_ip": "192.0.2.1"})
+    assert explanation == Explanation("not in network 192.0.2.1/24", "192.0.2.1/24", "192.0.3.10")
+    assert explain("cidr_affinity", HOSTS, 4, hints={"build_near_host_ip": "192.0.2.1"}).have == "no address"

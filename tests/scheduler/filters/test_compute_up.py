@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kilonova.scheduler.snapshot import Hosts
-from tests.scheduler.filters.support import Said, passing, said
+from tests.scheduler.filters.support import Explanation, explain, passing
 from tests.scheduler.support import host, snapshot
 
 UP = "a compute service that is up"
@@ -17,22 +17,22 @@ def hosts() -> Hosts:
         host(5, traits=frozenset({"COMPUTE_STATUS_DISABLED"})),
         host(6, disabled=True, forced_down=True),
     )
-    found.set_silent([4])
+    found.set_down_services([4])
     return found
 
 
-def test_only_what_is_enabled_and_heard_of_passes() -> None:
+def test_only_enabled_hosts_that_are_up_pass() -> None:
     assert passing("compute_up", hosts()) == {"h1"}
 
 
-def test_a_disabled_host_can_be_tried_out_by_force_but_none_that_is_down() -> None:
+def test_forced_request_passes_disabled_hosts_but_not_down_hosts() -> None:
     assert passing("compute_up", hosts(), host="h2", forced=True) == {"h1", "h2", "h5"}
-    assert said("compute_up", hosts(), 5, forced=True).text == "forced down"
+    assert explain("compute_up", hosts(), 5, forced=True).text == "forced down"
 
 
-def test_it_says_what_is_wrong() -> None:
-    assert said("compute_up", hosts(), 1) == Said("disabled", ENABLED, "disabled: new disk")
-    assert said("compute_up", hosts(), 2) == Said("forced down", UP, "forced down by an administrator")
-    assert said("compute_up", hosts(), 3) == Said("down", UP, "not heard of for too long")
-    assert said("compute_up", hosts(), 4) == Said("disabled", ENABLED, "disabled")
-    assert said("compute_up", hosts(), 5).text == "disabled"
+def test_compute_up_reasons() -> None:
+    assert explain("compute_up", hosts(), 1) == Explanation("disabled", ENABLED, "disabled: new disk")
+    assert explain("compute_up", hosts(), 2) == Explanation("forced down", UP, "forced down by an administrator")
+    assert explain("compute_up", hosts(), 3) == Explanation("down", UP, "last heartbeat too old")
+    assert explain("compute_up", hosts(), 4) == Explanation("disabled", ENABLED, "disabled")
+    assert explain("compute_up", hosts(), 5).text == "disabled"

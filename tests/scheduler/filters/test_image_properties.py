@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.scheduler.machines import Machine
-from tests.scheduler.filters.support import Said, idle, passing, said
+from kilonova.scheduler.hypervisor_columns import HypervisorKind
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing
 from tests.scheduler.support import host, snapshot
 
 HOSTS = snapshot(
-    host(1, machine=Machine("QEMU", 6_002_000, '{"arch": "x86_64"}')),
-    host(2, machine=Machine("QEMU", 9_000_001, '{"arch": "aarch64"}')),
-    host(3, machine=Machine("lxc", 1_000_000, '{"arch": "x86_64"}')),
+    host(1, hypervisor_kind=HypervisorKind("QEMU", 6_002_000, '{"arch": "x86_64"}')),
+    host(2, hypervisor_kind=HypervisorKind("QEMU", 9_000_001, '{"arch": "aarch64"}')),
+    host(3, hypervisor_kind=HypervisorKind("lxc", 1_000_000, '{"arch": "x86_64"}')),
 )
 
 
@@ -30,29 +30,29 @@ HOSTS = snapshot(
         ({"architecture": "x86_64", "hypervisor_type": "qemu"}, {"h1"}),
     ],
 )
-def test_hosts_must_be_what_the_image_is_made_for(properties: dict[str, str], expected: set[str]) -> None:
+def test_hosts_must_match_image_properties(properties: dict[str, str], expected: set[str]) -> None:
     assert passing("image_properties", HOSTS, image_properties=properties) == expected
 
 
-def test_other_properties_are_no_matter() -> None:
-    assert idle("image_properties", HOSTS)
-    assert idle("image_properties", HOSTS, image_properties={"os_type": "linux", "architecture": ""})
+def test_other_properties_are_ignored() -> None:
+    assert is_idle("image_properties", HOSTS)
+    assert is_idle("image_properties", HOSTS, image_properties={"os_type": "linux", "architecture": ""})
 
 
-def test_a_simulated_hypervisor_stands_for_any() -> None:
-    hosts = snapshot(host(1, machine=Machine("kilonova-sim", 1_000_000, '{"arch": "x86_64"}')))
-    assert idle("image_properties", hosts, image_properties={"hypervisor_type": "kvm", "vm_mode": "hvm"})
+def test_simulated_hypervisor_matches_any_type() -> None:
+    hosts = snapshot(host(1, hypervisor_kind=HypervisorKind("kilonova-sim", 1_000_000, '{"arch": "x86_64"}')))
+    assert is_idle("image_properties", hosts, image_properties={"hypervisor_type": "kvm", "vm_mode": "hvm"})
     assert passing("image_properties", hosts, image_properties={"architecture": "aarch64"}) == set()
 
 
 @pytest.mark.parametrize(
-    "row, properties, words",
+    "row, properties, explanation",
     [
-        (1, {"architecture": "amd64"}, Said("not of architecture x86_64", "x86_64", "aarch64")),
-        (2, {"hypervisor_type": "qemu"}, Said("not of hypervisor type qemu", "qemu", "lxc")),
-        (0, {"hypervisor_version_requires": ">7"}, Said("not of hypervisor version >7", ">7", "6.2.0")),
-        (2, {"vm_mode": "hvm"}, Said("without vm mode hvm", "hvm", "exe")),
+        (1, {"architecture": "amd64"}, Explanation("not of architecture x86_64", "x86_64", "aarch64")),
+        (2, {"hypervisor_type": "qemu"}, Explanation("not of hypervisor type qemu", "qemu", "lxc")),
+        (0, {"hypervisor_version_requires": ">7"}, Explanation("not of hypervisor version >7", ">7", "6.2.0")),
+        (2, {"vm_mode": "hvm"}, Explanation("without vm mode hvm", "hvm", "exe")),
     ],
 )
-def test_it_says_what_a_host_is(row: int, properties: dict[str, str], words: Said) -> None:
-    assert said("image_properties", HOSTS, row, image_properties=properties) == words
+def test_image_properties_reasons(row: int, properties: dict[str, str], explanation: Explanation) -> None:
+    assert explain("image_properties", HOSTS, row, image_properties=properties) == explanation

@@ -3,7 +3,7 @@ from __future__ import annotations
 from kilonova.scheduler import SchedulerConfig
 from kilonova.scheduler.filters import load
 from kilonova.scheduler.snapshot import Hosts
-from tests.scheduler.filters.support import Said, describe, idle, passing, said
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing, set_metadata
 from tests.scheduler.support import host, snapshot
 
 
@@ -14,17 +14,17 @@ def hosts() -> Hosts:
     return found
 
 
-def test_a_busy_host_is_left_alone() -> None:
+def test_host_at_the_limit_is_rejected() -> None:
     assert passing("io_ops", hosts()) == {"h1", "h3"}
-    assert said("io_ops", hosts(), 1) == Said(
+    assert explain("io_ops", hosts(), 1) == Explanation(
         "have too many operations running", "room for one more operation", "2 running"
     )
     assert load(["io_ops"])[0].reads == ("operations",)
 
 
-def test_an_aggregate_may_say_how_many() -> None:
-    assert passing("io_ops", describe(hosts(), {1: {"max_io_ops_per_host": "1"}})) == {"h1"}
+def test_aggregate_overrides_limit() -> None:
+    assert passing("io_ops", set_metadata(hosts(), {1: {"max_io_ops_per_host": "1"}})) == {"h1"}
 
 
-def test_idle_hosts_need_no_check() -> None:
-    assert idle("io_ops", snapshot(host(1)))
+def test_idle_hosts_are_not_checked() -> None:
+    assert is_idle("io_ops", snapshot(host(1)))

@@ -4,7 +4,7 @@ from typing import Any
 
 from kilonova.scheduler import SchedulerConfig
 from kilonova.scheduler.snapshot import Hosts
-from tests.scheduler.filters.support import Said, idle, passing, said
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing
 from tests.scheduler.support import host, snapshot
 
 
@@ -14,22 +14,22 @@ def hosts(**settings: Any) -> Hosts:
     return found
 
 
-def test_images_and_hosts_that_are_set_aside_keep_to_each_other() -> None:
+def test_isolated_images_and_hosts_accept_only_each_other() -> None:
     assert passing("isolated", hosts(), image_id="windows") == {"h1"}
     assert passing("isolated", hosts(), image_id="debian") == {"h2"}
     assert passing("isolated", hosts()) == {"h2"}
 
 
-def test_hosts_may_be_open_to_other_images() -> None:
+def test_isolated_hosts_may_accept_other_images() -> None:
     found = hosts(restrict_isolated_hosts_to_isolated_images=False)
-    assert idle("isolated", found, image_id="debian")
+    assert is_idle("isolated", found, image_id="debian")
     assert passing("isolated", found, image_id="windows") == {"h1"}
 
 
-def test_it_says_which_way_round() -> None:
-    inside = Said("not set aside for this image", "a host set aside for image windows", "h2")
-    assert said("isolated", hosts(), 1, image_id="windows") == inside
-    assert said("isolated", hosts(), image_id="debian") == Said(
+def test_isolated_reasons() -> None:
+    inside = Explanation("not set aside for this image", "a host set aside for image windows", "h2")
+    assert explain("isolated", hosts(), 1, image_id="windows") == inside
+    assert explain("isolated", hosts(), image_id="debian") == Explanation(
         "set aside for other images", "a host for all images", "h1"
     )
-    assert idle("isolated", snapshot(host(1)))
+    assert is_idle("isolated", snapshot(host(1)))

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.scheduler.machines import Machine
-from tests.scheduler.filters.support import idle, passing, said
+from kilonova.scheduler.hypervisor_columns import HypervisorKind
+from tests.scheduler.filters.support import explain, is_idle, passing
 from tests.scheduler.support import host, snapshot
 
 HOSTS = snapshot(
-    host(1, machine=Machine("QEMU", 6_002_000)), host(2, machine=Machine("lxc"), used={"MEMORY_MB": 8000}), host(3)
+    host(1, hypervisor_kind=HypervisorKind("QEMU", 6_002_000)),
+    host(2, hypervisor_kind=HypervisorKind("lxc"), used={"MEMORY_MB": 8000}),
+    host(3),
 )
 
 
@@ -22,7 +24,7 @@ HOSTS = snapshot(
         ('["<", "$hypervisor_type", 7]', set()),
     ],
 )
-def test_an_expression_chooses(query: object, expected: set[str]) -> None:
+def test_query_selects_hosts(query: object, expected: set[str]) -> None:
     assert passing("json_query", HOSTS, hints={"query": query}) == expected
 
 
@@ -30,17 +32,17 @@ def test_an_expression_chooses(query: object, expected: set[str]) -> None:
     "query",
     ["[", "7", "[]", '["="]', '["=", "$magic", 1]', '["~", "$host", "h1"]', '["=", "host", "h1"]', '["and", 1]'],
 )
-def test_what_cannot_be_read_chooses_nobody(query: str) -> None:
+def test_malformed_query_rejects_all_hosts(query: str) -> None:
     assert passing("json_query", HOSTS, hints={"query": query}) == set()
 
 
-def test_an_expression_nested_without_end_chooses_nobody() -> None:
+def test_too_deeply_nested_query_rejects_all_hosts() -> None:
     deep = '["not", ' * 1000 + '["=", "$host", "h1"]' + "]" * 1000
     assert passing("json_query", HOSTS, hints={"query": deep}) == set()
 
 
-def test_it_says_what_it_looked_at() -> None:
-    assert idle("json_query", HOSTS)
-    words = said("json_query", HOSTS, 1, hints={"query": '[">=", "$free_ram_mb", 1024]'})
-    assert (words.text, words.need) == ("not what the hint query asks for", '[">=", "$free_ram_mb", 1024]')
-    assert "free_ram_mb=192" in words.have
+def test_json_query_reason() -> None:
+    assert is_idle("json_query", HOSTS)
+    explanation = explain("json_query", HOSTS, 1, hints={"query": '[">=", "$free_ram_mb", 1024]'})
+    assert (explanation.text, explanation.need) == ("not what the hint query asks for", '[">=", "$free_ram_mb", 1024]')
+    assert "free_ram_mb=192" in explanation.have

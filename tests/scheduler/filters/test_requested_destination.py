@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.filters.support import Said, idle, passing, said
+from tests.scheduler.filters.support import Explanation, explain, is_idle, passing
 from tests.scheduler.support import host, snapshot
 
 HOSTS = snapshot(host(1), host(2), host(3), host(4, host="h3"))
 
 
 @pytest.mark.parametrize(
-    "asked, expected",
+    "requested, expected",
     [
         ({"host": "h2"}, {"h2"}),
         ({"host": "h9"}, set()),
@@ -23,11 +23,11 @@ HOSTS = snapshot(host(1), host(2), host(3), host(4, host="h3"))
         ({"host": "h1", "hypervisor_hostname": "node4"}, set()),
     ],
 )
-def test_there_or_nowhere(asked: dict[str, Any], expected: set[str]) -> None:
-    assert passing("requested_destination", HOSTS, **asked) == expected
+def test_only_the_requested_destination_passes(requested: dict[str, Any], expected: set[str]) -> None:
+    assert passing("requested_destination", HOSTS, **requested) == expected
 
 
-def test_it_says_where() -> None:
-    assert idle("requested_destination", HOSTS)
-    words = said("requested_destination", HOSTS, host="h9")
-    assert words == Said("not the requested destination", "h9", "h1/node1/uuid-1")
+def test_requested_destination_reason() -> None:
+    assert is_idle("requested_destination", HOSTS)
+    explanation = explain("requested_destination", HOSTS, host="h9")
+    assert explanation == Explanation("not the requested destination", "h9", "h1/node1/uuid-1")

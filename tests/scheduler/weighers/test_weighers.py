@@ -1,4 +1,4 @@
-"""Each weigher alone, and multipliers of aggregates."""
+"""Weighers and their multipliers."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import pytest
 
 from kilonova.scheduler import Request, SchedulerConfig
 from kilonova.scheduler.config import WEIGHTS
-from kilonova.scheduler.machines import Machine
+from kilonova.scheduler.hypervisor_columns import HypervisorKind
 from kilonova.scheduler.plan import Planner
 from kilonova.scheduler.request import GroupRule
 from kilonova.scheduler.snapshot import Hosts
 from kilonova.scheduler.weighers import load
 from tests.scheduler.support import TINY, host, snapshot
 
-OFF = dict.fromkeys(WEIGHTS, 0.0)
+ALL_DISABLED = dict.fromkeys(WEIGHTS, 0.0)
 
 
-def weigh(name: str, hosts: Hosts, **asked: Any) -> list[float] | None:
-    (weigher,) = load(OFF | {name: 1.0})
-    found = weigher.weigh(Request(**{"resources": TINY} | asked), hosts, np.flatnonzero(hosts.everywhere))
+def weigh(name: str, hosts: Hosts, **requested: Any) -> list[float] | None:
+    (weigher,) = load(ALL_DISABLED | {name: 1.0})
+    found = weigher.weigh(Request(**{"resources": TINY} | requested), hosts, np.flatnonzero(hosts.everywhere))
     return None if found is None else found.tolist()
 
 
-def order(hosts: Hosts, weights: dict[str, float], **asked: Any) -> list[str]:
+def order(hosts: Hosts, weights: dict[str, float], **requested: Any) -> list[str]:
     planner = Planner(SchedulerConfig(jitter=0.0, weights=weights))
-    return [one.host for one in planner.plan(Request(**{"resources": TINY} | asked), hosts).candidates]
+    return [one.host for one in planner.plan(Request(**{"resources": TINY} | requested), hosts).candidates]
 
 
-def test_what_is_free() -> None:
+def test_cpu_ram_and_disk_weigh_free_amounts() -> None:
     hosts = snapshot(host(1, used={"VCPU": 3, "MEMORY_MB": 192, "DISK_GB": 40}), host(2))
     assert weigh("cpu", hosts) == [5, 8]
     assert weigh("ram", hosts) == [8000, 8192]
     assert weigh("disk", hosts) == [60, 100]
 
 
-def test_operations_in_flight() -> None:
+def test_io_ops_weighs_running_operations() -> None:
     hosts = snapshot(host(1), host(2), host(3))
     assert weigh("io_ops", hosts) is None
     hosts.loads.operations = {"h1": 2, "h3": 1, "h9": 7}
@@ -45,33 +45,36 @@ def test_operations_in_flight() -> None:
     assert order(hosts, {}) == ["h2", "h3", "h1"]
 
 
-def test_servers() -> None:
+def test_num_instances_weighs_number_of_servers() -> None:
     hosts = snapshot(host(1), host(2))
-    hosts.set_servers({("h1", "node1"): 5}, ["h1", "h2"])
+    hosts.set_server_counts({("h1", "node1"): 5}, ["h1", "h2"])
     assert weigh("num_instances", hosts) == [5, 0]
 
 
-def test_failed_builds_weigh_more_than_anything_until_one_succeeds() -> None:
+def test_build_failure_outweighs_others_until_a_build_succeeds() -> None:
     hosts = snapshot(host(1), host(2, used={"VCPU": 7}), host(3))
     assert weigh("build_failure", hosts) is None
-    hosts.loads.built("h1", False)
-    hosts.loads.built("h1", False)
-    hosts.loads.built("h3", False)
+    hosts.loads.record_build("h1", False)
+    hosts.loads.record_build("h1", False)
+    hosts.loads.record_build("h3", False)
     assert weigh("build_failure", hosts) == [-2, 0, -1]
     assert order(hosts, {}) == ["h2", "h3", "h1"]
-    hosts.loads.built("h1", True)
-    hosts.loads.built("h3", True)
+    hosts.loads.record_build("h1", True)
+    hosts.loads.record_build("h3", True)
     assert weigh("build_failure", hosts) is None
 
 
-def test_newer_hypervisors() -> None:
+def test_hypervisor_version_weighs_version() -> None:
     same = snapshot(host(1), host(2))
     assert weigh("hypervisor_version", same) is None
-    hosts = snapshot(host(1, machine=Machine("QEMU", 6_000_000)), host(2, machine=Machine("QEMU", 9_000_000)))
+    hosts = snapshot(
+        host(1, hypervisor_kind=HypervisorKind("QEMU", 6_000_000)),
+        host(2, hypervisor_kind=HypervisorKind("QEMU", 9_000_000)),
+    )
     assert weigh("hypervisor_version", hosts) == [6_000_000, 9_000_000]
 
 
-def test_soft_group_policies() -> None:
+def test_soft_affinity_and_soft_anti_affinity_weigh_group_members() -> None:
     hosts = snapshot(host(1), host(2), host(3))
     members = {"h1": 1, "h2": 3, "h9": 5}
     near = GroupRule(id="g", policy="soft-affinity", members=members)
@@ -85,21 +88,21 @@ def test_soft_group_policies() -> None:
     assert order(hosts, {}, group=apart) == ["h3", "h1", "h2"]
 
 
-def test_an_aggregate_may_have_multipliers_of_its_own() -> None:
-    """The hosts of the aggregate are filled up, those outside emptied; the least of several multipliers counts."""
+def test_aggregate_metadata_overrides_multiplier() -> None:
+    """Hosts of the aggregate are filled up, other hosts are not; the lowest of several multipliers counts."""
     used = {"MEMORY_MB": 4096}
     inside = frozenset({1, 2, 3})
     hosts = snapshot(host(1, used=used), host(2), host(3, used=used, aggregates=inside), host(4, aggregates=inside))
-    assert order(hosts, OFF | {"ram": 1.0})[:2] in (["h2", "h4"], ["h4", "h2"])
+    assert order(hosts, ALL_DISABLED | {"ram": 1.0})[:2] in (["h2", "h4"], ["h4", "h2"])
     key = "ram_weight_multiplier"
-    hosts.aggregates.describe(1, {1: {key: "-1.5"}, 2: {key: "3"}, 3: {key: "heavy"}})
-    assert order(hosts, OFF | {"ram": 1.0}) == ["h2", "h1", "h3", "h4"]
-    planner = Planner(SchedulerConfig(jitter=0.0, weights=OFF | {"ram": 1.0}))
+    hosts.aggregates.set_metadata(1, {1: {key: "-1.5"}, 2: {key: "3"}, 3: {key: "heavy"}})
+    assert order(hosts, ALL_DISABLED | {"ram": 1.0}) == ["h2", "h1", "h3", "h4"]
+    planner = Planner(SchedulerConfig(jitter=0.0, weights=ALL_DISABLED | {"ram": 1.0}))
     weights = planner.plan(Request(resources=TINY), hosts).diagnosis.weights
     assert {weight.host: weight.parts["ram"] for weight in weights} == {"h1": 0.0, "h2": 1.0, "h3": 0.0, "h4": -1.5}
 
 
-def test_only_other_multipliers_than_the_usual_need_to_be_given() -> None:
+def test_configured_weights_extend_default_multipliers() -> None:
     usual = {weigher.name: weigher.multiplier for weigher in load({})}
     assert usual == {name: number for name, number in WEIGHTS.items() if number}
     given = {weigher.name: weigher.multiplier for weigher in load({"ram": -2.0, "cpu": 0, "num_instances": 1})}

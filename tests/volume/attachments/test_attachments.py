@@ -1,4 +1,4 @@
-"""Attachments: the states of a volume follow them, one server has it, and everybody sees only what is theirs."""
+"""Attachments: lifecycle, exclusive use, visibility and microversions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.http.client import Response
+from kilonova.http.client import ClientResponse
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, fault
@@ -19,16 +19,16 @@ SERVER, OTHER_SERVER = new_id(), new_id()
 
 async def attach(
     c: VolumeCloud, volume_id: str, server_id: str | None = SERVER, *, as_: str = "member", **keys: Any
-) -> Response:
-    asked = {"volume_uuid": volume_id, "instance_uuid": server_id, **keys}
-    return await c.post("/attachments", {"attachment": asked}, as_=as_)
+) -> ClientResponse:
+    requested = {"volume_uuid": volume_id, "instance_uuid": server_id, **keys}
+    return await c.post("/attachments", {"attachment": requested}, as_=as_)
 
 
 async def attached(c: VolumeCloud, volume_id: str, server_id: str | None = SERVER, **keys: Any) -> dict[str, Any]:
-    answer = await attach(c, volume_id, server_id, **keys)
-    assert answer.status == 200, answer.body
-    made: dict[str, Any] = answer.json()["attachment"]
-    return made
+    response = await attach(c, volume_id, server_id, **keys)
+    assert response.status == 200, response.body
+    created: dict[str, Any] = response.json()["attachment"]
+    return created
 
 
 async def status(c: VolumeCloud, volume_id: str) -> str:
@@ -36,19 +36,19 @@ async def status(c: VolumeCloud, volume_id: str) -> str:
     return found
 
 
-async def complete(c: VolumeCloud, attachment_id: str, version: str = "3.44") -> Response:
+async def complete(c: VolumeCloud, attachment_id: str, version: str = "3.44") -> ClientResponse:
     return await c.post(f"/attachments/{attachment_id}/action", {"os-complete": {}}, version=version)
 
 
-def test_a_volume_is_reserved_connected_completed_and_given_back(database_url: str) -> None:
+def test_attachment_lifecycle(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             data_id = new_id()
             volume_id = await put_volume(c.db, size=7, data_id=data_id)
-            made = await attached(c, volume_id)
-            path = f"/attachments/{made['id']}"
-            assert made == {
-                "id": made["id"],
+            created = await attached(c, volume_id)
+            path = f"/attachments/{created['id']}"
+            assert created == {
+                "id": created["id"],
                 "volume_id": volume_id,
                 "instance": SERVER,
                 "status": "reserved",
@@ -59,53 +59,53 @@ def test_a_volume_is_reserved_connected_completed_and_given_back(database_url: s
             }
             assert await status(c, volume_id) == "reserved"
 
-            answer = await c.put(path, {"attachment": {"connector": CONNECTOR}})
-            assert answer.status == 200, answer.body
-            connected = answer.json()["attachment"]
+            response = await c.put(path, {"attachment": {"connector": CONNECTOR}})
+            assert response.status == 200, response.body
+            connected = response.json()["attachment"]
             way = connected["connection_info"]
             assert connected["status"] == "attaching"
             assert way["device_path"] == str(c.services.config.data_dir / "volumes" / f"{volume_id}.{data_id}")
             assert (way["driver_volume_type"], way["format"], way["access_mode"]) == ("kilonova_file", "raw", "rw")
-            assert (way["size"], way["volume_id"], way["attachment_id"]) == (7, volume_id, made["id"])
+            assert (way["size"], way["volume_id"], way["attachment_id"]) == (7, volume_id, created["id"])
             assert await status(c, volume_id) == "attaching"
 
-            assert (await complete(c, made["id"])).status == 204
-            assert (await complete(c, made["id"])).status == 204
+            assert (await complete(c, created["id"])).status == 204
+            assert (await complete(c, created["id"])).status == 204
             shown = await c.item(path)
             assert (shown["status"], shown["connection_info"]) == ("attached", way)
             assert shown["attached_at"] is not None
             assert await status(c, volume_id) == "in-use"
 
-            answer = await c.delete(path)
-            assert (answer.status, answer.json()) == (200, {"attachments": []})
+            response = await c.delete(path)
+            assert (response.status, response.json()) == (200, {"attachments": []})
             assert await status(c, volume_id) == "available"
             assert fault(await c.get(path))[0] == 404
 
     run(scenario())
 
 
-def test_with_a_connector_it_is_attaching_at_once(database_url: str) -> None:
+def test_create_with_connector_sets_attaching(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            made = await attached(c, volume_id, connector={**CONNECTOR, "mode": "ro"})
-            assert (made["status"], made["attach_mode"]) == ("attaching", "ro")
-            assert made["connection_info"]["access_mode"] == "ro"
+            created = await attached(c, volume_id, connector={**CONNECTOR, "mode": "ro"})
+            assert (created["status"], created["attach_mode"]) == ("attaching", "ro")
+            assert created["connection_info"]["access_mode"] == "ro"
             assert await status(c, volume_id) == "attaching"
-            assert (await complete(c, made["id"])).status == 204
+            assert (await complete(c, created["id"])).status == 204
             row = await c.db.fetch_one("SELECT host, mountpoint FROM volume_attachments")
             assert row == {"host": "host1", "mountpoint": "/dev/vdb"}
 
     run(scenario())
 
 
-def test_of_servers_that_ask_at_once_one_gets_it(database_url: str) -> None:
+def test_one_of_concurrent_servers_gets_the_volume(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            answers = await asyncio.gather(*(attach(c, volume_id, new_id()) for _ in range(8)))
-            assert sorted(answer.status for answer in answers) == [200] + 7 * [400]
-            refused = next(fault(answer) for answer in answers if answer.status == 400)
+            responses = await asyncio.gather(*(attach(c, volume_id, new_id()) for _ in range(8)))
+            assert sorted(response.status for response in responses) == [200] + 7 * [400]
+            refused = next(fault(response) for response in responses if response.status == 400)
             assert refused[1] == "badRequest"
             assert volume_id in refused[2]
             assert "current status is reserved" in refused[2]
@@ -113,7 +113,7 @@ def test_of_servers_that_ask_at_once_one_gets_it(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_server_that_moves_has_two_and_others_none(database_url: str) -> None:
+def test_server_may_have_two_attachments_and_others_none(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
@@ -131,7 +131,7 @@ def test_a_server_that_moves_has_two_and_others_none(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["available", "attaching"])
-def test_what_somebody_has_is_nobody_elses_whatever_its_status(database_url: str, said: str) -> None:
+def test_attached_volume_is_exclusive_in_any_status(database_url: str, said: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
@@ -151,7 +151,7 @@ def test_what_somebody_has_is_nobody_elses_whatever_its_status(database_url: str
     run(scenario())
 
 
-def test_shared_volumes_are_for_several(database_url: str) -> None:
+def test_multiattach_volume_has_several_servers(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db, multiattach=True)
@@ -166,20 +166,20 @@ def test_shared_volumes_are_for_several(database_url: str) -> None:
     run(scenario())
 
 
-def test_read_only_volumes_are_attached_so(database_url: str) -> None:
+def test_read_only_volume_is_attached_read_only(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db, readonly=True)
             assert fault(await attach(c, volume_id, mode="rw"))[0] == 400
-            made = await attached(c, volume_id)
-            answer = await c.put(f"/attachments/{made['id']}", {"attachment": {"connector": CONNECTOR}})
-            assert answer.json()["attachment"]["connection_info"]["access_mode"] == "ro"
+            created = await attached(c, volume_id)
+            response = await c.put(f"/attachments/{created['id']}", {"attachment": {"connector": CONNECTOR}})
+            assert response.json()["attachment"]["connection_info"]["access_mode"] == "ro"
 
     run(scenario())
 
 
 @pytest.mark.parametrize("wrong", ["creating", "error", "deleting", "downloading", "awaiting-transfer"])
-def test_other_volumes_are_not_for_attaching(sqlite_url: str, wrong: str) -> None:
+def test_attach_refuses_other_statuses(sqlite_url: str, wrong: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db, status=wrong)
@@ -189,22 +189,22 @@ def test_other_volumes_are_not_for_attaching(sqlite_url: str, wrong: str) -> Non
     run(scenario())
 
 
-def test_an_operation_under_way_has_the_last_word(database_url: str) -> None:
+def test_attachments_do_not_change_status_of_running_operation(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            made = await attached(c, volume_id)
+            created = await attached(c, volume_id)
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'downloading' WHERE id = $1", volume_id)
-            connected = await c.put(f"/attachments/{made['id']}", {"attachment": {"connector": CONNECTOR}})
+            connected = await c.put(f"/attachments/{created['id']}", {"attachment": {"connector": CONNECTOR}})
             assert fault(connected)[:2] == (400, "badRequest")
-            assert (await c.delete(f"/attachments/{made['id']}")).status == 200
+            assert (await c.delete(f"/attachments/{created['id']}")).status == 200
             assert await status(c, volume_id) == "downloading"
 
     run(scenario())
 
 
-def test_a_server_on_no_host_has_a_volume_in_use(sqlite_url: str) -> None:
+def test_complete_without_connector_sets_in_use(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db)
@@ -215,22 +215,22 @@ def test_a_server_on_no_host_has_a_volume_in_use(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_a_server_without_a_host_has_its_volume(database_url: str) -> None:
+def test_completed_attachment_can_be_connected(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            made = await attached(c, volume_id)
-            assert (await complete(c, made["id"])).status == 204
+            created = await attached(c, volume_id)
+            assert (await complete(c, created["id"])).status == 204
             assert await status(c, volume_id) == "in-use"
-            answer = await c.put(f"/attachments/{made['id']}", {"attachment": {"connector": CONNECTOR}})
-            assert answer.json()["attachment"]["status"] == "attaching"
-            assert (await complete(c, made["id"])).status == 204
+            response = await c.put(f"/attachments/{created['id']}", {"attachment": {"connector": CONNECTOR}})
+            assert response.json()["attachment"]["status"] == "attaching"
+            assert (await complete(c, created["id"])).status == 204
             assert await status(c, volume_id) == "in-use"
 
     run(scenario())
 
 
-def test_a_volume_without_content_cannot_be_reached(sqlite_url: str) -> None:
+def test_volume_without_content_cannot_be_connected(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db, data_id=None)
@@ -241,7 +241,7 @@ def test_a_volume_without_content_cannot_be_reached(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_what_an_attachment_is_not_ready_for(sqlite_url: str) -> None:
+def test_completed_attachment_cannot_be_connected_again(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             done = await attached(c, await put_volume(c.db), connector=CONNECTOR)
@@ -253,30 +253,30 @@ def test_what_an_attachment_is_not_ready_for(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_lists_are_filtered_and_paged(database_url: str) -> None:
+def test_attachments_are_filtered_and_paged(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volumes = [await put_volume(c.db) for _ in range(3)]
-            made = [await attached(c, volume_id, new_id()) for volume_id in volumes]
+            created = [await attached(c, volume_id, new_id()) for volume_id in volumes]
             foreign = await attached(c, await put_volume(c.db, project_id=ADMIN), as_="admin")
 
             async def listed(query: str = "", as_: str = "member", path: str = "/attachments") -> list[str]:
-                answer = await c.get(f"{path}?{query}", as_=as_)
-                assert answer.status == 200, answer.body
-                return [one["id"] for one in answer.json()["attachments"]]
+                response = await c.get(f"{path}?{query}", as_=as_)
+                assert response.status == 200, response.body
+                return [one["id"] for one in response.json()["attachments"]]
 
-            newest_first = [one["id"] for one in reversed(made)]
+            newest_first = [one["id"] for one in reversed(created)]
             assert await listed() == newest_first
             assert await listed(path="/attachments/detail") == newest_first
             assert await listed("all_tenants=1") == newest_first
             assert await listed(as_="admin") == [foreign["id"]]
             assert await listed("all_tenants=1", as_="admin") == [foreign["id"], *newest_first]
             assert await listed(f"all_tenants=1&project_id={DEMO}", as_="admin") == newest_first
-            assert await listed(f"volume_id={volumes[1]}") == [made[1]["id"]]
-            assert await listed(f"instance_id={made[2]['instance']}") == [made[2]["id"]]
+            assert await listed(f"volume_id={volumes[1]}") == [created[1]["id"]]
+            assert await listed(f"instance_id={created[2]['instance']}") == [created[2]["id"]]
             assert await listed("status=attached") == []
-            await c.put(f"/attachments/{made[0]['id']}", {"attachment": {"connector": CONNECTOR}})
-            assert await listed("status=attaching") == [made[0]["id"]]
+            await c.put(f"/attachments/{created[0]['id']}", {"attachment": {"connector": CONNECTOR}})
+            assert await listed("status=attaching") == [created[0]["id"]]
 
             first = (await c.get("/attachments?limit=2")).json()
             assert [one["id"] for one in first["attachments"]] == newest_first[:2]
@@ -291,12 +291,12 @@ def test_lists_are_filtered_and_paged(database_url: str) -> None:
     run(scenario())
 
 
-def test_others_see_and_touch_nothing(database_url: str) -> None:
+def test_other_projects_cannot_see_or_change_attachments(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            made = await attached(c, volume_id)
-            path = f"/attachments/{made['id']}"
+            created = await attached(c, volume_id)
+            path = f"/attachments/{created['id']}"
             assert fault(await attach(c, volume_id, as_="other"))[0] == 404
             assert fault(await c.get(path, as_="other"))[0] == 404
             assert fault(await c.delete(path, as_="other"))[0] == 404
@@ -307,15 +307,15 @@ def test_others_see_and_touch_nothing(database_url: str) -> None:
     run(scenario())
 
 
-def test_versions(sqlite_url: str) -> None:
+def test_attachment_fields_by_microversion(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            asked = {"attachment": {"volume_uuid": volume_id, "instance_uuid": SERVER}}
-            assert (await c.post("/attachments", asked, version="3.26")).status == 404
-            made = (await c.post("/attachments", asked, version="3.27")).json()["attachment"]
-            assert (await complete(c, made["id"], version="3.43")).status == 404
-            moded = {"attachment": {**asked["attachment"], "mode": "ro"}}
+            requested = {"attachment": {"volume_uuid": volume_id, "instance_uuid": SERVER}}
+            assert (await c.post("/attachments", requested, version="3.26")).status == 404
+            created = (await c.post("/attachments", requested, version="3.27")).json()["attachment"]
+            assert (await complete(c, created["id"], version="3.43")).status == 404
+            moded = {"attachment": {**requested["attachment"], "mode": "ro"}}
             assert fault(await c.post("/attachments", moded, version="3.53"))[0] == 400
             assert (await c.post("/attachments", moded, version="3.54")).status == 200
 
@@ -323,7 +323,7 @@ def test_versions(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {},
         {"volume_uuid": "nonsense"},
@@ -332,9 +332,9 @@ def test_versions(sqlite_url: str) -> None:
         {"volume_uuid": SERVER, "more": 1},
     ],
 )
-def test_bad_bodies(sqlite_url: str, asked: dict[str, Any]) -> None:
+def test_invalid_attachment_bodies_are_refused(sqlite_url: str, requested: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            assert fault(await c.post("/attachments", {"attachment": asked}))[:2] == (400, "badRequest")
+            assert fault(await c.post("/attachments", {"attachment": requested}))[:2] == (400, "badRequest")
 
     run(scenario())

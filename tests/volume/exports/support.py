@@ -1,4 +1,4 @@
-"""Exports for tests: the real daemon, and QEMU's own tools as its clients."""
+"""The real daemon, with QEMU's tools as clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from kilonova.ids import new_id
 from kilonova.volume.exports.daemon import Daemon
-from kilonova.volume.exports.keeper import Keeper
+from kilonova.volume.exports.manager import ExportManager
 from tests.volume.support import VolumeCloud, volume_cloud
 
 TOOLS = ("qemu-storage-daemon", "qemu-io", "qemu-img")
@@ -27,23 +27,23 @@ SECONDS = 60.0
 
 
 def require() -> None:
-    lacking = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if lacking and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
-        pytest.fail(f"missing: {', '.join(lacking)}, and KILONOVA_REQUIRE_ALL=1")
-    if lacking:
-        pytest.skip(f"exports need {', '.join(lacking)}")
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
+        pytest.fail(f"missing: {', '.join(missing)}, and KILONOVA_REQUIRE_ALL=1")
+    if missing:
+        pytest.skip(f"exports need {', '.join(missing)}")
 
 
 @asynccontextmanager
 async def exporting(
     database_url: str, *, watch: bool = False, **flags: Any
-) -> AsyncIterator[tuple[VolumeCloud, Keeper]]:
-    """A volume service whose daemon is gone afterwards."""
+) -> AsyncIterator[tuple[VolumeCloud, ExportManager]]:
+    """A volume service. Its daemon is stopped afterwards."""
     async with volume_cloud(database_url, **flags) as c:
-        keeper = Keeper(c.services.config, c.db)
-        watching = asyncio.create_task(keeper.watch()) if watch else None
+        manager = ExportManager(c.services.config, c.db)
+        watching = asyncio.create_task(manager.watch()) if watch else None
         try:
-            yield c, keeper
+            yield c, manager
         finally:
             if watching is not None:
                 watching.cancel()
@@ -69,36 +69,36 @@ def pid_of_directory(directory: Path) -> int:
 
 
 def kill(data: Path) -> int:
-    """kill -9, and the daemon is gone when this returns."""
+    """kill -9 the daemon and wait for its end."""
     pid = pid_of(data)
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-        # Its first thread may be dead before the others.
+        # The main thread may end before the others.
         while len(os.listdir(f"/proc/{pid}/task")) > 1 or " Z " not in Path(f"/proc/{pid}/stat").read_text():
             os.kill(pid, 0)
     return pid
 
 
 async def attach(c: VolumeCloud, volume_id: str, server_id: str | None = None, **keys: Any) -> dict[str, Any]:
-    """An attachment that is complete; with its connection."""
-    asked = {"volume_uuid": volume_id, "instance_uuid": server_id or new_id(), "connector": CONNECTOR, **keys}
-    answer = await c.post("/attachments", {"attachment": asked}, as_="admin")
-    assert answer.status == 200, answer.body
-    made: dict[str, Any] = answer.json()["attachment"]
-    done = await c.post(f"/attachments/{made['id']}/action", {"os-complete": {}}, as_="admin")
+    """Create a completed attachment with connection info."""
+    requested = {"volume_uuid": volume_id, "instance_uuid": server_id or new_id(), "connector": CONNECTOR, **keys}
+    response = await c.post("/attachments", {"attachment": requested}, as_="admin")
+    assert response.status == 200, response.body
+    created: dict[str, Any] = response.json()["attachment"]
+    done = await c.post(f"/attachments/{created['id']}/action", {"os-complete": {}}, as_="admin")
     assert done.status == 204, done.body
-    return made
+    return created
 
 
-def url(way: dict[str, Any]) -> str:
-    return f"nbd://{way['host']}:{way['port']}/{way['export']}"
+def url(connection: dict[str, Any]) -> str:
+    return f"nbd://{connection['host']}:{connection['port']}/{connection['export']}"
 
 
-async def io(way: dict[str, Any], *commands: str, read_only: bool = False) -> str:
-    """What a client said that did this and went; "failed" with its words if it could not."""
+async def io(connection: dict[str, Any], *commands: str, read_only: bool = False) -> str:
+    """The output of a client that runs the commands; starts with "failed" on an error."""
     options = [option for command in commands for option in ("-c", command)]
     process = await asyncio.create_subprocess_exec(
-        *("qemu-io", "-f", "raw", *(("-r",) if read_only else ()), *options, url(way)),
+        *("qemu-io", "-f", "raw", *(("-r",) if read_only else ()), *options, url(connection)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -107,25 +107,25 @@ async def io(way: dict[str, Any], *commands: str, read_only: bool = False) -> st
     return f"failed {text}" if process.returncode else text
 
 
-async def size_of(way: dict[str, Any]) -> int:
+async def size_of(connection: dict[str, Any]) -> int:
     process = await asyncio.create_subprocess_exec(
-        *("qemu-img", "info", "--output=json", url(way)), stdout=asyncio.subprocess.PIPE
+        *("qemu-img", "info", "--output=json", url(connection)), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
     return int(orjson.loads(output)["virtual-size"])
 
 
 class Client:
-    """One that stays connected, and waits for the daemon as guests do."""
+    """A client that stays connected and waits for the daemon, like a guest."""
 
-    def __init__(self, way: dict[str, Any], seconds: int = 60) -> None:
+    def __init__(self, connection: dict[str, Any], seconds: int = 60) -> None:
         options = {
             "driver": "raw",
             "file.driver": "nbd",
             "file.server.type": "inet",
-            "file.server.host": way["host"],
-            "file.server.port": way["port"],
-            "file.export": way["export"],
+            "file.server.host": connection["host"],
+            "file.server.port": connection["port"],
+            "file.export": connection["export"],
             "file.reconnect-delay": seconds,
         }
         self.process = subprocess.Popen(
@@ -136,16 +136,16 @@ class Client:
             text=True,
             bufsize=0,
         )
-        # It is connected only then, and whoever is not yet does not wait for the daemon.
-        self._say("length")
-        assert "iB" in (said := self._line("iB")), said
+        # Wait for the connection: before it, the client does not wait for a dead daemon.
+        self._send("length")
+        assert "iB" in (line := self._line("iB")), line
 
     async def do(self, command: str, word: str) -> str:
-        """The line with the word that comes after the command."""
-        self._say(command)
+        """Run the command; return the first output line with the word."""
+        self._send(command)
         return await asyncio.wait_for(asyncio.to_thread(self._line, word), SECONDS)
 
-    def _say(self, command: str) -> None:
+    def _send(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -159,10 +159,10 @@ class Client:
 
 
 @contextmanager
-def client(way: dict[str, Any], seconds: int = 60) -> Iterator[Client]:
-    one = Client(way, seconds)
+def client(connection: dict[str, Any], seconds: int = 60) -> Iterator[Client]:
+    found = Client(connection, seconds)
     try:
-        yield one
+        yield found
     finally:
-        one.process.kill()
-        one.process.wait()
+        found.process.kill()
+        found.process.wait()

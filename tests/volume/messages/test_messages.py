@@ -1,4 +1,4 @@
-"""Messages: whatever fails is told to the project that it belongs to, in words for users, for a time."""
+"""User messages: written by failed operations, listed, filtered and expired."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from kilonova import clock
-from kilonova.compute.duties import duties
+from kilonova.compute.periodic import tasks
 from kilonova.ids import new_id
 from kilonova.operations import Failed
 from kilonova.store import Database
-from kilonova.volume.duties import expire_messages
+from kilonova.store.insert import insert_row
 from kilonova.volume.files import VolumeFiles
 from kilonova.volume.messages import model
+from kilonova.volume.periodic import expire_messages
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
-from tests.support.proves import proves
-from tests.volume.content.test_content import act, all_ended, image, make, path_of, play, snapshot
+from tests.support.route_coverage import proves
+from tests.volume.operations.test_content import act, all_ended, image, make, path_of, play, snapshot
 from tests.volume.operations.worlds import IMAGE
 from tests.volume.support import VolumeCloud, put_volume, volume_cloud
 
@@ -25,7 +26,7 @@ FIELDS = {
     *("id", "event_id", "message_level", "resource_type", "resource_uuid", "user_message", "request_id"),
     *("created_at", "guaranteed_until", "links"),
 }
-TOLD = {
+MESSAGE = {
     "event_id": "VOLUME_VOLUME_101_004",
     "level": "ERROR",
     "resource_type": "VOLUME",
@@ -37,28 +38,27 @@ TOLD = {
 
 
 async def put_message(db: Database, **values: Any) -> str:
-    row = {"id": new_id(), "project_id": DEMO, "resource_id": new_id(), **TOLD, **values}
-    marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
+    row = {"id": new_id(), "project_id": DEMO, "resource_id": new_id(), **MESSAGE, **values}
     async with db.transaction() as tx:
-        await tx.execute(f"INSERT INTO volume_messages ({', '.join(row)}) VALUES ({marks})", *row.values())
+        await insert_row(tx, "volume_messages", row)
     return str(row["id"])
 
 
 async def messages(c: VolumeCloud, query: str = "", **options: Any) -> list[dict[str, Any]]:
-    answer = await c.get(f"/messages{query}", **options)
-    assert answer.status == 200, answer.body
-    found: list[dict[str, Any]] = answer.json()["messages"]
+    response = await c.get(f"/messages{query}", **options)
+    assert response.status == 200, response.body
+    found: list[dict[str, Any]] = response.json()["messages"]
     return found
 
 
-async def told_of(c: VolumeCloud, ident: str) -> dict[str, Any]:
-    """The one message about it."""
+async def message_about(c: VolumeCloud, ident: str) -> dict[str, Any]:
+    """The only message about the resource."""
     (found,) = await messages(c, f"?resource_uuid={ident}")
     return found
 
 
 @proves("GET /volume/messages", "GET /volume/messages/{message_id}", "DELETE /volume/messages/{message_id}")
-def test_listed_shown_and_deleted(database_url: str) -> None:
+def test_list_show_and_delete_message(database_url: str) -> None:
     async def scene(c: VolumeCloud) -> None:
         volume_id = await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2"))
         (listed,) = await messages(c)
@@ -74,7 +74,7 @@ def test_listed_shown_and_deleted(database_url: str) -> None:
         path = f"/messages/{listed['id']}"
         assert listed["links"][0]["href"].endswith(path)
         assert await c.item(path) == listed
-        # It outlives the volume.
+        # The message outlives the volume.
         await c.delete(f"/volumes/{volume_id}")
         await c.gone(f"/volumes/{volume_id}")
         assert (await c.delete(path)).status == 204
@@ -85,7 +85,7 @@ def test_listed_shown_and_deleted(database_url: str) -> None:
     play(database_url, scene)
 
 
-def test_those_of_others_are_not_seen(database_url: str) -> None:
+def test_messages_of_other_projects_are_hidden(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             own, others = await put_message(c.db), await put_message(c.db, project_id=OTHER)
@@ -97,7 +97,7 @@ def test_those_of_others_are_not_seen(database_url: str) -> None:
                 assert (await c.request(method, f"/messages/{others}")).status == 404
             assert (await c.get(f"/messages/{own}", as_="reader")).status == 200
             assert (await c.delete(f"/messages/{own}", as_="reader")).status == 403
-            # Administrators see their own, all, or those of one project.
+            # Administrators list the messages of their own project, of all projects, or of one project.
             assert await messages(c, as_="admin") == []
             assert len(await messages(c, "?all_tenants=1", as_="admin")) == 2
             assert [each["id"] for each in await messages(c, f"?project_id={OTHER}", as_="admin")] == [others]
@@ -106,7 +106,7 @@ def test_those_of_others_are_not_seen(database_url: str) -> None:
     run(scenario())
 
 
-def test_filtered_sorted_and_paged(database_url: str) -> None:
+def test_messages_are_filtered_sorted_and_paged(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             ids = [await put_message(c.db, created_at=float(at), request_id=f"req-{at}") for at in range(3)]
@@ -125,7 +125,7 @@ def test_filtered_sorted_and_paged(database_url: str) -> None:
             assert (await c.get(f"/messages?marker={new_id()}")).status == 404
             assert (await c.get("/messages?sort=text")).status == 400
             assert (await c.get("/messages?colour=blue")).status == 400
-            # A version that knows none of this gives all.
+            # Before 3.5 the query is ignored.
             old = await messages(c, f"?limit=1&request_id=req-1&marker={new_id()}", version="3.4")
             assert [each["id"] for each in old] == ids[::-1]
             assert (await c.get("/messages", version="3.2")).status == 404
@@ -134,7 +134,7 @@ def test_filtered_sorted_and_paged(database_url: str) -> None:
     run(scenario())
 
 
-def test_they_go_when_their_time_is_over(database_url: str) -> None:
+def test_expired_messages_are_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await put_message(c.db)
@@ -142,19 +142,19 @@ def test_they_go_when_their_time_is_over(database_url: str) -> None:
             await expire_messages.run(c.services)
             assert [each["id"] for each in await messages(c)] == [kept]
 
-    assert expire_messages in duties()
+    assert expire_messages in tasks()
     run(scenario())
 
 
-def test_the_time_is_configured(sqlite_url: str) -> None:
+def test_lifetime_of_messages_is_configured(sqlite_url: str) -> None:
     async def scene(c: VolumeCloud) -> None:
-        told = await told_of(c, await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2")))
-        assert clock.parse(told["guaranteed_until"]) - clock.parse(told["created_at"]) == pytest.approx(43200)
+        message = await message_about(c, await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2")))
+        assert clock.parse(message["guaranteed_until"]) - clock.parse(message["created_at"]) == pytest.approx(43200)
 
     play(sqlite_url, scene, volume__message_days=0.5)
 
 
-def test_whatever_fails_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_operations_write_messages(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*args: Any) -> None:
         raise RuntimeError("/secret/place")
 
@@ -162,12 +162,12 @@ def test_whatever_fails_is_told(database_url: str, monkeypatch: pytest.MonkeyPat
         volume_id = await make(c)
         kept = await snapshot(c, volume_id)
         (await path_of(c, volume_id)).unlink()
-        made = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id}})
-        failed = made.json()["snapshot"]["id"]
+        created = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id}})
+        failed = created.json()["snapshot"]["id"]
         await c.until(f"/snapshots/{failed}", lambda one: one["status"] == "error")
-        told = await told_of(c, failed)
-        assert (told["resource_type"], told["event_id"]) == ("VOLUME_SNAPSHOT", "VOLUME_VOLUME_SNAPSHOT_107_004")
-        assert told["user_message"] == "create snapshot: The content of the volume is missing."
+        message = await message_about(c, failed)
+        assert (message["resource_type"], message["event_id"]) == ("VOLUME_SNAPSHOT", "VOLUME_VOLUME_SNAPSHOT_107_004")
+        assert message["user_message"] == "create snapshot: The content of the volume is missing."
         await c.delete(f"/snapshots/{failed}")
         await c.gone(f"/snapshots/{failed}")
 
@@ -190,24 +190,24 @@ def test_whatever_fails_is_told(database_url: str, monkeypatch: pytest.MonkeyPat
             patched.setattr(VolumeFiles, "remove", broken)
             await c.delete(f"/snapshots/{kept}")
             await c.until(f"/snapshots/{kept}", lambda one: one["status"] == "error_deleting")
-            assert (await told_of(c, kept))["event_id"] == "VOLUME_VOLUME_SNAPSHOT_108_001"
+            assert (await message_about(c, kept))["event_id"] == "VOLUME_VOLUME_SNAPSHOT_108_001"
             other = await put_volume(c.db)
             await c.delete(f"/volumes/{other}")
             await c.until(f"/volumes/{other}", lambda one: one["status"] == "error_deleting")
-            told = await told_of(c, other)
-        assert told["user_message"] == "delete volume: Unexpected RuntimeError in step 'remove content'"
-        # What went well is not worth a message.
+            message = await message_about(c, other)
+        assert message["user_message"] == "delete volume: Unexpected RuntimeError in step 'remove content'"
+        # Successful operations write no message.
         fine = await make(c)
         assert await messages(c, f"?resource_uuid={fine}") == []
 
     play(database_url, scene)
 
 
-def test_it_is_told_to_whom_the_volume_belongs(sqlite_url: str) -> None:
+def test_message_belongs_to_owner_of_volume(sqlite_url: str) -> None:
     async def scene(c: VolumeCloud) -> None:
         volume_id = await put_volume(c.db, project_id=OTHER)
-        asked = {"os-extend": {"new_size": 2}}
-        assert (await c.post(f"/volumes/{volume_id}/action", asked, as_="admin")).status == 202
+        requested = {"os-extend": {"new_size": 2}}
+        assert (await c.post(f"/volumes/{volume_id}/action", requested, as_="admin")).status == 202
         await all_ended(c)
         assert await messages(c, as_="admin") == []
         assert [each["resource_uuid"] for each in await messages(c, as_="other")] == [volume_id]
@@ -216,14 +216,14 @@ def test_it_is_told_to_whom_the_volume_belongs(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         ("cannot open '/data/volumes/a.b' (/etc/x): no", "cannot open '…' (…): no"),
         ("sent 1/2 of http://host/path and/or volume-1", "sent 1/2 of http://host/path and/or volume-1"),
     ],
 )
-def test_no_path_is_told_whoever_names_one(text: str, told: str) -> None:
-    assert model.words(Failed(text)) == told
+def test_message_text_has_no_paths(text: str, message: str) -> None:
+    assert model.user_text(Failed(text)) == message
 
 
 @pytest.mark.parametrize(
@@ -236,17 +236,17 @@ def test_no_path_is_told_whoever_names_one(text: str, told: str) -> None:
         ({"multiattach": "<is> True", "replication_enabled": "<is> False", "RESKEY:availability_zones": "x"}, True),
     ],
 )
-def test_a_type_that_no_back_end_can_be(sqlite_url: str, specs: dict[str, str], met: bool) -> None:
+def test_unmet_extra_specs_write_message(sqlite_url: str, specs: dict[str, str], met: bool) -> None:
     async def scene(c: VolumeCloud) -> None:
         kind = {"volume_type": {"name": "odd", "extra_specs": specs}}
         assert (await c.post("/types", kind, as_="admin")).status == 200
         volume_id = await make(c, "available" if met else "error", volume_type="odd")
         if not met:
-            told = await told_of(c, volume_id)
-            assert told["event_id"] == "VOLUME_VOLUME_001_002"
-            assert told["user_message"] == (
-                "schedule allocate volume: Could not find any available weighted backend: there is none of the kind"
-                " that type odd asks for."
+            message = await message_about(c, volume_id)
+            assert message["event_id"] == "VOLUME_VOLUME_001_002"
+            assert message["user_message"] == (
+                "schedule allocate volume: Could not find any available weighted backend: no back end meets the"
+                " extra specs of type odd."
             )
             kept = await c.db.fetch_value("SELECT error FROM operations WHERE state = 'failed'")
             assert "unmet extra specs: " in kept, "operators see more"

@@ -1,6 +1,6 @@
-"""Every operation of the volume service: each step twice, failed with nothing left behind, and killed.
+"""Generated tests of every operation: each step repeated, failed and killed.
 
-Those that say nothing to the database that others do not say as well are tried on one.
+Operations with the same statements as others run on only one database.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 
 from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
+from kilonova.volume.operations.create_snapshot import CreateSnapshot
+from kilonova.volume.operations.delete_content import DeleteContent
 from kilonova.volume.operations.delete_snapshot import DeleteSnapshot
 from kilonova.volume.operations.delete_volume import DeleteVolume
-from kilonova.volume.operations.drop_content import DropContent
 from kilonova.volume.operations.extend_volume import ExtendVolume
-from kilonova.volume.operations.make_snapshot import MakeSnapshot
-from kilonova.volume.operations.make_volume import MakeVolume
-from kilonova.volume.operations.reimage_volume import ReimageVolume
-from kilonova.volume.operations.revert_volume import RevertVolume
-from kilonova.volume.operations.tell_compute import TellCompute
+from kilonova.volume.operations.notify_compute import NotifyCompute
+from kilonova.volume.operations.replace_content import CreateVolume, ReimageVolume, RevertVolume
 from kilonova.volume.operations.upload_volume import UploadVolume
-from tests.compute.operations.worlds import OnceMore
+from tests.compute.operations.worlds import Variant
 from tests.volume.operations.worlds import (
     OTHER,
     VolumeOperation,
@@ -37,9 +35,9 @@ from tests.volume.operations.worlds import (
 from tests.volume.support import put_snapshot, put_volume
 
 
-class TestMakeVolume(VolumeOperation):
+class TestCreateVolume(VolumeOperation):
     __test__ = True
-    operation: ClassVar[type[Operation]] = MakeVolume
+    operation: ClassVar[type[Operation]] = CreateVolume
 
     async def prepare(self, db: Database) -> World:
         world = await make_world(db)
@@ -47,10 +45,10 @@ class TestMakeVolume(VolumeOperation):
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await start(tx, MakeVolume, volume_id=world.volume_id, source={"image": world.image_id})
+        return await start(tx, CreateVolume, volume_id=world.volume_id, source={"image": world.image_id})
 
 
-class TestMakeVolumeOfSnapshot(OnceMore, TestMakeVolume):
+class TestCreateVolumeFromSnapshot(Variant, TestCreateVolume):
     _expected: ClassVar[Any] = None
 
     async def prepare(self, db: Database) -> World:
@@ -61,11 +59,11 @@ class TestMakeVolumeOfSnapshot(OnceMore, TestMakeVolume):
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await start(tx, MakeVolume, volume_id=world.volume_id, source={"snapshot": world.snapshot_id})
+        return await start(tx, CreateVolume, volume_id=world.volume_id, source={"snapshot": world.snapshot_id})
 
 
 class TestDeleteVolume(VolumeOperation):
-    """It only goes forward: one that failed keeps its row, so that nothing of it is without an owner."""
+    """No undo: a failed deletion keeps the row, so that no file is without a row."""
 
     __test__ = True
     operation: ClassVar[type[Operation]] = DeleteVolume
@@ -74,12 +72,12 @@ class TestDeleteVolume(VolumeOperation):
         await tx.execute("UPDATE volumes SET status = 'deleting' WHERE id = $1", world.volume_id)
         return await start(tx, DeleteVolume, volume_id=world.volume_id)
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         volume = await world.row()
         return {"orphans": [] if volume else on_disk(world), "there": volume is not None}
 
     async def outcome(self, db: Database, world: World) -> Any:
-        return {**await self.census(db, world), "files": on_disk(world)}
+        return {**await self.list_resources(db, world), "files": on_disk(world)}
 
 
 class TestExtendVolume(VolumeOperation):
@@ -95,12 +93,12 @@ class TestExtendVolume(VolumeOperation):
         await tx.execute("UPDATE volumes SET status = 'extending', size = 3 WHERE id = $1", world.volume_id)
         return await start(tx, ExtendVolume, volume_id=world.volume_id, before=1, size=3)
 
-    async def census(self, db: Database, world: World) -> Any:
-        return {**await super().census(db, world), "content": await world.content()}
+    async def list_resources(self, db: Database, world: World) -> Any:
+        return {**await super().list_resources(db, world), "content": await world.content()}
 
 
 class TestReimageVolume(VolumeOperation):
-    """The volume is reserved for a server. Of a failure the server is told as well."""
+    """The volume is reserved for a server. A failure is sent as an event too."""
 
     __test__ = True
     operation: ClassVar[type[Operation]] = ReimageVolume
@@ -115,9 +113,9 @@ class TestReimageVolume(VolumeOperation):
         await tx.execute("UPDATE volumes SET status = 'downloading' WHERE id = $1", world.volume_id)
         return await start(tx, ReimageVolume, volume_id=world.volume_id, image_id=world.image_id)
 
-    async def census(self, db: Database, world: World) -> Any:
-        before = {**await super().census(db, world), "content": await world.content()}
-        return {**before, "left": [kind for kind in before["left"] if kind != TellCompute.kind]}
+    async def list_resources(self, db: Database, world: World) -> Any:
+        before = {**await super().list_resources(db, world), "content": await world.content()}
+        return {**before, "left": [kind for kind in before["left"] if kind != NotifyCompute.kind]}
 
 
 class TestRevertVolume(VolumeOperation):
@@ -138,9 +136,9 @@ class TestRevertVolume(VolumeOperation):
         await tx.execute("UPDATE volume_snapshots SET status = 'restoring' WHERE id = $1", world.snapshot_id)
         return await start(tx, RevertVolume, volume_id=world.volume_id, snapshot_id=world.snapshot_id)
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         return {
-            **await super().census(db, world),
+            **await super().list_resources(db, world),
             "content": await world.content(),
             "snapshot": await db.fetch_value("SELECT status FROM volume_snapshots"),
         }
@@ -155,7 +153,7 @@ class TestUploadVolume(VolumeOperation):
     operation: ClassVar[type[Operation]] = UploadVolume
 
     async def prepare(self, db: Database) -> World:
-        """A gibibyte is much to upload for a test."""
+        """Shrink the file: a GiB is too much to upload in a test."""
         world = await super().prepare(db)
         row = await world.row()
         assert row is not None
@@ -173,15 +171,15 @@ class TestUploadVolume(VolumeOperation):
 
     async def outcome(self, db: Database, world: World) -> Any:
         row = await db.fetch_one("SELECT status, virtual_size, name FROM images WHERE id = $1", _IMAGE_ID)
-        return {**await super().outcome(db, world), "made": row}
+        return {**await super().outcome(db, world), "created": row}
 
 
 _IMAGE_ID = "22222222-2222-4222-8222-222222222222"
 
 
-class TestMakeSnapshot(VolumeOperation):
+class TestCreateSnapshot(VolumeOperation):
     __test__ = True
-    operation: ClassVar[type[Operation]] = MakeSnapshot
+    operation: ClassVar[type[Operation]] = CreateSnapshot
 
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
@@ -189,7 +187,7 @@ class TestMakeSnapshot(VolumeOperation):
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await start(tx, MakeSnapshot, snapshot_id=world.snapshot_id)
+        return await start(tx, CreateSnapshot, snapshot_id=world.snapshot_id)
 
     async def outcome(self, db: Database, world: World) -> Any:
         columns = "status, progress, bootable, image_metadata IS NOT NULL AS known"
@@ -212,31 +210,31 @@ class TestDeleteSnapshot(VolumeOperation):
         await tx.execute("UPDATE volume_snapshots SET status = 'deleting' WHERE id = $1", world.snapshot_id)
         return await start(tx, DeleteSnapshot, snapshot_id=world.snapshot_id)
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         there = await db.fetch_value("SELECT COUNT(*) FROM volume_snapshots")
         return {"orphans": [] if there else [name for name in on_disk(world) if "snapshots" in name], "there": there}
 
 
-class TestDropContent(VolumeOperation):
-    """It only goes forward."""
+class TestDeleteContent(VolumeOperation):
+    """No undo."""
 
     __test__ = True
-    operation: ClassVar[type[Operation]] = DropContent
+    operation: ClassVar[type[Operation]] = DeleteContent
 
     async def begin(self, tx: Transaction, world: World) -> str:
         world.files.volume(world.volume_id, "old").touch()
-        return await start(tx, DropContent, volume_id=world.volume_id, data_id="old")
+        return await start(tx, DeleteContent, volume_id=world.volume_id, data_id="old")
 
-    async def census(self, db: Database, world: World) -> Any:
+    async def list_resources(self, db: Database, world: World) -> Any:
         return await unfinished(db)
 
 
-class TestTellCompute(VolumeOperation):
-    """What is told twice is known."""
+class TestNotifyCompute(VolumeOperation):
+    """A repeated event does no harm."""
 
     __test__ = True
-    operation: ClassVar[type[Operation]] = TellCompute
+    operation: ClassVar[type[Operation]] = NotifyCompute
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        told = {"event": "volume-extended", "server_id": "a-server", "volume_id": world.volume_id, "ok": True}
-        return await start(tx, TellCompute, **told)
+        params = {"event": "volume-extended", "server_id": "a-server", "volume_id": world.volume_id, "ok": True}
+        return await start(tx, NotifyCompute, **params)

@@ -1,4 +1,4 @@
-"""Workers that go on though they have lost their lease, or an answer: what may be the volume's content stays."""
+"""Workers that lost their lease or the response of the database must not remove the volume's content."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kilonova.store import Row
-from kilonova.volume.operations.reimage_volume import ReimageVolume, write
-from kilonova.volume.operations.replacing import remove
+from kilonova.volume.operations.replace_content import ReimageVolume, remove_new_content, write
 from tests.support import run
 from tests.support.databases import opened
 from tests.volume.operations.worlds import OTHER, World, make_volume, make_world, on_disk, put_image, start
@@ -17,7 +16,7 @@ from tests.volume.operations.worlds import OTHER, World, make_volume, make_world
 
 @asynccontextmanager
 async def reimaging(url: str) -> AsyncIterator[tuple[World, Row]]:
-    """A volume that is to get another image, and the operation's row; nobody carries it out."""
+    """A volume and the row of an operation that would re-image it. No worker runs."""
     async with opened(url) as db:
         world = await make_world(db)
         async with world.stack:
@@ -31,30 +30,30 @@ async def reimaging(url: str) -> AsyncIterator[tuple[World, Row]]:
 
 
 def leased(world: World, row: Row, epoch: int, attempt: int = 0) -> ReimageVolume:
-    """The operation as the worker sees it whose lease has this epoch."""
+    """The operation as the worker with this epoch sees it."""
     return ReimageVolume({**row, "epoch": epoch, "attempt": attempt}, services=world, db=world.db)
 
 
-@pytest.mark.parametrize("late", [(2, 0), (3, 0), (3, 1)], ids=["lost its lease", "lost an answer", "tries again late"])
-def test_a_late_worker_takes_nothing_away(sqlite_url: str, late: tuple[int, int]) -> None:
+@pytest.mark.parametrize("late", [(2, 0), (3, 0), (3, 1)], ids=["lost its lease", "lost a response", "late retry"])
+def test_late_worker_keeps_files_of_later_runs(sqlite_url: str, late: tuple[int, int]) -> None:
     async def scenario() -> None:
         async with reimaging(sqlite_url) as (world, row):
-            made = await write(leased(world, row, 3, 1))
+            created = await write(leased(world, row, 3, 1))
             await write(leased(world, row, *late))
-            assert f"{world.volume_id}.{made['data_id']}" in on_disk(world)
+            assert f"{world.volume_id}.{created['data_id']}" in on_disk(world)
 
     run(scenario())
 
 
 @pytest.mark.parametrize("later", [(3, 2), (4, 0), (12, 0)])
-def test_what_was_written_in_vain_goes(sqlite_url: str, later: tuple[int, int]) -> None:
+def test_files_of_earlier_runs_are_removed(sqlite_url: str, later: tuple[int, int]) -> None:
     async def scenario() -> None:
         async with reimaging(sqlite_url) as (world, row):
             before = on_disk(world)
             await write(leased(world, row, 3, 1))
-            made = await write(leased(world, row, *later))
-            assert on_disk(world) == sorted([*before, f"{world.volume_id}.{made['data_id']}"])
-            await remove(leased(world, row, later[0]))
+            created = await write(leased(world, row, *later))
+            assert on_disk(world) == sorted([*before, f"{world.volume_id}.{created['data_id']}"])
+            await remove_new_content(leased(world, row, later[0]))
             assert on_disk(world) == before, "undone"
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""A world with one volume, for the generated tests of operations, and what is counted in it before and after."""
+"""A volume service with one volume, for the generated tests of operations."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from kilonova.operations.testing import OperationTests
 from kilonova.services import Services
 from kilonova.store import Database, Row, Transaction
 from kilonova.volume.files import GIB, VolumeFiles
-from kilonova.volume.operations.make_snapshot import MakeSnapshot
-from kilonova.volume.operations.make_volume import MakeVolume
+from kilonova.volume.operations.create_snapshot import CreateSnapshot
+from kilonova.volume.operations.replace_content import CreateVolume
 from tests.support.cloud import DEMO
-from tests.support.whole import working
+from tests.support.full_cloud import running_worker
 from tests.volume.support import furnish, put_snapshot, put_volume
 
-# Not a whole number of blocks, with zeros inside and at the end.
+# The size is not a multiple of the block size, with zeros inside and at the end.
 IMAGE = b"first" * 30000 + bytes(300000) + b"last" * 20001 + bytes(70000)
 OTHER = b"something else" * 9999
 
 
-class Told:
-    """What compute was told."""
+class EventRecorder:
+    """A compute client that records events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, bool]] = []
 
-    async def tell(self, name: str, server_id: str, volume_id: str, token: str, *, ok: bool = True) -> None:
+    async def send_event(self, name: str, server_id: str, volume_id: str, token: str, *, ok: bool = True) -> None:
         self.events.append((name, server_id, ok))
 
 
 class World(Services):
-    """What the worker gets as its services, and the volume that the operation is about."""
+    """The services of the worker, and the volume of the operation."""
 
     files: VolumeFiles
-    told: Told
+    events: EventRecorder
     volume_id: str
     snapshot_id: str
     image_id: str
@@ -53,7 +53,7 @@ class World(Services):
         return await self.db.fetch_one("SELECT * FROM volumes WHERE id = $1", self.volume_id)
 
     async def content(self) -> str | None:
-        """The checksum of what the volume holds; nothing if it was never made."""
+        """The checksum of the volume's content; None without content."""
         row = await self.row()
         if row is None or row["data_id"] is None:
             return None
@@ -67,15 +67,15 @@ async def make_world(db: Database) -> World:
     world.config.data = stack.enter_context(tempfile.TemporaryDirectory())
     world.db = db
     await furnish(world)
-    world.told = Told()
-    world.compute = world.told  # type: ignore[assignment]
+    world.events = EventRecorder()
+    world.compute = world.events  # type: ignore[assignment]
     world.files = VolumeFiles.of(world.config)
     world.image_id = await put_image(world, IMAGE)
     return world
 
 
 class VolumeOperation(OperationTests):
-    """The operation of a volume that was made from the image."""
+    """Tests of an operation on a volume that was created from the image."""
 
     __test__ = False
 
@@ -84,11 +84,11 @@ class VolumeOperation(OperationTests):
         world.volume_id = await make_volume(world, {"image": world.image_id})
         return world
 
-    async def dismantle(self, world: World) -> None:
+    async def tear_down(self, world: World) -> None:
         await world.stack.aclose()
 
-    async def census(self, db: Database, world: World) -> Any:
-        """What lies on disk and what rows say of it; a status of failure is told by the outcome."""
+    async def list_resources(self, db: Database, world: World) -> Any:
+        """Files and rows. The status is part of the outcome."""
         return {"files": on_disk(world), **await self.rows(world), "left": await unfinished(db)}
 
     async def rows(self, world: World) -> dict[str, Any]:
@@ -105,26 +105,26 @@ class VolumeOperation(OperationTests):
             "content": await world.content(),
             "image": volume and "image_id" in orjson.loads(volume["image_metadata"] or "{}"),
             "files": len(on_disk(world)),
-            "told": sorted(set(world.told.events)),
+            "events": sorted(set(world.events.events)),
         }
 
 
 async def put_image(world: World, content: bytes, disk_format: str = "raw") -> str:
-    asked = {"name": "i", "disk_format": disk_format, "container_format": "bare", "hw_rng_model": "virtio"}
-    image = await world.image.create(asked, "admin")
+    requested = {"name": "i", "disk_format": disk_format, "container_format": "bare", "hw_rng_model": "virtio"}
+    image = await world.image.create(requested, "admin")
     await world.image.upload(image["id"], content, "admin")
     return str(image["id"])
 
 
 async def make_volume(world: World, source: dict[str, str] | None, size: int = 1) -> str:
     volume_id = await put_volume(world.db, status="creating", data_id=None, size=size)
-    await carry_out(world, MakeVolume, volume_id=volume_id, source=source)
+    await carry_out(world, CreateVolume, volume_id=volume_id, source=source)
     return volume_id
 
 
 async def make_snapshot(world: World, volume_id: str) -> str:
     snapshot_id = await put_snapshot(world.db, volume_id, status="creating")
-    await carry_out(world, MakeSnapshot, snapshot_id=snapshot_id)
+    await carry_out(world, CreateSnapshot, snapshot_id=snapshot_id)
     return snapshot_id
 
 
@@ -146,7 +146,7 @@ async def start(tx: Transaction, operation: type[Operation], **params: Any) -> s
 
 
 async def carry_out(world: World, operation: type[Operation], **params: Any) -> str:
-    """Have it done, and what it leaves to others. The state it ends in."""
+    """Run the operation and those that it begins; return its final state."""
     async with world.db.transaction() as tx:
         identity = await start(tx, operation, **params)
     await settled(world)
@@ -154,10 +154,10 @@ async def carry_out(world: World, operation: type[Operation], **params: Any) -> 
 
 
 async def settled(world: World) -> None:
-    """Nothing is under way any more."""
+    """Wait until all operations have finished."""
     if not await unfinished(world.db):
         return
-    async with asyncio.timeout(60), working(world.db, world):
+    async with asyncio.timeout(60), running_worker(world.db, world):
         while await unfinished(world.db):
             await asyncio.sleep(0.005)
 
@@ -172,7 +172,7 @@ def on_disk(world: World) -> list[str]:
 
 
 def checksum(path: Path) -> str:
-    """Of the content without the zeros at its end, which a sparse file of a GiB has many of; and its size."""
+    """The checksum of the content without the zeros at its end, and the file size."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         digest.update(file.read(8 << 20).rstrip(b"\0"))

@@ -1,4 +1,4 @@
-"""Quotas of volumes: counted from what is there, also where many ask at once."""
+"""Quotas of volumes and snapshots, also with concurrent requests."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ DEFAULTS = {
 
 
 async def limit(c: VolumeCloud, **limits: int) -> None:
-    answer = await c.put(SET, {"quota_set": limits}, as_="admin")
-    assert answer.status == 200, answer.body
+    response = await c.put(SET, {"quota_set": limits}, as_="admin")
+    assert response.status == 200, response.body
 
 
-def test_changed_and_put_back(database_url: str) -> None:
+def test_update_and_reset_quota(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             assert await c.item(SET) == {"id": DEMO, **DEFAULTS}
@@ -50,7 +50,7 @@ def test_changed_and_put_back(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_refused(database_url: str) -> None:
+def test_invalid_quota_requests_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             for values in ({"volumes": -2}, {"volumes": "x"}, {"volumes": None}, {"cores": 1}, {"volumes_none": 1}):
@@ -70,7 +70,7 @@ def test_what_is_refused(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_used_is_counted(database_url: str) -> None:
+def test_usage_is_counted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             fast = new_id()
@@ -136,7 +136,7 @@ def test_what_is_used_is_counted(database_url: str) -> None:
         ({"per_volume_gigabytes": 2}, "Requested volume size 3 is larger than maximum allowed limit 2."),
     ],
 )
-def test_a_volume_that_has_no_room_is_refused(database_url: str, limits: dict[str, int], message: str) -> None:
+def test_volume_beyond_quota_is_refused(database_url: str, limits: dict[str, int], message: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await put_volume(c.db, size=2)
@@ -144,40 +144,40 @@ def test_a_volume_that_has_no_room_is_refused(database_url: str, limits: dict[st
             refused = await c.post("/volumes", {"volume": {"size": 3}})
             assert fault(refused) == (413, "overLimit", message)
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 1
-            # Others have room of their own.
+            # Other projects have their own quota.
             assert (await c.post("/volumes", {"volume": {"size": 3}}, as_="other")).status == 202
 
     run(scenario())
 
 
-def test_a_snapshot_that_has_no_room_is_refused(database_url: str) -> None:
+def test_snapshot_beyond_quota_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume = await put_volume(c.db, size=2)
             await put_snapshot(c.db, volume, size=2)
-            asked = {"snapshot": {"volume_id": volume}}
+            requested = {"snapshot": {"volume_id": volume}}
             await limit(c, snapshots=1)
             message = "Maximum number of snapshots allowed (1) exceeded for quota 'snapshots'."
-            assert fault(await c.post("/snapshots", asked)) == (413, "overLimit", message)
+            assert fault(await c.post("/snapshots", requested)) == (413, "overLimit", message)
             await limit(c, snapshots=2, gigabytes=5)
-            assert "gigabytes" in fault(await c.post("/snapshots", asked))[2]
+            assert "gigabytes" in fault(await c.post("/snapshots", requested))[2]
             await limit(c, gigabytes=6)
-            assert (await c.post("/snapshots", asked)).status == 202
+            assert (await c.post("/snapshots", requested)).status == 202
 
     run(scenario())
 
 
-def test_what_many_ask_for_at_once_fits(database_url: str) -> None:
+def test_concurrent_requests_stay_within_quota(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await limit(c, volumes=4)
-            answers = await asyncio.gather(*(c.post("/volumes", {"volume": {"size": 1}}) for _ in range(9)))
-            assert sorted(answer.status for answer in answers) == [202] * 4 + [413] * 5
+            responses = await asyncio.gather(*(c.post("/volumes", {"volume": {"size": 1}}) for _ in range(9)))
+            assert sorted(response.status for response in responses) == [202] * 4 + [413] * 5
 
     run(scenario())
 
 
-def test_retyping_counts_only_the_new_type(database_url: str) -> None:
+def test_retype_checks_only_quota_of_new_type(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await put_type(c.db, new_id(), "fast")
@@ -193,7 +193,7 @@ def test_retyping_counts_only_the_new_type(database_url: str) -> None:
     run(scenario())
 
 
-def test_the_default_class_stands_before_the_configuration(database_url: str) -> None:
+def test_default_class_overrides_configuration(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False, volume_quota__snapshots=7) as c:
             assert await c.item(CLASS, as_="admin") == {"id": "default", **DEFAULTS, "snapshots": 7}
@@ -207,7 +207,7 @@ def test_the_default_class_stands_before_the_configuration(database_url: str) ->
     run(scenario())
 
 
-def test_limits_go_with_the_name_of_a_type_and_with_the_type(database_url: str) -> None:
+def test_type_limits_follow_rename_and_delete_of_type(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             fast = new_id()

@@ -1,4 +1,4 @@
-"""What operators see of the service: its parts, hosts, pools, zones and extensions."""
+"""Services, hosts, pools, zones and extensions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ VOLUME = {"host": "kilonova@files", "binary": "cinder-volume"}
 
 
 async def services(c: VolumeCloud, query: str = "", **options: Any) -> list[dict[str, Any]]:
-    answer = await c.get(f"/os-services{query}", as_="admin", **options)
-    assert answer.status == 200, answer.body
-    found: list[dict[str, Any]] = answer.json()["services"]
+    response = await c.get(f"/os-services{query}", as_="admin", **options)
+    assert response.status == 200, response.body
+    found: list[dict[str, Any]] = response.json()["services"]
     return found
 
 
-def test_the_parts_are_up_while_a_worker_is(database_url: str) -> None:
+def test_services_are_up_while_a_worker_is_up(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False, hosts__down_seconds=60) as c:
-            assert [part["state"] for part in await services(c)] == ["down", "down"]
+            assert [service["state"] for service in await services(c)] == ["down", "down"]
             await register(c.db, [], process_host="box")
             scheduler, volume = await services(c)
             common = {"zone": "nova", "status": "enabled", "state": "up", "disabled_reason": None, "cluster": None}
@@ -38,7 +38,7 @@ def test_the_parts_are_up_while_a_worker_is(database_url: str) -> None:
                 "frozen": False,
                 "backend_state": "up",
             }
-            assert [part["binary"] for part in await services(c, "?host=kilonova")] == [
+            assert [service["binary"] for service in await services(c, "?host=kilonova")] == [
                 "cinder-scheduler",
                 "cinder-volume",
             ]
@@ -51,7 +51,7 @@ def test_the_parts_are_up_while_a_worker_is(database_url: str) -> None:
     run(scenario())
 
 
-def test_no_volume_is_made_while_a_part_is_disabled(database_url: str) -> None:
+def test_disabled_service_refuses_new_volumes(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
 
@@ -63,15 +63,15 @@ def test_no_volume_is_made_while_a_part_is_disabled(database_url: str) -> None:
             assert off.json() == {**known, "disabled": True, "status": "disabled"}
             off = await change("disable-log-reason", **VOLUME, disabled_reason=" new disks ")
             assert off.json() == {**known, "disabled": True, "status": "disabled", "disabled_reason": "new disks"}
-            assert [part["disabled_reason"] for part in await services(c)] == [None, "new disks"]
+            assert [service["disabled_reason"] for service in await services(c)] == [None, "new disks"]
             refused = await c.post("/volumes", {"volume": {"size": 1}})
-            message = "No volume can be made while cinder-volume is disabled: new disks"
+            message = "No volume can be created while cinder-volume is disabled: new disks"
             assert fault(refused) == (409, "conflictingRequest", message)
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 0
 
             on = await change("enable", **VOLUME)
             assert on.json() == {**known, "disabled": False, "status": "enabled", "disabled_reason": None}
-            assert [part["disabled_reason"] for part in await services(c)] == [None, None]
+            assert [service["disabled_reason"] for service in await services(c)] == [None, None]
             assert (await c.post("/volumes", {"volume": {"size": 1}})).status == 202
 
             assert fault(await change("enable", host="nowhere", binary="cinder-volume"))[0] == 404
@@ -86,7 +86,7 @@ def test_no_volume_is_made_while_a_part_is_disabled(database_url: str) -> None:
     run(scenario())
 
 
-def test_hosts_and_what_lies_on_them(database_url: str) -> None:
+def test_hosts_and_their_usage(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await put_volume(c.db, size=2)
@@ -111,7 +111,7 @@ def test_hosts_and_what_lies_on_them(database_url: str) -> None:
     run(scenario())
 
 
-def test_the_pool_and_its_capabilities(database_url: str) -> None:
+def test_pool_and_capabilities(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await put_volume(c.db, size=2)
@@ -139,9 +139,9 @@ def test_zones_and_extensions(database_url: str) -> None:
                 await create_zone(tx, "east", ["host1"])
             zones = (await c.get("/os-availability-zone")).json()["availabilityZoneInfo"]
             assert zones == [{"zoneName": name, "zoneState": {"available": True}} for name in ("east", "nova")]
-            for asked, zone in (("east", "east"), (None, "nova"), ("nova", "nova")):
-                made = (await c.post("/volumes", {"volume": {"size": 1, "availability_zone": asked}})).json()
-                assert made["volume"]["availability_zone"] == zone
+            for requested, zone in (("east", "east"), (None, "nova"), ("nova", "nova")):
+                created = (await c.post("/volumes", {"volume": {"size": 1, "availability_zone": requested}})).json()
+                assert created["volume"]["availability_zone"] == zone
             refused = await c.post("/volumes", {"volume": {"size": 1, "availability_zone": "west"}})
             assert "'west'" in fault(refused)[2]
             extensions = (await c.get("/extensions")).json()["extensions"]

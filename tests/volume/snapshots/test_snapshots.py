@@ -1,4 +1,4 @@
-"""Snapshots: made, shown, changed and deleted; whose they are, and what each version says."""
+"""Snapshots: routes, visibility, quota and microversions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.http.client import Response
+from kilonova.http.client import ClientResponse
 from kilonova.ids import new_id
 from kilonova.volume.files import GIB, VolumeFiles
 from tests.support import run
@@ -18,7 +18,7 @@ PROJECT = "os-extended-snapshot-attributes:project_id"
 
 
 async def filled(c: VolumeCloud, content: bytes = b"", **values: Any) -> str:
-    """A volume with these bytes at its beginning."""
+    """Create a volume that starts with these bytes."""
     volume_id, data_id = new_id(), new_id()
     path = VolumeFiles.of(c.services.config).volume(volume_id, data_id)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,36 +30,38 @@ async def filled(c: VolumeCloud, content: bytes = b"", **values: Any) -> str:
 
 async def create(
     c: VolumeCloud, volume_id: str | None, *, options: dict[str, Any] | None = None, **keys: Any
-) -> Response:
+) -> ClientResponse:
     return await c.post("/snapshots", {"snapshot": {"volume_id": volume_id, **keys}}, **(options or {}))
 
 
-async def made(c: VolumeCloud, volume_id: str, *, options: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
-    answer = await create(c, volume_id, options=options, **keys)
-    assert answer.status == 202, answer.body
-    snapshot: dict[str, Any] = answer.json()["snapshot"]
+async def create_ready(
+    c: VolumeCloud, volume_id: str, *, options: dict[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
+    response = await create(c, volume_id, options=options, **keys)
+    assert response.status == 202, response.body
+    snapshot: dict[str, Any] = response.json()["snapshot"]
     return snapshot
 
 
-async def whole(c: VolumeCloud, snapshot_id: str, **options: Any) -> dict[str, Any]:
+async def until_available(c: VolumeCloud, snapshot_id: str, **options: Any) -> dict[str, Any]:
     return await c.until(f"/snapshots/{snapshot_id}", lambda shown: shown["status"] != "creating", **options)
 
 
-async def act(c: VolumeCloud, snapshot_id: str, action: dict[str, Any], as_: str = "admin") -> Response:
+async def act(c: VolumeCloud, snapshot_id: str, action: dict[str, Any], as_: str = "admin") -> ClientResponse:
     return await c.post(f"/snapshots/{snapshot_id}/action", action, as_=as_)
 
 
 async def listed(c: VolumeCloud, query: str = "", *, path: str = "/snapshots", **options: Any) -> list[str]:
-    answer = await c.get(f"{path}?{query}", **options)
-    assert answer.status == 200, answer.body
-    return [one["name"] for one in answer.json()["snapshots"]]
+    response = await c.get(f"{path}?{query}", **options)
+    assert response.status == 200, response.body
+    return [one["name"] for one in response.json()["snapshots"]]
 
 
-def test_made_shown_changed_and_deleted(database_url: str) -> None:
+def test_create_show_update_and_delete_snapshot(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             volume_id = await filled(c, b"these bytes")
-            new = await made(c, volume_id, name="s", description="d", metadata={"a": "1"})
+            new = await create_ready(c, volume_id, name="s", description="d", metadata={"a": "1"})
             path = f"/snapshots/{new['id']}"
             assert new == {
                 "id": new["id"],
@@ -72,7 +74,7 @@ def test_made_shown_changed_and_deleted(database_url: str) -> None:
                 "updated_at": None,
                 "metadata": {"a": "1"},
             }
-            shown = await whole(c, new["id"])
+            shown = await until_available(c, new["id"])
             assert shown == {
                 **new,
                 "status": "available",
@@ -90,9 +92,9 @@ def test_made_shown_changed_and_deleted(database_url: str) -> None:
             with file.open("rb") as copied:
                 assert copied.read(11) == b"these bytes"
 
-            answer = await c.put(path, {"snapshot": {"name": "t", "display_name": "old", "description": None}})
-            assert answer.status == 200, answer.body
-            changed = answer.json()["snapshot"]
+            response = await c.put(path, {"snapshot": {"name": "t", "display_name": "old", "description": None}})
+            assert response.status == 200, response.body
+            changed = response.json()["snapshot"]
             assert (changed["name"], changed["description"], changed["metadata"]) == ("t", None, {"a": "1"})
             assert (await c.item(path))["name"] == "t"
 
@@ -103,7 +105,7 @@ def test_made_shown_changed_and_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_of_a_volume_in_use(database_url: str) -> None:
+def test_snapshot_of_volume_in_use(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             volume_id = await filled(c, status="in-use")
@@ -122,7 +124,7 @@ def test_of_a_volume_in_use(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["creating", "error", "deleting", "awaiting-transfer"])
-def test_not_of_every_volume(sqlite_url: str, status: str) -> None:
+def test_snapshot_depends_on_volume_status(sqlite_url: str, status: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             assert fault(await create(c, await put_volume(c.db, status=status), force=True))[0] == 400
@@ -130,7 +132,7 @@ def test_not_of_every_volume(sqlite_url: str, status: str) -> None:
     run(scenario())
 
 
-def test_bad_requests(sqlite_url: str) -> None:
+def test_invalid_snapshot_requests_are_refused(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db)
@@ -140,7 +142,7 @@ def test_bad_requests(sqlite_url: str) -> None:
             assert fault(await create(c, volume_id, metadata={"": "empty"}))[0] == 400
             assert fault(await create(c, volume_id, more=1))[0] == 400
             assert fault(await c.post("/snapshots", {"snapshot": {}}))[0] == 400
-            new = await made(c, volume_id)
+            new = await create_ready(c, volume_id)
             assert fault(await c.put(f"/snapshots/{new['id']}", {"snapshot": {}}))[0] == 400
             for query in ("limit=x", "sort_key=nonsense", "sort=name:up", "metadata=nonsense"):
                 assert fault(await c.get(f"/snapshots?{query}"))[0] == 400, query
@@ -149,10 +151,10 @@ def test_bad_requests(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_what_nobody_may_delete(database_url: str) -> None:
+def test_busy_snapshot_cannot_be_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            new = await made(c, await put_volume(c.db))
+            new = await create_ready(c, await put_volume(c.db))
             path = f"/snapshots/{new['id']}"
             assert "current status is: creating" in fault(await c.delete(path))[2]
             await act(c, new["id"], {"os-reset_status": {"status": "available"}})
@@ -167,21 +169,21 @@ def test_what_nobody_may_delete(database_url: str) -> None:
     run(scenario())
 
 
-def test_actions(database_url: str) -> None:
+def test_snapshot_actions(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
-            new = await made(c, await filled(c))
+            new = await create_ready(c, await filled(c))
             path = f"/snapshots/{new['id']}"
-            await whole(c, new["id"])
+            await until_available(c, new["id"])
             reset = {"os-reset_status": {"status": "creating"}}
             assert fault(await act(c, new["id"], reset, as_="member"))[0] == 403
             assert fault(await act(c, new["id"], {"os-reset_status": {"status": "whole"}}))[0] == 400
             assert (await act(c, new["id"], reset)).status == 202
-            told = {"os-update_snapshot_status": {"status": "error", "progress": "80%"}}
-            assert (await act(c, new["id"], told, as_="member")).status == 202
+            report = {"os-update_snapshot_status": {"status": "error", "progress": "80%"}}
+            assert (await act(c, new["id"], report, as_="member")).status == 202
             shown = await c.item(path)
             assert (shown["status"], shown[PROGRESS]) == ("error", "80%")
-            assert fault(await act(c, new["id"], told))[0] == 400
+            assert fault(await act(c, new["id"], report))[0] == 400
             assert (await act(c, new["id"], {"os-reset_status": {"status": "deleting"}})).status == 202
             wrong = {"os-update_snapshot_status": {"status": "available"}}
             assert fault(await act(c, new["id"], wrong))[0] == 400
@@ -192,13 +194,13 @@ def test_actions(database_url: str) -> None:
     run(scenario())
 
 
-def test_metadata(database_url: str) -> None:
+def test_snapshot_metadata(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            new = await made(c, await put_volume(c.db), metadata={"a": "1"})
+            new = await create_ready(c, await put_volume(c.db), metadata={"a": "1"})
             path = f"/snapshots/{new['id']}/metadata"
-            answer = await c.post(path, {"metadata": {"b": "2"}})
-            assert (answer.status, answer.json()) == (200, {"metadata": {"a": "1", "b": "2"}})
+            response = await c.post(path, {"metadata": {"b": "2"}})
+            assert (response.status, response.json()) == (200, {"metadata": {"a": "1", "b": "2"}})
             assert (await c.put(path, {"metadata": {"c": "3", "d": "4"}})).status == 200
             assert await c.item(path) == {"c": "3", "d": "4"}
             assert (await c.put(f"{path}/c", {"meta": {"c": "5"}})).json() == {"meta": {"c": "5"}}
@@ -216,14 +218,14 @@ def test_metadata(database_url: str) -> None:
     run(scenario())
 
 
-def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
+def test_snapshots_are_filtered_sorted_and_paged(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
             for name in ("b", "c", "a"):
-                await made(c, volume_id, name=name, metadata={"of": name})
+                await create_ready(c, volume_id, name=name, metadata={"of": name})
             foreign = await put_volume(c.db, project_id=ADMIN)
-            await made(c, foreign, name="x", options={"as_": "admin"})
+            await create_ready(c, foreign, name="x", options={"as_": "admin"})
 
             assert await listed(c) == ["a", "c", "b"]
             assert await listed(c, path="/snapshots/detail") == ["a", "c", "b"]
@@ -249,11 +251,11 @@ def test_lists_are_filtered_sorted_and_paged(database_url: str) -> None:
     run(scenario())
 
 
-def test_others_see_and_touch_nothing(database_url: str) -> None:
+def test_other_projects_cannot_see_or_change_snapshots(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db)
-            path = f"/snapshots/{(await made(c, volume_id))['id']}"
+            path = f"/snapshots/{(await create_ready(c, volume_id))['id']}"
             assert fault(await create(c, volume_id, options={"as_": "other"}))[0] == 404
             assert fault(await create(c, volume_id, options={"as_": "reader"}))[0] == 403
             assert fault(await c.get(path, as_="other"))[0] == 404
@@ -265,23 +267,23 @@ def test_others_see_and_touch_nothing(database_url: str) -> None:
     run(scenario())
 
 
-def test_quotas(sqlite_url: str) -> None:
+def test_snapshot_quota(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False, volume_quota__snapshots=1, volume_quota__gigabytes=9) as c:
             large = await put_volume(c.db, size=5)
             assert fault(await create(c, large))[:2] == (413, "overLimit")
             volume_id = await put_volume(c.db)
-            await made(c, volume_id)
+            await create_ready(c, volume_id)
             assert "snapshots" in fault(await create(c, volume_id))[2]
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volume_snapshots") == 1
 
     run(scenario())
 
 
-def test_versions(sqlite_url: str) -> None:
+def test_snapshot_fields_by_microversion(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            new = await made(c, await put_volume(c.db), metadata={"a": "1"}, name="s")
+            new = await create_ready(c, await put_volume(c.db), metadata={"a": "1"}, name="s")
             begins = {"group_snapshot_id": 14, "user_id": 41, "consumes_quota": 65}
             for field, minor in begins.items():
                 assert field not in await c.item(f"/snapshots/{new['id']}", version=f"3.{minor - 1}")

@@ -1,4 +1,4 @@
-"""Volume types: what they are, who sees and uses them, and which one is taken where nobody names one."""
+"""Volume types: routes, visibility, extra specs and defaults."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from tests.volume.support import TYPE, VolumeCloud, put_volume, volume_cloud
 
 
 async def make(c: VolumeCloud, name: str = "fast", **keys: Any) -> dict[str, Any]:
-    answer = await c.post("/types", {"volume_type": {"name": name, **keys}}, as_="admin")
-    assert answer.status == 200, answer.body
-    made: dict[str, Any] = answer.json()["volume_type"]
-    return made
+    response = await c.post("/types", {"volume_type": {"name": name, **keys}}, as_="admin")
+    assert response.status == 200, response.body
+    created: dict[str, Any] = response.json()["volume_type"]
+    return created
 
 
 async def names(c: VolumeCloud, query: str = "", **options: Any) -> list[str]:
-    answer = await c.get(f"/types{query}", **options)
-    assert answer.status == 200, answer.body
-    return [shown["name"] for shown in answer.json()["volume_types"]]
+    response = await c.get(f"/types{query}", **options)
+    assert response.status == 200, response.body
+    return [shown["name"] for shown in response.json()["volume_types"]]
 
 
 def private(name: str) -> dict[str, Any]:
     return {"name": name, "os-volume-type-access:is_public": False}
 
 
-def test_made_shown_changed_and_deleted(database_url: str) -> None:
+def test_create_show_update_and_delete_type(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             specs = {"multiattach": "<is> True", "secret": "rack 7"}
-            made = await make(c, description="d", extra_specs=specs)
-            path = f"/types/{made['id']}"
-            assert made == {
-                "id": made["id"],
+            created = await make(c, description="d", extra_specs=specs)
+            path = f"/types/{created['id']}"
+            assert created == {
+                "id": created["id"],
                 "name": "fast",
                 "description": "d",
                 "is_public": True,
                 "os-volume-type-access:is_public": True,
                 "extra_specs": specs,
             }
-            assert await c.item(path, as_="admin") == {**made, "qos_specs_id": None}
-            assert await c.item(path) == {**made, "extra_specs": {"multiattach": "<is> True"}}
+            assert await c.item(path, as_="admin") == {**created, "qos_specs_id": None}
+            assert await c.item(path) == {**created, "extra_specs": {"multiattach": "<is> True"}}
 
             new = {"name": "faster", "description": "e", "is_public": False}
             changed = await c.put(path, {"volume_type": new}, as_="admin")
-            assert changed.json()["volume_type"] == {"id": made["id"], "extra_specs": specs, **new}
+            assert changed.json()["volume_type"] == {"id": created["id"], "extra_specs": specs, **new}
             assert fault(await c.get(path)) == (
                 404,
                 "itemNotFound",
-                f"Volume type {made['id']} could not be found.",
+                f"Volume type {created['id']} could not be found.",
             )
             published = {"os-volume-type-access:is_public": "True"}
             assert (await c.put(path, {"volume_type": published}, as_="admin")).status == 200
@@ -65,36 +65,36 @@ def test_made_shown_changed_and_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_refused(database_url: str) -> None:
+def test_invalid_type_requests_are_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = await make(c)
+            created = await make(c)
             other = await make(c, "other")
             twice = await c.post("/types", {"volume_type": {"name": "fast"}}, as_="admin")
             assert fault(twice) == (409, "conflictingRequest", "Volume Type fast already exists.")
             renamed = await c.put(f"/types/{other['id']}", {"volume_type": {"name": "fast"}}, as_="admin")
             assert fault(renamed)[0] == 409
             for body in ({}, {"name": " "}, {"name": None}, {"unknown": 1}):
-                assert fault(await c.put(f"/types/{made['id']}", {"volume_type": body}, as_="admin"))[0] == 400, body
+                assert fault(await c.put(f"/types/{created['id']}", {"volume_type": body}, as_="admin"))[0] == 400, body
             for body in ({"name": ""}, {"name": "x" * 256}, {"name": "n", "extra_specs": ["a"]}, {}):
                 assert fault(await c.post("/types", {"volume_type": body}, as_="admin"))[0] == 400, body
             for method, path in (
                 ("POST", "/types"),
-                ("PUT", f"/types/{made['id']}"),
-                ("DELETE", f"/types/{made['id']}"),
+                ("PUT", f"/types/{created['id']}"),
+                ("DELETE", f"/types/{created['id']}"),
             ):
-                answer = await c.request(method, path, json={"volume_type": {"name": "n"}}, as_="manager")
-                assert fault(answer)[0] == 403, path
+                response = await c.request(method, path, json={"volume_type": {"name": "n"}}, as_="manager")
+                assert fault(response)[0] == 403, path
 
     run(scenario())
 
 
-def test_a_type_in_use_and_the_default_one_stay(database_url: str) -> None:
+def test_used_and_default_types_cannot_be_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = await make(c)
-            await put_volume(c.db, type_id=made["id"])
-            refused = await c.delete(f"/types/{made['id']}", as_="admin")
+            created = await make(c)
+            await put_volume(c.db, type_id=created["id"])
+            refused = await c.delete(f"/types/{created['id']}", as_="admin")
             assert fault(refused) == (400, "badRequest", "Target volume type is still in use.")
             assert "default" in fault(await c.delete(f"/types/{TYPE}", as_="admin"))[2]
             for body in ({"name": "n"}, {"is_public": False}):
@@ -106,30 +106,30 @@ def test_a_type_in_use_and_the_default_one_stay(database_url: str) -> None:
     run(scenario())
 
 
-def test_a_type_that_goes_just_then_is_not_found(database_url: str) -> None:
+def test_type_deleted_during_request_is_not_found(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = (await make(c))["id"]
+            created = (await make(c))["id"]
             volume_id = await put_volume(c.db)
             asking = (
-                c.post("/volumes", {"volume": {"size": 1, "volume_type": made}}),
-                c.post(f"/volumes/{volume_id}/action", {"os-retype": {"new_type": made}}),
-                c.put(f"/default-types/{DEMO}", {"default_type": {"volume_type": made}}, as_="admin"),
+                c.post("/volumes", {"volume": {"size": 1, "volume_type": created}}),
+                c.post(f"/volumes/{volume_id}/action", {"os-retype": {"new_type": created}}),
+                c.put(f"/default-types/{DEMO}", {"default_type": {"volume_type": created}}, as_="admin"),
             )
             async with c.db.transaction() as tx:
-                await tx.execute("DELETE FROM volume_types WHERE id = $1", made)
-                asked = [asyncio.create_task(each) for each in asking]
-                await asyncio.sleep(0.1)  # they have found it, and wait for what becomes of it
-            assert [(await answer).status for answer in asked] == [404, 404, 404]
+                await tx.execute("DELETE FROM volume_types WHERE id = $1", created)
+                requested = [asyncio.create_task(each) for each in asking]
+                await asyncio.sleep(0.1)  # the requests have found the type and wait for the lock
+            assert [(await response).status for response in requested] == [404, 404, 404]
 
     run(scenario())
 
 
-def test_private_types_are_seen_by_whom_they_are_for(database_url: str) -> None:
+def test_private_type_is_visible_to_projects_with_access(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = await make(c, **private("hidden"))
-            path = f"/types/{made['id']}"
+            created = await make(c, **private("hidden"))
+            path = f"/types/{created['id']}"
             assert await names(c) == ["__DEFAULT__"]
             assert await names(c, "?is_public=none") == ["__DEFAULT__"]
             assert await names(c, as_="admin") == ["__DEFAULT__"]
@@ -142,7 +142,7 @@ def test_private_types_are_seen_by_whom_they_are_for(database_url: str) -> None:
             assert (await c.post(f"{path}/action", grant, as_="admin")).status == 202
             assert fault(await c.post(f"{path}/action", grant, as_="admin"))[0] == 409
             access = await c.get(f"{path}/os-volume-type-access", as_="admin")
-            assert access.json() == {"volume_type_access": [{"volume_type_id": made["id"], "project_id": DEMO}]}
+            assert access.json() == {"volume_type_access": [{"volume_type_id": created["id"], "project_id": DEMO}]}
             assert (await names(c), await names(c, as_="other")) == (["hidden", "__DEFAULT__"], ["__DEFAULT__"])
             volume = {"volume": {"size": 1, "volume_type": "hidden"}}
             assert (await c.post("/volumes", volume)).status == 202
@@ -161,18 +161,18 @@ def test_private_types_are_seen_by_whom_they_are_for(database_url: str) -> None:
     run(scenario())
 
 
-def test_extra_specs(database_url: str) -> None:
+def test_extra_specs_of_type(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = await make(c)
-            path = f"/types/{made['id']}/extra_specs"
+            created = await make(c)
+            path = f"/types/{created['id']}/extra_specs"
             given = {"extra_specs": {"a": "1", "multiattach": "<is> True"}}
             added = await c.post(path, given, as_="admin")
             assert (added.status, added.json()) == (200, given)
             assert (await c.put(f"{path}/a", {"a": "2"}, as_="admin")).json() == {"a": "2"}
             assert (await c.get(path, as_="admin")).json()["extra_specs"] == {"a": "2", "multiattach": "<is> True"}
             assert (await c.get(f"{path}/a", as_="admin")).json() == {"a": "2"}
-            # Users see those that are for them.
+            # Users see only some extra specs.
             assert (await c.get(path)).json()["extra_specs"] == {"multiattach": "<is> True"}
             assert fault(await c.get(f"{path}/a"))[0] == 404
 
@@ -187,24 +187,24 @@ def test_extra_specs(database_url: str) -> None:
 
             assert (await c.delete(f"{path}/a", as_="admin")).status == 202
             assert fault(await c.delete(f"{path}/a", as_="admin"))[2] == (
-                f"Volume Type {made['id']} has no extra specs with key a."
+                f"Volume Type {created['id']} has no extra specs with key a."
             )
 
     run(scenario())
 
 
 @pytest.mark.parametrize("value, several", [("<is> True", True), ("<is> False", False), ("True", False)])
-def test_volumes_of_a_multiattach_type_are_for_several_servers(database_url: str, value: str, several: bool) -> None:
+def test_multiattach_type_makes_multiattach_volumes(database_url: str, value: str, several: bool) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             await make(c, extra_specs={"multiattach": value})
-            made = await c.post("/volumes", {"volume": {"size": 1, "volume_type": "fast"}})
-            assert (await c.item(f"/volumes/{made.json()['volume']['id']}"))["multiattach"] is several
+            created = await c.post("/volumes", {"volume": {"size": 1, "volume_type": "fast"}})
+            assert (await c.item(f"/volumes/{created.json()['volume']['id']}"))["multiattach"] is several
 
     run(scenario())
 
 
-def test_found_by_extra_specs_sorted_and_paged(database_url: str) -> None:
+def test_types_are_filtered_sorted_and_paged(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             for name in ("b", "a", "c"):
@@ -226,28 +226,28 @@ def test_found_by_extra_specs_sorted_and_paged(database_url: str) -> None:
     run(scenario())
 
 
-def test_projects_may_have_a_default_of_their_own(database_url: str) -> None:
+def test_default_type_of_project(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
-            made = await make(c)
+            created = await make(c)
             assert (await c.item("/types/default"))["id"] == TYPE
             path = f"/default-types/{DEMO}"
             body = {"default_type": {"volume_type": "fast"}}
             assert fault(await c.get(path, as_="admin"))[0] == 404
             assert (await c.put(path, body, as_="admin", version="3.61")).status == 404
-            answer = await c.put(path, body, as_="admin")
-            assert answer.json() == {"default_type": {"project_id": DEMO, "volume_type_id": made["id"]}}
-            assert await c.item(path, as_="admin") == answer.json()["default_type"]
+            response = await c.put(path, body, as_="admin")
+            assert response.json() == {"default_type": {"project_id": DEMO, "volume_type_id": created["id"]}}
+            assert await c.item(path, as_="admin") == response.json()["default_type"]
             listed = await c.get("/default-types", as_="admin")
-            assert listed.json() == {"default_types": [answer.json()["default_type"]]}
-            assert (await c.item("/types/default"))["id"] == made["id"]
+            assert listed.json() == {"default_types": [response.json()["default_type"]]}
+            assert (await c.item("/types/default"))["id"] == created["id"]
             assert (await c.item("/types/default", as_="other"))["id"] == TYPE
             made_volume = (await c.post("/volumes", {"volume": {"size": 1}})).json()["volume"]
             assert made_volume["volume_type"] == "fast"
             others = (await c.post("/volumes", {"volume": {"size": 1}}, as_="other")).json()["volume"]
             assert others["volume_type"] == "__DEFAULT__"
 
-            assert fault(await c.delete(f"/types/{made['id']}", as_="admin"))[0] == 400
+            assert fault(await c.delete(f"/types/{created['id']}", as_="admin"))[0] == 400
             unknown = {"default_type": {"volume_type": "none"}}
             assert fault(await c.put(path, unknown, as_="admin"))[0] == 404
             assert fault(await c.put("/default-types/nobody", body, as_="admin"))[0] == 400
@@ -258,13 +258,13 @@ def test_projects_may_have_a_default_of_their_own(database_url: str) -> None:
     run(scenario())
 
 
-def test_encryption_is_not_offered_and_says_so(database_url: str) -> None:
+def test_encryption_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             path = f"/types/{TYPE}/encryption"
             assert (await c.get(path, as_="admin")).json() == {}
             body = {"encryption": {"provider": "luks", "control_location": "front-end"}}
-            assert "not offered" in fault(await c.post(path, body, as_="admin"))[2]
+            assert "not supported" in fault(await c.post(path, body, as_="admin"))[2]
             assert fault(await c.post(f"/types/{new_id()}/encryption", body, as_="admin"))[0] == 404
 
     run(scenario())

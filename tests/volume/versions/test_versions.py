@@ -1,4 +1,4 @@
-"""Volumes at older versions: what they show, and what a new one may be asked for."""
+"""Volumes at older microversions: fields and bodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = {
 }
 
 
-def test_fields_come_with_their_version(sqlite_url: str) -> None:
+def test_fields_by_microversion(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             path = f"/volumes/{await put_volume(c.db)}"
@@ -32,7 +32,7 @@ def test_fields_come_with_their_version(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_old_versions_pass_over_what_they_do_not_know(sqlite_url: str) -> None:
+def test_old_versions_ignore_unknown_keys(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             for version, key, below, from_there in (
@@ -48,13 +48,13 @@ def test_old_versions_pass_over_what_they_do_not_know(sqlite_url: str) -> None:
             body = {"volume": {"name": "n", "colour": "blue"}}
             assert (await c.put(path, body, version="3.52")).status == 200
             assert (await c.put(path, body, version="3.53")).status == 400
-            # What is known is looked at in every version.
+            # Known keys are validated in every version.
             assert (await c.post("/volumes", {"volume": {"size": "x"}}, version="3.0")).status == 400
 
     run(scenario())
 
 
-def test_every_version_has_its_entry_in_the_history() -> None:
+def test_history_has_every_version() -> None:
     for version in build().microversions:
         assert version.history, version.number
         assert version.changes, version.number

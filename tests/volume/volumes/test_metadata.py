@@ -1,11 +1,11 @@
-"""The metadata of volumes."""
+"""Metadata of volumes."""
 
 from __future__ import annotations
 
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 from tests.volume.support import put_volume, volume_cloud
 
 
@@ -17,21 +17,21 @@ from tests.volume.support import put_volume, volume_cloud
     "PUT /volume/volumes/{volume_id}/metadata/{key}",
     "DELETE /volume/volumes/{volume_id}/metadata/{key}",
 )
-def test_metadata_is_added_replaced_and_taken_away(database_url: str) -> None:
+def test_metadata_is_added_replaced_and_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume = f"/volumes/{await put_volume(c.db)}"
             path = volume + "/metadata"
             assert await c.item(path) == {}
-            answer = await c.post(path, {"metadata": {"a": "1", "b": "2", "ä": "ö"}})
-            assert (answer.status, answer.json()) == (200, {"metadata": {"a": "1", "b": "2", "ä": "ö"}})
+            response = await c.post(path, {"metadata": {"a": "1", "b": "2", "ä": "ö"}})
+            assert (response.status, response.json()) == (200, {"metadata": {"a": "1", "b": "2", "ä": "ö"}})
             assert (await c.post(path, {"metadata": {"a": "3"}})).json()["metadata"] == {"a": "3", "b": "2", "ä": "ö"}
             assert (await c.put(path, {"metadata": {"a": "4", "b": "2"}})).json()["metadata"] == {"a": "4", "b": "2"}
             assert await c.item(path + "/a") == {"a": "4"}
-            answer = await c.put(path + "/c", {"meta": {"c": "5"}})
-            assert (answer.status, answer.json()) == (200, {"meta": {"c": "5"}})
-            answer = await c.delete(path + "/a")
-            assert (answer.status, answer.body) == (200, b"")
+            response = await c.put(path + "/c", {"meta": {"c": "5"}})
+            assert (response.status, response.json()) == (200, {"meta": {"c": "5"}})
+            response = await c.delete(path + "/a")
+            assert (response.status, response.body) == (200, b"")
             assert await c.item(path) == {"b": "2", "c": "5"}
             assert (await c.item(volume))["metadata"] == {"b": "2", "c": "5"}
             assert (await c.item(volume))["updated_at"] is not None
@@ -39,7 +39,7 @@ def test_metadata_is_added_replaced_and_taken_away(database_url: str) -> None:
     run(scenario())
 
 
-def test_wrong_metadata_is_refused(database_url: str) -> None:
+def test_invalid_metadata_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             path = f"/volumes/{await put_volume(c.db)}/metadata"
@@ -61,21 +61,21 @@ def test_wrong_metadata_is_refused(database_url: str) -> None:
     run(scenario())
 
 
-def test_who_has_not_seen_the_last_change_overwrites_nothing(database_url: str) -> None:
+def test_replace_with_outdated_etag_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             path = f"/volumes/{await put_volume(c.db)}/metadata"
             tag = (await c.get(path)).headers["etag"]
             assert "etag" not in (await c.get(path, version="3.14")).headers
-            answer = await c.put(path, {"metadata": {"a": "1"}}, headers={"If-Match": tag})
-            assert answer.status == 200
-            answer = await c.put(path, {"metadata": {"a": "2"}}, headers={"If-Match": tag})
-            assert fault(answer)[:2] == (412, "preconditionFailed")
+            response = await c.put(path, {"metadata": {"a": "1"}}, headers={"If-Match": tag})
+            assert response.status == 200
+            response = await c.put(path, {"metadata": {"a": "2"}}, headers={"If-Match": tag})
+            assert fault(response)[:2] == (412, "preconditionFailed")
             assert await c.item(path) == {"a": "1"}
-            answer = await c.put(path, {"metadata": {"a": "3"}}, headers={"If-Match": tag}, version="3.14")
-            assert answer.status == 200
+            response = await c.put(path, {"metadata": {"a": "3"}}, headers={"If-Match": tag}, version="3.14")
+            assert response.status == 200
             now = (await c.get(path)).headers["etag"]
-            answer = await c.put(path, {"metadata": {}}, headers={"If-Match": f'"x", {now}'})
-            assert answer.status == 200
+            response = await c.put(path, {"metadata": {}}, headers={"If-Match": f'"x", {now}'})
+            assert response.status == 200
 
     run(scenario())

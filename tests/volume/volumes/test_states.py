@@ -1,4 +1,4 @@
-"""The states of volumes: the table makes sense, and attachments have their say while nothing else is under way."""
+"""The table of volume states, and the status that follows from attachments."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ async def attach(c: VolumeCloud, volume_id: str, status: str) -> None:
 
 async def derived(c: VolumeCloud, volume_id: str) -> str:
     async with c.db.transaction() as tx:
-        said = await model.derive_status(tx, volume_id)
-    assert said == await c.db.fetch_value("SELECT status FROM volumes WHERE id = $1", volume_id)
-    return said
+        status = await model.derive_status(tx, volume_id)
+    assert status == await c.db.fetch_value("SELECT status FROM volumes WHERE id = $1", volume_id)
+    return status
 
 
-def test_what_takes_time_can_be_left_again() -> None:
+def test_transitions_with_a_status_meanwhile_have_an_end() -> None:
     for name, transition in states.TRANSITIONS.items():
         if transition.meanwhile is not None:
             assert transition.meanwhile in states.BUSY, name
@@ -41,7 +41,7 @@ def test_what_takes_time_can_be_left_again() -> None:
     assert states.SETTABLE.issuperset(states.ATTACHMENT_STATES)
 
 
-def test_a_wrong_status_is_refused_in_words() -> None:
+def test_wrong_status_error_names_allowed_statuses() -> None:
     with pytest.raises(BadRequest) as refused:
         states.check({"id": "v", "status": "in-use"}, "os-reserve")
     assert str(refused.value) == (
@@ -49,7 +49,7 @@ def test_a_wrong_status_is_refused_in_words() -> None:
     )
 
 
-def test_the_drawing_has_every_action() -> None:
+def test_diagram_has_every_action() -> None:
     drawn = states.draw()
     assert "    available --> deleting: delete\n    deleting --> [*]: done" in drawn
     assert "    downloading --> reserved: done" in drawn
@@ -67,7 +67,7 @@ def test_the_drawing_has_every_action() -> None:
         (["error_attaching"], "available"),
     ],
 )
-def test_attachments_decide(attachments: list[str], status: str, sqlite_url: str) -> None:
+def test_status_follows_from_attachments(attachments: list[str], status: str, sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             for before in states.ATTACHMENT_STATES:
@@ -84,7 +84,7 @@ def test_attachments_decide(attachments: list[str], status: str, sqlite_url: str
     run(scenario())
 
 
-def test_what_ends_leaves_what_attachments_say(database_url: str) -> None:
+def test_end_of_transition_sets_status_from_attachments(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             volume_id = await put_volume(c.db, status="in-use")
@@ -93,10 +93,10 @@ def test_what_ends_leaves_what_attachments_say(database_url: str) -> None:
                 async with c.db.transaction() as tx:
                     row = await model.get(tx, volume_id, lock=True)
                     assert row is not None
-                    await model.enter(tx, row, "os-extend in-use")
+                    await model.begin_transition(tx, row, "os-extend in-use")
                 assert (row["status"], row["previous_status"]) == ("extending", "in-use")
                 async with c.db.transaction() as tx:
-                    await model.leave(tx, volume_id, "os-extend in-use", ok=ok)
+                    await model.end_transition(tx, volume_id, "os-extend in-use", ok=ok)
                 found = await model.get(c.db, volume_id)
                 assert found is not None
                 assert (found["status"], found["previous_status"]) == (after, None)

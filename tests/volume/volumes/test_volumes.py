@@ -1,4 +1,4 @@
-"""Volumes: they are made, shown, changed and deleted by whom they belong to."""
+"""Volumes: create, show, update and delete; visibility and checks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from kilonova.http.client import Response
+from kilonova.http.client import ClientResponse
 from kilonova.ids import new_id
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, fault
-from tests.support.proves import proves
+from tests.support.route_coverage import proves
 from tests.volume.support import TYPE, VolumeCloud, put_snapshot, put_type, put_volume, volume_cloud
 
 LINK = "http://localhost/volume/v3/volumes/"
 ENDED = ("available", "error")
 
 
-async def create(c: VolumeCloud, version: str = "3.71", as_: str = "member", **keys: Any) -> Response:
+async def create(c: VolumeCloud, version: str = "3.71", as_: str = "member", **keys: Any) -> ClientResponse:
     return await c.post("/volumes", {"volume": keys}, version=version, as_=as_)
 
 
-async def made(c: VolumeCloud, **keys: Any) -> dict[str, Any]:
-    """A volume that is ready."""
-    answer = await create(c, **keys)
-    assert answer.status == 202, answer.body
-    return await c.until(f"/volumes/{answer.json()['volume']['id']}", lambda volume: volume["status"] in ENDED)
+async def create_ready(c: VolumeCloud, **keys: Any) -> dict[str, Any]:
+    """Create a volume and wait until it is ready."""
+    response = await create(c, **keys)
+    assert response.status == 202, response.body
+    return await c.until(f"/volumes/{response.json()['volume']['id']}", lambda volume: volume["status"] in ENDED)
 
 
 async def put_image(c: VolumeCloud, content: bytes = bytes(1024), **keys: Any) -> str:
@@ -33,8 +33,8 @@ async def put_image(c: VolumeCloud, content: bytes = bytes(1024), **keys: Any) -
     image = (await c.request("POST", "/images", root="/image/v2", json=body)).json()
     path = f"/images/{image['id']}/file"
     headers = {"Content-Type": "application/octet-stream"}
-    answer = await c.request("PUT", path, root="/image/v2", content=content, headers=headers)
-    assert answer.status == 204, answer.body
+    response = await c.request("PUT", path, root="/image/v2", content=content, headers=headers)
+    assert response.status == 204, response.body
     return str(image["id"])
 
 
@@ -44,12 +44,12 @@ async def put_image(c: VolumeCloud, content: bytes = bytes(1024), **keys: Any) -
     "PUT /volume/volumes/{volume_id}",
     "DELETE /volume/volumes/{volume_id}",
 )
-def test_a_volume_is_made_shown_changed_and_deleted(database_url: str) -> None:
+def test_create_show_update_and_delete_volume(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
-            answer = await create(c, size=2, name="data", description="mine", metadata={"a": "b"})
-            assert answer.status == 202
-            shown = answer.json()["volume"]
+            response = await create(c, size=2, name="data", description="mine", metadata={"a": "b"})
+            assert response.status == 202
+            shown = response.json()["volume"]
             path = f"/volumes/{shown['id']}"
             assert shown == {
                 "id": shown["id"],
@@ -87,12 +87,12 @@ def test_a_volume_is_made_shown_changed_and_deleted(database_url: str) -> None:
             assert "os-vol-host-attr:host" not in ready
             assert (await c.item(path, as_="admin"))["os-vol-host-attr:host"] == "kilonova@files#files"
 
-            answer = await c.put(path, {"volume": {"name": "", "description": None, "metadata": {"c": "d"}}})
-            assert answer.status == 200
-            changed = answer.json()["volume"]
+            response = await c.put(path, {"volume": {"name": "", "description": None, "metadata": {"c": "d"}}})
+            assert response.status == 200
+            changed = response.json()["volume"]
             assert (changed["name"], changed["description"], changed["metadata"]) == ("", None, {"c": "d"})
-            answer = await c.put(path, {"volume": {"display_name": "old way"}})
-            assert (answer.json()["volume"]["name"], answer.json()["volume"]["metadata"]) == ("old way", {"c": "d"})
+            response = await c.put(path, {"volume": {"display_name": "old way"}})
+            assert (response.json()["volume"]["name"], response.json()["volume"]["metadata"]) == ("old way", {"c": "d"})
             assert (await c.item(path))["name"] == "old way"
 
             assert (await c.delete(path)).status == 202
@@ -102,7 +102,7 @@ def test_a_volume_is_made_shown_changed_and_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_everybody_sees_only_what_is_theirs(database_url: str) -> None:
+def test_users_see_only_volumes_of_their_project(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             path = f"/volumes/{await put_volume(c.db)}"
@@ -123,7 +123,7 @@ def test_everybody_sees_only_what_is_theirs(database_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "words"),
+    ("body", "status", "text"),
     [
         ({}, 400, "Volume size 'None' must be an integer"),
         *(({"size": size}, 400, "size") for size in ("", "0", "-1", "#$%", 0, -1, 1.5, 2**40, True)),
@@ -141,34 +141,34 @@ def test_everybody_sees_only_what_is_theirs(database_url: str) -> None:
         ({"size": 1, "backup_id": DEMO}, 404, f"Backup {DEMO} could not be found"),
         ({"size": 1, "group_id": DEMO}, 404, f"Group {DEMO} could not be found"),
         ({"size": 1, "imageRef": DEMO}, 400, "Invalid image identifier"),
-        ({"size": 1, "imageRef": DEMO, "snapshot_id": DEMO}, 400, "made of one thing"),
+        ({"size": 1, "imageRef": DEMO, "snapshot_id": DEMO}, 400, "only one of imageRef"),
     ],
     ids=repr,
 )
-def test_what_cannot_be_made_is_refused(asked: dict[str, Any], status: int, words: str, sqlite_url: str) -> None:
+def test_invalid_create_requests_are_refused(body: dict[str, Any], status: int, text: str, sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            answer = await create(c, **asked)
-            assert answer.status == status, answer.body
-            assert words in fault(answer)[2]
+            response = await create(c, **body)
+            assert response.status == status, response.body
+            assert text in fault(response)[2]
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes") == 0
 
     run(scenario())
 
 
-def test_volumes_of_images_hold_them_whole(database_url: str) -> None:
+def test_create_volume_from_image(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             await put_type(c.db, new_id(), "fast")
             image_id = await put_image(c, min_disk=2, cinder_img_volume_type="fast")
-            answer = await create(c, size=1, imageRef=image_id)
-            assert fault(answer) == (
+            response = await create(c, size=1, imageRef=image_id)
+            assert fault(response) == (
                 400,
                 "badRequest",
                 "Invalid input received: Volume size 1GB cannot be smaller than the image minDisk size 2GB.",
             )
             assert "must be an integer" in fault(await create(c, imageRef=image_id))[2]
-            volume = await made(c, size=2, imageRef=image_id)
+            volume = await create_ready(c, size=2, imageRef=image_id)
             assert (volume["status"], volume["bootable"], volume["volume_type"]) == ("available", "true", "fast")
             assert volume["volume_image_metadata"]["image_id"] == image_id
             listed = (await c.get(f"/volumes?glance_metadata={{'image_id': '{image_id}'}}")).json()["volumes"]
@@ -181,36 +181,36 @@ def test_volumes_of_images_hold_them_whole(database_url: str) -> None:
     run(scenario())
 
 
-def test_copies_are_like_what_they_are_made_of(database_url: str) -> None:
+def test_copy_inherits_size_and_type_of_its_source(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
-            kind = new_id()
-            await put_type(c.db, kind, "shared", '{"multiattach": "<is> True"}')
-            source = await made(c, size=2, volume_type="shared")
+            type_id = new_id()
+            await put_type(c.db, type_id, "shared", '{"multiattach": "<is> True"}')
+            source = await create_ready(c, size=2, volume_type="shared")
             assert source["multiattach"] is True
-            copy = await made(c, source_volid=source["id"])
+            copy = await create_ready(c, source_volid=source["id"])
             assert (copy["size"], copy["source_volid"], copy["status"]) == (2, source["id"], "available")
-            assert (copy["volume_type_id"], copy["multiattach"]) == (kind, True)
+            assert (copy["volume_type_id"], copy["multiattach"]) == (type_id, True)
             snapshot_id = await put_snapshot(c.db, source["id"], size=2)
             for key, ident in (("source_volid", source["id"]), ("snapshot_id", snapshot_id)):
-                answer = await create(c, size=1, **{key: ident})
-                assert answer.status == 400
-                assert "cannot be smaller than original" in fault(answer)[2]
+                response = await create(c, size=1, **{key: ident})
+                assert response.status == 400
+                assert "cannot be smaller than original" in fault(response)[2]
                 assert (await create(c, as_="other", size=2, **{key: ident})).status == 404
             other = await create(c, snapshot_id=snapshot_id, volume_type=TYPE, size=3)
             shown = other.json()["volume"]
             assert (shown["size"], shown["snapshot_id"], shown["multiattach"]) == (3, snapshot_id, False)
 
             deleting = await put_volume(c.db, status="deleting")
-            answer = await create(c, source_volid=deleting)
-            assert "must be available or in-use to copy, but the current status is: deleting" in fault(answer)[2]
-            making = await put_snapshot(c.db, source["id"], status="creating")
-            assert "Invalid snapshot" in fault(await create(c, snapshot_id=making))[2]
+            response = await create(c, source_volid=deleting)
+            assert "must be available or in-use to copy, but the current status is: deleting" in fault(response)[2]
+            creating = await put_snapshot(c.db, source["id"], status="creating")
+            assert "Invalid snapshot" in fault(await create(c, snapshot_id=creating))[2]
 
     run(scenario())
 
 
-def test_images_of_volume_backed_servers_name_their_snapshot(database_url: str) -> None:
+def test_volume_from_image_of_volume_backed_server_uses_snapshot(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False) as c:
             snapshot_id = await put_snapshot(c.db, await put_volume(c.db, size=3), size=3)
@@ -224,7 +224,7 @@ def test_images_of_volume_backed_servers_name_their_snapshot(database_url: str) 
     run(scenario())
 
 
-def test_the_quota_is_kept(database_url: str) -> None:
+def test_create_beyond_quota_is_refused(database_url: str) -> None:
     async def scenario() -> None:
         flags = {"volume_quota__gigabytes": 3, "volume_quota__per_volume_gigabytes": 2}
         async with volume_cloud(database_url, worker=False, **flags) as c:
@@ -237,7 +237,7 @@ def test_the_quota_is_kept(database_url: str) -> None:
     run(scenario())
 
 
-def test_what_is_of_use_to_somebody_is_not_deleted(database_url: str) -> None:
+def test_delete_refuses_attached_and_copied_volumes(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             for status in ("creating", "in-use", "reserved", "deleting", "extending", "awaiting-transfer"):
@@ -253,10 +253,10 @@ def test_what_is_of_use_to_somebody_is_not_deleted(database_url: str) -> None:
             assert "is being copied" in fault(await c.delete(f"/volumes/{copied}"))[2]
 
             attached = await put_volume(c.db, status="error")
-            asked = {"volume_uuid": attached, "instance_uuid": new_id()}
+            requested = {"volume_uuid": attached, "instance_uuid": new_id()}
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'available' WHERE id = $1", attached)
-            assert (await c.post("/attachments", {"attachment": asked})).status == 200
+            assert (await c.post("/attachments", {"attachment": requested})).status == 200
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'error' WHERE id = $1", attached)
             for query in ("", "?force=true"):
@@ -265,7 +265,7 @@ def test_what_is_of_use_to_somebody_is_not_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_snapshots_go_with_their_volume_only_if_asked(database_url: str) -> None:
+def test_delete_with_cascade_deletes_snapshots(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url) as c:
             volume_id = await put_volume(c.db)
@@ -273,19 +273,19 @@ def test_snapshots_go_with_their_volume_only_if_asked(database_url: str) -> None
             for status in ("available", "creating"):
                 snapshot_id = await put_snapshot(c.db, volume_id, status=status)
             assert "still has 2 dependent snapshots" in fault(await c.delete(path))[2]
-            assert "are being made or deleted" in fault(await c.delete(path + "?cascade=true"))[2]
+            assert "are being created or deleted" in fault(await c.delete(path + "?cascade=true"))[2]
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volume_snapshots SET status = 'error' WHERE id = $1", snapshot_id)
             assert (await c.delete(path + "?cascade=true")).status == 202
             copied = await c.post("/volumes", {"volume": {"snapshot_id": snapshot_id}})
-            assert copied.status in (400, 404)  # it goes too, or has gone
+            assert copied.status in (400, 404)  # it is deleted too
             await c.gone(path)
             assert await c.db.fetch_value("SELECT COUNT(*) FROM volume_snapshots") == 0
 
     run(scenario())
 
 
-def test_a_project_is_named_by_the_path_or_not(sqlite_url: str) -> None:
+def test_project_in_path_is_optional(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db)

@@ -1,1 +1,1 @@
-"""Aggregates: hosts that have something in common, and what operators say of them."""
+"""Aggregates: groups of hosts with metadata."""

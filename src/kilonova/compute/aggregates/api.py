@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from kilonova.compute.aggregates import model, schemas, views, zoning
+from kilonova.compute.aggregates import model, schemas, views, zone_checks
 from kilonova.compute.api import api
 from kilonova.compute.zones.model import INTERNAL
 from kilonova.hosts.registry import COMPUTE
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, HttpError, NotFound
 from kilonova.placement import mirror
 from kilonova.store import Row, Transaction
@@ -27,16 +27,16 @@ _NUMBER = re.compile(r"-?[0-9]+")
 
 
 @api.route("GET", "/os-aggregates", policy=RULE + "index", query={}, shows=("aggregates", "aggregate", True))
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List aggregates."""
-    rows = await model.listed(ctx.db)
-    return Answer({"aggregates": [ctx.render("aggregate", row) for row in rows]})
+    rows = await model.list_all(ctx.db)
+    return Response({"aggregates": [ctx.render("aggregate", row) for row in rows]})
 
 
 @api.route("GET", ONE, policy=RULE + "show", query={}, shows=SHOWS)
-async def show(ctx: Context, aggregate_id: str) -> Answer:
+async def show(ctx: Context, aggregate_id: str) -> Response:
     """Show an aggregate."""
-    row = await model.get(ctx.db, _number(aggregate_id))
+    row = await model.get(ctx.db, _parse_id(aggregate_id))
     return _shown(ctx, row, aggregate_id)
 
 
@@ -48,19 +48,19 @@ async def show(ctx: Context, aggregate_id: str) -> Answer:
     query={},
     shows=("aggregate", "new aggregate", False),
 )
-async def create(ctx: Context) -> Answer:
-    """Create an aggregate, which with a zone is an availability zone."""
+async def create(ctx: Context) -> Response:
+    """Create an aggregate; with a zone it is also an availability zone."""
     name, zone = ctx.body["aggregate"]["name"], ctx.body["aggregate"].get("availability_zone")
     _check_zone(zone)
     async with ctx.db.transaction() as tx:
-        await tx.hold(model.LOCK)
+        await tx.lock(model.LOCK)
         await _check_name(tx, name)
         row = await model.create(tx, name, {} if zone is None else {model.ZONE: zone})
-    return Answer({"aggregate": ctx.render("new aggregate", row)})
+    return Response({"aggregate": ctx.render("new aggregate", row)})
 
 
 @api.route("PUT", ONE, policy=RULE + "update", body=schemas.UPDATE, query={}, shows=SHOWS)
-async def update(ctx: Context, aggregate_id: str) -> Answer:
+async def update(ctx: Context, aggregate_id: str) -> Response:
     """Change an aggregate's name or zone."""
     body = ctx.body["aggregate"]
     async with ctx.db.transaction() as tx:
@@ -86,7 +86,7 @@ async def delete(ctx: Context, aggregate_id: str) -> None:
 
 
 @api.action("add_host", ACTION, policy=RULE + "add_host", body=schemas.MEMBER, query={}, shows=SHOWS)
-async def add_host(ctx: Context, aggregate_id: str) -> Answer:
+async def add_host(ctx: Context, aggregate_id: str) -> Response:
     """Add a host to an aggregate."""
     host = ctx.body["add_host"]["host"]
     async with ctx.db.transaction() as tx:
@@ -94,14 +94,14 @@ async def add_host(ctx: Context, aggregate_id: str) -> Answer:
         await _check_host(tx, host)
         if host in row["hosts"]:
             raise Conflict(f"Aggregate {row['id']} already has host {host}.")
-        async with _zones_checked(ctx, tx, row, [host], Conflict, "add_host to"):
-            await model.join(tx, row, [host])
+        async with _checking_zones(ctx, tx, row, [host], Conflict, "add_host to"):
+            await model.add_hosts(tx, row, [host])
         row = await _locked(tx, aggregate_id)
     return _shown(ctx, row, aggregate_id)
 
 
 @api.action("remove_host", ACTION, policy=RULE + "remove_host", body=schemas.MEMBER, query={}, shows=SHOWS)
-async def remove_host(ctx: Context, aggregate_id: str) -> Answer:
+async def remove_host(ctx: Context, aggregate_id: str) -> Response:
     """Remove a host from an aggregate."""
     host = ctx.body["remove_host"]["host"]
     async with ctx.db.transaction() as tx:
@@ -109,15 +109,15 @@ async def remove_host(ctx: Context, aggregate_id: str) -> Answer:
         if host not in row["hosts"]:
             await _check_host(tx, host)
             raise NotFound(f"Aggregate {row['id']} has no host {host}.")
-        async with _zones_checked(ctx, tx, row, [host], Conflict, "remove_host from"):
-            await model.leave(tx, row, [host])
+        async with _checking_zones(ctx, tx, row, [host], Conflict, "remove_host from"):
+            await model.remove_hosts(tx, row, [host])
         row = await _locked(tx, aggregate_id)
     return _shown(ctx, row, aggregate_id)
 
 
 @api.action("set_metadata", ACTION, policy=RULE + "set_metadata", body=schemas.SET_METADATA, query={}, shows=SHOWS)
-async def set_metadata(ctx: Context, aggregate_id: str) -> Answer:
-    """Merge keys into an aggregate's metadata; a key with null goes."""
+async def set_metadata(ctx: Context, aggregate_id: str) -> Response:
+    """Merge keys into an aggregate's metadata; null removes a key."""
     values = ctx.body["set_metadata"]["metadata"]
     _check_ratios(values)
     async with ctx.db.transaction() as tx:
@@ -130,11 +130,11 @@ async def set_metadata(ctx: Context, aggregate_id: str) -> Answer:
 
 @api.route("POST", f"{ONE}/images", policy="compute:aggregates:images", body=schemas.IMAGES, query={}, status=202)
 async def cache_images(ctx: Context, aggregate_id: str) -> None:
-    """Ask the hosts of an aggregate to have images at hand. It is advice: hosts fetch an image when they need it."""
+    """Request image caching on the hosts of an aggregate. It is only validated: hosts fetch images when needed."""
     images = [entry["id"] for entry in ctx.body["cache"]]
     if len(set(images)) != len(images):
-        raise BadRequest("Invalid input for field/attribute cache: an image is named twice.")
-    if await model.get(ctx.db, _number(aggregate_id)) is None:
+        raise BadRequest("Invalid input for field/attribute cache: an image appears twice.")
+    if await model.get(ctx.db, _parse_id(aggregate_id)) is None:
         raise _missing(aggregate_id)
     for image in images:
         found = await ctx.services.image.show(image, ctx.auth_token)
@@ -149,33 +149,33 @@ async def _set_metadata(ctx: Context, tx: Transaction, row: Row, values: Mapping
         await model.set_metadata(tx, row, values)
         return
     _check_zone(values[model.ZONE])
-    async with _zones_checked(ctx, tx, row, row["hosts"], BadRequest, action):
+    async with _checking_zones(ctx, tx, row, row["hosts"], BadRequest, action):
         await model.set_metadata(tx, row, values)
 
 
 @asynccontextmanager
-async def _zones_checked(
+async def _checking_zones(
     ctx: Context, tx: Transaction, row: Row, hosts: Sequence[str], refusal: type[HttpError], action: str
 ) -> AsyncIterator[None]:
-    """A change that may move these hosts between zones: refused at its end if it does so where it must not."""
+    """Check at the end of the block that its change of these hosts' zones is allowed."""
     try:
-        zones = await zoning.before(tx, hosts)
+        zones = await zone_checks.zones_before_change(tx, hosts)
         yield
-        await zoning.check(tx, zones, _default_zone(ctx))
-    except zoning.Refused as reason:
+        await zone_checks.check(tx, zones, _default_zone(ctx))
+    except zone_checks.ZoneConflict as reason:
         raise refusal(_refusal(action, row, reason)) from None
 
 
 async def _locked(tx: Transaction, aggregate_id: str) -> Row:
-    await tx.hold(model.LOCK)
-    row = await model.get(tx, _number(aggregate_id))
+    await tx.lock(model.LOCK)
+    row = await model.get(tx, _parse_id(aggregate_id))
     if row is None:
         raise _missing(aggregate_id)
     return row
 
 
 async def _check_name(tx: Transaction, name: str) -> None:
-    if await model.taken(tx, name):
+    if await model.name_exists(tx, name):
         raise Conflict(f"Aggregate {name} already exists.")
 
 
@@ -186,7 +186,7 @@ async def _check_host(tx: Transaction, host: str) -> None:
 
 
 def _check_zone(zone: str | None) -> None:
-    """Members do not see the zone of the services that run no servers."""
+    """The zone of internal services is not shown to users, so no aggregate may have it."""
     if zone == INTERNAL:
         raise BadRequest(
             f"Invalid input for field/attribute availability_zone: {INTERNAL} is the zone of internal services."
@@ -194,10 +194,10 @@ def _check_zone(zone: str | None) -> None:
 
 
 def _check_ratios(metadata: Mapping[str, str | None]) -> None:
-    for key in mirror.RATIOS.keys() & metadata.keys():
+    for key in mirror.RATIO_CLASSES.keys() & metadata.keys():
         value = metadata[key]
         if value is not None and not _is_ratio(value):
-            raise BadRequest(f"Invalid input for field/attribute metadata.{key}: {value!r} is no number above 0.")
+            raise BadRequest(f"Invalid input for field/attribute metadata.{key}: {value!r} is not a number above 0.")
 
 
 def _is_ratio(text: str) -> bool:
@@ -207,10 +207,10 @@ def _is_ratio(text: str) -> bool:
         return False
 
 
-def _number(aggregate_id: str) -> int:
+def _parse_id(aggregate_id: str) -> int:
     if not aggregate_id.isascii() or not _NUMBER.fullmatch(aggregate_id):
-        raise BadRequest(f"Invalid aggregate id {aggregate_id[:80]!r}: aggregates are named by number.")
-    # Nobody has a number with more digits, and the databases would not take it.
+        raise BadRequest(f"Invalid aggregate id {aggregate_id[:80]!r}: it must be an integer.")
+    # Ids have fewer digits, and the databases refuse larger integers.
     return int(aggregate_id) if len(aggregate_id) < 10 else -1
 
 
@@ -222,10 +222,10 @@ def _refusal(action: str, row: Row, reason: Any) -> str:
     return f"Cannot {action} aggregate {row['id']}. Reason: {reason}."
 
 
-def _shown(ctx: Context, row: Row | None, aggregate_id: str) -> Answer:
+def _shown(ctx: Context, row: Row | None, aggregate_id: str) -> Response:
     if row is None:
         raise _missing(aggregate_id)
-    return Answer({"aggregate": ctx.render("aggregate", row)})
+    return Response({"aggregate": ctx.render("aggregate", row)})
 
 
 def _default_zone(ctx: Context) -> str:

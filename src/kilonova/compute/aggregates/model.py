@@ -1,6 +1,6 @@
-"""Aggregates in the database. What changes for their hosts is told to placement and to the schedulers.
+"""Aggregates in the database. Changes are also passed on to placement and the schedulers.
 
-Whoever writes here holds the key `aggregates`, so that rules over several aggregates are decided once.
+Writers hold LOCK, because some rules concern several aggregates.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova import clock
 from kilonova.ids import new_id
-from kilonova.placement import hosts_changed, mirror
+from kilonova.placement import mark_hosts_changed, mirror
 from kilonova.store import Reader, Row, Transaction
 
 LOCK = "aggregates"
-# The key of the metadata that makes an aggregate an availability zone.
+# The metadata key that makes an aggregate an availability zone.
 ZONE = "availability_zone"
 
 
-async def listed(reader: Reader) -> list[Row]:
-    """All of them, each with its `hosts` and its `metadata`."""
+async def list_all(reader: Reader) -> list[Row]:
+    """All aggregates, with `hosts` and `metadata`."""
     rows = await reader.fetch("SELECT * FROM aggregates ORDER BY id")
-    return await _dressed(reader, rows)
+    return await _with_members(reader, rows)
 
 
 async def get(reader: Reader, aggregate_id: int) -> Row | None:
     rows = await reader.fetch("SELECT * FROM aggregates WHERE id = $1", aggregate_id)
-    return (await _dressed(reader, rows))[0] if rows else None
+    return (await _with_members(reader, rows))[0] if rows else None
 
 
-async def taken(reader: Reader, name: str) -> bool:
+async def name_exists(reader: Reader, name: str) -> bool:
     return await reader.fetch_value("SELECT id FROM aggregates WHERE name = $1", name) is not None
 
 
@@ -54,29 +54,29 @@ async def delete(tx: Transaction, row: Row) -> None:
 
 
 async def set_metadata(tx: Transaction, row: Row, values: Mapping[str, str | None]) -> None:
-    """Merge these; a key with None goes."""
-    gone = [key for key, value in values.items() if value is None]
-    if gone:
-        await tx.execute("DELETE FROM aggregate_metadata WHERE aggregate_id = $1 AND key = ANY($2)", row["id"], gone)
+    """Merge these keys; None removes a key."""
+    removed = [key for key, value in values.items() if value is None]
+    if removed:
+        await tx.execute("DELETE FROM aggregate_metadata WHERE aggregate_id = $1 AND key = ANY($2)", row["id"], removed)
     await _write(tx, row["id"], {key: value for key, value in values.items() if value is not None})
     if values and row["hosts"]:
-        await hosts_changed(tx, row["hosts"])
+        await mark_hosts_changed(tx, row["hosts"])
         await _ratios_changed(tx, row["hosts"], values)
 
 
-async def join(tx: Transaction, row: Row, hosts: Sequence[str]) -> None:
-    """Hosts that are no members yet become members."""
+async def add_hosts(tx: Transaction, row: Row, hosts: Sequence[str]) -> None:
+    """Add hosts that are not members yet."""
     if hosts:
         members = [(row["id"], host) for host in hosts]
         await tx.execute_many("INSERT INTO aggregate_hosts (aggregate_id, host) VALUES ($1, $2)", members)
-        await mirror.aggregate_joined(tx, row["uuid"], hosts)
+        await mirror.add_to_aggregate(tx, row["uuid"], hosts)
         await _ratios_changed(tx, hosts, row["metadata"])
 
 
-async def leave(tx: Transaction, row: Row, hosts: Sequence[str]) -> None:
+async def remove_hosts(tx: Transaction, row: Row, hosts: Sequence[str]) -> None:
     sql = "DELETE FROM aggregate_hosts WHERE aggregate_id = $1 AND host = ANY($2)"
     if await tx.execute(sql, row["id"], list(hosts)):
-        await mirror.aggregate_left(tx, row["uuid"], hosts)
+        await mirror.remove_from_aggregate(tx, row["uuid"], hosts)
         await _ratios_changed(tx, hosts, row["metadata"])
 
 
@@ -86,13 +86,13 @@ async def of_host(reader: Reader, host: str) -> list[Row]:
         "SELECT * FROM aggregates WHERE id IN (SELECT aggregate_id FROM aggregate_hosts WHERE host = $1) ORDER BY id",
         host,
     )
-    return await _dressed(reader, rows)
+    return await _with_members(reader, rows)
 
 
 async def _ratios_changed(tx: Transaction, hosts: Sequence[str], keys: Iterable[str]) -> None:
-    """If any of these keys of the metadata is about ratios."""
-    if not mirror.RATIOS.keys().isdisjoint(keys):
-        await mirror.ratios_changed(tx, hosts)
+    """Update placement if any of these metadata keys is an allocation ratio."""
+    if not mirror.RATIO_CLASSES.keys().isdisjoint(keys):
+        await mirror.update_allocation_ratios(tx, hosts)
 
 
 async def _write(tx: Transaction, aggregate_id: int, metadata: Mapping[str, str]) -> None:
@@ -106,7 +106,7 @@ async def _write(tx: Transaction, aggregate_id: int, metadata: Mapping[str, str]
         )
 
 
-async def _dressed(reader: Reader, rows: list[Row]) -> list[Row]:
+async def _with_members(reader: Reader, rows: list[Row]) -> list[Row]:
     by_id = {row["id"]: {**row, "hosts": [], "metadata": {}} for row in rows}
     numbers = list(by_id)
     for found in await reader.fetch(

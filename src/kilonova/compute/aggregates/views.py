@@ -1,4 +1,4 @@
-"""How aggregates are shown; the answer to a creation leaves out what a new one cannot have yet."""
+"""Views of aggregates. The response to a creation has no hosts and metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def updated_at(row: Any, ctx: Context) -> str | None:
 NEW = {
     "availability_zone": Field(lambda row, ctx: row["metadata"].get(ZONE), NULLABLE),
     "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), TEXT),
-    # What is deleted is gone.
+    # Deleted aggregates have no row.
     "deleted": Field(lambda row, ctx: False, {"type": "boolean"}),
     "deleted_at": Field(lambda row, ctx: None, {"type": "null"}),
     "id": col("id", {"type": "integer"}),

@@ -1,1 +1,1 @@
-"""The disks of servers beside those that every server has."""
+"""Block devices: volumes of servers, and local disks beside those of the flavor."""

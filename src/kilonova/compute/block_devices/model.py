@@ -1,4 +1,4 @@
-"""Block devices in the database: reading and writing them, and what a host is told of them."""
+"""Block devices in the database, and their form in messages to hosts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ async def insert(tx: Transaction, devices: Iterable[Row]) -> None:
 
 
 async def of_server(reader: Reader, server_id: str) -> list[Row]:
-    """All of them, in the order in which they came."""
+    """All block devices of the server, oldest first."""
     return await reader.fetch("SELECT * FROM block_devices WHERE server_id = $1 ORDER BY id", server_id)
 
 
 async def of_servers(reader: Reader, server_ids: Sequence[str]) -> dict[str, list[Row]]:
-    """The volumes of each server that has any."""
+    """The volumes of each server, without servers that have none."""
     rows = await reader.fetch(
         "SELECT * FROM block_devices WHERE server_id = ANY($1) AND volume_id IS NOT NULL ORDER BY id", list(server_ids)
     )
@@ -42,7 +42,7 @@ async def of_servers(reader: Reader, server_ids: Sequence[str]) -> dict[str, lis
 
 
 async def volumes_of(reader: Reader, server_id: str) -> list[Row]:
-    """Those that are volumes already: some are made of an image or a snapshot while the server is built."""
+    """Devices that have a volume. Others get one from an image or snapshot while the server is built."""
     rows = await of_server(reader, server_id)
     return [row for row in rows if row["volume_id"] is not None]
 
@@ -58,14 +58,14 @@ async def of_volume(reader: Reader, server_id: str, volume_id: str) -> Row | Non
 
 
 async def root_of(reader: Reader, server_id: str) -> Row | None:
-    """The volume that the server boots from, if it boots from one."""
+    """The root volume of a volume-backed server."""
     return await reader.fetch_one(
         "SELECT * FROM block_devices WHERE server_id = $1 AND boot_index = 0 AND destination_type = 'volume'", server_id
     )
 
 
 async def set_volume(tx: Transaction, uuid: str, volume_id: str | None, size: int | None = None) -> None:
-    """The volume that the device is, or none; without a size that stays."""
+    """Set the device's volume; without a size the size stays."""
     await tx.execute(
         "UPDATE block_devices SET volume_id = $2, volume_size = COALESCE(CAST($3 AS BIGINT), volume_size)"
         " WHERE uuid = $1",
@@ -78,10 +78,7 @@ async def set_volume(tx: Transaction, uuid: str, volume_id: str | None, size: in
 async def set_attachment(
     tx: Transaction, uuid: str, attachment_id: str | None, connection: dict[str, Any] | None = None
 ) -> None:
-    """The attachment by which the server has the volume, and how its host reaches it; nothing while it is reserved.
-
-    What stood by is forgotten.
-    """
+    """Set the attachment and its connection, which is None while the volume is only reserved. Clears the standby."""
     text = None if connection is None else orjson.dumps(connection).decode()
     await tx.execute(
         "UPDATE block_devices SET attachment_id = $2, connection = $3, standby = NULL WHERE uuid = $1",
@@ -92,25 +89,25 @@ async def set_attachment(
 
 
 async def set_standby(tx: Transaction, uuid: str, ready: dict[str, Any] | None) -> None:
-    """The attachment to another host, as `id` and `connection`, while the server is about to move there."""
+    """Set the attachment to the destination host, as `id` and `connection`, during a live migration."""
     text = None if ready is None else orjson.dumps(ready).decode()
     await tx.execute("UPDATE block_devices SET standby = $2 WHERE uuid = $1", uuid, text)
 
 
 async def set_size(tx: Transaction, server_id: str, volume_id: str, size: int) -> None:
-    """The volume has grown to so many GiB."""
+    """Set the volume's size in GiB after it was extended."""
     await tx.execute(
         "UPDATE block_devices SET volume_size = $3 WHERE server_id = $1 AND volume_id = $2", server_id, volume_id, size
     )
 
 
-async def set_termination(tx: Transaction, uuid: str, delete: bool) -> None:
+async def set_delete_on_termination(tx: Transaction, uuid: str, delete: bool) -> None:
     """Whether the volume is deleted with the server."""
     await tx.execute("UPDATE block_devices SET delete_on_termination = $2 WHERE uuid = $1", uuid, delete)
 
 
-async def exchange(tx: Transaction, uuid: str, volume: dict[str, Any], ready: dict[str, Any]) -> None:
-    """The device is another volume from now on, by the attachment that is `ready`, as `id` and `connection`."""
+async def replace_volume(tx: Transaction, uuid: str, volume: dict[str, Any], ready: dict[str, Any]) -> None:
+    """Give the device another volume, with the attachment `ready`, as `id` and `connection`."""
     await set_volume(tx, uuid, volume["id"], volume["size"])
     await set_attachment(tx, uuid, ready["id"], ready["connection"])
     await tx.execute(
@@ -135,35 +132,35 @@ async def has_volumes(reader: Reader, server_id: str) -> bool:
 
 
 def is_volume(device: Row) -> bool:
-    """Whether it is a volume, or will be one."""
+    """Whether the device has a volume, or gets one while the server is built."""
     return bool(device["destination_type"] == VOLUME)
 
 
 def is_volume_backed(server: Row) -> bool:
-    """Whether the server boots from a volume: then it has no image."""
+    """Whether the server boots from a volume; then it has no image id."""
     return server["image_id"] is None
 
 
 def disk_of(device: Row, connection: dict[str, Any] | None = None) -> Disk:
-    """What a host is told of a volume; `connection` where it is not the one that the server's own host has."""
+    """A volume as hosts receive it. `connection` replaces the stored one, for a host other than the server's."""
     stored = orjson.loads(device["connection"]) if device["connection"] else {}
-    way = stored if connection is None else connection
+    used = stored if connection is None else connection
     return Disk(
         volume_id=device["volume_id"],
-        connection=way,
+        connection=used,
         device=device["device_name"] or "",
         boot_index=device["boot_index"],
         bus=device["disk_bus"] or "",
         type=device["device_type"] or "disk",
         tag=device["tag"] or "",
-        read_only=way.get("data", {}).get("access_mode") == "ro",
+        read_only=used.get("data", {}).get("access_mode") == "ro",
         shared=device["multiattach"],
     )
 
 
 def local_disks_of(devices: Iterable[Row]) -> list[LocalDisk] | None:
-    """The empty local disks that the server asked for; None if it asked for none, and its flavor says."""
-    asked = [
+    """The blank local disks of the request; None if it has none and the flavor's disks are used."""
+    disks = [
         LocalDisk(
             size_mb=device["volume_size"] or 0,
             device=device["device_name"] or "",
@@ -173,4 +170,4 @@ def local_disks_of(devices: Iterable[Row]) -> list[LocalDisk] | None:
         for device in devices
         if device["destination_type"] == LOCAL and device["source_type"] == "blank"
     ]
-    return asked or None
+    return disks or None

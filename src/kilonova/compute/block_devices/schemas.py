@@ -1,28 +1,28 @@
-"""Block devices as a new server asks for them, in both syntaxes of the API."""
+"""Schemas of block device mappings of a new server, in both syntaxes of the API."""
 
 from __future__ import annotations
 
-from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed, integer
+from kilonova.http.parameter_types import BOOLEAN, UUID, Schema, closed_object, integer
 
 _TEXT: Schema = {"type": "string", "maxLength": 255}
 _COMMON: dict[str, Schema] = {
     "device_name": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9._/-]*$"},
     "delete_on_termination": BOOLEAN,
-    # Whatever its value, the device is not wanted.
+    # With any value the device is ignored.
     "no_device": {},
     "virtual_name": _TEXT,
     "volume_size": integer(1),
     "volume_id": UUID,
     "snapshot_id": UUID,
-    # Accepted and never read, as ever: only the volume service says how a volume is reached.
+    # Accepted and ignored: connections come from the volume service.
     "connection_info": {"type": "string", "maxLength": 16777215},
 }
 TAG: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
 
-OLD_DEVICES: Schema = {"type": "array", "items": closed(_COMMON)}
+OLD_DEVICES: Schema = {"type": "array", "items": closed_object(_COMMON)}
 DEVICES: Schema = {
     "type": "array",
-    "items": closed(
+    "items": closed_object(
         {
             **_COMMON,
             "source_type": {"type": "string", "enum": ["volume", "image", "snapshot", "blank"]},

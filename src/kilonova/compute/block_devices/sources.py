@@ -1,11 +1,11 @@
-"""What the volumes of a new server are made of: looked up with the caller's token, and refused if it will not do."""
+"""Sources of a new server's volumes: looks up volumes, snapshots and images with the caller's token and checks them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.servers import images
-from kilonova.compute.volumes import reasons
+from kilonova.compute import volume_messages
+from kilonova.compute.servers import image_checks
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.identity.client import Auth
@@ -15,23 +15,23 @@ MULTIATTACH = "volumes that several servers may have can be attached"
 Item = dict[str, Any]
 
 
-async def check(ctx: Context, devices: list[Row]) -> dict[str, Item]:
-    """Everything that the devices name, by its id. Fills in what only the sources know: sizes, and who may share."""
-    made = [device for device in devices if device["destination_type"] == "volume"]
-    if not made:
+async def look_up(ctx: Context, devices: list[Row]) -> dict[str, Item]:
+    """The sources of the devices by id. Completes the devices with sizes and `multiattach`."""
+    volumes = [device for device in devices if device["destination_type"] == "volume"]
+    if not volumes:
         return {}
     auth = Auth(ctx.auth_token, ctx.token.project_id)
-    await _check_types(ctx, made, auth)
+    await _check_types(ctx, volumes, auth)
     known: dict[str, Item] = {}
-    for device in made:
-        look = _LOOKS.get(device["source_type"])
-        if look is not None:
-            known[device["source_id"]] = await look(ctx, device, auth)
+    for device in volumes:
+        lookup = _LOOKUPS.get(device["source_type"])
+        if lookup is not None:
+            known[device["source_id"]] = await lookup(ctx, device, auth)
     return known
 
 
-async def root_image(ctx: Context, root: Row, known: dict[str, Item]) -> Item:
-    """What is known of the image that the volume to boot from is, or will be, made of."""
+async def get_root_image(ctx: Context, root: Row, known: dict[str, Item]) -> Item:
+    """The properties of the image that the root volume is, or will be, created from."""
     source = known.get(root["source_id"], {})
     if root["source_type"] == "image":
         return source
@@ -51,14 +51,14 @@ async def _volume(ctx: Context, device: Row, auth: Auth) -> Item:
     if device["boot_index"] == 0 and volume["bootable"] != "true":
         raise BadRequest(f"Block Device {volume['id']} is not bootable.")
     shared = bool(volume.get("multiattach"))
-    if shared and not ctx.behaves(MULTIATTACH):
+    if shared and not ctx.has_behaviour(MULTIATTACH):
         raise BadRequest(
             f"Multiattach volumes are only supported starting with compute API version 2.60: {volume['id']}"
         )
     if volume["status"] != "available" and not (shared and volume["status"] == "in-use"):
         raise BadRequest(
             f"Invalid volume: Volume {volume['id']} status must be 'available' or 'in-use' with multiattach enabled to"
-            f" attach. Currently in '{volume['status']}' status.{await _why(ctx, volume, auth)}"
+            f" attach. Currently in '{volume['status']}' status.{await _failure_reason(ctx, volume, auth)}"
         )
     device["volume_size"], device["multiattach"] = volume["size"], shared
     return volume
@@ -70,8 +70,9 @@ async def _snapshot(ctx: Context, device: Row, auth: Auth) -> Item:
         raise _not_found("snapshot", device["source_id"])
     if snapshot["status"] != "available":
         raise BadRequest(
-            f"Invalid snapshot: Snapshot {snapshot['id']} must be available, and its status is {snapshot['status']}."
-            f"{await _why(ctx, snapshot, auth)}"
+            f"Invalid snapshot: Snapshot {snapshot['id']} status must be 'available'."
+            f" Currently in '{snapshot['status']}' status."
+            f"{await _failure_reason(ctx, snapshot, auth)}"
         )
     device["volume_size"] = device["volume_size"] or snapshot["size"]
     if device["volume_size"] < snapshot["size"]:
@@ -82,16 +83,16 @@ async def _snapshot(ctx: Context, device: Row, auth: Auth) -> Item:
     return snapshot
 
 
-async def _why(ctx: Context, thing: Item, auth: Auth) -> str:
-    broken = thing["status"].startswith("error")
-    return await reasons.for_caller(ctx.services, thing["id"], auth) if broken else ""
+async def _failure_reason(ctx: Context, resource: Item, auth: Auth) -> str:
+    failed = resource["status"].startswith("error")
+    return await volume_messages.message_for_caller(ctx.services, resource["id"], auth) if failed else ""
 
 
 async def _image(ctx: Context, device: Row, auth: Auth) -> Item:
     image: Item | None = await ctx.services.image.show(device["source_id"], ctx.auth_token)
     if image is None:
         raise _not_found("image", device["source_id"])
-    images.check_active(image)
+    image_checks.check_active(image)
     size = device["volume_size"]
     if image["min_disk"] > size:
         raise _too_small(size, image["min_disk"])
@@ -100,24 +101,24 @@ async def _image(ctx: Context, device: Row, auth: Auth) -> Item:
     return image
 
 
-_LOOKS = {"volume": _volume, "snapshot": _snapshot, "image": _image}
+_LOOKUPS = {"volume": _volume, "snapshot": _snapshot, "image": _image}
 
 
 async def _check_types(ctx: Context, devices: list[Row], auth: Auth) -> None:
-    wanted = {device["volume_type"] for device in devices if device["volume_type"]}
-    if not wanted:
+    requested = {device["volume_type"] for device in devices if device["volume_type"]}
+    if not requested:
         return
-    known = {word for found in await ctx.services.volume.types(auth) for word in (found["id"], found["name"])}
-    for missing in sorted(wanted - known):
+    known = {value for found in await ctx.services.volume.types(auth) for value in (found["id"], found["name"])}
+    for missing in sorted(requested - known):
         raise BadRequest(f"Volume type {missing} could not be found.")
 
 
-def _not_found(what: str, identity: str) -> BadRequest:
-    return BadRequest(f"Block Device Mapping is Invalid: failed to get {what} {identity}.")
+def _not_found(kind: str, resource_id: str) -> BadRequest:
+    return BadRequest(f"Block Device Mapping is Invalid: failed to get {kind} {resource_id}.")
 
 
-def _too_small(size: int, least: int) -> BadRequest:
+def _too_small(size: int, minimum: int) -> BadRequest:
     return BadRequest(
         "Volume is smaller than the minimum size specified in image metadata."
-        f" Volume size is {size << 30} bytes, minimum size is {least << 30} bytes."
+        f" Volume size is {size << 30} bytes, minimum size is {minimum << 30} bytes."
     )

@@ -1,1 +1,1 @@
-"""Consoles of servers: what they have written, and links to their screens."""
+"""Consoles of servers: console log and console URLs."""

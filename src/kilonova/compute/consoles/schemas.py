@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kilonova.http.pieces import Schema, closed
+from kilonova.http.parameter_types import Schema, closed_object, request_body
 
-OUTPUT: Schema = closed(
+OUTPUT: Schema = closed_object(
     {
         "length": {
             "type": ["integer", "string", "null"],
@@ -15,7 +15,7 @@ OUTPUT: Schema = closed(
     }
 )
 
-# By protocol, in the order in which the versions brought them.
+# Console types by protocol, in the order of the microversions that added them.
 TYPES = {
     "vnc": ("novnc", "xvpvnc"),
     "spice": ("spice-html5", "spice-direct"),
@@ -37,11 +37,9 @@ def types(*without: str) -> Schema:
     return one_of(*(name for names in TYPES.values() for name in names if name not in without))
 
 
-def old(protocol: str) -> Schema:
-    """Of the actions that there was one of for each protocol."""
-    return closed({"type": one_of(*(name for name in TYPES[protocol] if name != "spice-direct"))}, ["type"])
+def legacy(protocol: str) -> Schema:
+    """The body of an action before 2.6; there is one for each protocol."""
+    return closed_object({"type": one_of(*(name for name in TYPES[protocol] if name != "spice-direct"))}, ["type"])
 
 
-CREATE: Schema = closed(
-    {"remote_console": closed({"protocol": protocols(), "type": types()}, ["protocol", "type"])}, ["remote_console"]
-)
+CREATE: Schema = request_body("remote_console", {"protocol": protocols(), "type": types()}, ["protocol", "type"])

@@ -1,4 +1,4 @@
-"""How consoles are shown."""
+"""Views of consoles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ api.view(
             "instance_uuid": col("server_id", TEXT),
             "host": col("host", TEXT),
             "port": col("port", NUMBER),
-            # Of screens that are reached otherwise than by VNC, of which there are none here.
+            # Only for displays other than VNC, which hosts do not have.
             "tls_port": Field(lambda row, ctx: None, NUMBER),
             "internal_access_path": Field(lambda row, ctx: None, NULLABLE),
         },

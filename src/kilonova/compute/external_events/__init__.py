@@ -1,1 +1,1 @@
-"""What other services have to tell of servers."""
+"""Events of servers that other services send."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kilonova.http.pieces import STRING, UUID, Schema, closed
+from kilonova.http.parameter_types import STRING, UUID, Schema, closed_object
 
 VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND = "volume-extended", "power-update", "accelerator-request-bound"
 VOLUME_REIMAGED, VIF_DELETED = "volume-reimaged", "network-vif-deleted"
-# In the order in which the versions brought them.
+# In the order of the microversions that added them.
 NAMES = (
     *("network-changed", "network-vif-plugged", "network-vif-unplugged", VIF_DELETED),
     *(VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND, VOLUME_REIMAGED),
@@ -15,12 +15,12 @@ STATUSES = ("failed", "completed", "in-progress")
 
 
 def names(before: str | None = None) -> Schema:
-    """All names of events, or those that were known before this one."""
+    """All names of events, or those that were added before this one."""
     known = NAMES if before is None else NAMES[: NAMES.index(before)]
     return {**STRING, "enum": list(known)}
 
 
-EVENT = closed(
+EVENT = closed_object(
     {
         "name": names(),
         "server_uuid": UUID,
@@ -29,4 +29,4 @@ EVENT = closed(
     },
     ["name", "server_uuid"],
 )
-CREATE = closed({"events": {"type": "array", "minItems": 1, "items": EVENT}}, ["events"])
+CREATE = closed_object({"events": {"type": "array", "minItems": 1, "items": EVENT}}, ["events"])

@@ -1,102 +1,75 @@
-"""Which extra specs are known, and what their values must be. Namespaces not named here belong to the operator."""
+"""Routes of a flavor's extra specs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from typing import Any
 
-from kilonova.http.errors import BadRequest
-from kilonova.placement.names import CUSTOM, standard_classes, standard_traits
+from kilonova.compute.api import api
+from kilonova.compute.flavors import extra_spec_validation, model, schemas
+from kilonova.compute.flavors.lookup import get_locked, get_visible
+from kilonova.http import Context, Response
+from kilonova.http.errors import BadRequest, NotFound
 
-_WHOLE = r"-?\d+"
-_COUNT = r"0*[1-9]\d*"
-_TEXT = r".*"
-_FLAG = "(?i:true|false|yes|no|on|off|t|f|y|n|1|0)"
-_CPUS = r"\d+((-\d+)?(,\^?\d+(-\d+)?)*)"
-_LEVEL = "custom|high|normal|low"
-
-# Keys and values as regular expressions, per namespace: whatever else stands in such a namespace is a mistake.
-_NAMESPACES: dict[str, dict[str, str]] = {
-    "accel": {"device_profile": _TEXT},
-    "aggregate_instance_extra_specs": {_TEXT: _TEXT},
-    "capabilities": {_TEXT: _TEXT},
-    "hw": {
-        "boot_menu": _FLAG,
-        "cpu_cores|cpu_sockets|cpu_threads|cpu_max_cores|cpu_max_sockets|cpu_max_threads": _COUNT,
-        "cpu_dedicated_mask": rf"\^?{_CPUS}",
-        "cpu_policy": "dedicated|mixed|shared",
-        "cpu_realtime": _FLAG,
-        "cpu_realtime_mask": rf"\^?{_CPUS}",
-        "cpu_thread_policy": "isolate|prefer|require",
-        "emulator_threads_policy": "isolate|share",
-        "ephemeral_encryption": _FLAG,
-        "ephemeral_encryption_format": "luks",
-        "hide_hypervisor_id": _FLAG,
-        "locked_memory": _FLAG,
-        "maxphysaddr_bits": _WHOLE,
-        "maxphysaddr_mode": "passthrough|emulate",
-        "mem_encryption": _FLAG,
-        "mem_encryption_model": "amd-sev|amd-sev-es",
-        "mem_page_size": r"large|small|any|\d+([kKMGT]i?)?(b|bit|B)?",
-        r"numa_cpus\.\d+": _CPUS,
-        r"numa_mem\.\d+": _COUNT,
-        "numa_nodes": _COUNT,
-        "pci_numa_affinity_policy": "required|preferred|legacy|socket",
-        "pmem": _TEXT,
-        "pmu": _FLAG,
-        "serial_port_count": r"\d+",
-        "sound_model|usb_model": _TEXT,
-        "tpm_model": "tpm-tis|tpm-crb",
-        "tpm_secret_security": "user|host|deployment",
-        "tpm_version": r"1\.2|2\.0",
-        "vif_multiqueue_enabled": _FLAG,
-        "viommu_model": "intel|smmuv3|virtio|auto",
-        "virtio_packed_ring": _FLAG,
-        "watchdog_action": "none|pause|poweroff|reset|disabled",
-    },
-    "hw_rng": {"allowed": _FLAG, "rate_bytes|rate_period": r"\d+"},
-    "hw_video": {"ram_max_mb": r"\d+"},
-    "os": {"secure_boot": "disabled|optional|required"},
-    "pci_passthrough": {"alias": _TEXT},
-    "quota": {
-        "cpu_shares|cpu_period|cpu_quota|cpu_limit|cpu_reservation|cpu_shares_share": _WHOLE,
-        "(cpu|memory|disk_io|vif)_shares_level": _LEVEL,
-        "(memory|disk_io|vif)_(limit|reservation|shares_share)": _WHOLE,
-        "disk_(read|write|total)_(bytes|iops)_sec(_max)?": _WHOLE,
-        "vif_(inbound|outbound)_(average|burst|peak)": _WHOLE,
-    },
-}
-# Namespaces with the names of placement behind them; a suffix tells groups apart.
-_PLACEMENT = re.compile(r"(resources|trait)[a-zA-Z0-9_-]{0,64}")
-_PLAIN = {"group_policy": "none|isolate", "hide_hypervisor_id": _FLAG, "same_subtree": r"[\w-]+(\s*[,;]\s*[\w-]+)*"}
+ALL = "/flavors/{flavor_id}/os-extra_specs"
+ONE = "/flavors/{flavor_id}/os-extra_specs/{key}"
+VALIDATED = "extra specs of known namespaces are validated"
 
 
-def check(specs: Mapping[str, str]) -> None:
-    """Refuse a misspelt key or an impossible value in a namespace that is known."""
-    for key, value in specs.items():
-        known = _values(key)
-        if known == []:
-            raise BadRequest(f"Validation failed; extra spec '{key}' does not appear to be a valid extra spec.")
-        if known and not any(re.fullmatch(pattern, value) for pattern in known):
-            raise BadRequest(f"Validation failed; '{value[:80]}' is not a valid value of the extra spec '{key}'.")
+@api.route("GET", ALL, policy="os_compute_api:os-flavor-extra-specs:index", query={})
+async def index(ctx: Context, flavor_id: str) -> Response:
+    """List the extra specs of a flavor."""
+    row = await get_visible(ctx, flavor_id)
+    return Response({"extra_specs": row["extra_specs"]})
 
 
-def _values(key: str) -> list[str] | None:
-    """What the key may be set to; None where anything goes."""
-    namespace, colon, rest = key.partition(":")
-    if not colon:
-        return [_PLAIN[key]] if key in _PLAIN else None
-    if placement := _PLACEMENT.fullmatch(namespace):
-        return _of_placement(placement[1], rest)
-    for name, keys in _NAMESPACES.items():
-        if re.fullmatch(name, namespace):
-            return [pattern for spelling, pattern in keys.items() if re.fullmatch(spelling, rest)]
-    return None
+@api.route("POST", ALL, policy="os_compute_api:os-flavor-extra-specs:create", body=schemas.CREATE_SPECS, query={})
+async def create(ctx: Context, flavor_id: str) -> Response:
+    """Add extra specs to a flavor, or change them."""
+    given = _checked(ctx, ctx.body["extra_specs"])
+    async with ctx.db.transaction() as tx:
+        row = await get_locked(tx, flavor_id)
+        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+    return Response({"extra_specs": given})
 
 
-def _of_placement(kind: str, name: str) -> list[str]:
-    """A class or trait is a standard one or a custom one, whether or not that exists yet."""
-    standard = standard_classes() if kind == "resources" else standard_traits()
-    if not CUSTOM.fullmatch(name) and name not in standard:
-        return []
-    return [r"\d{1,9}"] if kind == "resources" else ["required|forbidden"]
+@api.route("GET", ONE, policy="os_compute_api:os-flavor-extra-specs:show", query={})
+async def show(ctx: Context, flavor_id: str, key: str) -> Response:
+    """Show an extra spec of a flavor."""
+    row = await get_visible(ctx, flavor_id)
+    if key not in row["extra_specs"]:
+        raise _unknown(flavor_id, key)
+    return Response({key: row["extra_specs"][key]})
+
+
+@api.route("PUT", ONE, policy="os_compute_api:os-flavor-extra-specs:update", body=schemas.UPDATE_SPEC, query={})
+async def update(ctx: Context, flavor_id: str, key: str) -> Response:
+    """Change an extra spec of a flavor."""
+    if key not in ctx.body:
+        raise BadRequest("Request body and URI mismatch")
+    given = _checked(ctx, ctx.body)
+    async with ctx.db.transaction() as tx:
+        row = await get_locked(tx, flavor_id)
+        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+    return Response(given)
+
+
+@api.route("DELETE", ONE, policy="os_compute_api:os-flavor-extra-specs:delete", query={})
+async def delete(ctx: Context, flavor_id: str, key: str) -> None:
+    """Delete an extra spec of a flavor."""
+    async with ctx.db.transaction() as tx:
+        row = await get_locked(tx, flavor_id)
+        if key not in row["extra_specs"]:
+            raise _unknown(flavor_id, key)
+        del row["extra_specs"][key]
+        await model.write_specs(tx, row, row["extra_specs"])
+
+
+def _checked(ctx: Context, given: dict[str, Any]) -> dict[str, str]:
+    specs = {key: str(value) for key, value in given.items()}
+    if ctx.has_behaviour(VALIDATED):
+        extra_spec_validation.check(specs)
+    return specs
+
+
+def _unknown(flavor_id: str, key: str) -> NotFound:
+    return NotFound(f"Flavor {flavor_id} has no extra specs with key {key}.")

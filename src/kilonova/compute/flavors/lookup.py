@@ -1,4 +1,4 @@
-"""Finding the flavor that a path or a body names."""
+"""Look up the flavor of a path or a body, or raise the HTTP error."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from kilonova.http.errors import BadRequest, NotFound
 from kilonova.store import Reader, Row, Transaction
 
 
-async def visible(ctx: Context, flavor_id: str) -> Row:
+async def get_visible(ctx: Context, flavor_id: str) -> Row:
     row = await model.get(ctx.db, flavor_id, ctx.token)
     if row is None:
-        raise missing(flavor_id)
+        raise not_found(flavor_id)
     return row
 
 
-async def referred(ctx: Context, reader: Reader, reference: str) -> Row:
-    """The flavor that a server shall have. Old clients send a link instead of an id."""
+async def get_referenced(ctx: Context, reader: Reader, reference: str) -> Row:
+    """The flavor of a `flavorRef`, which may be an id or, from old clients, a link."""
     flavor_id = reference.rstrip("/").rsplit("/", 1)[-1]
     row = await model.get(reader, flavor_id, ctx.token)
     if row is None or row["disabled"]:
@@ -24,13 +24,13 @@ async def referred(ctx: Context, reader: Reader, reference: str) -> Row:
     return row
 
 
-async def locked(tx: Transaction, flavor_id: str) -> Row:
-    """The flavor, whoever may see it, until the transaction ends."""
+async def get_locked(tx: Transaction, flavor_id: str) -> Row:
+    """The flavor, locked until the transaction ends. Access is not checked."""
     row = await model.lock(tx, flavor_id)
     if row is None:
-        raise missing(flavor_id)
+        raise not_found(flavor_id)
     return row
 
 
-def missing(flavor_id: str) -> NotFound:
+def not_found(flavor_id: str) -> NotFound:
     return NotFound(f"Flavor {flavor_id} could not be found.")

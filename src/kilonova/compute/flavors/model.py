@@ -1,4 +1,4 @@
-"""Flavors in the database. Rows leave here with their extra specs as a dict."""
+"""Flavors in the database. Returned rows have their extra specs as a dict."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kilonova import clock
+from kilonova.http.is_public import sees_all
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.access_list import AccessList
+from kilonova.store.insert import insert_row
 
 if TYPE_CHECKING:
-    from kilonova.identity.token import Token
+    from kilonova.policy.credentials import Credentials
 
+ACCESS = AccessList("flavor_access", "flavor_id", "flavors")
 _SEEDS = (
     ("1", "m1.tiny", 1, 512, 1),
     ("2", "m1.small", 1, 2048, 20),
@@ -22,25 +26,22 @@ _SEEDS = (
 )
 
 
-def sees_all(token: Token) -> bool:
-    """Administrators see the private flavors of everybody."""
-    return "admin" in token.roles
-
-
-async def get(reader: Reader, flavor_id: str, token: Token) -> Row | None:
+async def get(reader: Reader, flavor_id: str, token: Credentials) -> Row | None:
     """The flavor, if the caller may see it."""
     if sees_all(token):
         row = await reader.fetch_one("SELECT * FROM flavors WHERE flavor_id = $1", flavor_id)
     else:
         row = await reader.fetch_one(
-            f"SELECT * FROM flavors WHERE flavor_id = $1 AND {_visible_to('$2')}", flavor_id, token.project_id or ""
+            f"SELECT * FROM flavors WHERE flavor_id = $1 AND {ACCESS.condition('$2')}",
+            flavor_id,
+            token.project_id or "",
         )
-    return dressed(row) if row else None
+    return with_parsed_specs(row) if row else None
 
 
 async def page(
     reader: Reader,
-    token: Token,
+    token: Credentials,
     *,
     is_public: bool | None,
     min_ram: int,
@@ -51,7 +52,9 @@ async def page(
     marker: Row | None,
     limit: int,
 ) -> list[Row]:
-    """`is_public`: the public ones and those the project may use, the private ones, or (None) all; `order` is SQL."""
+    """`is_public`: True for public flavors and those that the project has access to, False for private ones, None for
+    all. `order` is SQL.
+    """
     args: list[Any] = []
 
     def bind(value: Any) -> str:
@@ -60,22 +63,23 @@ async def page(
 
     where = [f"ram >= {bind(min_ram)}", f"disk >= {bind(min_disk)}"]
     if is_public is not None:
-        where.append(_visible_to(bind(token.project_id or "")) if is_public else "NOT is_public")
+        where.append(ACCESS.condition(bind(token.project_id or "")) if is_public else "NOT is_public")
     if name is not None:
         where.append(f"name = {bind(name)}")
     if marker is not None:
         beyond = "<" if descending else ">"
         where.append(f"({order}, id) {beyond} (SELECT {order}, id FROM flavors WHERE id = {bind(marker['id'])})")
-    way = "DESC" if descending else "ASC"
+    direction = "DESC" if descending else "ASC"
     rows = await reader.fetch(
-        f"SELECT * FROM flavors WHERE {' AND '.join(where)} ORDER BY {order} {way}, id {way} LIMIT {bind(limit)}",
+        f"SELECT * FROM flavors WHERE {' AND '.join(where)}"
+        f" ORDER BY {order} {direction}, id {direction} LIMIT {bind(limit)}",
         *args,
     )
-    return [dressed(row) for row in rows]
+    return [with_parsed_specs(row) for row in rows]
 
 
-async def taken(reader: Reader, flavor_id: str, name: str) -> str | None:
-    """Which of the two a new flavor could not have."""
+async def find_conflict(reader: Reader, flavor_id: str, name: str) -> str | None:
+    """The id or name that another flavor has already, for the error message; None if both are free."""
     row = await reader.fetch_one("SELECT flavor_id FROM flavors WHERE flavor_id = $1 OR name = $2", flavor_id, name)
     if row is None:
         return None
@@ -83,28 +87,12 @@ async def taken(reader: Reader, flavor_id: str, name: str) -> str | None:
 
 
 async def create(tx: Transaction, values: Mapping[str, Any]) -> Row:
-    rows = await tx.fetch(
-        """
-        INSERT INTO flavors (flavor_id, name, description, vcpus, ram, disk, ephemeral, swap, rxtx_factor,
-            is_public, disabled, extra_specs, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, FALSE, '{}', $11) RETURNING *
-        """,
-        values["flavor_id"],
-        values["name"],
-        values.get("description"),
-        values["vcpus"],
-        values["ram"],
-        values["disk"],
-        values.get("ephemeral", 0),
-        values.get("swap", 0),
-        values.get("rxtx_factor", 1.0),
-        values.get("is_public", True),
-        clock.now(),
-    )
-    return dressed(rows[0])
+    defaults = {"description": None, "ephemeral": 0, "swap": 0, "rxtx_factor": 1.0, "is_public": True}
+    new = {"disabled": False, "extra_specs": "{}", "created_at": clock.now()}
+    return with_parsed_specs(await insert_row(tx, "flavors", {**defaults, **values, **new}))
 
 
-async def describe(tx: Transaction, row: Row, description: str | None) -> None:
+async def set_description(tx: Transaction, row: Row, description: str | None) -> None:
     await tx.execute(
         "UPDATE flavors SET description = $2, updated_at = $3 WHERE id = $1", row["id"], description, clock.now()
     )
@@ -115,9 +103,9 @@ async def delete(tx: Transaction, flavor_id: str) -> bool:
 
 
 async def lock(tx: Transaction, flavor_id: str) -> Row | None:
-    """The flavor, whoever may see it; nobody else changes it until the transaction ends."""
+    """The flavor, locked until the transaction ends. Access is not checked."""
     row = await tx.fetch_one("SELECT * FROM flavors WHERE flavor_id = $1 FOR UPDATE", flavor_id)
-    return dressed(row) if row else None
+    return with_parsed_specs(row) if row else None
 
 
 async def write_specs(tx: Transaction, row: Row, specs: Mapping[str, str]) -> None:
@@ -129,44 +117,14 @@ async def write_specs(tx: Transaction, row: Row, specs: Mapping[str, str]) -> No
     )
 
 
-async def access(reader: Reader, row: Row) -> list[str]:
-    """The projects that may use a private flavor."""
-    rows = await reader.fetch(
-        "SELECT project_id FROM flavor_access WHERE flavor_id = $1 ORDER BY project_id", row["id"]
-    )
-    return [found["project_id"] for found in rows]
-
-
-async def grant(tx: Transaction, row: Row, project_id: str) -> bool:
-    """False if the project had access already."""
-    changed = await tx.execute(
-        "INSERT INTO flavor_access (flavor_id, project_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-        row["id"],
-        project_id,
-    )
-    return changed > 0
-
-
-async def revoke(tx: Transaction, row: Row, project_id: str) -> bool:
-    changed = await tx.execute(
-        "DELETE FROM flavor_access WHERE flavor_id = $1 AND project_id = $2", row["id"], project_id
-    )
-    return changed > 0
-
-
 async def seed(tx: Transaction) -> None:
-    """The flavors of a new cloud; nothing where there are any."""
+    """Create the default flavors if there are none."""
     if await tx.fetch_value("SELECT COUNT(*) FROM flavors"):
         return
     for flavor_id, name, vcpus, ram, disk in _SEEDS:
         await create(tx, {"flavor_id": flavor_id, "name": name, "vcpus": vcpus, "ram": ram, "disk": disk})
 
 
-def _visible_to(project: str) -> str:
-    access = f"SELECT 1 FROM flavor_access a WHERE a.flavor_id = flavors.id AND a.project_id = {project}"
-    return f"(is_public OR EXISTS ({access}))"
-
-
-def dressed(row: Row) -> Row:
+def with_parsed_specs(row: Row) -> Row:
     row["extra_specs"] = orjson.loads(row["extra_specs"])
     return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import BOOLEAN, NAME, STRING, Schema, closed, integer
+from kilonova.http.parameter_types import BOOLEAN, NAME, STRING, Schema, closed_object, integer, request_body
 
 DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 65535}
 ID: Schema = {
@@ -21,29 +21,25 @@ RXTX_FACTOR: Schema = {
 }
 SPEC_KEY = r"^[a-zA-Z0-9-_:. ]{1,255}$"
 SPEC_VALUE: Schema = {"type": ["string", "number"], "maxLength": 255}
-TENANT = closed({"tenant": {"type": "string", "minLength": 1, "maxLength": 255}}, ["tenant"])
+TENANT = closed_object({"tenant": {"type": "string", "minLength": 1, "maxLength": 255}}, ["tenant"])
 
-CREATE = closed(
+CREATE = request_body(
+    "flavor",
     {
-        "flavor": closed(
-            {
-                "name": NAME,
-                "id": ID,
-                "ram": integer(1),
-                "vcpus": integer(1),
-                "disk": integer(0),
-                "OS-FLV-EXT-DATA:ephemeral": integer(0),
-                "swap": integer(0),
-                "os-flavor-access:is_public": BOOLEAN,
-                "description": DESCRIPTION,
-            },
-            ["name", "ram", "vcpus", "disk"],
-        )
+        "name": NAME,
+        "id": ID,
+        "ram": integer(1),
+        "vcpus": integer(1),
+        "disk": integer(0),
+        "OS-FLV-EXT-DATA:ephemeral": integer(0),
+        "swap": integer(0),
+        "os-flavor-access:is_public": BOOLEAN,
+        "description": DESCRIPTION,
     },
-    ["flavor"],
+    ["name", "ram", "vcpus", "disk"],
 )
-UPDATE = closed({"flavor": closed({"description": DESCRIPTION}, ["description"])}, ["flavor"])
-CREATE_SPECS = closed(
+UPDATE = request_body("flavor", {"description": DESCRIPTION}, ["description"])
+CREATE_SPECS = closed_object(
     {"extra_specs": {"type": "object", "patternProperties": {SPEC_KEY: SPEC_VALUE}, "additionalProperties": False}},
     ["extra_specs"],
 )
@@ -55,7 +51,7 @@ UPDATE_SPEC: Schema = {
     "maxProperties": 1,
 }
 
-# The name of each sort key in the table; what may be null sorts like nothing.
+# Sort keys and their SQL expressions, which must not be null.
 SORT_KEYS = {
     "created_at": "created_at",
     "description": "COALESCE(description, '')",
@@ -69,20 +65,20 @@ SORT_KEYS = {
     "swap": "swap",
     "updated_at": "COALESCE(updated_at, 0)",
     "vcpus": "vcpus",
-    # Every flavor has the same weight and none can be disabled.
+    # All flavors have the same weight.
     "vcpu_weight": "id",
     "disabled": "disabled",
     "rxtx_factor": "rxtx_factor",
 }
 SORT_KEY: Schema = {"type": "string", "enum": sorted(set(SORT_KEYS) - {"rxtx_factor"})}
 OLD_SORT_KEY: Schema = {"type": "string", "enum": sorted(SORT_KEYS)}
-_WHOLE: Schema = {"type": "string", "pattern": r"^-?[0-9]{1,18}$"}
+_INTEGER: Schema = {"type": "string", "pattern": r"^-?[0-9]{1,18}$"}
 LIST: dict[str, Schema] = {
     "limit": LIMIT,
     "marker": MARKER,
-    "minRam": _WHOLE,
-    "minDisk": _WHOLE,
-    # Ternary: `none` stands for both kinds. Anybody may send anything; only an administrator's is read.
+    "minRam": _INTEGER,
+    "minDisk": _INTEGER,
+    # A boolean, or `none` for both kinds. Any string is accepted, because it is only read for administrators.
     "is_public": STRING,
     "name": STRING,
     "sort_key": SORT_KEY,

@@ -1,4 +1,4 @@
-"""How flavors are shown."""
+"""Views of flavors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kilonova.http import Context, Field, View, col
 EXTRA_SPECS = "os_compute_api:os-flavor-extra-specs:index"
 TEXT = {"type": "string"}
 NULLABLE = {"type": ["string", "null"]}
-WHOLE = {"type": "integer"}
+INTEGER = {"type": "integer"}
 LINKS = {"type": "array", "items": {"type": "object"}}
 SPECS = {"type": "object", "additionalProperties": TEXT}
 
@@ -19,7 +19,7 @@ def links(row: Any, ctx: Context) -> list[dict[str, str]]:
     return ctx.links(f"/flavors/{row['flavor_id']}")
 
 
-def empty_for_zero(row: Any, ctx: Context) -> int | str:
+def swap_or_empty(row: Any, ctx: Context) -> int | str:
     return row["swap"] or ""
 
 
@@ -42,11 +42,11 @@ api.view(
             "id": col("flavor_id", TEXT),
             "name": col("name", TEXT),
             "description": col("description", NULLABLE),
-            "ram": col("ram", WHOLE),
-            "disk": col("disk", WHOLE),
-            "vcpus": col("vcpus", WHOLE),
-            "swap": col("swap", WHOLE),
-            "OS-FLV-EXT-DATA:ephemeral": col("ephemeral", WHOLE),
+            "ram": col("ram", INTEGER),
+            "disk": col("disk", INTEGER),
+            "vcpus": col("vcpus", INTEGER),
+            "swap": col("swap", INTEGER),
+            "OS-FLV-EXT-DATA:ephemeral": col("ephemeral", INTEGER),
             "os-flavor-access:is_public": col("is_public", {"type": "boolean"}),
             "extra_specs": col("extra_specs", SPECS, policy=EXTRA_SPECS),
             "links": Field(links, LINKS),

@@ -1,1 +1,1 @@
-"""Hypervisors: the hosts that run the servers, and what they have left."""
+"""Hypervisors: the hosts of servers, and their capacity."""

@@ -6,110 +6,99 @@ from typing import Any
 
 from kilonova import ids
 from kilonova.compute.api import api
-from kilonova.compute.hypervisors import model, own, schemas, views
+from kilonova.compute.hypervisors import assigned, model, views
 from kilonova.compute.services.api import BY_UUID
 from kilonova.compute.services.views import state
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound, NotSupported
-from kilonova.http.pagination import limit_of, marker_missing, next_link
-from kilonova.http.pieces import is_true
+from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
+from kilonova.http.parameter_types import BOOLEAN, Schema, is_true
 from kilonova.store import Row
 
 __all__ = ["views"]
 
 RULE = "os_compute_api:os-hypervisors:"
+PATH = "/os-hypervisors"
+ONE = PATH + "/{hypervisor_id}"
+SUMMARIES = ("hypervisors", "hypervisor summary", True)
 PAGED = "hypervisor lists come in pages"
 NO_AMOUNTS = "hypervisors show no amounts"
+PATTERN: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-._]*$"}
+WITH_SERVERS: dict[str, Schema] = {"with_servers": BOOLEAN}
+LIST: dict[str, Schema] = {
+    "limit": LIMIT,
+    "marker": MARKER,
+    "hypervisor_hostname_pattern": PATTERN,
+    **WITH_SERVERS,
+}
+
+
+@api.route("GET", PATH, checks=[RULE + "list", assigned.ALL, assigned.ASSIGNED], query=LIST, shows=SUMMARIES)
+async def index(ctx: Context) -> Response:
+    """List hypervisors: all, or those assigned to the caller's project."""
+    return await _list(ctx, PATH, "hypervisor summary", RULE + "list")
 
 
 @api.route(
     "GET",
-    "/os-hypervisors",
-    checks=[RULE + "list", own.ALL, own.ASSIGNED],
-    query=schemas.LIST,
-    shows=("hypervisors", "hypervisor summary", True),
-)
-async def index(ctx: Context) -> Answer:
-    """List hypervisors: all, or those that are assigned to the own project."""
-    return await _list(ctx, "/os-hypervisors", "hypervisor summary", RULE + "list")
-
-
-@api.route(
-    "GET",
-    "/os-hypervisors/detail",
-    checks=[RULE + "list-detail", own.ALL, own.ASSIGNED],
-    query=schemas.LIST,
+    PATH + "/detail",
+    checks=[RULE + "list-detail", assigned.ALL, assigned.ASSIGNED],
+    query=LIST,
     shows=("hypervisors", "hypervisor", True),
 )
-async def detail(ctx: Context) -> Answer:
-    """List hypervisors with details: all, or those that are assigned to the own project, whose details are null."""
-    return await _list(ctx, "/os-hypervisors/detail", "hypervisor", RULE + "list-detail")
+async def detail(ctx: Context) -> Response:
+    """List hypervisors with details: all, or those assigned to the caller's project, with null for hidden details."""
+    return await _list(ctx, PATH + "/detail", "hypervisor", RULE + "list-detail")
 
 
-@api.route(
-    "GET",
-    "/os-hypervisors/{hypervisor_id}",
-    policy=RULE + "show",
-    query=schemas.WITH_SERVERS,
-    shows=("hypervisor", "hypervisor", False),
-)
-async def show(ctx: Context, hypervisor_id: str) -> Answer:
+@api.route("GET", ONE, policy=RULE + "show", query=WITH_SERVERS, shows=("hypervisor", "hypervisor", False))
+async def show(ctx: Context, hypervisor_id: str) -> Response:
     """Show a hypervisor."""
-    row = await _one(ctx, hypervisor_id)
-    await _complete(ctx, [row], "hypervisor")
-    return Answer({"hypervisor": ctx.render("hypervisor", row)})
+    row = await _get(ctx, hypervisor_id)
+    await _add_details(ctx, [row], "hypervisor")
+    return Response({"hypervisor": ctx.render("hypervisor", row)})
 
 
-@api.route("GET", "/os-hypervisors/statistics", policy=RULE + "statistics")
-async def statistics(ctx: Context) -> Answer:
+@api.route("GET", PATH + "/statistics", policy=RULE + "statistics")
+async def statistics(ctx: Context) -> Response:
     """Show totals over all enabled hypervisors."""
     rows = [row for row in await model.page(ctx.db) if not row["disabled"]]
     await model.add_amounts(ctx.db, rows)
-    return Answer({"hypervisor_statistics": model.totals(rows)})
+    return Response({"hypervisor_statistics": model.totals(rows)})
 
 
-@api.route("GET", "/os-hypervisors/{hypervisor_id}/uptime", policy=RULE + "uptime")
-async def uptime(ctx: Context, hypervisor_id: str) -> Answer:
+@api.route("GET", ONE + "/uptime", policy=RULE + "uptime")
+async def uptime(ctx: Context, hypervisor_id: str) -> Response:
     """Show a hypervisor's uptime."""
-    row = await _one(ctx, hypervisor_id)
+    row = await _get(ctx, hypervisor_id)
     if state(row, ctx) == "down":
         raise BadRequest(f"Compute service of {row['host']} is unavailable at this time.")
     shown = views.uptime(row, ctx)
     if shown is None:
         raise NotSupported(f"Host {row['host']} does not report its uptime.")
-    return Answer({"hypervisor": {**ctx.render("hypervisor summary", row), "uptime": shown}})
+    return Response({"hypervisor": {**ctx.render("hypervisor summary", row), "uptime": shown}})
 
 
-@api.route(
-    "GET",
-    "/os-hypervisors/{hypervisor_id}/search",
-    policy=RULE + "search",
-    shows=("hypervisors", "hypervisor summary", True),
-)
-async def search(ctx: Context, hypervisor_id: str) -> Answer:
+@api.route("GET", ONE + "/search", policy=RULE + "search", shows=SUMMARIES)
+async def search(ctx: Context, hypervisor_id: str) -> Response:
     """List the hypervisors whose host name contains a text."""
     rows = await _matching(ctx, hypervisor_id)
-    return Answer({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
+    return Response({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
 
 
-@api.route(
-    "GET",
-    "/os-hypervisors/{hypervisor_id}/servers",
-    policy=RULE + "servers",
-    shows=("hypervisors", "hypervisor summary", True),
-)
-async def servers(ctx: Context, hypervisor_id: str) -> Answer:
+@api.route("GET", ONE + "/servers", policy=RULE + "servers", shows=SUMMARIES)
+async def servers(ctx: Context, hypervisor_id: str) -> Response:
     """List the servers on the hypervisors whose host name contains a text."""
     rows = await _matching(ctx, hypervisor_id)
     await model.add_servers(ctx.db, rows)
-    return Answer({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
+    return Response({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
 
 
-async def _list(ctx: Context, path: str, view: str, rule: str) -> Answer:
-    if not own.sees_all(ctx, rule):
-        return await own.listed(ctx, path, view)
+async def _list(ctx: Context, path: str, view: str, rule: str) -> Response:
+    if not assigned.sees_all(ctx, rule):
+        return await assigned.list_assigned(ctx, path, view)
     pattern = ctx.query_one("hypervisor_hostname_pattern")
-    limit = limit_of(ctx) if ctx.behaves(PAGED) else None
+    limit = page_limit(ctx) if ctx.has_behaviour(PAGED) else None
     if pattern is None:
         rows = await model.page(ctx.db, await _marker(ctx), limit)
     elif "limit" in ctx.query or "marker" in ctx.query:
@@ -118,30 +107,30 @@ async def _list(ctx: Context, path: str, view: str, rule: str) -> Answer:
         )
     else:
         rows, limit = await _matching(ctx, pattern), None
-    await _complete(ctx, rows, view)
+    await _add_details(ctx, rows, view)
     shown: dict[str, Any] = {"hypervisors": [ctx.render(view, row) for row in rows]}
     links = next_link(ctx, path, str(rows[-1][_column(ctx)]), len(rows) == limit) if rows else []
     if links:
         shown["hypervisors_links"] = links
-    return Answer(shown)
+    return Response(shown)
 
 
-async def _complete(ctx: Context, rows: list[Row], view: str) -> None:
-    """What the row alone does not have, for all rows together."""
+async def _add_details(ctx: Context, rows: list[Row], view: str) -> None:
+    """Add servers and amounts to all rows, if the view shows them."""
     if is_true(ctx.query_one("with_servers")):
         await model.add_servers(ctx.db, rows)
-    if view == "hypervisor" and not ctx.behaves(NO_AMOUNTS):
+    if view == "hypervisor" and not ctx.has_behaviour(NO_AMOUNTS):
         await model.add_amounts(ctx.db, rows)
         await model.add_shared_disks(ctx.db, rows)
 
 
 def _column(ctx: Context) -> str:
-    """Old versions name a hypervisor by number, newer ones by uuid."""
-    return "uuid" if ctx.behaves(BY_UUID) else "id"
+    """Hypervisors have a uuid, and before 2.53 an integer id."""
+    return "uuid" if ctx.has_behaviour(BY_UUID) else "id"
 
 
 async def _find(ctx: Context, hypervisor_id: str) -> Row | None:
-    if ctx.behaves(BY_UUID):
+    if ctx.has_behaviour(BY_UUID):
         if not ids.is_uuid(hypervisor_id):
             raise BadRequest(f"Invalid uuid {hypervisor_id[:80]}")
         return await model.get(ctx.db, "uuid", hypervisor_id)
@@ -150,7 +139,7 @@ async def _find(ctx: Context, hypervisor_id: str) -> Row | None:
     return None
 
 
-async def _one(ctx: Context, hypervisor_id: str) -> Row:
+async def _get(ctx: Context, hypervisor_id: str) -> Row:
     row = await _find(ctx, hypervisor_id)
     if row is None:
         raise NotFound(f"Compute host {hypervisor_id} could not be found.")
@@ -163,7 +152,7 @@ async def _marker(ctx: Context) -> int:
         return 0
     row = await _find(ctx, marker)
     if row is None:
-        raise marker_missing(marker)
+        raise marker_not_found(marker)
     number: int = row["id"]
     return number
 

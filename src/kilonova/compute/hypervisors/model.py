@@ -1,4 +1,4 @@
-"""Hypervisors with their services; what they have and use is asked of placement for a whole list at once."""
+"""Hypervisors in the database, with their services. Amounts come from placement, in one query for a whole list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SELECT = """
 SELECT h.*, s.uuid AS service_uuid, s.disabled, s.disabled_reason, s.forced_down, s.last_seen_at
 FROM hypervisors h JOIN services s ON s.id = h.service_id
 """
-# The class in placement, and what its columns are called in old views: total, used, free.
+# Resource classes, and the fields of views before 2.88: total, used, free.
 _CLASSES = {
     "VCPU": ("vcpus", "vcpus_used", None),
     "MEMORY_MB": ("memory_mb", "memory_mb_used", "free_ram_mb"),
@@ -26,25 +26,27 @@ AMOUNTS = (
 
 
 async def page(reader: Reader, after: int = 0, limit: int | None = None) -> list[Row]:
-    """Those whose number is greater than `after`; all where there is no limit."""
+    """Hypervisors whose id is greater than `after`; all of them without a limit."""
     if limit is None:
         return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id", after)
     return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id LIMIT $2", after, limit)
 
 
 async def matching(reader: Reader, pattern: str) -> list[Row]:
-    """Those whose host name contains the pattern."""
+    """Hypervisors whose host name contains the pattern."""
     escaped = pattern.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     sql = f"{_SELECT} WHERE LOWER(h.hypervisor_hostname) LIKE $1 ESCAPE '!' ORDER BY h.id"
     return await reader.fetch(sql, f"%{escaped.lower()}%")
 
 
-async def assigned(reader: Reader, project_id: str | None) -> list[Row]:
-    """Those that are reserved for the project, perhaps together with others: hosts of aggregates that name it."""
+async def assigned_to_project(reader: Reader, project_id: str | None) -> list[Row]:
+    """Hypervisors of hosts in aggregates whose metadata `filter_tenant_id…` names the project."""
     if project_id is None:
         return []
     entries = await reader.fetch(_RESERVED, f"{tenant_isolation.KEY}%", f"%{project_id}%")
-    hosts = {row["host"] for row in entries if project_id in tenant_isolation.names(row["key"], row["value"])}
+    hosts = {
+        row["host"] for row in entries if project_id in tenant_isolation.reserved_projects(row["key"], row["value"])
+    }
     return await reader.fetch(f"{_SELECT} WHERE h.host = ANY($1) ORDER BY h.id", list(hosts)) if hosts else []
 
 
@@ -54,7 +56,7 @@ async def get(reader: Reader, column: str, value: Any) -> Row | None:
 
 
 async def add_servers(reader: Reader, rows: list[Row]) -> None:
-    """Give each row its `servers`."""
+    """Add `servers` to each row."""
     by_host: dict[str, list[Row]] = {row["host"]: [] for row in rows}
     for server in await reader.fetch(
         "SELECT id, name, host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY created_at, id",
@@ -66,13 +68,13 @@ async def add_servers(reader: Reader, rows: list[Row]) -> None:
 
 
 async def add_amounts(reader: Reader, rows: list[Row]) -> None:
-    """Give each row what its provider and those below it have and use, and its `cpu_info` as an object."""
+    """Add to each row the totals and usage of its provider tree, and parse its `cpu_info`."""
     by_uuid = {row["uuid"]: row for row in rows}
     by_host = {row["host"]: row for row in rows}
     for row in rows:
         row.update(dict.fromkeys(AMOUNTS, 0), cpu_info=orjson.loads(row["cpu_info"]))
     for found in await reader.fetch(_INVENTORIES, list(by_uuid), list(_CLASSES)):
-        _fill(by_uuid[found["uuid"]], found)
+        _add_inventory(by_uuid[found["uuid"]], found)
     for found in await reader.fetch(_RUNNING, list(by_host)):
         by_host[found["host"]]["running_vms"] = found["number"]
     for found in await reader.fetch(_WORKLOAD, list(by_host)):
@@ -80,13 +82,13 @@ async def add_amounts(reader: Reader, rows: list[Row]) -> None:
 
 
 async def add_shared_disks(reader: Reader, rows: list[Row]) -> None:
-    """A host without a disk of its own shows the one that it shares with others."""
+    """Add the amounts of a shared disk provider to hosts without a disk of their own."""
     without = {row["uuid"]: row for row in rows if not row["local_gb"]}
     for found in await reader.fetch(_SHARED_DISKS, list(without)) if without else []:
-        _fill(without[found["uuid"]], found)
+        _add_inventory(without[found["uuid"]], found)
 
 
-def _fill(row: Row, inventory: Row) -> None:
+def _add_inventory(row: Row, inventory: Row) -> None:
     total, used, free = _CLASSES[inventory["resource_class"]]
     row[total] = int(inventory["total"])
     row[used] = int(inventory["reserved"]) + int(inventory["used"])
@@ -100,7 +102,7 @@ def totals(rows: list[Row]) -> dict[str, int]:
     return {"count": len(rows), **{name: sum(row[name] for row in rows) for name in AMOUNTS}}
 
 
-# Narrows only: neither database compares here as the filter does, which has the last word.
+# A first selection only. The databases compare strings differently, so `tenant_isolation` decides.
 _RESERVED = """
 SELECT a.host, m.key, m.value FROM aggregate_metadata m JOIN aggregate_hosts a ON a.aggregate_id = m.aggregate_id
 WHERE m.key LIKE $1 AND m.value LIKE $2

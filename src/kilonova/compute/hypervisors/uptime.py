@@ -1,4 +1,4 @@
-"""How long a host has been up, in the words of uptime(1), which clients take apart again."""
+"""The uptime of a host in the format of uptime(1), which clients parse."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 
 
-def words(booted_at: float, now: float) -> str:
-    """Nobody is logged in to a hypervisor, and hosts do not report their load."""
+def format_uptime(booted_at: float, now: float) -> str:
+    """Users and load are always 0: hosts do not report them."""
     clock = datetime.fromtimestamp(now, UTC).strftime("%H:%M:%S")
     return f" {clock} up {_span(max(int(now - booted_at), 0))},  0 users,  load average: 0.00, 0.00, 0.00"
 

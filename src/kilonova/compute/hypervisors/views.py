@@ -1,11 +1,11 @@
-"""How hypervisors are shown."""
+"""Views of hypervisors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.compute.api import api
-from kilonova.compute.hypervisors.uptime import words
+from kilonova.compute.hypervisors.uptime import format_uptime
 from kilonova.compute.services.views import state, status
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
@@ -27,7 +27,7 @@ def numbered_service(row: Any, ctx: Context) -> dict[str, Any]:
 
 
 def servers(row: Any, ctx: Context) -> Any:
-    """Only where they were asked for."""
+    """Only shown if requested."""
     if "servers" not in row:
         return OMIT
     return [{"uuid": server["id"], "name": server["name"]} for server in row["servers"]]
@@ -38,10 +38,10 @@ def servers_if_any(row: Any, ctx: Context) -> Any:
 
 
 def uptime(row: Any, ctx: Context) -> str | None:
-    """Of hosts that are up and say when they were booted."""
+    """None if the host is down or does not report its boot time."""
     if row["booted_at"] is None or state(row, ctx) == "down":
         return None
-    return words(row["booted_at"], ctx.now)
+    return format_uptime(row["booted_at"], ctx.now)
 
 
 SUMMARY = {

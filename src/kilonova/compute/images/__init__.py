@@ -1,1 +1,1 @@
-"""The old ways to the image service, below 2.36 and 2.39."""
+"""Proxy for images (before 2.36) and their metadata (before 2.39)."""

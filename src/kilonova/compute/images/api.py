@@ -1,4 +1,4 @@
-"""Routes of images: the old ways to the image service, asked in the caller's name. That service says who may what."""
+"""Proxy routes of images: old clients reach the image service through compute, with their own token."""
 
 from __future__ import annotations
 
@@ -6,93 +6,109 @@ from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
-from kilonova.compute.images import schemas, views
+from kilonova.compute.images import views
 from kilonova.compute.servers import create
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response, multi
 from kilonova.http.errors import BadRequest, NotFound
-from kilonova.http.pagination import limit_of, next_link
+from kilonova.http.pagination import LIMIT, MARKER, next_link, page_limit
+from kilonova.http.parameter_types import DATE_TIME, METADATA, STRING, Schema, closed_object
+
+INTEGER: Schema = {"type": "string", "pattern": "^[0-9]{1,9}$"}
+LIST: dict[str, Schema] = {
+    "limit": LIMIT,
+    "marker": MARKER,
+    "changes-since": DATE_TIME,
+    "minDisk": INTEGER,
+    "minRam": INTEGER,
+    **dict.fromkeys(("name", "status", "server", "type"), STRING),
+    # Unknown keys are allowed; only `property-…` has a meaning.
+    "*": multi(STRING),
+}
+METADATA_OF_IMAGE: Schema = closed_object({"metadata": METADATA}, ["metadata"])
+ITEM: Schema = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
+
 
 Item = dict[str, Any]
 PROPERTY = "property-"
-# Filters, and what the image service calls them.
-_PLAIN = {"name": "name", "minDisk": "min_disk", "minRam": "min_ram", "type": "image_type"}
+# Filters, and their names at the image service.
+_FILTERS = {"name": "name", "minDisk": "min_disk", "minRam": "min_ram", "type": "image_type"}
 
 
-@api.route("GET", "/images", query=schemas.LIST, shows=("images", "image brief", True))
-async def index(ctx: Context) -> Answer:
+@api.route("GET", "/images", query=LIST, shows=("images", "image brief", True))
+async def index(ctx: Context) -> Response:
     """List images."""
     return await _list(ctx, "/images", "image brief")
 
 
-@api.route("GET", "/images/detail", query=schemas.LIST, shows=("images", "image", True))
-async def detail(ctx: Context) -> Answer:
+@api.route("GET", "/images/detail", query=LIST, shows=("images", "image", True))
+async def detail(ctx: Context) -> Response:
     """List images with their details."""
     return await _list(ctx, "/images/detail", "image")
 
 
 @api.route("GET", "/images/{image_id}", shows=("image", "image", False))
-async def show(ctx: Context, image_id: str) -> Answer:
+async def show(ctx: Context, image_id: str) -> Response:
     """Show an image."""
-    return Answer({"image": ctx.render("image", await _image(ctx, image_id))})
+    return Response({"image": ctx.render("image", await _image(ctx, image_id))})
 
 
 @api.route("DELETE", "/images/{image_id}", status=204)
-async def delete(ctx: Context, image_id: str) -> Answer:
+async def delete(ctx: Context, image_id: str) -> Response:
     """Delete an image."""
     await _image(ctx, image_id)
     await ctx.services.image.delete(image_id, ctx.auth_token)
-    return Answer()
+    return Response()
 
 
-# Their metadata
+# Metadata
 
 
 @api.route("GET", "/images/{image_id}/metadata")
-async def show_metadata(ctx: Context, image_id: str) -> Answer:
+async def show_metadata(ctx: Context, image_id: str) -> Response:
     """Show the metadata of an image."""
-    return Answer({"metadata": views.metadata(await _image(ctx, image_id))})
+    return Response({"metadata": views.metadata(await _image(ctx, image_id))})
 
 
-@api.route("POST", "/images/{image_id}/metadata", body=schemas.METADATA_OF_IMAGE)
-async def add_metadata(ctx: Context, image_id: str) -> Answer:
-    """Add to the metadata of an image, and change it."""
+@api.route("POST", "/images/{image_id}/metadata", body=METADATA_OF_IMAGE)
+async def add_metadata(ctx: Context, image_id: str) -> Response:
+    """Add or change items of an image's metadata."""
     known = views.metadata(await _image(ctx, image_id))
-    return Answer({"metadata": await _write(ctx, image_id, known, {**known, **ctx.body["metadata"]})})
+    return Response({"metadata": await _write(ctx, image_id, known, {**known, **ctx.body["metadata"]})})
 
 
-@api.route("PUT", "/images/{image_id}/metadata", body=schemas.METADATA_OF_IMAGE)
-async def replace_metadata(ctx: Context, image_id: str) -> Answer:
+@api.route("PUT", "/images/{image_id}/metadata", body=METADATA_OF_IMAGE)
+async def replace_metadata(ctx: Context, image_id: str) -> Response:
     """Replace all the metadata of an image."""
     known = views.metadata(await _image(ctx, image_id))
-    return Answer({"metadata": await _write(ctx, image_id, known, ctx.body["metadata"])})
+    return Response({"metadata": await _write(ctx, image_id, known, ctx.body["metadata"])})
 
 
 @api.route("GET", "/images/{image_id}/metadata/{key}")
-async def show_item(ctx: Context, image_id: str, key: str) -> Answer:
+async def show_item(ctx: Context, image_id: str, key: str) -> Response:
     """Show one item of an image's metadata."""
     known = views.metadata(await _image(ctx, image_id))
     _check_known(known, key)
-    return Answer({"meta": {key: known[key]}})
+    return Response({"meta": {key: known[key]}})
 
 
-@api.route("PUT", "/images/{image_id}/metadata/{key}", body=schemas.ITEM)
-async def write_item(ctx: Context, image_id: str, key: str) -> Answer:
+@api.route("PUT", "/images/{image_id}/metadata/{key}", body=ITEM)
+async def write_item(ctx: Context, image_id: str, key: str) -> Response:
     """Write one item of an image's metadata."""
-    asked: dict[str, str] = ctx.body["meta"]
-    if key not in asked:
+    item: dict[str, str] = ctx.body["meta"]
+    if key not in item:
         raise BadRequest("Request body and URI mismatch")
     known = views.metadata(await _image(ctx, image_id))
-    await _write(ctx, image_id, known, {**known, **asked})
-    return Answer({"meta": asked})
+    await _write(ctx, image_id, known, {**known, **item})
+    return Response({"meta": item})
 
 
 @api.route("DELETE", "/images/{image_id}/metadata/{key}", status=204)
-async def delete_item(ctx: Context, image_id: str, key: str) -> Answer:
+async def delete_item(ctx: Context, image_id: str, key: str) -> Response:
     """Delete one item of an image's metadata."""
     known = views.metadata(await _image(ctx, image_id))
     _check_known(known, key)
     await _write(ctx, image_id, known, {name: value for name, value in known.items() if name != key})
-    return Answer()
+    return Response()
 
 
 def _check_known(known: dict[str, str], key: str) -> None:
@@ -102,7 +118,7 @@ def _check_known(known: dict[str, str], key: str) -> None:
 
 async def _write(ctx: Context, image_id: str, known: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
     if reserved := wanted.keys() & views.RESERVED:
-        raise BadRequest(f"{min(reserved)} is no metadata: it says what the image itself is.")
+        raise BadRequest(f"{min(reserved)} cannot be set as metadata: it is an attribute of the image.")
     await create.check_metadata(ctx, wanted)
     changes = [{"op": "remove", "path": _path(key)} for key in known.keys() - wanted.keys()]
     for key, value in wanted.items():
@@ -114,7 +130,7 @@ async def _write(ctx: Context, image_id: str, known: dict[str, str], wanted: dic
 
 
 def _path(key: str) -> str:
-    """The place of a property in a JSON patch."""
+    """The JSON pointer of a property."""
     return "/" + key.replace("~", "~0").replace("/", "~1")
 
 
@@ -128,32 +144,32 @@ async def _image(ctx: Context, image_id: str) -> Item:
     return found
 
 
-async def _list(ctx: Context, path: str, view: str) -> Answer:
-    limit = limit_of(ctx)
+async def _list(ctx: Context, path: str, view: str) -> Response:
+    limit = page_limit(ctx)
     found = await ctx.services.image.list(ctx.auth_token, _filters(ctx), limit)
     body: dict[str, Any] = {"images": [ctx.render(view, image) for image in found]}
     if "limit" in ctx.query and found and (more := next_link(ctx, path, found[-1]["id"], len(found) == limit)):
         body["images_links"] = more
-    return Answer(body)
+    return Response(body)
 
 
 def _filters(ctx: Context) -> dict[str, str]:
-    asked = {name: values[-1] for name, values in ctx.query.items()}
-    filters = {word: asked[name] for name, word in _PLAIN.items() if name in asked}
-    filters |= {name.removeprefix(PROPERTY): value for name, value in asked.items() if name.startswith(PROPERTY)}
-    if "marker" in asked:
-        filters["marker"] = asked["marker"]
-    if "status" in asked:
-        filters["status"] = _statuses(asked["status"])
-    if "server" in asked:
-        # The server's id, or its address.
-        filters["instance_uuid"] = asked["server"].rstrip("/").rsplit("/", 1)[-1]
-    if "changes-since" in asked:
-        filters["updated_at"] = f"gte:{clock.iso(clock.parse(asked['changes-since']))}"
+    query = {name: values[-1] for name, values in ctx.query.items()}
+    filters = {word: query[name] for name, word in _FILTERS.items() if name in query}
+    filters |= {name.removeprefix(PROPERTY): value for name, value in query.items() if name.startswith(PROPERTY)}
+    if "marker" in query:
+        filters["marker"] = query["marker"]
+    if "status" in query:
+        filters["status"] = _statuses(query["status"])
+    if "server" in query:
+        # The server's id, or its URL.
+        filters["instance_uuid"] = query["server"].rstrip("/").rsplit("/", 1)[-1]
+    if "changes-since" in query:
+        filters["updated_at"] = f"gte:{clock.iso(clock.parse(query['changes-since']))}"
     return filters
 
 
 def _statuses(shown: str) -> str:
-    """What the image service calls what is shown so."""
-    words = [word for word, (status, _) in views.STATUSES.items() if status == shown.upper()]
-    return f"in:{','.join(words)}" if words else shown
+    """The filter for the image service's statuses that compute shows as this one."""
+    names = [name for name, (status, _) in views.STATUSES.items() if status == shown.upper()]
+    return f"in:{','.join(names)}" if names else shown

@@ -1,17 +1,17 @@
-"""How the image service's images are shown to compute's clients, who know other names for all of it."""
+"""Views of the image proxy, with the field names of the old API."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.compute.api import api
-from kilonova.compute.servers import images
+from kilonova.compute.servers import image_checks
 from kilonova.compute.servers.views import LINKS, NULLABLE, OBJECT, TEXT
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
 
-WHOLE = {"type": "integer"}
-# What the image service says, what is shown for it, and how far that is in percent.
+INTEGER = {"type": "integer"}
+# Statuses of the image service, and the status and progress in percent that are shown.
 STATUSES = {
     "queued": ("SAVING", 25),
     "saving": ("SAVING", 50),
@@ -22,13 +22,13 @@ STATUSES = {
 }
 _UNKNOWN = ("UNKNOWN", 0)
 _FACTS = frozenset({"disk_format", "container_format", "min_disk", "min_ram"})
-# What the image service has beside an image's properties.
-RESERVED = images.FACTS | _FACTS
+# Attributes that the image service has beside an image's properties.
+RESERVED = image_checks.IMAGE_ATTRIBUTES | _FACTS
 
 
 def metadata(image: Any, ctx: Context | None = None) -> dict[str, str]:
     """The image's properties."""
-    return {key: value for key, value in images.properties(image).items() if key not in _FACTS}
+    return {key: value for key, value in image_checks.properties(image).items() if key not in _FACTS}
 
 
 def links(image: Any, ctx: Context) -> list[dict[str, str]]:
@@ -41,7 +41,7 @@ def links(image: Any, ctx: Context) -> list[dict[str, str]]:
 
 
 def server(image: Any, ctx: Context) -> Any:
-    """What the image was made of."""
+    """The server that the image is a snapshot of."""
     if not image.get("instance_uuid"):
         return OMIT
     path = f"/servers/{image['instance_uuid']}"
@@ -64,11 +64,11 @@ api.view(
         {
             **_BRIEF,
             "status": Field(lambda image, ctx: STATUSES.get(image["status"], _UNKNOWN)[0], TEXT),
-            "progress": Field(lambda image, ctx: STATUSES.get(image["status"], _UNKNOWN)[1], WHOLE),
+            "progress": Field(lambda image, ctx: STATUSES.get(image["status"], _UNKNOWN)[1], INTEGER),
             "created": col("created_at", TEXT),
             "updated": col("updated_at", TEXT),
-            "minDisk": col("min_disk", WHOLE),
-            "minRam": col("min_ram", WHOLE),
+            "minDisk": col("min_disk", INTEGER),
+            "minRam": col("min_ram", INTEGER),
             "metadata": Field(metadata, OBJECT),
             "OS-EXT-IMG-SIZE:size": col("size", {"type": ["integer", "null"]}),
             "OS-DCF:diskConfig": Field(disk_config, TEXT, optional=True),

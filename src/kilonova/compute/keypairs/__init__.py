@@ -1,1 +1,1 @@
-"""Key pairs: public keys that users put into their servers."""
+"""Key pairs: public keys of users for their servers."""

@@ -8,9 +8,9 @@ from typing import Any
 from kilonova.compute.api import api
 from kilonova.compute.keypairs import keys, model, schemas, views
 from kilonova.compute.quotas import model as quotas
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict, Forbidden, NotFound
-from kilonova.http.pagination import limit_of, marker_missing, next_link
+from kilonova.http.pagination import marker_not_found, next_link, page_limit
 from kilonova.store import Row
 
 __all__ = ["views"]
@@ -21,19 +21,19 @@ PAGED = "key pair lists come in pages"
 
 
 @api.route("GET", "/os-keypairs", checks=[INDEX], query=schemas.LIST)
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List a user's key pairs."""
     user_id = _user(ctx, INDEX, ctx.query_one("user_id"))
     marker = ctx.query_one("marker")
     if marker is not None and await model.get(ctx.db, user_id, marker) is None:
-        raise marker_missing(marker)
-    limit = limit_of(ctx) if ctx.behaves(PAGED) else None
+        raise marker_not_found(marker)
+    limit = page_limit(ctx) if ctx.has_behaviour(PAGED) else None
     rows = await model.page(ctx.db, user_id, marker or "", limit)
     shown: dict[str, Any] = {"keypairs": [{"keypair": ctx.render("keypair", row)} for row in rows]}
     links = next_link(ctx, "/os-keypairs", rows[-1]["name"], len(rows) == limit) if rows else []
     if links:
         shown["keypairs_links"] = links
-    return Answer(shown)
+    return Response(shown)
 
 
 @api.route(
@@ -45,8 +45,8 @@ async def index(ctx: Context) -> Answer:
     status=201,
     shows=("keypair", "new keypair", False),
 )
-async def create(ctx: Context) -> Answer:
-    """Import a public key, or (in old versions) make a key pair."""
+async def create(ctx: Context) -> Response:
+    """Import a public key, or before 2.92 generate a key pair."""
     body = ctx.body["keypair"]
     user_id = _user(ctx, CREATE, body.get("user_id"))
     kind = body.get("type", "ssh")
@@ -65,37 +65,33 @@ async def create(ctx: Context) -> Answer:
         row = await model.create(tx, values)
         if row is None:
             raise Conflict(f"Key pair '{body['name']}' already exists.")
-    return Answer({"keypair": ctx.render("new keypair", {**row, "private_key": private})})
+    return Response({"keypair": ctx.render("new keypair", {**row, "private_key": private})})
 
 
 @api.route(
-    "GET",
-    "/os-keypairs/{name}",
-    checks=[SHOW],
-    query=schemas.OF_USER,
-    shows=("keypair", "keypair detail", False),
+    "GET", "/os-keypairs/{name}", checks=[SHOW], query=schemas.OF_USER, shows=("keypair", "keypair detail", False)
 )
-async def show(ctx: Context, name: str) -> Answer:
+async def show(ctx: Context, name: str) -> Response:
     """Show a key pair."""
     user_id = _user(ctx, SHOW, ctx.query_one("user_id"))
     row: Row | None = await model.get(ctx.db, user_id, name)
     if row is None:
         raise _missing(name, user_id)
-    return Answer({"keypair": ctx.render("keypair detail", row)})
+    return Response({"keypair": ctx.render("keypair detail", row)})
 
 
 @api.route("DELETE", "/os-keypairs/{name}", checks=[DELETE], query=schemas.OF_USER, status=204)
 async def delete(ctx: Context, name: str) -> None:
-    """Delete a key pair; servers keep the public key they were made with."""
+    """Delete a key pair; servers keep their copy of the public key."""
     user_id = _user(ctx, DELETE, ctx.query_one("user_id"))
     async with ctx.db.transaction() as tx:
         if not await model.delete(tx, user_id, name):
             raise _missing(name, user_id)
 
 
-def _user(ctx: Context, rule: str, asked: str | None) -> str:
-    """Whose key pairs are meant: the caller's own, unless another user is named and the rule allows it."""
-    user_id = asked or ctx.token.user_id
+def _user(ctx: Context, rule: str, requested: str | None) -> str:
+    """The owner of the key pairs: the requested user, if the rule allows it, or the caller."""
+    user_id = requested or ctx.token.user_id
     ctx.authorize(rule, {"user_id": user_id, "project_id": ctx.token.project_id})
     return user_id
 

@@ -1,4 +1,4 @@
-"""Reading and making keys: SSH public keys and X.509 certificates, and the fingerprints they are known by."""
+"""Keys of key pairs: validation, fingerprints and generation of SSH public keys and X.509 certificates."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Pair(NamedTuple):
 
 
 def fingerprint(kind: str, public: str) -> str:
-    """Raises BadRequest for what is no key of its kind."""
+    """Raises BadRequest if `public` is not a valid key of this kind."""
     return ssh_fingerprint(public) if kind == "ssh" else x509_fingerprint(public)
 
 
 def ssh_fingerprint(public: str) -> str:
-    """MD5 of the key itself, as every OpenStack client shows it."""
+    """MD5 of the decoded key, the format of OpenStack clients."""
     parts = public.split(None, 2)
     if len(parts) < 2 or parts[0] not in _KINDS:
-        raise _invalid("it does not begin with the kind of an SSH key")
+        raise _invalid("it does not begin with a known SSH key type")
     try:
         blob = base64.b64decode(parts[1], validate=True)
     except (binascii.Error, ValueError):
         raise _invalid("its second word is not base64") from None
     fields = _fields(blob)
     if len(fields) < 2 or fields[0] != parts[0].encode():
-        raise _invalid(f"its content is not that of a key of kind {parts[0]}")
+        raise _invalid(f"its content does not match the type {parts[0]}")
     return _colons(hashlib.md5(blob, usedforsecurity=False).digest())
 
 
@@ -63,7 +63,7 @@ def x509_fingerprint(public: str) -> str:
 
 
 def generate(kind: str, user_id: str) -> Pair:
-    """Takes a tenth of a second of computing: call it in a thread."""
+    """Takes about 0.1 seconds of CPU time: call it in a thread."""
     return _generate_ssh() if kind == "ssh" else _generate_x509(user_id)
 
 
@@ -71,7 +71,7 @@ def _generate_ssh() -> Pair:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    # RSA, because guests and tools that need a generated key are old.
+    # RSA, because clients that need a generated key are old.
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.TraditionalOpenSSL, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
@@ -79,7 +79,7 @@ def _generate_ssh() -> Pair:
 
 
 def _generate_x509(user_id: str) -> Pair:
-    """A self-signed certificate that Windows accepts for logging in: it names the user as principal."""
+    """A self-signed certificate for logins to Windows, with the user as principal name."""
     import datetime
 
     from cryptography import x509
@@ -110,13 +110,13 @@ def _generate_x509(user_id: str) -> Pair:
     return Pair(certificate.public_bytes(form.Encoding.PEM).decode(), private.decode())
 
 
-def _first_bytes(text: str, most: int) -> bytes:
-    """As many whole characters as fit."""
-    return text.encode()[:most].decode(errors="ignore").encode()
+def _first_bytes(text: str, limit: int) -> bytes:
+    """Truncate to `limit` bytes at a character boundary."""
+    return text.encode()[:limit].decode(errors="ignore").encode()
 
 
 def _fields(blob: bytes) -> list[bytes]:
-    """The length-prefixed fields that the content of an SSH key consists of; none if it does not."""
+    """The length-prefixed fields of an SSH key; empty if it is malformed."""
     fields, at = [], 0
     while at + 4 <= len(blob):
         size = int.from_bytes(blob[at : at + 4], "big")

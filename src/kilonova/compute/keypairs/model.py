@@ -1,4 +1,4 @@
-"""Key pairs in the database. Private keys never come here."""
+"""Key pairs in the database. Private keys are not stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def get(reader: Reader, user_id: str, name: str) -> Row | None:
 
 
 async def page(reader: Reader, user_id: str, marker: str, limit: int | None) -> list[Row]:
-    """Key pairs in the order of their names, those behind the marker; all where there is no limit."""
+    """Key pairs after the marker, ordered by name; all of them without a limit."""
     sql = "SELECT * FROM keypairs WHERE user_id = $1 AND name > $2 ORDER BY name"
     if limit is None:
         return await reader.fetch(sql, user_id, marker)
@@ -21,14 +21,14 @@ async def page(reader: Reader, user_id: str, marker: str, limit: int | None) -> 
 
 
 async def count(tx: Transaction, user_id: str) -> int:
-    """How many the user has. Until the transaction ends nobody else can add one."""
-    await tx.hold(f"keypairs:{user_id}")
+    """The number of key pairs of the user. No other transaction can add one until `tx` ends."""
+    await tx.lock(f"keypairs:{user_id}")
     found: int = await tx.fetch_value("SELECT COUNT(*) FROM keypairs WHERE user_id = $1", user_id)
     return found
 
 
 async def create(tx: Transaction, values: Mapping[str, str]) -> Row | None:
-    """None if the user has one of this name."""
+    """None if the user has a key pair with this name."""
     return await tx.fetch_one(
         """
         INSERT INTO keypairs (user_id, name, type, fingerprint, public_key, created_at)

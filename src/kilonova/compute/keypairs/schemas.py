@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import STRING, Schema, closed
+from kilonova.http.parameter_types import STRING, Schema, request_body
 
 
 def name(characters: str) -> Schema:
@@ -19,19 +19,15 @@ def name(characters: str) -> Schema:
 NAME = name(r"a-zA-Z0-9 _\-@.")
 OLD_NAME = name(r"a-zA-Z0-9 _\-")
 PUBLIC_KEY: Schema = {"type": "string", "minLength": 1, "maxLength": 16384}
-CREATE = closed(
+CREATE = request_body(
+    "keypair",
     {
-        "keypair": closed(
-            {
-                "name": NAME,
-                "type": {"type": "string", "enum": ["ssh", "x509"]},
-                "public_key": PUBLIC_KEY,
-                "user_id": STRING,
-            },
-            ["name", "public_key"],
-        )
+        "name": NAME,
+        "type": {"type": "string", "enum": ["ssh", "x509"]},
+        "public_key": PUBLIC_KEY,
+        "user_id": STRING,
     },
-    ["keypair"],
+    ["name", "public_key"],
 )
 OF_USER: dict[str, Schema] = {"user_id": STRING}
 LIST: dict[str, Schema] = {"limit": LIMIT, "marker": MARKER, **OF_USER}

@@ -1,4 +1,4 @@
-"""How key pairs are shown."""
+"""Views of key pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from kilonova.compute.api import api
 from kilonova.http import Field, View, col
 
 TEXT = {"type": "string"}
-MOMENT = {"type": "string"}
 KEY = {
     "name": col("name", TEXT),
     "type": col("type", {"type": "string", "enum": ["ssh", "x509"]}),
@@ -24,8 +23,8 @@ api.view(
             **KEY,
             "user_id": col("user_id", TEXT),
             "id": col("id", {"type": "integer"}),
-            "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), MOMENT),
-            # A key pair never changes, and a deleted one is gone.
+            "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), TEXT),
+            # A key pair is never updated, and deleted ones have no row.
             "updated_at": Field(lambda row, ctx: None, {"type": "null"}),
             "deleted": Field(lambda row, ctx: False, {"type": "boolean"}),
             "deleted_at": Field(lambda row, ctx: None, {"type": "null"}),

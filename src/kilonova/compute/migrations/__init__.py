@@ -1,1 +1,1 @@
-"""Migrations: where servers were moved from and to, as a view of the operations that moved them."""
+"""Migrations: moves of servers between hosts, as a view of the operations that move them."""

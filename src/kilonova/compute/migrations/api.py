@@ -1,60 +1,64 @@
-"""Routes that show migrations: those of all servers, and the live ones that a server has under way."""
+"""Routes that show migrations: those of all servers, and the running live migrations of a server."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.compute.api import api
-from kilonova.compute.migrations import listing, schemas, views
+from kilonova.compute.migrations import actions, queries, views
 from kilonova.compute.servers import model
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
-from kilonova.http.pagination import next_link
+from kilonova.http.pagination import LIMIT, MARKER, next_link
+from kilonova.http.parameter_types import DATE_TIME, STRING, Schema
 
-__all__ = ["views"]
+__all__ = ["actions", "views"]
 
 INDEX = "os_compute_api:os-migrations:index"
 OF_SERVER = "os_compute_api:servers:migrations:"
+PATH = "/servers/{server_id}/migrations"
+LIST: dict[str, Schema] = {
+    **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
+    **dict.fromkeys(("user_id", "project_id"), STRING),
+    "limit": LIMIT,
+    "marker": MARKER,
+    "changes-since": DATE_TIME,
+    "changes-before": DATE_TIME,
+}
 
 
-@api.route("GET", "/os-migrations", policy=INDEX, query=schemas.LIST, shows=("migrations", "migration", True))
-async def index(ctx: Context) -> Answer:
+@api.route("GET", "/os-migrations", policy=INDEX, query=LIST, shows=("migrations", "migration", True))
+async def index(ctx: Context) -> Response:
     """List migrations."""
-    rows, full = await listing.migrations(ctx)
-    await listing.dress(ctx.db, rows, hosts=ctx.may(listing.HOSTS))
+    rows, full = await queries.fetch_page(ctx)
+    await queries.add_details(ctx.db, rows, hosts=ctx.may(queries.HOSTS))
     shown: dict[str, Any] = {"migrations": [ctx.render("migration", row) for row in rows]}
     if full:
         shown["migrations_links"] = next_link(ctx, "/os-migrations", rows[-1]["operation_id"], full)
-    return Answer(shown)
+    return Response(shown)
 
 
-@api.route(
-    "GET",
-    "/servers/{server_id}/migrations",
-    checks=[OF_SERVER + "index"],
-    query={},
-    shows=("migrations", "server migration", True),
-)
-async def of_server(ctx: Context, server_id: str) -> Answer:
-    """List the live migrations of a server that are under way."""
+@api.route("GET", PATH, checks=[OF_SERVER + "index"], query={}, shows=("migrations", "server migration", True))
+async def of_server(ctx: Context, server_id: str) -> Response:
+    """List the running live migrations of a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=OF_SERVER + "index")
-    rows = await listing.in_progress(ctx.db, server_id)
-    await listing.dress(ctx.db, rows, hosts=ctx.may(OF_SERVER + "index:host", model.target(server)))
-    return Answer({"migrations": [ctx.render("server migration", row) for row in rows]})
+    rows = await queries.fetch_in_progress(ctx.db, server_id)
+    await queries.add_details(ctx.db, rows, hosts=ctx.may(OF_SERVER + "index:host", model.target(server)))
+    return Response({"migrations": [ctx.render("server migration", row) for row in rows]})
 
 
 @api.route(
     "GET",
-    "/servers/{server_id}/migrations/{migration_id}",
+    PATH + "/{migration_id}",
     checks=[OF_SERVER + "show"],
     query={},
     shows=("migration", "server migration", False),
 )
-async def show(ctx: Context, server_id: str, migration_id: str) -> Answer:
-    """Show a live migration of a server that is under way."""
+async def show(ctx: Context, server_id: str, migration_id: str) -> Response:
+    """Show a running live migration of a server."""
     await model.find(ctx, ctx.db, server_id, rule=OF_SERVER + "show")
-    rows = [row for row in await listing.in_progress(ctx.db, server_id) if str(row["id"]) == migration_id]
+    rows = [row for row in await queries.fetch_in_progress(ctx.db, server_id) if str(row["id"]) == migration_id]
     if not rows:
         raise NotFound(f"In-progress live migration {migration_id[:80]} is not found for server {server_id}.")
-    await listing.dress(ctx.db, rows, hosts=True)
-    return Answer({"migration": ctx.render("server migration", rows[0])})
+    await queries.add_details(ctx.db, rows, hosts=True)
+    return Response({"migration": ctx.render("server migration", rows[0])})

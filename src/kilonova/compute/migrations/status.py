@@ -1,7 +1,4 @@
-"""The status of a migration: a word for what its operation is doing, or for what became of it.
-
-Everything here takes a row of READ: the move, and what tells of its operation.
-"""
+"""The status of a migration, derived from its operation. Functions here take a row of SELECT."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from kilonova.store import Row
 
 CHANGED_AT = "(CASE WHEN o.updated_at > m.updated_at THEN o.updated_at ELSE m.updated_at END)"
 # `ending` is the operation that confirms or reverts.
-READ = f"""
+SELECT = f"""
 SELECT m.*, o.state, o.step, o.undo_to, o.error, {CHANGED_AT} AS changed_at,
     (SELECT e.kind FROM operations e WHERE e.server_id = m.server_id AND e.finished_at IS NULL
         AND e.kind IN ('confirm_resize', 'revert_resize') ORDER BY e.seq LIMIT 1) AS ending
@@ -32,8 +29,8 @@ FROM moves m JOIN operations o ON o.id = m.operation_id
 
 
 @dataclass(frozen=True)
-class Words:
-    """How the moves of a type are called: at each step, once done, by what was decided then, and failed."""
+class StatusNames:
+    """The statuses of a type of move: at each step, when done, by outcome, and when failed."""
 
     steps: dict[str, str]
     done: str
@@ -41,7 +38,7 @@ class Words:
     failed: str
 
 
-_COLD = Words(
+_COLD = StatusNames(
     steps={
         "choose host": "pre-migrating",
         "claim": "pre-migrating",
@@ -58,14 +55,14 @@ _COLD = Words(
     failed="error",
 )
 
-WORDS = {
+STATUS_NAMES = {
     MIGRATION: _COLD,
     RESIZE: _COLD,
-    LIVE: Words(
+    LIVE: StatusNames(
         steps={
             "choose host": "queued",
             "claim": "queued",
-            "take turn": "queued",
+            "wait for slot": "queued",
             "standby volumes": "preparing",
             "prepare destination": "preparing",
             "bind ports": "preparing",
@@ -78,7 +75,7 @@ WORDS = {
         outcomes={},
         failed="failed",
     ),
-    EVACUATION: Words(
+    EVACUATION: StatusNames(
         steps={
             "choose host": "accepted",
             "claim": "accepted",
@@ -93,40 +90,40 @@ WORDS = {
         failed="failed",
     ),
 }
-GIVEN_UP, UNDOING_ERROR = "cancelled", "error"
+CANCELLED_STATUS, UNDOING_ERROR = "cancelled", "error"
 ENDING = {"confirm_resize": "confirming", "revert_resize": "reverting"}
 
-# What a migration is called while it goes forward. Those of this kind are the ones that a server's list shows.
-IN_PROGRESS = {type: frozenset(words.steps.values()) for type, words in WORDS.items()}
+# Statuses of running migrations. A server's list of migrations only shows these.
+IN_PROGRESS = {type: frozenset(names.steps.values()) for type, names in STATUS_NAMES.items()}
 
 
 def status(row: Row) -> str:
-    words, state = WORDS[row["type"]], row["state"]
+    names, state = STATUS_NAMES[row["type"]], row["state"]
     if state == DONE:
-        return _decided(words, row)
+        return _done_status(names, row)
     if state == FAILED:
-        return words.failed
+        return names.failed
     if state == CANCELLED:
-        return GIVEN_UP
+        return CANCELLED_STATUS
     if state == UNDOING and row["undo_to"] is None and not was_cancelled(row):
         return UNDOING_ERROR
-    # Also of one that goes back to try another host, or that was cancelled and is not undone yet.
-    return words.steps.get(row["step"], next(iter(words.steps.values())))
+    # Also while it is undone to try another host, or after a cancel that is not undone yet.
+    return names.steps.get(row["step"], next(iter(names.steps.values())))
 
 
-def conditions(word: str) -> list[str]:
-    """In SQL about READ: one of these is true of every migration with this status, and of few others."""
+def conditions(wanted: str) -> list[str]:
+    """SQL conditions on SELECT. At least one is true for every migration with this status, and for few others."""
     found = []
-    for type, words in WORDS.items():
+    for type, names in STATUS_NAMES.items():
         done = f"m.type = '{type}' AND o.state = '{DONE}'"
-        if word == words.done or (words is _COLD and word in ENDING.values()):
+        if wanted == names.done or (names is _COLD and wanted in ENDING.values()):
             found.append(f"({done} AND m.outcome IS NULL)")
-        found += [f"({done} AND m.outcome = '{outcome}')" for outcome, said in words.outcomes.items() if word == said]
-        if word == words.failed:
+        found += [f"({done} AND m.outcome = '{outcome}')" for outcome, name in names.outcomes.items() if wanted == name]
+        if wanted == names.failed:
             found.append(f"(m.type = '{type}' AND o.state = '{FAILED}')")
-    if word == GIVEN_UP:
+    if wanted == CANCELLED_STATUS:
         found.append(f"o.state = '{CANCELLED}'")
-    if word == UNDOING_ERROR or any(word in words for words in IN_PROGRESS.values()):
+    if wanted == UNDOING_ERROR or any(wanted in names for names in IN_PROGRESS.values()):
         found.append("m.operation_id IN (SELECT id FROM operations WHERE finished_at IS NULL)")
     return found
 
@@ -136,21 +133,21 @@ def in_progress(row: Row) -> bool:
 
 
 def was_cancelled(row: Row) -> bool:
-    """Whether its operation turned back because somebody wanted it to."""
+    """Whether its operation is undone because of a cancel."""
     return row["error"] is not None and orjson.loads(row["error"])["type"] == "Cancelled"
 
 
 def reason(row: Row) -> str | None:
-    """Why it failed or is about to, in words for everybody. What makes it go to another host is no failure."""
+    """The error of a failed or failing migration, for all users. A retry on another host is not a failure."""
     if row["error"] is None or row["undo_to"] is not None:
         return None
     message: str = orjson.loads(row["error"])["message"]
     return message
 
 
-def _decided(words: Words, row: Row) -> str:
+def _done_status(names: StatusNames, row: Row) -> str:
     if row["outcome"] is not None:
-        return words.outcomes[row["outcome"]]
-    if words is _COLD and row["ending"] is not None:
+        return names.outcomes[row["outcome"]]
+    if names is _COLD and row["ending"] is not None:
         return ENDING[row["ending"]]
-    return words.done
+    return names.done

@@ -1,4 +1,4 @@
-"""How migrations are shown. Rows come from `listing`, dressed with the destination's address and flavors' numbers."""
+"""Views of migrations. Rows come from `queries`, with the details that it adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NULLABLE_NUMBER = {"type": ["integer", "null"]}
 
 
 def links(row: Any, ctx: Context) -> Any:
-    """Only what can be looked at there."""
+    """Only running live migrations can be shown there."""
     if row["type"] != LIVE or not status.in_progress(row):
         return OMIT
     return ctx.links(f"/servers/{row['server_id']}/migrations/{row['id']}")
@@ -27,8 +27,8 @@ def _time(name: str) -> Field:
     return Field(lambda row, ctx: clock.iso_micro(row[name]), TEXT)
 
 
-def _moved(kind: str, part: str) -> Field:
-    """Null until the host has said how much there is to move."""
+def _transferred(kind: str, part: str) -> Field:
+    """Null until the host has reported the amounts."""
 
     def value(row: Any, ctx: Context) -> int | None:
         transfer = row["transfer"]
@@ -77,7 +77,7 @@ api.view(
             **COMMON,
             "server_uuid": col("server_id", TEXT),
             **{
-                f"{kind}_{part}_bytes": _moved(kind, part)
+                f"{kind}_{part}_bytes": _transferred(kind, part)
                 for kind in ("memory", "disk")
                 for part in ("total", "processed", "remaining")
             },

@@ -1,23 +1,23 @@
-"""Help with a snapshot: the volume service asks a guest's host to go on in another file, and is told the outcome.
+"""Assisted volume snapshot: answers the volume service that no host can help, and sets the snapshot's status.
 
-Hosts here give guests volumes whose snapshots need no help, and refuse what others would need.
+Snapshots of the volumes that Kilonova's hosts connect need no assistance.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from kilonova.compute.operations.common import Harmless
+from kilonova.compute.operations.steps.server import Harmless
 from kilonova.operations import Failed, Operation, Step
 from kilonova.volume.client import VolumeError
 
 
 class AssistSnapshot(Harmless):
-    """`params`: `snapshot_id`, and the `status` that it gets where no host can help."""
+    """`params`: `snapshot_id`, and the `status` that the snapshot gets."""
 
     kind = "assist_snapshot"
     action = "volume_snapshot"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -26,6 +26,6 @@ class AssistSnapshot(Harmless):
 
 async def refuse(op: Operation) -> None:
     auth = await op.services.identity.auth()
-    with suppress(VolumeError):  # it knows no such snapshot, or waits for nothing
+    with suppress(VolumeError):  # the snapshot is deleted or not waiting
         await op.services.volume.set_snapshot_status(op.params["snapshot_id"], op.params["status"], auth)
     raise Failed("The host cannot make or delete snapshots of volumes for the volume service")

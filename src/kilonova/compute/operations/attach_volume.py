@@ -1,24 +1,27 @@
-"""Attach a volume: reserved for the server, connected to its host, given to its guest. One with no host only has it."""
+"""Attach a volume: reserve it, connect it to the server's host, attach it to the guest.
+
+A server without a host only reserves it.
+"""
 
 from __future__ import annotations
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations import left_disks, silence, volumes
-from kilonova.compute.operations.common import Harmless, server_of
+from kilonova.compute.operations.steps import cleanup, hosts, volumes
+from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model
-from kilonova.hosts.messages import AttachDisk
-from kilonova.operations import Failed, Operation, Step
+from kilonova.hosts.messages.verbs import AttachDisk
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 ATTACH = "attach disk"
 
 
 class AttachVolume(Harmless):
-    """`params`: `device`, the uuid of the server's block device, which is written together with the operation."""
+    """`params`: `device`, the uuid of the block device, which the operation's own transaction inserts."""
 
     kind = "attach_volume"
     action = "attach_volume"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -28,7 +31,7 @@ class AttachVolume(Harmless):
             Step("connect volume", connect, undo=None, why=with_it, deadline=300),
             Step(ATTACH, attach, undo=detach, deadline=300),
             Step("complete volume", complete, undo=None, why=with_it, deadline=120),
-            Step("settle", settle, undo=None, why="one transaction: an old fault", deadline=30, transaction=True),
+            transaction_step("settle", settle, "an old fault"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
@@ -41,9 +44,9 @@ async def reserve(op: Operation) -> None:
 
 
 async def release(op: Operation) -> None:
-    """Not what the guest on a silent host may still have."""
+    """Release the volume, unless the guest on an unreachable host may still use it."""
     server, device = await server_of(op), await volumes.device_of(op)
-    if not (server["host"] and await left_disks.is_left(op, server["host"], device["volume_id"])):
+    if not (server["host"] and await cleanup.is_disk_deferred(op, server["host"], device["volume_id"])):
         await volumes.release(op, [device])
 
 
@@ -57,17 +60,17 @@ async def attach(op: Operation) -> None:
     server = await server_of(op)
     if server["host"]:
         disk = devices.disk_of(await volumes.device_of(op))
-        await silence.demand(op, server["host"], ATTACH, AttachDisk(guest_id=server["id"], disk=disk))
+        await hosts.call_or_fail(op, server["host"], ATTACH, AttachDisk(guest_id=server["id"], disk=disk))
 
 
 async def detach(op: Operation) -> None:
     server, device = await server_of(op), await volumes.device_of(op)
     if server["host"]:
-        await left_disks.take(op, server["host"], f"undo {ATTACH}", device["volume_id"])
+        await cleanup.detach_disk(op, server["host"], f"undo {ATTACH}", device["volume_id"])
 
 
 async def complete(op: Operation) -> None:
-    """Also of a server that has no host: to its users the volume is in use."""
+    """Complete the attachment, also of a server without a host: its users see the volume in use."""
     await volumes.complete(op, [await volumes.device_of(op)])
 
 

@@ -1,19 +1,19 @@
-"""Trigger a crash dump: a server's system is interrupted so that it writes a dump of itself."""
+"""Trigger a crash dump: an interrupt makes the guest's system write a dump."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import silence
-from kilonova.compute.operations.common import Harmless, server_of
-from kilonova.hosts.messages import CrashDump
+from kilonova.compute.operations.steps import hosts
+from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.hosts.messages.verbs import CrashDump
 from kilonova.operations import Operation, Step
 
 STEP = "interrupt guest"
 
 
 class TriggerCrashDump(Harmless):
-    kind = "trigger crash dump"
+    kind = "trigger_crash_dump"
     action = "trigger_crash_dump"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -22,4 +22,4 @@ class TriggerCrashDump(Harmless):
 
 async def forward(op: Operation) -> None:
     server = await server_of(op)
-    await silence.demand(op, server["host"], STEP, CrashDump(guest_id=server["id"]))
+    await hosts.call_or_fail(op, server["host"], STEP, CrashDump(guest_id=server["id"]))

@@ -1,52 +1,35 @@
-"""Create a backup: an image of a server like any other, but of its type only so many newest ones are kept."""
+"""Create a backup: an image of a server, with rotation of older backups of the same type."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import create_image, images
-from kilonova.compute.operations.common import Harmless
-from kilonova.compute.operations.create_image import HOURS, MAKE, SNAPSHOT, UPLOADING
+from kilonova.compute.operations.steps import images
+from kilonova.compute.operations.steps.images import MAKE
+from kilonova.compute.operations.steps.server import Harmless
 from kilonova.image.client import ImageError
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Transaction
 
-LOOK = "look for old backups"
+FIND = "find old backups"
 
 
 class CreateBackup(Harmless):
-    """`params`: those of CreateImage; `type`; and `rotation`, how many backups of the type are left at the end."""
+    """`params`: those of CreateImage, `type`, and `rotation`, the number of backups of the type to keep."""
 
-    kind = "create backup"
+    kind = "create_backup"
     action = "createBackup"
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
-        filled = f"the image that it fills is deleted by undoing '{MAKE}'"
         return (
-            Step(
-                MAKE,
-                create_image.make,
-                undo=create_image.drop,
-                deadline=120,
-                task_state="image_backup",
-                # Else the image service might make it after the undo has looked for it.
-                cancellable=False,
-            ),
-            Step(SNAPSHOT, create_image.fill, undo=None, why=filled, deadline=6 * HOURS, task_state=UPLOADING),
-            Step(LOOK, look, undo=None, why="a look changes nothing", deadline=300, task_state="image_backup"),
-            Step(
-                "rotate",
-                rotate,
-                undo=None,
-                why="one transaction: the orders to delete old backups",
-                deadline=30,
-                transaction=True,
-                task_state="image_backup",
-            ),
+            images.make_image_step("image_backup"),
+            images.snapshot_step(),
+            Step(FIND, find_old_backups, undo=None, why="it changes nothing", deadline=300, task_state="image_backup"),
+            transaction_step("rotate", rotate, "begins the deletion of old backups", task_state="image_backup"),
         )
 
 
-async def look(op: Operation) -> list[str]:
-    """The ids of those that are too many, oldest last. One that is protected stays, and counts."""
+async def find_old_backups(op: Operation) -> list[str]:
+    """The ids of backups above the rotation, oldest last. A protected backup counts and stays."""
     wanted = {
         "owner": str(op.project_id),
         "image_type": "backup",
@@ -62,5 +45,5 @@ async def look(op: Operation) -> list[str]:
 
 
 async def rotate(op: Operation, tx: Transaction) -> None:
-    for image_id in op.results[LOOK]:
-        await images.begin_drop(tx, op, image_id)
+    for image_id in op.results[FIND]:
+        await images.begin_delete(tx, op, image_id)

@@ -1,6 +1,6 @@
-"""Delete: the guest goes, its ports and volumes go, and its share of the host is given back. It only goes forward.
+"""Delete a server: destroy its guest, release its ports, volumes and allocations. There is no undo.
 
-So does what a resize that was not decided yet keeps for the way back, and the snapshot of a shelved server.
+The guest that an unconfirmed resize has parked and the image of a shelved server are deleted too.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import orjson
 from kilonova import clock
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations import images, leftovers, new_volumes, ports, silence, volumes
-from kilonova.compute.operations.common import command, server_of
+from kilonova.compute.operations.steps import cleanup, hosts, images, new_volumes, ports, volumes
+from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Change, Destroy, Discard
+from kilonova.hosts.messages.verbs import Change, Destroy, Discard
 from kilonova.hosts.transport import HostFailed, HostUnreachable
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.placement.claims import release
 from kilonova.store import Transaction
 
 RELEASE, DELETE_VOLUMES = "release volumes", "delete volumes"
-# Those that a server without volumes does not need.
+# Steps that a server without volumes skips.
 WITH_VOLUMES = frozenset({RELEASE, DELETE_VOLUMES})
-# Of a volume service that is away, the return is waited for: nobody has to ask for the deletion again.
+# The delete waits for a volume service that is down, so that users need not repeat it.
 VOLUMES_SECONDS = 24 * 3600.0
 
 
@@ -37,24 +37,24 @@ class Delete(Operation):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("destroy guest", destroy, undo=None, why="a destroyed guest cannot be had back", deadline=1800),
-            Step("discard old guest", discard, undo=None, why="nobody goes back to it any more", deadline=1800),
+            Step("destroy guest", destroy, undo=None, why="a destroyed guest cannot be restored", deadline=1800),
+            Step("discard old guest", discard, undo=None, why="the resize cannot be reverted any more", deadline=1800),
             Step(
                 RELEASE,
                 release_volumes,
                 undo=None,
-                why="the guest that used them is gone",
+                why="the guest that used them is destroyed",
                 deadline=VOLUMES_SECONDS,
             ),
-            Step("drop ports", drop_ports, undo=None, why="the guest that used them is gone", deadline=600),
+            Step("drop ports", drop_ports, undo=None, why="the guest that used them is destroyed", deadline=600),
             Step(
                 DELETE_VOLUMES,
                 new_volumes.delete,
                 undo=None,
-                why="a deleted volume cannot be had back",
+                why="a deleted volume cannot be restored",
                 deadline=VOLUMES_SECONDS,
             ),
-            Step("settle", settle, undo=None, why="one transaction: shares and record", deadline=30, transaction=True),
+            transaction_step("settle", settle, "allocations and the server's row"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
@@ -69,8 +69,8 @@ async def destroy(op: Operation) -> dict[str, str] | None:
 
 
 async def discard(op: Operation) -> dict[str, str] | None:
-    """What the source of an undecided resize keeps."""
-    resize = await moves.waiting(op.db, str(op.server_id))
+    """Discard the guest that an unconfirmed resize has parked on its source."""
+    resize = await moves.find_unconfirmed(op.db, str(op.server_id))
     if resize is None:
         return None
     verb = Discard(guest_id=str(op.server_id), slot=resize["operation_id"])
@@ -78,16 +78,16 @@ async def discard(op: Operation) -> dict[str, str] | None:
 
 
 async def _done_or_left(op: Operation, host: str, step: str, verb: Change) -> dict[str, str] | None:
-    """The result of the step: nothing, or the silent host that is to do it on its return."""
+    """Call the host. Returns None, or an unreachable host for which the step is deferred."""
     since = time.monotonic()
     try:
-        await command(op, host, step, verb, timeout=op.services.config.operations.host_seconds)
+        await hosts.call_once_or_fail(op, host, step, verb, timeout=op.services.config.operations.host_timeout_seconds)
     except HostUnreachable:
-        if not await silence.is_silent(op, host, since):
+        if not await hosts.is_unresponsive(op, host, since):
             raise
         return {"left on": host}
     except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
+        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in cleanup.MISSING):
             raise
     return None
 
@@ -99,16 +99,16 @@ async def release_volumes(op: Operation) -> None:
 async def drop_ports(op: Operation) -> None:
     server = await server_of(op)
     given = {nic["port_id"] for nic in orjson.loads(server["nics"]) if nic["given"]}
-    await ports.drop(op, given)
+    await ports.release(op, given)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
     server = await server_of(op, tx)
     if left := op.results.get("destroy guest"):
-        await leftovers.leave_guest(op, tx, left["left on"])
+        await cleanup.defer_clean_up(op, tx, left["left on"])
     await release(tx, server["id"])
     await _end_resize(op, tx)
-    await images.begin_drop(tx, op, server["shelved_image_id"])
+    await images.begin_delete(tx, op, server["shelved_image_id"])
     await groups.leave(tx, str(op.server_id))
     await devices.remove_all(tx, str(op.server_id))
     now = clock.now()
@@ -123,11 +123,11 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 async def _end_resize(op: Operation, tx: Transaction) -> None:
-    """Nobody can go back any more, which is what confirming means."""
-    resize = await moves.waiting(tx, str(op.server_id))
+    """Mark an unconfirmed resize as confirmed."""
+    resize = await moves.find_unconfirmed(tx, str(op.server_id))
     if resize is None:
         return
     if left := op.results.get("discard old guest"):
-        await leftovers.leave_guest(op, tx, left["left on"], slot=resize["operation_id"])
+        await cleanup.defer_clean_up(op, tx, left["left on"], slot=resize["operation_id"])
     await release(tx, resize["operation_id"])
     await moves.set_outcome(tx, resize["operation_id"], moves.CONFIRMED)

@@ -1,14 +1,15 @@
-"""Detach an interface: taken from the guest, its port set free; a port that was made for the server goes."""
+"""Detach an interface: unplug it from the guest, and unbind or delete its port."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.operations import left_nics, leftovers, nics, silence
-from kilonova.compute.operations.common import Harmless, fence, server_of
-from kilonova.hosts.messages import DetachNic
+from kilonova.compute.operations.steps import cleanup, hosts, interfaces
+from kilonova.compute.operations.steps.cleanup import NO_DEADLINE
+from kilonova.compute.operations.steps.server import Harmless, fence, server_of
+from kilonova.hosts.messages.verbs import DetachNic
 from kilonova.hosts.transport import HostFailed
-from kilonova.operations import Failed, Operation, Step, begin
+from kilonova.operations import Failed, Operation, Step, begin, transaction_step
 from kilonova.store import Transaction
 
 DETACH = "detach nic"
@@ -19,62 +20,62 @@ class DetachInterface(Harmless):
 
     kind = "detach_interface"
     action = "detach_interface"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
             Step(DETACH, detach, undo=attach_again, deadline=300),
             Step("free port", free, undo=own_again, deadline=120),
-            Step("settle", settle, undo=None, why="one transaction: the interface", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the interface"),
         )
 
 
 class DeletePort(Operation):
-    """Delete what a detached interface leaves behind. `params`: `owner`, whose ports go."""
+    """Delete the port of a detached interface. `params`: `owner`, whose ports are deleted."""
 
-    kind = "delete port"
+    kind = "delete_port"
     action = ""
     background = True
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         why = "a deleted port cannot be had back"
-        return (Step("delete port", delete, undo=None, why=why, deadline=leftovers.FOR_EVER),)
+        return (Step("delete port", delete, undo=None, why=why, deadline=NO_DEADLINE),)
 
 
 async def detach(op: Operation) -> None:
-    """A guest that is gone has no interfaces."""
+    """Unplug the interface. A missing guest has none."""
     server, nic = await server_of(op), await _nic(op)
     if nic is None or not server["host"]:
         return
     try:
         verb = DetachNic(guest_id=server["id"], port_id=nic["port_id"])
-        await silence.demand(op, server["host"], DETACH, verb, takes=silence.LETTING_GO)
+        await hosts.call_or_fail(op, server["host"], DETACH, verb, takes=hosts.DETACH_TIMEOUT_SECONDS)
     except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
+        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in cleanup.MISSING):
             raise
 
 
 async def attach_again(op: Operation) -> None:
     server, nic = await server_of(op), await _nic(op)
     if nic is not None and server["host"]:
-        await left_nics.give(op, server["host"], f"undo {DETACH}", nic)
+        await cleanup.attach_interface(op, server["host"], f"undo {DETACH}", nic)
 
 
 async def free(op: Operation) -> None:
-    """A port that is to go belongs to this operation until then, so that nobody takes it."""
+    """Unbind the port. A port to delete belongs to this operation until then, so that no other server takes it."""
     if (nic := await _nic(op)) is not None:
-        await nics.set_free(op, nic["port_id"], "" if nic["given"] else op.id)
+        await interfaces.release_port(op, nic["port_id"], "" if nic["given"] else op.id)
 
 
 async def own_again(op: Operation) -> None:
-    """What is gone, or somebody else has got meanwhile, is detached after all."""
+    """Undo `free`. A port that was deleted or taken by another owner stays detached."""
     server, nic = await server_of(op), await _nic(op)
     if nic is None:
         return
     try:
-        await nics.own(op, nic["port_id"], server["host"] or "")
+        await interfaces.take_port(op, nic["port_id"], server["host"] or "")
     except Failed:
         async with op.db.transaction() as tx:
             await _remove(op, tx)
@@ -95,18 +96,18 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 async def delete(op: Operation) -> None:
-    await nics.delete_ports(op, op.params["owner"])
+    await interfaces.delete_ports(op, op.params["owner"])
 
 
 async def _remove(op: Operation, tx: Transaction) -> dict[str, Any] | None:
     server = await server_of(op, tx)
-    left = [nic for nic in nics.of(server) if nic["port_id"] != op.params["port_id"]]
-    gone = next((nic for nic in nics.of(server) if nic["port_id"] == op.params["port_id"]), None)
+    left = [nic for nic in interfaces.interfaces_of(server) if nic["port_id"] != op.params["port_id"]]
+    gone = next((nic for nic in interfaces.interfaces_of(server) if nic["port_id"] == op.params["port_id"]), None)
     if gone is not None:
-        await nics.write(tx, server, left)
+        await interfaces.write(tx, server, left)
     return gone
 
 
 async def _nic(op: Operation) -> dict[str, Any] | None:
-    """None once it is detached, which two may have asked for."""
-    return nics.find(await server_of(op), op.params["port_id"])
+    """The interface, or None if another request has detached it."""
+    return interfaces.find(await server_of(op), op.params["port_id"])

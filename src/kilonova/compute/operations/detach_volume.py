@@ -1,17 +1,17 @@
-"""Detach a volume: taken from the guest, then given back. A server with no host only gives it back."""
+"""Detach a volume: detach it from the guest, then release it. A server without a host only releases it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations import left_disks, leftovers, silence, volumes
-from kilonova.compute.operations.common import Harmless, fence, server_of
+from kilonova.compute.operations.steps import cleanup, hosts, volumes
+from kilonova.compute.operations.steps.server import Harmless, fence, server_of
 from kilonova.compute.servers import model
-from kilonova.hosts.messages import DetachDisk
+from kilonova.hosts.messages.verbs import DetachDisk
 from kilonova.hosts.transport import HostFailed
 from kilonova.identity.client import Auth
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Row, Transaction
 from kilonova.volume.client import VolumeError
 
@@ -24,7 +24,7 @@ class DetachVolume(Harmless):
 
     kind = "detach_volume"
     action = "detach_volume"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -32,12 +32,12 @@ class DetachVolume(Harmless):
             Step(BEGIN, begin_detaching, undo=roll_detaching, deadline=120),
             Step(DETACH, detach, undo=attach_again, deadline=300),
             Step("release volume", release, undo=acquire_again, deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: the device", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the device"),
         )
 
 
 async def begin_detaching(op: Operation) -> bool:
-    """Whether the volume is in use, which is what can be detaching; whoever finds it so has been here before."""
+    """Set the volume to `detaching`. Returns whether it was in use; a repeated step finds it detaching."""
     return await _turn(op, IN_USE, op.services.volume.begin_detaching)
 
 
@@ -46,9 +46,9 @@ async def roll_detaching(op: Operation) -> None:
 
 
 async def _turn(op: Operation, status: str, act: Callable[[str, Auth], Awaitable[None]]) -> bool:
-    """Turn a volume of this status, one that is in use or detaching, to the other one."""
+    """Switch a volume between `in-use` and `detaching`."""
     device, auth = await device_of(op), await op.services.identity.auth()
-    async with volumes.explained():
+    async with volumes.volume_errors():
         volume = device and await op.services.volume.show(device["volume_id"], auth)
         if volume and volume["status"] == status:
             await act(volume["id"], auth)
@@ -56,22 +56,22 @@ async def _turn(op: Operation, status: str, act: Callable[[str, Auth], Awaitable
 
 
 async def detach(op: Operation) -> None:
-    """A guest that is gone has no volumes."""
+    """Detach the disk. A missing guest has none."""
     server, device = await server_of(op), await device_of(op)
     if device is None or not server["host"]:
         return
     try:
         verb = DetachDisk(guest_id=server["id"], volume_id=device["volume_id"])
-        await silence.demand(op, server["host"], DETACH, verb, takes=silence.LETTING_GO)
+        await hosts.call_or_fail(op, server["host"], DETACH, verb, takes=hosts.DETACH_TIMEOUT_SECONDS)
     except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in leftovers.GONE):
+        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in cleanup.MISSING):
             raise
 
 
 async def attach_again(op: Operation) -> None:
     server, device = await server_of(op), await device_of(op)
     if device is not None and server["host"]:
-        await left_disks.give(op, server["host"], f"undo {DETACH}", device)
+        await cleanup.attach_disk(op, server["host"], f"undo {DETACH}", device)
 
 
 async def release(op: Operation) -> None:
@@ -80,13 +80,13 @@ async def release(op: Operation) -> None:
 
 
 async def acquire_again(op: Operation) -> None:
-    """What somebody else has got meanwhile is detached after all."""
+    """Undo `release`. A volume that another server has reserved stays detached."""
     server, device = await server_of(op), await device_of(op)
     if device is None:
         return
     try:
         if server["host"]:
-            await volumes.put_back(op, server["host"], [device])
+            await volumes.restore_connection(op, server["host"], [device])
         else:
             await _reserve_again(op, device)
     except Failed as error:
@@ -98,7 +98,7 @@ async def acquire_again(op: Operation) -> None:
 
 
 async def _reserve_again(op: Operation, device: Row) -> None:
-    """Of a server that has no host, and yet may have had the volume in use."""
+    """Reserve the volume again for a server without a host."""
     attachment_id = await volumes.reserve(op, device)
     if op.results[BEGIN]:
         await volumes.complete(op, [{**device, "attachment_id": attachment_id}])
@@ -111,5 +111,5 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 async def device_of(op: Operation) -> Row | None:
-    """None once it is detached, which two may have asked for."""
+    """The device, or None if another request has detached it."""
     return await devices.get(op.db, op.params["device"])

@@ -1,21 +1,21 @@
-"""Evacuate: a server whose host is down is built again on another; the old guest goes before its host is up again."""
+"""Evacuate a server: build it on another host. The old host does not count as up until the old guest is destroyed."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import choosing, landing, leftovers, moving, volumes
-from kilonova.compute.operations.choosing import claimed
-from kilonova.compute.operations.common import server_of
-from kilonova.compute.operations.moving import Move
+from kilonova.compute.operations.steps import choose, cleanup, move, place, volumes
+from kilonova.compute.operations.steps.choose import claimed_host
+from kilonova.compute.operations.steps.move import Move
+from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Spawn
-from kilonova.operations import Operation, Step
+from kilonova.hosts.messages.verbs import Spawn
+from kilonova.operations import Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 BUILD = "build guest"
 
 
 class Evacuate(Move):
-    """`params`: those of Move, and `start` (whether the server shall run at its destination)."""
+    """`params`: those of Move, and `start` (whether the server runs at its destination)."""
 
     kind = "evacuate"
     action = "evacuate"
@@ -24,35 +24,30 @@ class Evacuate(Move):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            *moving.first_steps(),
-            moving.volume_step(),
-            Step(moving.PORTS, moving.move_ports, undo=moving.return_ports, deadline=120),
+            *move.first_steps(),
+            move.volume_step(),
+            Step(move.PORTS, move.move_ports, undo=move.return_ports, deadline=120),
             Step(BUILD, build, undo=destroy, deadline=600),
-            landing.complete_step(),
-            Step(
-                moving.HAND_OVER,
-                hand_over,
-                undo=None,
-                why="one transaction: share, host and state, and the order to remove the old guest",
-                deadline=30,
-                transaction=True,
+            place.complete_step(),
+            transaction_step(
+                move.HAND_OVER, hand_over, "allocation, host and state; begins the cleanup of the old guest"
             ),
         )
 
 
 async def build(op: Operation) -> None:
     server = await server_of(op)
-    verb = Spawn(guest=await volumes.guest(op, server), start=op.params["start"], disk_of=server["host"])
-    await choosing.build(op, claimed(op), BUILD, await landing.with_data(op.services, verb))
+    verb = Spawn(guest=await volumes.describe_guest(op, server), start=op.params["start"], disk_of=server["host"])
+    await choose.build_guest(op, claimed_host(op), BUILD, await place.with_image_source(op.services, verb))
 
 
 async def destroy(op: Operation) -> None:
-    await leftovers.clear(op, claimed(op), f"undo {BUILD}")
+    await cleanup.clean_up(op, claimed_host(op), f"undo {BUILD}")
 
 
 async def hand_over(op: Operation, tx: Transaction) -> None:
-    server = await moving.hand_over(op, tx)
+    server = await move.complete_move(op, tx)
     state = (states.ACTIVE, states.RUNNING) if op.params["start"] else (states.STOPPED, states.SHUTDOWN)
     await model.settle(tx, server["id"], *state)
-    # The fence: until this is done, the old host does not count as up.
-    await leftovers.leave_guest(op, tx, server["host"])
+    # The fence: the old host does not count as up until this cleanup is done.
+    await cleanup.defer_clean_up(op, tx, server["host"])

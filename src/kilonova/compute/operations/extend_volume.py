@@ -1,12 +1,12 @@
-"""Extend a volume: it has grown, and the guest that has it shall see that."""
+"""Extend an attached volume: the guest learns the new size."""
 
 from __future__ import annotations
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations import silence, volumes
-from kilonova.compute.operations.common import Harmless, server_of
-from kilonova.hosts.messages import GrowDisk
-from kilonova.operations import Operation, Step
+from kilonova.compute.operations.steps import hosts, volumes
+from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.hosts.messages.verbs import GrowDisk
+from kilonova.operations import Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 # Clients wait for the event of this name.
@@ -18,28 +18,30 @@ class ExtendVolume(Harmless):
 
     kind = "extend_volume"
     action = "extend_volume"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
             Step(GROW, grow, undo=None, why="volumes do not shrink", deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: the size", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the size"),
         )
 
 
 async def grow(op: Operation) -> int | None:
-    """The new size in GiB. Nothing for a volume that was detached or deleted meanwhile, or of a guest that is away."""
+    """Tell the guest. Returns the new size in GiB, or None if volume or guest is no longer there."""
     server = await server_of(op)
     volume_id = op.params["volume_id"]
     if await devices.of_volume(op.db, server["id"], volume_id) is None or server["host"] is None:
         return None
-    async with volumes.explained():
+    async with volumes.volume_errors():
         volume = await op.services.volume.show(volume_id, await op.services.identity.auth())
     if volume is None:
         return None
     size = int(volume["size"])
-    await silence.demand(op, server["host"], GROW, GrowDisk(guest_id=server["id"], volume_id=volume_id, size_gb=size))
+    await hosts.call_or_fail(
+        op, server["host"], GROW, GrowDisk(guest_id=server["id"], volume_id=volume_id, size_gb=size)
+    )
     return size
 
 

@@ -1,15 +1,16 @@
-"""Rescue: a server runs from another image, with its own disk beside, so that somebody can repair it."""
+"""Rescue a server: boot it from a rescue image, with its own root disk attached."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute.operations import leftovers, silence, stopping
-from kilonova.compute.operations.common import Harmless, forget, server_of, transfer_of
+from kilonova.compute.operations.steps import cleanup, hosts, power
+from kilonova.compute.operations.steps.server import Harmless, image_transfer, remove_params, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import GuestVerb, Image, PowerOff, Unrescue
-from kilonova.hosts.messages import Rescue as RescueGuest
-from kilonova.operations import Failed, Operation, Step
+from kilonova.hosts.messages import Image
+from kilonova.hosts.messages.verbs import GuestVerb, PowerOff, Unrescue
+from kilonova.hosts.messages.verbs import Rescue as RescueGuest
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Row, Transaction
 
 STOP, RESCUE = "stop guest", "rescue guest"
@@ -17,10 +18,7 @@ PASSWORD = "password"
 
 
 class Rescue(Harmless):
-    """`params`: those of Stop, `password`, and `image`: what the host is to know of it, or null for the server's own.
-
-    The password is forgotten at the end.
-    """
+    """`params`: those of Stop, `password` (deleted at the end), and `image` (for the host; null: the server's own)."""
 
     kind = "rescue"
     action = "rescue"
@@ -29,64 +27,64 @@ class Rescue(Harmless):
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step(STOP, stop, undo=start_again, deadline=stopping.deadline),
+            Step(STOP, stop, undo=start_again, deadline=power.stop_deadline),
             Step(RESCUE, forward, undo=back, deadline=3600),
-            Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the state"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         await super().failed(tx, error)
-        await forget(self, tx, PASSWORD)
+        await remove_params(self, tx, PASSWORD)
 
 
 async def stop(op: Operation) -> None:
     server = await server_of(op)
     if server["vm_state"] == states.ACTIVE:
-        await stopping.stop(op, server, STOP)
+        await power.stop(op, server, STOP)
 
 
 async def start_again(op: Operation) -> None:
-    await stopping.start_again(op, STOP)
+    await power.start_again(op, STOP)
 
 
 async def forward(op: Operation) -> None:
-    server, said = await server_of(op), op.params["image"]
-    image_id = said["id"] if said else server["image_id"]
+    server, described = await server_of(op), op.params["image"]
+    image_id = described["id"] if described else server["image_id"]
     verb = RescueGuest(
         guest_id=server["id"],
-        image=_image(said) if said else None,
-        data=await transfer_of(op.services, image_id) if image_id else None,
+        image=_image(described) if described else None,
+        data=await image_transfer(op.services, image_id) if image_id else None,
         password=op.params.get(PASSWORD, ""),
     )
-    await silence.demand(op, server["host"], RESCUE, verb)
+    await hosts.call_or_fail(op, server["host"], RESCUE, verb)
 
 
 async def back(op: Operation) -> None:
-    """What did not run before stands still again."""
+    """Undo `rescue`. A guest that did not run is stopped."""
     server = await server_of(op)
     ran = server["vm_state"] == states.ACTIVE
     verbs: list[type[GuestVerb]] = [Unrescue] if ran else [Unrescue, PowerOff]
-    await leftovers.reverse(op, server["host"], f"undo {RESCUE}", *verbs, running=ran)
+    await cleanup.reverse(op, server["host"], f"undo {RESCUE}", *verbs, running=ran)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
     await model.settle(tx, str(op.server_id), states.RESCUED, states.RUNNING)
-    await forget(op, tx, PASSWORD)
+    await remove_params(op, tx, PASSWORD)
 
 
 def described(image: Row) -> dict[str, Any]:
-    """What the operation keeps of an image, as the image service shows it."""
+    """The parameter `image` for an image of the image service."""
     keys = ("id", "name", "disk_format", "container_format")
     facts = {key: image.get(key) or "" for key in keys}
-    told = {key: str(value) for key, value in image.items() if key.startswith(("hw_", "os_", "img_")) and value}
-    return {**facts, "properties": told}
+    properties = {key: str(value) for key, value in image.items() if key.startswith(("hw_", "os_", "img_")) and value}
+    return {**facts, "properties": properties}
 
 
-def _image(said: dict[str, Any]) -> Image:
+def _image(described: dict[str, Any]) -> Image:
     return Image(
-        id=said["id"],
-        name=said["name"],
-        disk_format=said["disk_format"] or "raw",
-        container_format=said["container_format"] or "bare",
-        properties=said["properties"],
+        id=described["id"],
+        name=described["name"],
+        disk_format=described["disk_format"] or "raw",
+        container_format=described["container_format"] or "bare",
+        properties=described["properties"],
     )

@@ -1,22 +1,22 @@
-"""Reset the state: an operator's word on what a server is stands after what was going on has been undone."""
+"""Reset a server's state, after its unfinished operation is undone."""
 
 from __future__ import annotations
 
 from kilonova import clock
-from kilonova.operations import Operation, Step
+from kilonova.operations import Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 
 class ResetState(Operation):
     """`params`: `state`."""
 
-    kind = "reset state"
+    kind = "reset_state"
     action = "resetState"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
-        return (Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),)
+        return (transaction_step("settle", settle, "the state"),)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
@@ -24,6 +24,6 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 async def write(tx: Transaction, server_id: str, state: str) -> None:
-    """What power its guest has is not for anybody to say."""
+    """Set the state. The power state is not changed."""
     sql = "UPDATE servers SET vm_state = $2, fault = NULL, updated_at = $3 WHERE id = $1 AND NOT deleted"
     await tx.execute(sql, server_id, state, clock.now())

@@ -1,19 +1,19 @@
-"""Restore: a server that was deleted, and not reclaimed yet, runs again."""
+"""Restore a soft-deleted server."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import leftovers, silence
-from kilonova.compute.operations.common import Harmless, server_of
+from kilonova.compute.operations.steps import cleanup, hosts
+from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import PowerOn, Unrescue
-from kilonova.operations import Operation, Step
+from kilonova.hosts.messages.verbs import PowerOn, Unrescue
+from kilonova.operations import Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 STEP = "start guest"
 
 
 class Restore(Harmless):
-    """`params`: `rescued`, whether the guest is to run from its own disk again."""
+    """`params`: `rescued`, whether the server was in rescue before."""
 
     kind = "restore"
     action = "restore"
@@ -23,19 +23,19 @@ class Restore(Harmless):
     def steps() -> tuple[Step, ...]:
         return (
             Step(STEP, forward, undo=back, deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the state"),
         )
 
 
 async def forward(op: Operation) -> None:
     server = await server_of(op)
     verb = Unrescue if op.params.get("rescued") else PowerOn
-    await silence.demand(op, server["host"], STEP, verb(guest_id=server["id"]))
+    await hosts.call_or_fail(op, server["host"], STEP, verb(guest_id=server["id"]))
 
 
 async def back(op: Operation) -> None:
     server = await server_of(op)
-    await leftovers.restore(op, server["host"], f"undo {STEP}", running=False)
+    await cleanup.restore(op, server["host"], f"undo {STEP}", running=False)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

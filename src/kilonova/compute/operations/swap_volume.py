@@ -1,16 +1,15 @@
-"""Swap a volume: what is on it is copied to another one, which the guest gets instead. The old one is given back."""
+"""Swap a volume: copy its data to another volume, attach that one instead, and release the old one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations import left_disks, silence, volumes
-from kilonova.compute.operations.common import Harmless, fence, server_of
-from kilonova.compute.operations.extend_volume import ExtendVolume
+from kilonova.compute.operations.steps import cleanup, hosts, volumes
+from kilonova.compute.operations.steps.server import Harmless, fence, server_of
 from kilonova.compute.servers import model
-from kilonova.hosts.messages import SwapDisk
-from kilonova.operations import Failed, Operation, Step, begin
+from kilonova.hosts.messages.verbs import SwapDisk
+from kilonova.operations import Failed, Operation, Step, begin, get_kind, transaction_step
 from kilonova.store import Row, Transaction
 from kilonova.volume.client import VolumeError
 
@@ -24,7 +23,7 @@ class SwapVolume(Harmless):
 
     kind = "swap_volume"
     action = "swap_volume"
-    beside = True
+    blocks_requests = False
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
@@ -32,36 +31,36 @@ class SwapVolume(Harmless):
         return (
             Step(RESERVE, reserve, undo=release, deadline=120),
             Step(CONNECT, connect, undo=None, why=with_it, deadline=300),
-            # As long as the copying takes.
+            # A copy may take a day.
             Step(SWAP, swap, undo=swap_back, deadline=24 * 3600),
             Step("complete volume", complete, undo=None, why=with_it, deadline=120),
             Step("release old volume", release_old, undo=acquire_old, deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: the device", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the device"),
         )
 
 
 async def reserve(op: Operation) -> str:
-    """The id of the attachment. What an earlier run has left is made anew."""
+    """Reserve the new volume. Returns the attachment's id; those of an earlier run are replaced."""
     await volumes.release(op, [_new(op)])
-    async with volumes.explained():
+    async with volumes.volume_errors():
         auth = await op.services.identity.auth()
         made = await op.services.volume.create_attachment(op.params["new"]["id"], str(op.server_id), auth)
     return str(made["id"])
 
 
 async def release(op: Operation) -> None:
-    """Not what the guest on a silent host may have, nor what could not be taken back."""
+    """Release the new volume, unless the guest may still use it."""
     server, device = await server_of(op), await volumes.device_of(op)
     is_kept = device["volume_id"] == op.params["new"]["id"]
-    if not is_kept and not await left_disks.is_left(op, server["host"], op.params["old"]):
+    if not is_kept and not await cleanup.is_disk_deferred(op, server["host"], op.params["old"]):
         await volumes.release(op, [_new(op)])
 
 
 async def connect(op: Operation) -> dict[str, Any]:
-    """How the server's host reaches the new volume."""
+    """Connect the host to the new volume. Returns its `connection_info`."""
     server, device, attachment_id = await server_of(op), await volumes.device_of(op), op.results[RESERVE]
     connector = await volumes.connector_of(op, server["host"])
-    async with volumes.explained():
+    async with volumes.volume_errors():
         auth = await op.services.identity.auth()
         made = await op.services.volume.attachment(attachment_id, auth)
         if made is None or not made["connection_info"]:
@@ -74,17 +73,17 @@ async def connect(op: Operation) -> dict[str, Any]:
 async def swap(op: Operation) -> None:
     server, device = await server_of(op), await volumes.device_of(op)
     disk = devices.disk_of({**device, "volume_id": op.params["new"]["id"]}, op.results[CONNECT])
-    await silence.demand(
+    await hosts.call_or_fail(
         op, server["host"], SWAP, SwapDisk(guest_id=server["id"], volume_id=op.params["old"], disk=disk)
     )
 
 
 async def swap_back(op: Operation) -> None:
-    """What the guest has written since goes along."""
+    """Undo `swap`. The swap back copies later writes too."""
     server, device = await server_of(op), await volumes.device_of(op)
     new = op.params["new"]["id"]
     if device["volume_id"] != new:
-        await left_disks.give(op, server["host"], f"undo {SWAP}", device, instead_of=new)
+        await cleanup.attach_disk(op, server["host"], f"undo {SWAP}", device, instead_of=new)
 
 
 async def complete(op: Operation) -> None:
@@ -96,10 +95,10 @@ async def release_old(op: Operation) -> None:
 
 
 async def acquire_old(op: Operation) -> None:
-    """If somebody else has got it meanwhile, the server keeps the new one."""
+    """Undo `release`. If another server has reserved the old volume, the server keeps the new one."""
     server = await server_of(op)
     try:
-        await volumes.put_back(op, server["host"])
+        await volumes.restore_connection(op, server["host"])
     except Failed as error:
         if not isinstance(error.__cause__, VolumeError):
             raise
@@ -115,7 +114,7 @@ async def settle(op: Operation, tx: Transaction) -> None:
     if device and device["volume_size"] and device["volume_size"] < op.params["new"]["size"]:
         await begin(
             tx,
-            ExtendVolume,
+            get_kind("extend_volume"),
             params={"volume_id": op.params["new"]["id"]},
             server_id=server["id"],
             project_id=op.project_id,
@@ -127,9 +126,9 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 async def _exchange(op: Operation, tx: Transaction) -> None:
     ready = {"id": op.results[RESERVE], "connection": op.results[CONNECT]}
-    await devices.exchange(tx, op.params["device"], op.params["new"], ready)
+    await devices.replace_volume(tx, op.params["device"], op.params["new"], ready)
 
 
 def _new(op: Operation) -> Row:
-    """The new volume, as its device will be."""
+    """The device with the new volume."""
     return {"volume_id": op.params["new"]["id"], "attachment_id": op.results.get(RESERVE), "standby": None}

@@ -1,12 +1,12 @@
-"""Unrescue: a server in rescue runs from its own disk again."""
+"""Unrescue a server: boot it from its own disk again."""
 
 from __future__ import annotations
 
-from kilonova.compute.operations import silence
-from kilonova.compute.operations.common import Harmless, server_of
+from kilonova.compute.operations.steps import hosts
+from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Unrescue as UnrescueGuest
-from kilonova.operations import Operation, Step
+from kilonova.hosts.messages.verbs import Unrescue as UnrescueGuest
+from kilonova.operations import Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 STEP = "unrescue guest"
@@ -19,16 +19,16 @@ class Unrescue(Harmless):
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
-        why = "the rescue disk is gone; whoever asks again finds it done"
+        why = "the rescue disk is removed; a repeated command succeeds"
         return (
             Step(STEP, forward, undo=None, why=why, deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: the state", deadline=30, transaction=True),
+            transaction_step("settle", settle, "the state"),
         )
 
 
 async def forward(op: Operation) -> None:
     server = await server_of(op)
-    await silence.demand(op, server["host"], STEP, UnrescueGuest(guest_id=server["id"]))
+    await hosts.call_or_fail(op, server["host"], STEP, UnrescueGuest(guest_id=server["id"]))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

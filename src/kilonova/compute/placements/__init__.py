@@ -1,1 +1,1 @@
-"""Placements: why a server is where it is, or nowhere. Attempts to find a host, and plans that were only tried."""
+"""Placement explanations: attempts to find a host for a server, dry-run plans, and fit."""

@@ -1,13 +1,13 @@
-"""Why a server is where it is, or nowhere."""
+"""Placement explanations: why a server is on its host, or why no host was found."""
 
 from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.placements import fit, views
-from kilonova.compute.placements.sight import ALL_HOSTS, OWN_HOSTS, RULE, sight
+from kilonova.compute.placements.visibility import ALL_HOSTS, OWN_HOSTS, RULE, get_visibility
 from kilonova.compute.servers import model
-from kilonova.http import Answer, Context
-from kilonova.http.pagination import LIMIT, limit_of
+from kilonova.http import Context, Response
+from kilonova.http.pagination import LIMIT, page_limit
 from kilonova.scheduler import attempts
 
 __all__ = ["fit", "views"]
@@ -20,15 +20,17 @@ __all__ = ["fit", "views"]
     query={"limit": LIMIT},
     shows=("attempts", "attempt", True),
 )
-async def show(ctx: Context, server_id: str) -> Answer:
-    """Show every attempt to find a host for a server, newest first: who was considered, and what spoke against them.
+async def show(ctx: Context, server_id: str) -> Response:
+    """Show the attempts to find a host for a server, newest first, with the reasons for rejected hosts.
 
-    They outlive the server, at every version.
+    Attempts are kept after the server is deleted.
     """
     row = await ctx.db.fetch_one("SELECT project_id, user_id FROM servers WHERE id = $1", server_id)
     if row is None or not ctx.may(model.SHOW, model.target(row)):
-        raise model.missing(server_id)
+        raise model.not_found(server_id)
     ctx.authorize(RULE, model.target(row))
-    seen = await sight(ctx, model.target(row))
-    found = await attempts.of_server(ctx.db, server_id, limit_of(ctx))
-    return Answer({"sees": seen.sees, "attempts": [ctx.render("attempt", (attempt, seen)) for attempt in found]})
+    visibility = await get_visibility(ctx, model.target(row))
+    found = await attempts.of_server(ctx.db, server_id, page_limit(ctx))
+    return Response(
+        {"sees": visibility.sees, "attempts": [ctx.render("attempt", (attempt, visibility)) for attempt in found]}
+    )

@@ -1,4 +1,4 @@
-"""How many more servers of a flavor would fit. The answer comes from the process that has the hosts in memory."""
+"""Fit: how many more servers of a flavor the hosts have capacity for, from the scheduler's snapshot of hosts."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.flavors import model as flavors
-from kilonova.compute.placements.sight import Sight
 from kilonova.compute.placements.views import NUMBER, OBJECTS, filters, free
-from kilonova.compute.servers import images
+from kilonova.compute.placements.visibility import Visibility
+from kilonova.compute.servers import image_checks
 from kilonova.compute.servers.create import flavor_copy
 from kilonova.compute.servers.views import OBJECT, TEXT
 from kilonova.compute.zones import model as zones
-from kilonova.http import Answer, Context, Field, View
+from kilonova.http import Context, Field, Response, View
 from kilonova.http.errors import BadRequest
-from kilonova.http.pagination import LIMIT, limit_of
+from kilonova.http.pagination import LIMIT, page_limit
 from kilonova.http.views import Value
 from kilonova.scheduler import Request
-from kilonova.scheduler.specs import needs
+from kilonova.scheduler.requirements import host_requirements
 from kilonova.store import Row
 
 QUERY = {"flavor": {"type": "string"}, "zone": {"type": "string"}, "image": {"type": "string"}, "limit": LIMIT}
 
 
 @api.route("GET", "/kilonova-fit", policy="kilonova:fit", query=QUERY, shows=("fit", "fit", False))
-async def show(ctx: Context) -> Answer:
+async def show(ctx: Context) -> Response:
     """Show how many more servers of a flavor would fit, where, and what runs out first."""
     request = await _request(ctx)
-    planner, hosts = await ctx.services.scheduler.look()
+    planner, hosts = await ctx.services.scheduler.current_hosts()
     from kilonova.scheduler.fit import fit
 
-    return Answer({"fit": ctx.render("fit", fit(planner, hosts, request, limit_of(ctx)))})
+    return Response({"fit": ctx.render("fit", fit(planner, hosts, request, page_limit(ctx)))})
 
 
 async def _request(ctx: Context) -> Request:
     flavor = await _flavor(ctx, ctx.query_one("flavor"))
-    properties = await _properties(ctx, ctx.query_one("image"))
+    properties = await _image_properties(ctx, ctx.query_one("image"))
     zone = ctx.query_one("zone")
-    if zone and zone not in await zones.zones(ctx.db, ctx.services.config.scheduler.default_zone):
+    if zone and zone not in await zones.zone_names(ctx.db, ctx.services.config.scheduler.default_zone):
         raise BadRequest("The requested availability zone is not available")
     try:
-        asked = needs(flavor_copy(flavor), properties)
+        resources = host_requirements(flavor_copy(flavor), properties)
     except ValueError as error:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
-    return Request(**asked, zone=zone or None, image_id=ctx.query_one("image"))
+    return Request(**resources, zone=zone or None, image_id=ctx.query_one("image"))
 
 
 async def _flavor(ctx: Context, named: str | None) -> Row:
-    """By its id, else by its name."""
+    """The flavor by its id, else by its name."""
     if named is None:
         raise BadRequest("Invalid input for query parameters flavor: it is required.")
     by_name = await ctx.db.fetch_value("SELECT flavor_id FROM flavors WHERE name = $1", named)
@@ -57,31 +57,31 @@ async def _flavor(ctx: Context, named: str | None) -> Row:
     raise BadRequest(f"Flavor {named} could not be found.")
 
 
-async def _properties(ctx: Context, image_id: str | None) -> dict[str, str]:
+async def _image_properties(ctx: Context, image_id: str | None) -> dict[str, str]:
     if image_id is None:
         return {}
     image = await ctx.services.image.show(image_id, ctx.auth_token)
     if image is None:
         raise BadRequest(f"Can not find requested image {image_id}.")
-    return images.properties(image)
+    return image_checks.properties(image)
 
 
-def _of(name: str) -> Value:
+def _attribute(name: str) -> Value:
     return lambda found, ctx: getattr(found, name)
 
 
 def _hosts(found: Any, ctx: Context) -> list[dict[str, Any]]:
     return [
         {
-            "host": one.host,
-            "hypervisor_hostname": one.hypervisor_hostname,
-            "zone": one.zone,
-            "servers": one.servers,
-            "runs_out": one.runs_out,
-            "shared": one.shared,
-            "free": free(one.free),
+            "host": host.host,
+            "hypervisor_hostname": host.hypervisor_hostname,
+            "zone": host.zone,
+            "servers": host.servers,
+            "runs_out": host.runs_out,
+            "shared": host.shared,
+            "free": free(host.free),
         }
-        for one in found.best
+        for host in found.best
     ]
 
 
@@ -89,14 +89,14 @@ api.view(
     View(
         "fit",
         {
-            "servers": Field(_of("servers"), NUMBER),
-            "zones": Field(_of("zones"), OBJECT),
-            "runs_out": Field(_of("runs_out"), OBJECT),
-            "hosts_with_room": Field(_of("hosts"), NUMBER),
+            "servers": Field(_attribute("servers"), NUMBER),
+            "zones": Field(_attribute("zones"), OBJECT),
+            "runs_out": Field(_attribute("runs_out"), OBJECT),
+            "hosts_with_room": Field(_attribute("hosts"), NUMBER),
             "hosts": Field(_hosts, OBJECTS),
             "message": Field(lambda found, ctx: found.diagnosis.sentence(), TEXT),
             "asked": Field(lambda found, ctx: found.diagnosis.asked, OBJECT),
-            "filters": Field(lambda found, ctx: filters(found.diagnosis, Sight("all hosts")), OBJECTS),
+            "filters": Field(lambda found, ctx: filters(found.diagnosis, Visibility("all hosts")), OBJECTS),
         },
     )
 )

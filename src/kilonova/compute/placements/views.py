@@ -1,4 +1,4 @@
-"""How an attempt, and a plan that was only tried, are shown; what of it depends on what the caller may see of hosts."""
+"""Views of attempts and of dry-run plans, limited to the hosts that the caller may see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
-from kilonova.compute.placements.sight import Sight
+from kilonova.compute.placements.visibility import Visibility
 from kilonova.compute.servers.views import NULLABLE, OBJECT, TEXT
 from kilonova.http import Context, Field, View
 from kilonova.http.views import OMIT, Value
@@ -16,21 +16,21 @@ from kilonova.scheduler.explain import Diagnosis, Free, Weight
 
 NUMBER = {"type": "integer"}
 OBJECTS = {"type": "array", "items": OBJECT}
-# Of what was asked, these name a host.
+# Fields of a request that name a host.
 _NAMES = ("host", "hypervisor_hostname", "hypervisor_uuid")
 
 
-def _told(show: Callable[[Diagnosis, Sight], Any]) -> Value:
-    """Shown is a pair: an attempt or a plan, and the caller's sight."""
+def _from_diagnosis(show: Callable[[Diagnosis, Visibility], Any]) -> Value:
+    """A field's value from the diagnosis. Views render pairs: an attempt or plan, and the caller's visibility."""
     return lambda item, ctx: show(item[0].diagnosis, item[1])
 
 
-def asked(diagnosis: Diagnosis, sight: Sight) -> dict[str, Any]:
-    """A host that somebody else has named is not for everybody."""
-    return {key: value for key, value in diagnosis.asked.items() if sight.everything or key not in _NAMES}
+def request_summary(diagnosis: Diagnosis, visibility: Visibility) -> dict[str, Any]:
+    """The request, without host names unless the caller sees all hosts: an administrator may have named the host."""
+    return {key: value for key, value in diagnosis.asked.items() if visibility.all_hosts or key not in _NAMES}
 
 
-def filters(diagnosis: Diagnosis, sight: Sight) -> list[dict[str, Any]]:
+def filters(diagnosis: Diagnosis, visibility: Visibility) -> list[dict[str, Any]]:
     return [
         {
             "filter": result.filter,
@@ -42,31 +42,33 @@ def filters(diagnosis: Diagnosis, sight: Sight) -> list[dict[str, Any]]:
     ]
 
 
-def rejections(diagnosis: Diagnosis, sight: Sight) -> Any:
-    """The hosts that were turned down, as far as the caller sees hosts."""
-    if sight.sees == "reasons":
+def rejections(diagnosis: Diagnosis, visibility: Visibility) -> Any:
+    """The rejected hosts that the caller may see."""
+    if visibility.sees == "reasons":
         return OMIT
     return [
         {
             **names,
-            "filter": one.filter,
-            "reason": one.text,
-            **sight.details(one),
-            "free": free(one.free),
+            "filter": rejection.filter,
+            "reason": rejection.text,
+            **visibility.details(rejection),
+            "free": free(rejection.free),
         }
-        for one in diagnosis.rejections
-        if (names := sight.shown(one.host, one.hypervisor_hostname)) is not None
+        for rejection in diagnosis.rejections
+        if (names := visibility.identify(rejection.host, rejection.hypervisor_hostname)) is not None
     ]
 
 
-def candidates(diagnosis: Diagnosis, sight: Sight) -> Any:
-    """The hosts that were left, best first. What others have, and who of them is better, shows in the weights."""
-    if sight.sees == "reasons":
+def candidates(diagnosis: Diagnosis, visibility: Visibility) -> Any:
+    """The remaining hosts that the caller may see, best first. Weights compare them to hidden hosts, so they need the
+    visibility of all hosts.
+    """
+    if visibility.sees == "reasons":
         return OMIT
     return [
-        {**names, **(_weights(one) if sight.everything else {}), "free": free(one.free)}
-        for one in diagnosis.weights
-        if (names := sight.shown(one.host, one.hypervisor_hostname)) is not None
+        {**names, **(_weights(weight) if visibility.all_hosts else {}), "free": free(weight.free)}
+        for weight in diagnosis.weights
+        if (names := visibility.identify(weight.host, weight.hypervisor_hostname)) is not None
     ]
 
 
@@ -83,28 +85,28 @@ def _attempt(name: str) -> Value:
     return lambda item, ctx: getattr(item[0], name)
 
 
-def _host(item: tuple[Attempt, Sight], ctx: Context) -> Any:
-    attempt, sight = item
-    return attempt.host if sight.everything else OMIT
+def _host(item: tuple[Attempt, Visibility], ctx: Context) -> Any:
+    attempt, visibility = item
+    return attempt.host if visibility.all_hosts else OMIT
 
 
-def _created(item: tuple[Attempt, Sight], ctx: Context) -> str:
+def _created(item: tuple[Attempt, Visibility], ctx: Context) -> str:
     return clock.iso(item[0].created_at)
 
 
-def _message(item: tuple[Attempt, Sight], ctx: Context) -> str:
+def _message(item: tuple[Attempt, Visibility], ctx: Context) -> str:
     return item[0].diagnosis.sentence()
 
 
-# What attempts and plans have in common.
+# Fields of both attempts and plans.
 DIAGNOSIS = {
     "message": Field(_message, TEXT),
-    "hosts": Field(_told(lambda diagnosis, sight: diagnosis.hosts), NUMBER),
-    "left": Field(_told(lambda diagnosis, sight: diagnosis.left), NUMBER),
-    "asked": Field(_told(asked), OBJECT),
-    "filters": Field(_told(filters), OBJECTS),
-    "rejections": Field(_told(rejections), OBJECTS, optional=True),
-    "candidates": Field(_told(candidates), OBJECTS, optional=True),
+    "hosts": Field(_from_diagnosis(lambda diagnosis, visibility: diagnosis.hosts), NUMBER),
+    "left": Field(_from_diagnosis(lambda diagnosis, visibility: diagnosis.left), NUMBER),
+    "asked": Field(_from_diagnosis(request_summary), OBJECT),
+    "filters": Field(_from_diagnosis(filters), OBJECTS),
+    "rejections": Field(_from_diagnosis(rejections), OBJECTS, optional=True),
+    "candidates": Field(_from_diagnosis(candidates), OBJECTS, optional=True),
 }
 
 api.view(

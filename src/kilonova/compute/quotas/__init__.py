@@ -1,1 +1,1 @@
-"""Quotas: how much a project may have, counted when it asks for more."""
+"""Quotas of projects and users. Usage is counted when resources are requested."""

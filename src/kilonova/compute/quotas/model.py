@@ -1,4 +1,4 @@
-"""Limits of projects and of users in them, and what they use: counted from the things themselves when asked."""
+"""Quotas of projects and of users in them. Usage is counted from the resources themselves on each request."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RESOURCES = (
     "injected_file_content_bytes",
     "injected_file_path_bytes",
 )
-# Limited by the network service. What old versions say of them is kept for old versions, and limits nothing.
+# Limited by the network service. Old microversions can set and show these limits, which have no effect.
 NETWORK_RESOURCES = ("fixed_ips", "floating_ips", "security_groups", "security_group_rules")
 
-# Each kind stands before the ones above it: defaults, the project's, the user's own.
+# Precedence: a user's own limit overrides the project's, which overrides the default class.
 _CLASS, _PROJECT, _USER = 0, 1, 2
 _LIMITS = f"""
 SELECT {_CLASS} AS whose, resource, hard_limit FROM quota_classes WHERE class_name = '{DEFAULT_CLASS}'
@@ -41,7 +41,7 @@ SELECT COUNT(*) AS instances, COALESCE(SUM(vcpus), 0) AS cores, COALESCE(SUM(ram
 FROM servers WHERE project_id = $1 AND NOT deleted AND vm_state <> '{states.SOFT_DELETED}'
 """
 _GROUPS = f"SELECT COUNT(*) FROM server_groups WHERE {_WHOSE}"
-# The limit is one for each group, so the fullest group is what it is held against.
+# The limit applies to each group, so the usage is that of the largest group.
 _MEMBERS = f"""
 SELECT COUNT(*) AS number FROM server_group_members m JOIN server_groups g ON g.id = m.group_id
 WHERE {_WHOSE} GROUP BY g.id ORDER BY number DESC LIMIT 1
@@ -49,57 +49,58 @@ WHERE {_WHOSE} GROUP BY g.id ORDER BY number DESC LIMIT 1
 _KEY_PAIRS = "SELECT COUNT(*) FROM keypairs WHERE user_id = $1"
 
 
-async def fit(
+async def count_within_quota(
     tx: Transaction,
     project_id: str,
     config: Config,
     each: Mapping[str, int],
-    least: int = 1,
-    most: int = 1,
+    minimum: int = 1,
+    maximum: int = 1,
     *,
     user_id: str | None = None,
 ) -> int:
-    """How many things that take `each` have room: `most` or fewer. Where `least` have none, all are refused (403).
+    """The number of servers, each with these resources, that the quota allows: at most `maximum`; 403 if it is less
+    than `minimum`.
 
-    The user's own limits in the project count too. Others of the project wait until `tx` ends.
+    The user's own limits count, too. Other requests of the project wait until `tx` ends.
     """
-    await tx.hold(f"quota:{project_id}")
-    of_project, of_user = await _both_limits(tx, project_id, user_id, config)
-    most = await _fit_in(tx, of_project, (project_id, None), each, least, most)
-    return await _fit_in(tx, of_user, (project_id, user_id), each, least, most) if of_user else most
+    await tx.lock(f"quota:{project_id}")
+    of_project, of_user = await _project_and_user_limits(tx, project_id, user_id, config)
+    count = await _count_within_limits(tx, of_project, (project_id, None), each, minimum, maximum)
+    return await _count_within_limits(tx, of_user, (project_id, user_id), each, minimum, count) if of_user else count
 
 
-async def _fit_in(
+async def _count_within_limits(
     tx: Transaction,
     limit: Mapping[str, int],
-    whose: tuple[str, str | None],
+    owner: tuple[str, str | None],
     each: Mapping[str, int],
-    least: int,
-    most: int,
+    minimum: int,
+    maximum: int,
 ) -> int:
-    asked = {resource: delta for resource, delta in each.items() if delta > 0 and limit.get(resource, -1) >= 0}
-    if not asked:
-        return most
-    used = await server_usage(tx, *whose)
-    room = {resource: max(limit[resource] - used[resource], 0) // delta for resource, delta in asked.items()}
-    over = [resource for resource, number in room.items() if number < least]
-    if over:
-        wanted = {resource: least * delta for resource, delta in asked.items()}
-        raise Forbidden(_exceeded(over, wanted, used, limit))
-    return min(most, *room.values())
+    limited = {resource: delta for resource, delta in each.items() if delta > 0 and limit.get(resource, -1) >= 0}
+    if not limited:
+        return maximum
+    used = await server_usage(tx, *owner)
+    counts = {resource: max(limit[resource] - used[resource], 0) // delta for resource, delta in limited.items()}
+    exceeded = [resource for resource, count in counts.items() if count < minimum]
+    if exceeded:
+        requested = {resource: minimum * delta for resource, delta in limited.items()}
+        raise Forbidden(_exceeded_message(exceeded, requested, used, limit))
+    return min(maximum, *counts.values())
 
 
 async def limits(reader: Reader, project_id: str | None, config: Config, user_id: str | None = None) -> dict[str, int]:
-    """Every limit of the project, or of a user in it; -1 is none."""
-    of_project, of_user = await _both_limits(reader, project_id, user_id, config)
+    """All limits of the project, or of a user in it; -1 is unlimited."""
+    of_project, of_user = await _project_and_user_limits(reader, project_id, user_id, config)
     return of_project | of_user
 
 
-async def _both_limits(
+async def _project_and_user_limits(
     reader: Reader, project_id: str | None, user_id: str | None, config: Config
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """All limits of the project, and those that the user has of their own."""
-    of_project, of_user = _configured(config), dict[str, int]()
+    """All limits of the project, and the user's own limits."""
+    of_project, of_user = _config_limits(config), dict[str, int]()
     for row in await reader.fetch(_LIMITS, project_id or "", user_id or ""):
         limits = of_user if row["whose"] == _USER else of_project
         limits[row["resource"]] = row["hard_limit"]
@@ -107,15 +108,15 @@ async def _both_limits(
 
 
 async def class_limits(reader: Reader, name: str, config: Config) -> dict[str, int]:
-    """The limits of a quota class; only the class `default` has a meaning."""
-    found = _configured(config)
+    """The limits of a quota class; only the class `default` has an effect."""
+    found = _config_limits(config)
     for row in await reader.fetch("SELECT resource, hard_limit FROM quota_classes WHERE class_name = $1", name):
         found[row["resource"]] = row["hard_limit"]
     return found
 
 
 async def usage(reader: Reader, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """What the project, or a user in it, has of what is counted."""
+    """The usage of the project, or of a user in it."""
     found = await server_usage(reader, project_id, user_id)
     found["server_groups"] = int(await reader.fetch_value(_GROUPS, project_id, user_id))
     found["server_group_members"] = int(await reader.fetch_value(_MEMBERS, project_id, user_id) or 0)
@@ -126,7 +127,7 @@ async def usage(reader: Reader, project_id: str, user_id: str | None = None) -> 
 
 
 async def server_usage(reader: Reader, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """A server counts from its creation until it is deleted, if only for a while."""
+    """A server counts from its creation until it is deleted or soft-deleted."""
     if user_id is None:
         row = await reader.fetch_one(_USAGE, project_id)
     else:
@@ -135,9 +136,9 @@ async def server_usage(reader: Reader, project_id: str, user_id: str | None = No
     return {resource: int(row[resource]) for resource in COUNTED}
 
 
-async def user_is_full(reader: Reader, project_id: str, user_id: str, config: Config, resource: str) -> bool:
-    """Whether the user has all of it that a limit of their own allows."""
-    _, of_user = await _both_limits(reader, project_id, user_id, config)
+async def is_user_limit_reached(reader: Reader, project_id: str, user_id: str, config: Config, resource: str) -> bool:
+    """Whether the user's own limit, if there is one, is reached."""
+    _, of_user = await _project_and_user_limits(reader, project_id, user_id, config)
     limit = of_user.get(resource, -1)
     return limit >= 0 and (await usage(reader, project_id, user_id))[resource] >= limit
 
@@ -173,26 +174,29 @@ async def set_class_limits(tx: Transaction, name: str, values: Mapping[str, int]
 
 
 async def reset(tx: Transaction, project_id: str) -> None:
-    """Back to the defaults, also for the users of the project."""
+    """Reset the project and its users to the defaults."""
     await tx.execute("DELETE FROM quotas WHERE project_id = $1", project_id)
     await tx.execute("DELETE FROM user_quotas WHERE project_id = $1", project_id)
 
 
 async def reset_user(tx: Transaction, project_id: str, user_id: str) -> None:
-    """Back to what the project has."""
+    """Reset the user to the project's limits."""
     await tx.execute("DELETE FROM user_quotas WHERE project_id = $1 AND user_id = $2", project_id, user_id)
 
 
-def _configured(config: Config) -> dict[str, int]:
+def _config_limits(config: Config) -> dict[str, int]:
     found: dict[str, int] = {resource: getattr(config.quota, resource) for resource in RESOURCES}
     return found | dict.fromkeys(NETWORK_RESOURCES, -1)
 
 
-def _exceeded(over: list[str], asked: Mapping[str, int], used: Mapping[str, int], limit: Mapping[str, int]) -> str:
-    def each(amounts: Mapping[str, Any]) -> str:
-        return ", ".join(str(amounts[resource]) for resource in over)
+def _exceeded_message(
+    exceeded: list[str], requested: Mapping[str, int], used: Mapping[str, int], limit: Mapping[str, int]
+) -> str:
+    def join(amounts: Mapping[str, Any]) -> str:
+        return ", ".join(str(amounts[resource]) for resource in exceeded)
 
-    names = ", ".join(over)
+    names = ", ".join(exceeded)
     return (
-        f"Quota exceeded for {names}: Requested {each(asked)}, but already used {each(used)} of {each(limit)} {names}"
+        f"Quota exceeded for {names}: Requested {join(requested)},"
+        f" but already used {join(used)} of {join(limit)} {names}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.quotas.model import NETWORK_RESOURCES, RESOURCES
-from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
+from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, request_body
 
 LIMIT: Schema = {
     "anyOf": [
@@ -12,11 +12,11 @@ LIMIT: Schema = {
     ]
 }
 OLD_RESOURCES = tuple(resource for resource in RESOURCES if resource.startswith("injected_"))
-LASTING = tuple(resource for resource in RESOURCES if resource not in OLD_RESOURCES)
-_LIMITS = dict.fromkeys(LASTING, LIMIT)
+CURRENT_RESOURCES = tuple(resource for resource in RESOURCES if resource not in OLD_RESOURCES)
+_LIMITS = dict.fromkeys(CURRENT_RESOURCES, LIMIT)
 
-UPDATE = closed({"quota_set": closed({**_LIMITS, "force": BOOLEAN})}, ["quota_set"])
-UPDATE_CLASS = closed({"quota_class_set": closed(_LIMITS)}, ["quota_class_set"])
+UPDATE = request_body("quota_set", {**_LIMITS, "force": BOOLEAN})
+UPDATE_CLASS = request_body("quota_class_set", _LIMITS)
 OF_USER: dict[str, Schema] = {"user_id": STRING}
 
-__all__ = ["LASTING", "LIMIT", "NETWORK_RESOURCES", "OF_USER", "OLD_RESOURCES", "UPDATE", "UPDATE_CLASS"]
+__all__ = ["CURRENT_RESOURCES", "LIMIT", "NETWORK_RESOURCES", "OF_USER", "OLD_RESOURCES", "UPDATE", "UPDATE_CLASS"]

@@ -1,1 +1,1 @@
-"""Server groups: servers that want to be together on one host, or apart."""
+"""Server groups: affinity and anti-affinity of servers."""

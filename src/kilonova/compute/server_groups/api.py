@@ -7,46 +7,35 @@ from typing import Any
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.server_groups import model, schemas, views
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
-from kilonova.http.pagination import limit_of
+from kilonova.http.pagination import page_limit
 from kilonova.ids import new_id
 from kilonova.store import Reader, Row
 
 __all__ = ["views"]
 
 RULE = "os_compute_api:os-server-groups:"
-GROUP = "/os-server-groups/{group_id}"
+GROUPS = "/os-server-groups"
+GROUP = GROUPS + "/{group_id}"
+SHOWS = ("server_group", "server group", False)
 
 
-@api.route(
-    "GET",
-    "/os-server-groups",
-    policy=RULE + "index",
-    query=schemas.LIST,
-    shows=("server_groups", "server group", True),
-)
-async def index(ctx: Context) -> Answer:
-    """List server groups; with `all_projects`, whatever its value, those of all projects to whom that is allowed."""
-    everywhere = "all_projects" in ctx.query and ctx.may(RULE + "index:all_projects")
-    project_id = None if everywhere else ctx.token.project_id or ""
-    rows = await model.page(ctx.db, project_id, limit_of(ctx), int(ctx.query_one("offset") or 0))
-    await model.dress(ctx.db, rows)
-    return Answer({"server_groups": [ctx.render("server group", row) for row in rows]})
+@api.route("GET", GROUPS, policy=RULE + "index", query=schemas.LIST, shows=("server_groups", "server group", True))
+async def index(ctx: Context) -> Response:
+    """List server groups; those of all projects with `all_projects` (any value), if the policy allows it."""
+    all_projects = "all_projects" in ctx.query and ctx.may(RULE + "index:all_projects")
+    project_id = None if all_projects else ctx.token.project_id or ""
+    rows = await model.page(ctx.db, project_id, page_limit(ctx), int(ctx.query_one("offset") or 0))
+    await model.add_members(ctx.db, rows)
+    return Response({"server_groups": [ctx.render("server group", row) for row in rows]})
 
 
-@api.route(
-    "POST",
-    "/os-server-groups",
-    policy=RULE + "create",
-    body=schemas.CREATE,
-    query={},
-    shows=("server_group", "server group", False),
-)
-async def create(ctx: Context) -> Answer:
+@api.route("POST", GROUPS, policy=RULE + "create", body=schemas.CREATE, query={}, shows=SHOWS)
+async def create(ctx: Context) -> Response:
     """Create a server group."""
     if ctx.token.project_id is None:
-        raise Forbidden("A server group belongs to a project, and this token is of none.")
+        raise Forbidden("A server group belongs to a project, and this token has no project.")
     body = ctx.body["server_group"]
     row = {
         "id": new_id(),
@@ -54,7 +43,7 @@ async def create(ctx: Context) -> Answer:
         "user_id": ctx.token.user_id,
         "name": body["name"],
         "policy": body["policy"],
-        "max_server_per_host": _most(body),
+        "max_server_per_host": _max_server_per_host(body),
         "created_at": ctx.now,
         "members": [],
     }
@@ -62,13 +51,13 @@ async def create(ctx: Context) -> Answer:
         project_id, user_id, config = ctx.token.project_id, ctx.token.user_id, ctx.services.config
         limit = (await quotas.limits(tx, project_id, config))["server_groups"]
         full = 0 <= limit <= await model.count(tx, project_id)
-        if full or await quotas.user_is_full(tx, project_id, user_id, config, "server_groups"):
+        if full or await quotas.is_user_limit_reached(tx, project_id, user_id, config, "server_groups"):
             raise Forbidden("Quota exceeded, too many server groups.")
         await model.create(tx, row)
-    return Answer({"server_group": ctx.render("server group", row)})
+    return Response({"server_group": ctx.render("server group", row)})
 
 
-def _most(body: dict[str, Any]) -> int | None:
+def _max_server_per_host(body: dict[str, Any]) -> int | None:
     rules = body.get("rules", {})
     if not rules:
         return None
@@ -77,12 +66,12 @@ def _most(body: dict[str, Any]) -> int | None:
     return int(rules["max_server_per_host"])
 
 
-@api.route("GET", GROUP, checks=[RULE + "show"], query={}, shows=("server_group", "server group", False))
-async def show(ctx: Context, group_id: str) -> Answer:
+@api.route("GET", GROUP, checks=[RULE + "show"], query={}, shows=SHOWS)
+async def show(ctx: Context, group_id: str) -> Response:
     """Show a server group."""
     row = await _find(ctx, ctx.db, group_id)
-    await model.dress(ctx.db, [row])
-    return Answer({"server_group": ctx.render("server group", row)})
+    await model.add_members(ctx.db, [row])
+    return Response({"server_group": ctx.render("server group", row)})
 
 
 @api.route("DELETE", GROUP, checks=[RULE + "delete"], query={}, status=204)
@@ -96,7 +85,7 @@ async def delete(ctx: Context, group_id: str) -> None:
 
 
 async def _find(ctx: Context, reader: Reader, group_id: str) -> Row:
-    """The group, if the caller may see it; else it is not there."""
+    """The group; 404 if the caller may not see it."""
     row = await model.get(reader, group_id)
     if row is None or not ctx.may(RULE + "show", _target(row)):
         raise _missing(group_id)

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from kilonova.compute.server_groups.model import AFFINITY, ANTI_AFFINITY, SOFT
 from kilonova.http.pagination import LIMIT
-from kilonova.http.pieces import NAME, STRING, Schema, closed, integer
+from kilonova.http.parameter_types import NAME, STRING, Schema, closed_object, integer, request_body
 
 HARD = (ANTI_AFFINITY, AFFINITY)
 
 
 def policies(*names: str) -> Schema:
-    """Before 2.64: a list, of one."""
+    """Before 2.64 `policies` was a list with one item."""
     return {"type": "array", "items": {"type": "string", "enum": list(names)}, "minItems": 1, "maxItems": 1}
 
 
-CREATE: Schema = closed(
+CREATE: Schema = request_body(
+    "server_group",
     {
-        "server_group": closed(
-            {
-                "name": NAME,
-                "policy": {"type": "string", "enum": [*HARD, *SOFT]},
-                "rules": closed({"max_server_per_host": integer(1)}),
-            },
-            ["name", "policy"],
-        )
+        "name": NAME,
+        "policy": {"type": "string", "enum": [*HARD, *SOFT]},
+        "rules": closed_object({"max_server_per_host": integer(1)}),
     },
-    ["server_group"],
+    ["name", "policy"],
 )
 LIST: dict[str, Schema] = {"all_projects": STRING, "limit": LIMIT, "offset": LIMIT}

@@ -1,4 +1,4 @@
-"""How server groups are shown."""
+"""Views of server groups."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words that users put on servers, to find them by."""
+"""Tags of servers."""

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from kilonova.compute.api import api
 from kilonova.compute.server_tags import model as tags
-from kilonova.compute.server_tags import schemas
-from kilonova.compute.servers import acting, model, states
-from kilonova.http import Answer, Context
+from kilonova.compute.servers import action_checks, model
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.parameter_types import closed_object
 from kilonova.http.schema import Validator
 from kilonova.store import Row, Transaction
 
@@ -17,84 +17,82 @@ RULE = "os_compute_api:os-server-tags:"
 TAGS = "/servers/{server_id}/tags"
 TAG = TAGS + "/{tag}"
 CREATED, KNOWN = 201, 204
-_NAMED = Validator({"type": "object", "properties": {"tag": schemas.TAG}})
+_REPLACE = closed_object({"tags": tags.TAGS_SCHEMA}, ["tags"])
+_TAG_VALIDATOR = Validator({"type": "object", "properties": {"tag": tags.TAG_SCHEMA}})
 
 
 @api.route("GET", TAGS, checks=[RULE + "index"], query={})
-async def index(ctx: Context, server_id: str) -> Answer:
+async def index(ctx: Context, server_id: str) -> Response:
     """List the tags of a server."""
     await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
-    return Answer({"tags": await tags.of_server(ctx.db, server_id)})
+    return Response({"tags": await tags.of_server(ctx.db, server_id)})
 
 
-@api.route("PUT", TAGS, checks=[RULE + "update_all"], body=schemas.REPLACE, query={})
-async def replace(ctx: Context, server_id: str) -> Answer:
+@api.route("PUT", TAGS, checks=[RULE + "update_all"], body=_REPLACE, query={})
+async def replace(ctx: Context, server_id: str) -> Response:
     """Replace all tags of a server."""
-    asked: list[str] = ctx.body["tags"]
+    new_tags: list[str] = ctx.body["tags"]
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "update_all")
+        await _lock_ready_server(ctx, tx, server_id, "update_all")
         await tags.clear(tx, server_id)
-        await tags.add(tx, server_id, asked)
+        await tags.add(tx, server_id, new_tags)
         await _changed(ctx, tx, server_id)
-    return Answer({"tags": sorted(asked)})
+    return Response({"tags": sorted(new_tags)})
 
 
 @api.route("DELETE", TAGS, checks=[RULE + "delete_all"], query={}, status=204)
-async def clear(ctx: Context, server_id: str) -> Answer:
+async def clear(ctx: Context, server_id: str) -> Response:
     """Remove all tags of a server."""
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "delete_all")
+        await _lock_ready_server(ctx, tx, server_id, "delete_all")
         await tags.clear(tx, server_id)
         await _changed(ctx, tx, server_id)
-    return Answer()
+    return Response()
 
 
 @api.route("GET", TAG, checks=[RULE + "show"], query={}, status=204)
-async def show(ctx: Context, server_id: str, tag: str) -> Answer:
-    """Ask whether a server has a tag."""
+async def show(ctx: Context, server_id: str, tag: str) -> Response:
+    """Check whether a server has a tag."""
     await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
     if tag not in await tags.of_server(ctx.db, server_id):
         raise _missing(server_id, tag)
-    return Answer()
+    return Response()
 
 
-@api.route("PUT", TAG, checks=[RULE + "update"], query={}, status=CREATED, also=[KNOWN])
-async def add(ctx: Context, server_id: str, tag: str) -> Answer:
-    """Put a tag on a server."""
-    _NAMED.check({"tag": tag})
-    there = {"Location": ctx.url(f"/servers/{server_id}/tags/{quote(tag, safe='')}")}
+@api.route("PUT", TAG, checks=[RULE + "update"], query={}, status=CREATED, other_statuses=[KNOWN])
+async def add(ctx: Context, server_id: str, tag: str) -> Response:
+    """Add a tag to a server."""
+    _TAG_VALIDATOR.check({"tag": tag})
+    headers = {"Location": ctx.url(f"/servers/{server_id}/tags/{quote(tag, safe='')}")}
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "update")
+        await _lock_ready_server(ctx, tx, server_id, "update")
         known = await tags.of_server(tx, server_id)
         if tag in known:
-            return Answer(status=KNOWN, headers=there)
-        if len(known) >= tags.MOST:
-            raise BadRequest(f"The number of tags exceeded the per-server limit {tags.MOST}")
+            return Response(status=KNOWN, headers=headers)
+        if len(known) >= tags.MAX_TAGS:
+            raise BadRequest(f"The number of tags exceeded the per-server limit {tags.MAX_TAGS}")
         await tags.add(tx, server_id, [tag])
         await _changed(ctx, tx, server_id)
-    return Answer(headers=there)
+    return Response(headers=headers)
 
 
 @api.route("DELETE", TAG, checks=[RULE + "delete"], query={}, status=204)
-async def delete(ctx: Context, server_id: str, tag: str) -> Answer:
-    """Take a tag off a server."""
+async def delete(ctx: Context, server_id: str, tag: str) -> Response:
+    """Remove a tag from a server."""
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "delete")
+        await _lock_ready_server(ctx, tx, server_id, "delete")
         if not await tags.remove(tx, server_id, tag):
             raise _missing(server_id, tag)
         await _changed(ctx, tx, server_id)
-    return Answer()
+    return Response()
 
 
 def _missing(server_id: str, tag: str) -> NotFound:
     return NotFound(f"Server {server_id} has no tag '{tag}'")
 
 
-async def _ready(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Row:
-    row = await model.find(ctx, tx, server_id, rule=RULE + rule, lock=True)
-    acting.check_unlocked(ctx, row)
-    await acting.check_state(tx, row, states.TRANSITIONS["tags"])
-    return row
+async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Row:
+    return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="tags")
 
 
 async def _changed(ctx: Context, tx: Transaction, server_id: str) -> None:

@@ -1,12 +1,15 @@
-"""Tags of servers in the database."""
+"""Tags of servers: their schema and the database."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from kilonova.http.parameter_types import Schema
 from kilonova.store import Reader, Transaction
 
-MOST = 50
+MAX_TAGS = 50
+TAG_SCHEMA: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
+TAGS_SCHEMA: Schema = {"type": "array", "items": TAG_SCHEMA, "maxItems": MAX_TAGS, "uniqueItems": True}
 
 
 async def of_server(reader: Reader, server_id: str) -> list[str]:
@@ -22,7 +25,7 @@ async def of_servers(reader: Reader, server_ids: Sequence[str]) -> dict[str, lis
 
 
 async def add(tx: Transaction, server_id: str, tags: Collection[str]) -> None:
-    """Those it has already are fine."""
+    """Tags that the server has already are ignored."""
     await tx.execute_many(
         "INSERT INTO server_tags (server_id, tag) VALUES ($1, $2) ON CONFLICT (server_id, tag) DO NOTHING",
         [(server_id, tag) for tag in tags],
@@ -30,7 +33,7 @@ async def add(tx: Transaction, server_id: str, tags: Collection[str]) -> None:
 
 
 async def remove(tx: Transaction, server_id: str, tag: str) -> bool:
-    """Whether it was there."""
+    """Returns whether the server had the tag."""
     return bool(await tx.execute("DELETE FROM server_tags WHERE server_id = $1 AND tag = $2", server_id, tag))
 
 

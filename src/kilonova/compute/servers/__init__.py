@@ -1,1 +1,1 @@
-"""Servers: what people come for."""
+"""Servers: routes in `api` and `actions/`, rows in `model`, the state table in `states`."""

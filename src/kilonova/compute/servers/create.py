@@ -1,4 +1,4 @@
-"""POST /servers: everything that can be refused is refused here; then one transaction writes all or nothing."""
+"""Creates servers: checks the whole request first, then inserts servers and boot operations in one transaction."""
 
 from __future__ import annotations
 
@@ -13,44 +13,52 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from kilonova.compute.block_devices import asking
 from kilonova.compute.block_devices import model as block_devices
+from kilonova.compute.block_devices import requests
 from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.operations.boot import WITH_VOLUMES, Boot
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
-from kilonova.compute.servers import certificates, destinations, images, model, networks, placing, states
-from kilonova.compute.servers.placing import Destination, group_of
-from kilonova.compute.volume_attachments.checks import check_nobody_else
+from kilonova.compute.servers import (
+    image_checks,
+    model,
+    requested_destination,
+    requested_networks,
+    scheduling,
+    states,
+    trusted_certificates,
+)
+from kilonova.compute.servers.scheduling import Destination, group_of
+from kilonova.compute.volume_attachments.checks import check_not_attached_elsewhere
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
-from kilonova.http.pieces import address, is_true
+from kilonova.http.parameter_types import is_true, normalize_address
 from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.scheduler import Request
-from kilonova.scheduler.specs import needs
+from kilonova.scheduler.requirements import host_requirements
 from kilonova.store import Reader, Row, Transaction
 
-# One transaction writes them all, and others wait for it.
-MOST_AT_ONCE = 1000
+# One transaction inserts all servers of a request, and blocks others meanwhile.
+MAX_SERVERS_PER_REQUEST = 1000
 _ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Servers that nothing speaks against but perhaps the quota. Nothing of them is written yet."""
+    """A checked request for servers. Quota is checked later, and nothing is inserted yet."""
 
     common: Row
     least: int
     most: int
+    # Quota usage of one server.
     each: dict[str, int]
-    """What one of them takes of the quota."""
+    # Parameters of the boot operations.
     params: dict[str, Any]
-    """Of the operations that will boot them."""
+    # Block devices of one server, without those that flavor and image imply.
     devices: list[Row]
-    """Of each of them, without those that are as the flavor and the image say."""
     destination: Destination
     group_id: str | None
     password: str
@@ -59,7 +67,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Created:
-    """What the answer to a create needs."""
+    """The created servers, for the response."""
 
     servers: list[Row]
     reservation_id: str
@@ -71,7 +79,7 @@ async def create(ctx: Context) -> Created:
     prepared = await prepare(ctx)
     without = frozenset() if any(map(block_devices.is_volume, prepared.devices)) else WITH_VOLUMES
     async with ctx.db.transaction() as tx:
-        servers = await rows(ctx, tx, prepared)
+        servers = await build_rows(ctx, tx, prepared)
         for server in servers:
             await model.insert(tx, server)
             await _insert_devices(tx, server, prepared.devices)
@@ -92,31 +100,31 @@ async def create(ctx: Context) -> Created:
     return Created(servers, prepared.common["reservation_id"], prepared.password, prepared.security_groups)
 
 
-async def rehearse(ctx: Context) -> list[Request]:
-    """What the servers would ask of the scheduler. Refuses what `create` refuses, and writes nothing."""
+async def scheduler_requests(ctx: Context) -> list[Request]:
+    """The requests to the scheduler, for a dry run. Raises the errors of `create` and inserts nothing."""
     prepared = await prepare(ctx)
     async with ctx.db.transaction() as tx:
-        servers = await rows(ctx, tx, prepared)
-    # They differ in nothing that a host could tell.
-    request = await placing.request_for(ctx.db, servers[0], destination=prepared.destination)
+        servers = await build_rows(ctx, tx, prepared)
+    # Servers of one request have equal requests.
+    request = await scheduling.request_for(ctx.db, servers[0], destination=prepared.destination)
     return [request] * len(servers)
 
 
 async def prepare(ctx: Context) -> Prepared:
-    """Refuse what can be refused, without writing anything."""
+    """Check the request without writing anything."""
     body = ctx.body["server"]
     if ctx.token.project_id is None:
-        raise Forbidden("A server belongs to a project, and this token is of none.")
-    destinations.authorize(ctx, body)
+        raise Forbidden("A server needs a project, and this token has no project scope.")
+    requested_destination.authorize(ctx, body)
     least, most = _count(body)
-    flavor = await flavors.referred(ctx, ctx.db, str(body["flavorRef"]))
-    disks = await asking.asked(ctx, body, flavor, most)
+    flavor = await flavors.get_referenced(ctx, ctx.db, str(body["flavorRef"]))
+    disks = await requests.resolve(ctx, body, flavor, most)
     check_needs(flavor, disks.image, root_disk=disks.image_id is not None)
     trusted = body.get("trusted_image_certificates")
-    certificates.check(ctx, trusted, certificates.CREATE, volume_backed=disks.image_id is None)
-    key = await key_named(ctx, body.get("key_name"))
-    pin, destination = await destinations.asked(ctx, body)
-    nics = await networks.requested(ctx, body["networks"])
+    trusted_certificates.check(ctx, trusted, trusted_certificates.CREATE, volume_backed=disks.image_id is None)
+    key = await find_key(ctx, body.get("key_name"))
+    pin, destination = await requested_destination.requested_destination(ctx, body)
+    nics = await requested_networks.resolve(ctx, body["networks"])
     if most > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
@@ -143,19 +151,21 @@ async def prepare(ctx: Context) -> Prepared:
 
 
 def new_password() -> str:
-    """For the answer; the guest learns none."""
+    """A random password for the response. Guests do not get it."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(12))
 
 
-async def rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
-    """As many servers as the quota and their group have room for. Others of the project wait until `tx` ends."""
+async def build_rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
+    """The rows of as many servers as quota and server group allow. Locks the project's quota until `tx` ends."""
     project_id, user_id = prepared.common["project_id"], prepared.common["user_id"]
     config, least = ctx.services.config, prepared.least
-    count = await quotas.fit(tx, project_id, config, prepared.each, least, prepared.most, user_id=user_id)
+    count = await quotas.count_within_quota(
+        tx, project_id, config, prepared.each, least, prepared.most, user_id=user_id
+    )
     if prepared.group_id is not None:
-        await groups.hold(tx, prepared.group_id)
+        await groups.lock_members(tx, prepared.group_id)
         await _group(ctx, tx, prepared.group_id)
-        count = await groups.room(tx, prepared.group_id, project_id, user_id, config, least, count)
+        count = await groups.count_within_quota(tx, prepared.group_id, project_id, user_id, config, least, count)
     body = ctx.body["server"]
     return [{**prepared.common, **_own(ctx, body, place, count)} for place in range(count)]
 
@@ -169,20 +179,22 @@ async def _group(ctx: Context, reader: Reader, group_id: str | None) -> str | No
 
 
 def _count(body: dict[str, Any]) -> tuple[int, int]:
-    """How many servers at least and at most; the quota decides between."""
+    """`min_count` and `max_count`; the quota decides between them."""
     least = int(body.get("min_count", 1))
     most = int(body.get("max_count", least))
     if least > most:
         raise BadRequest("min_count must be <= max_count")
-    if least > MOST_AT_ONCE:
-        raise BadRequest(f"Invalid input for field/attribute min_count: at most {MOST_AT_ONCE} servers at once.")
+    if least > MAX_SERVERS_PER_REQUEST:
+        raise BadRequest(
+            f"Invalid input for field/attribute min_count: at most {MAX_SERVERS_PER_REQUEST} servers at once."
+        )
     if most > 1 and "hostname" in body:
         raise BadRequest("Invalid input for field/attribute hostname: it cannot be given for several servers.")
-    return least, min(most, MOST_AT_ONCE)
+    return least, min(most, MAX_SERVERS_PER_REQUEST)
 
 
-def _record(ctx: Context, flavor: Row, disks: asking.Disks, key: Row | None) -> Row:
-    """What the servers of one request have in common; flavor, image and key are kept as they are now."""
+def _record(ctx: Context, flavor: Row, disks: requests.RequestedDisks, key: Row | None) -> Row:
+    """The columns that servers of one request share, with copies of flavor, image properties and key."""
     body = ctx.body["server"]
     return {
         "reservation_id": "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8)),
@@ -195,7 +207,7 @@ def _record(ctx: Context, flavor: Row, disks: asking.Disks, key: Row | None) -> 
         "ram": flavor["ram"],
         "flavor": orjson.dumps(flavor_copy(flavor)).decode(),
         "image_id": disks.image_id,
-        "image_properties": orjson.dumps(images.properties(disks.image)).decode(),
+        "image_properties": orjson.dumps(image_checks.properties(disks.image)).decode(),
         "key_name": key["name"] if key else None,
         "public_key": key["public_key"] if key else None,
         "user_data": body.get("user_data"),
@@ -204,10 +216,10 @@ def _record(ctx: Context, flavor: Row, disks: asking.Disks, key: Row | None) -> 
         "scheduler_hints": orjson.dumps(_hints(ctx)).decode(),
         "config_drive": is_true(body.get("config_drive", False)),
         "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
-        "access_ip_v4": address(body.get("accessIPv4")),
-        "access_ip_v6": address(body.get("accessIPv6")),
+        "access_ip_v4": normalize_address(body.get("accessIPv4")),
+        "access_ip_v6": normalize_address(body.get("accessIPv6")),
         "root_device_name": disks.root_device_name,
-        "trusted_certificates": certificates.column(body.get("trusted_image_certificates")),
+        "trusted_certificates": trusted_certificates.column(body.get("trusted_image_certificates")),
         "locked": False,
         "deleted": False,
         "created_at": ctx.now,
@@ -221,22 +233,22 @@ def _hints(ctx: Context) -> dict[str, Any]:
 
 
 def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str, Any]:
-    """What tells the servers of one request apart."""
+    """The columns in which servers of one request differ."""
     server_id = new_id()
     name = body["name"] if count == 1 else f"{body['name']}-{place + 1}"
     return {
         "id": server_id,
         "name": name,
-        "description": body.get("description") if ctx.behaves("a server's description is its own") else name,
+        "description": body.get("description") if ctx.has_behaviour("a server's description is its own") else name,
         "hostname": body.get("hostname") or hostname_of(name, server_id),
         "launch_index": place,
     }
 
 
 async def _insert_devices(tx: Transaction, server: Row, devices: list[Row]) -> None:
-    # In one order, so that two that want the same volumes do not wait for each other.
+    # In a fixed order, so that two requests for the same volumes do not deadlock.
     for device in sorted((device for device in devices if device["volume_id"]), key=itemgetter("volume_id")):
-        await check_nobody_else(tx, server["id"], {**device, "id": device["volume_id"]})
+        await check_not_attached_elsewhere(tx, server["id"], {**device, "id": device["volume_id"]})
     if devices:
         own = {"server_id": server["id"], "created_at": server["created_at"]}
         await block_devices.insert(tx, [{**device, **own, "uuid": new_id()} for device in devices])
@@ -254,14 +266,14 @@ def flavor_copy(flavor: Row) -> dict[str, Any]:
 
 
 def check_needs(flavor: Row, image: dict[str, Any], *, root_disk: bool = True) -> None:
-    """What flavor and image ask of a host must make sense before any host is asked."""
+    """Check that the requirements of flavor and image are valid."""
     try:
-        needs(flavor_copy(flavor), images.properties(image), root_disk=root_disk)
+        host_requirements(flavor_copy(flavor), image_checks.properties(image), root_disk=root_disk)
     except ValueError as error:
         raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
 
 
-async def key_named(ctx: Context, name: str | None) -> Row | None:
+async def find_key(ctx: Context, name: str | None) -> Row | None:
     if name is None:
         return None
     key = await keypairs.get(ctx.db, ctx.token.user_id, name)
@@ -270,8 +282,8 @@ async def key_named(ctx: Context, name: str | None) -> Row | None:
     return key
 
 
-async def _security_groups(ctx: Context, asked: list[dict[str, str]]) -> list[str]:
-    names = [group["name"] for group in asked if "name" in group] or ["default"]
+async def _security_groups(ctx: Context, requested: list[dict[str, str]]) -> list[str]:
+    names = [group["name"] for group in requested if "name" in group] or ["default"]
     if names != ["default"]:
         known = await ctx.services.network.security_groups(str(ctx.token.project_id), ctx.auth_token)
         found = Counter(group[key] for group in known for key in ("name", "id"))

@@ -1,4 +1,4 @@
-"""Lists of servers: the filters, who may use which, and the order of the pages."""
+"""Lists servers: filters and who may use them, sorting, and paging."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
-from kilonova.http.pagination import limit_of, marker_missing
-from kilonova.http.pieces import BOOLEAN, is_true
-from kilonova.operations.table import kinds
-from kilonova.store import Invalid, Row, regexp
+from kilonova.http.pagination import marker_not_found, page_limit
+from kilonova.http.parameter_types import BOOLEAN, is_true
+from kilonova.operations.definition import all_kinds
+from kilonova.store import Invalid, Row, regular_expressions
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page, SortKey
 
@@ -41,7 +41,7 @@ _EQUAL = {
     "access_ip_v6": "access_ip_v6",
     "root_device_name": "root_device_name",
 }
-# Every address of a server, one a row; the documents are read by each database in its own words.
+# Every address of a server as a row, in each database's JSON functions.
 _ADDRESSES = {
     "sqlite": "json_each(servers.nics) n, json_each(n.value, '$.addresses') a",
     "postgresql": "json_array_elements(CAST(servers.nics AS JSON)) n,"
@@ -74,7 +74,7 @@ _NULLABLE = frozenset(
         *("description", "image_id", "hypervisor_hostname", "pinned_zone"),
     }
 )
-# One that is being cancelled is no longer what the server is busy with.
+# A cancelled operation does not set the task state.
 _BUSY = (
     "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
     " AND NOT o.cancel_requested AND (o.kind || '/' || o.step) = ANY(?))"
@@ -82,13 +82,13 @@ _BUSY = (
 _HOST_SORT_KEYS = frozenset({"host", "node"})
 
 
-async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:
-    """A page of rows, and whether it was full."""
+async def list_servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:
+    """A page of rows, and whether there may be another page."""
     conditions = Conditions()
     everywhere = _everywhere(ctx, all_tenants_rule)
     if not await _filter(ctx, conditions, everywhere):
         return [], False
-    limit = limit_of(ctx)
+    limit = page_limit(ctx)
     if limit == 0:
         return [], False
     marker = await _marker(ctx, everywhere)
@@ -97,43 +97,43 @@ async def servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bo
     try:
         rows = await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
     except Invalid as error:
-        # PostgreSQL refuses some patterns that SQLite lets pass.
+        # PostgreSQL rejects some patterns that SQLite accepts.
         raise BadRequest(f"Invalid input for query parameters: {error}") from None
     return rows, len(rows) == limit
 
 
 async def _filter(ctx: Context, conditions: Conditions, everywhere: bool) -> bool:
-    """False when nothing can match. Filters that a caller may not use are dropped, as the API has always done."""
-    asked = ctx.query
+    """Add the filters; returns False if nothing can match. Filters that the caller may not use are ignored."""
+    requested = ctx.query
     if not ctx.may(ALL_FILTERS):
-        asked = {key: values for key, values in asked.items() if key in _open_filters(ctx)}
+        requested = {key: values for key, values in requested.items() if key in _open_filters(ctx)}
     _projects(ctx, conditions, everywhere)
-    _times(asked, conditions)
+    _times(requested, conditions)
     for key, column in _EQUAL.items():
-        if key in asked:
-            conditions.add(f"{column} = ?", asked[key][-1])
+        if key in requested:
+            conditions.add(f"{column} = ?", requested[key][-1])
     for key, column in _PATTERNS.items():
-        if key in asked:
-            conditions.add(f"{column} ~ ?", _pattern(key, asked[key][-1]))
+        if key in requested:
+            conditions.add(f"{column} ~ ?", _pattern(key, requested[key][-1]))
     for key, version in _OF_VERSION.items():
-        if key in asked:
+        if key in requested:
             addresses = f"SELECT 1 FROM {_ADDRESSES[ctx.db.dialect]} WHERE a.value {version}"
-            conditions.add(f"EXISTS ({addresses} AND a.value ~ ?)", _pattern(key, asked[key][-1]))
+            conditions.add(f"EXISTS ({addresses} AND a.value ~ ?)", _pattern(key, requested[key][-1]))
     for key, condition in _OTHERS.items():
-        if key in asked:
-            condition(asked[key][-1], conditions)
-    if "availability_zone" in asked:
-        await _zone(ctx, asked["availability_zone"][-1], conditions)
-    return _status(ctx, asked.get("status", []), conditions)
+        if key in requested:
+            condition(requested[key][-1], conditions)
+    if "availability_zone" in requested:
+        await _zone(ctx, requested["availability_zone"][-1], conditions)
+    return _status(ctx, requested.get("status", []), conditions)
 
 
 def _open_filters(ctx: Context) -> set[str]:
-    opened = (keys for name, keys in OPENED_FILTERS.items() if ctx.behaves(name))
+    opened = (keys for name, keys in OPENED_FILTERS.items() if ctx.has_behaviour(name))
     return set(OPEN_FILTERS).union(*opened)
 
 
 def _everywhere(ctx: Context, all_tenants_rule: str) -> bool:
-    """Whether servers of all projects are asked for; the key alone says so too."""
+    """Whether `all_tenants` is set; the key without a value sets it too."""
     word = ctx.query_one("all_tenants", "0") or "1"
     if word.lower() not in _WORDS:
         raise BadRequest(f"Invalid input for query parameter all_tenants: {word[:80]!r} is neither true nor false.")
@@ -144,47 +144,47 @@ def _everywhere(ctx: Context, all_tenants_rule: str) -> bool:
 
 
 def _projects(ctx: Context, conditions: Conditions, everywhere: bool) -> None:
-    """The own project. Another can be named only among all."""
+    """Limit the list to the caller's project, or with `all_tenants` to the requested one."""
     if not everywhere:
         conditions.add("project_id = ?", ctx.token.project_id or "")
     elif project := ctx.query_one("project_id") or ctx.query_one("tenant_id"):
         conditions.add("project_id = ?", project)
 
 
-def _times(asked: dict[str, list[str]], conditions: Conditions) -> None:
-    since = clock.parse(asked["changes-since"][-1]) if "changes-since" in asked else None
-    before = clock.parse(asked["changes-before"][-1]) if "changes-before" in asked else None
+def _times(requested: dict[str, list[str]], conditions: Conditions) -> None:
+    since = clock.parse(requested["changes-since"][-1]) if "changes-since" in requested else None
+    before = clock.parse(requested["changes-before"][-1]) if "changes-before" in requested else None
     if since is not None and before is not None and before < since:
         raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
     if since is not None:
         conditions.add("updated_at >= ?", since)
     if before is not None:
-        # Views show whole seconds, and what they show as this second lies before its end.
+        # Times are shown in whole seconds, so the filter includes the whole second.
         conditions.add("updated_at < ?", before // 1 + 1)
-    statuses = {word.upper() for word in asked.get("status", [])}
-    if "deleted" in asked and is_true(asked["deleted"][-1]):
+    statuses = {word.upper() for word in requested.get("status", [])}
+    if "deleted" in requested and is_true(requested["deleted"][-1]):
         conditions.add("(deleted OR vm_state = ?)", states.SOFT_DELETED)
-    elif "deleted" in asked or (since is None and before is None and "DELETED" not in statuses):
+    elif "deleted" in requested or (since is None and before is None and "DELETED" not in statuses):
         conditions.add("NOT deleted")
-        # Out of sight, but for those who look for it.
-        if "vm_state" not in asked and "SOFT_DELETED" not in statuses:
+        # Soft-deleted servers are hidden unless a filter asks for them.
+        if "vm_state" not in requested and "SOFT_DELETED" not in statuses:
             conditions.add("vm_state <> ?", states.SOFT_DELETED)
 
 
 def _pattern(key: str, value: str) -> str:
     try:
-        regexp.check(value)
-    except regexp.BadPattern as error:
+        regular_expressions.check_pattern(value)
+    except regular_expressions.InvalidPattern as error:
         raise BadRequest(f"Invalid input for query parameter {key}: {error}") from None
     return value
 
 
-def _status(ctx: Context, asked: list[str], conditions: Conditions) -> bool:
-    if not asked:
+def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
+    if not requested:
         return True
-    wanted = {word.upper() for word in asked}
+    wanted = {word.upper() for word in requested}
     unknown = wanted - states.STATUSES
-    if unknown and ctx.behaves("unknown status filter is refused"):
+    if unknown and ctx.has_behaviour("unknown status filter is refused"):
         raise BadRequest(f"Invalid status value: {', '.join(sorted(unknown))}")
     if "DELETED" in wanted and not ctx.may(ALL_FILTERS):
         raise Forbidden("Only administrators may list deleted instances")
@@ -192,12 +192,12 @@ def _status(ctx: Context, asked: list[str], conditions: Conditions) -> bool:
     tasks = [task for task, word in states.STATUS_OF_TASK.items() if word in wanted]
     if not vm_states and not tasks:
         return False
-    # A task that shows as a status of its own hides the state below it.
+    # A task state with a status of its own hides the status of the vm_state.
     conditions.add(
         f"((vm_state = ANY(?) AND NOT {_BUSY}) OR {_BUSY})",
         vm_states,
-        steps_of_tasks(states.STATUS_OF_TASK),
-        steps_of_tasks(tasks),
+        steps_with_task_states(states.STATUS_OF_TASK),
+        steps_with_task_states(tasks),
     )
     return True
 
@@ -209,15 +209,15 @@ async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
 
 
 def _task(value: str, conditions: Conditions) -> None:
-    conditions.add(_BUSY, steps_of_tasks([value]))
+    conditions.add(_BUSY, steps_with_task_states([value]))
 
 
-def steps_of_tasks(tasks: Iterable[str]) -> list[str]:
-    """`kind/step` of every step that shows as one of the tasks: the task itself is not stored."""
+def steps_with_task_states(tasks: Iterable[str]) -> list[str]:
+    """`kind/step` of every step with one of these task states, since task states are not stored."""
     wanted = set(tasks)
     return [
         f"{operation.kind}/{step.name}"
-        for operation in kinds()
+        for operation in all_kinds()
         for step in operation.table().steps
         if (step.task_state or operation.task_state) in wanted
     ]
@@ -242,7 +242,7 @@ def _flag(column: str) -> Callable[[str, Conditions], None]:
 
 def _moment(column: str) -> Callable[[str, Conditions], None]:
     def condition(value: str, conditions: Conditions) -> None:
-        """Views show whole seconds."""
+        """Match the whole second, as times are shown."""
         second = clock.parse(value) // 1
         conditions.add(f"{column} >= ?", second)
         conditions.add(f"{column} < ?", second + 1)
@@ -251,7 +251,7 @@ def _moment(column: str) -> Callable[[str, Conditions], None]:
 
 
 def _tags(key: str) -> Callable[[str, Conditions], None]:
-    """Tags with commas between them: all of them or any, and perhaps not so."""
+    """A filter by comma-separated tags: all or any of them, perhaps negated."""
     wrong, any_of = "NOT " if key.startswith("not-") else "", key.endswith("-any")
 
     def condition(value: str, conditions: Conditions) -> None:
@@ -302,5 +302,5 @@ async def _marker(ctx: Context, everywhere: bool) -> Row | None:
         return None
     row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", marker)
     if row is None or not (everywhere or row["project_id"] == ctx.token.project_id):
-        raise marker_missing(marker)
+        raise marker_not_found(marker)
     return row

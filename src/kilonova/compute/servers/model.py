@@ -1,4 +1,4 @@
-"""Servers in the database: reading them for a caller, and the writes that operations share."""
+"""Reads server rows for a caller, and writes the changes that operations make to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kilonova import clock
 from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
-from kilonova.compute.servers import floating, states
+from kilonova.compute.servers import floating_ips, states
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
 from kilonova.http import Context
@@ -20,26 +20,26 @@ from kilonova.operations import views as operations
 from kilonova.store import Reader, Row, Transaction
 
 SHOW = "os_compute_api:servers:show"
-# Rows and operations are read one after the other. What was busy and is no longer has another row by then.
+# Rows and operations are read one after the other. `busy` tells that a row is stale if its operation has ended since.
 READ = """servers.*, EXISTS (
     SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL
 ) AS busy"""
 _DOCUMENTS = ("flavor", "image_properties", "metadata", "nics", "scheduler_hints")
 
 
-def missing(server_id: str) -> NotFound:
+def not_found(server_id: str) -> NotFound:
     return NotFound(f"Instance {server_id} could not be found.")
 
 
 async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Row:
-    """The server, if the caller may see it (else 404) and the rule allows the act on it (else 403).
+    """The server, if the caller may see it (else 404) and the rule allows the action (else 403).
 
-    Services may do some things to servers that they do not see.
+    A rule may allow services an action on servers that they may not see.
     """
     sql = f"SELECT {READ} FROM servers WHERE id = $1 AND NOT deleted"
     row = await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
     if row is None or not (ctx.may(SHOW, target(row)) or ctx.may(rule, target(row))):
-        raise missing(server_id)
+        raise not_found(server_id)
     ctx.authorize(rule, target(row))
     return row
 
@@ -49,23 +49,23 @@ def target(row: Row) -> dict[str, Any]:
 
 
 async def unfinished(reader: Reader, server_id: str) -> list[Row]:
-    """Operations of the server that run or wait for their turn."""
+    """The server's unfinished operations."""
     return await reader.fetch(
         "SELECT id, kind FROM operations WHERE server_id = $1 AND finished_at IS NULL ORDER BY seq", server_id
     )
 
 
 async def is_being_deleted(reader: Reader, server_id: str) -> bool:
-    """Whether a deletion is to come, and nothing but that is of use to the server."""
+    """Whether a delete of the server is queued or running."""
     return any(operation["kind"] == "delete" for operation in await unfinished(reader, server_id))
 
 
-async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
-    """Add what is derived: status and task from the running operations, the zone and its state from the host.
+async def enrich(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
+    """Add derived fields: status and task state from operations, zone and host status from the host.
 
-    The rows again, but for servers whose deletion ended just now.
+    Returns the rows without servers whose delete has just ended.
     """
-    running = await operations.running_of(ctx.db, [row["id"] for row in rows])
+    running = await operations.find_running(ctx.db, [row["id"] for row in rows])
     gone = await _read_again(ctx.db, rows, running)
     hosts = {row["host"] for row in rows if row["host"]}
     zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
@@ -87,16 +87,16 @@ async def dress(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
         row["tags"] = tags_of.get(row["id"], [])
         row["volumes"] = volumes_of.get(row["id"], [])
         row["host_status"] = host_status.get(row["host"], "")
-    floating_to = await floating.of_ports(ctx, rows)
+    floating_to = await floating_ips.addresses_by_port(ctx, rows)
     for row in rows:
         row["floating"] = floating_to
     return [row for row in rows if row["id"] not in gone] if gone else rows
 
 
 async def _read_again(reader: Reader, rows: Sequence[Row], running: Collection[str]) -> set[str]:
-    """Have the rows as operations that ended meanwhile left them, else servers would look idle in the state before.
+    """Read rows again whose operation has ended since, so that no server shows its old state without a task.
 
-    The ids of servers that are gone now.
+    Returns the ids of deleted servers.
     """
     stale = {row["id"]: row for row in rows if row.get("busy") and not row["deleted"] and row["id"] not in running}
     if not stale:
@@ -119,7 +119,7 @@ def _status_of(service: Row, ctx: Context) -> str:
     return "MAINTENANCE" if service["disabled"] else "UP"
 
 
-# Writes of operations
+# Writes by operations
 
 COLUMNS = (
     *("id", "project_id", "user_id", "name", "hostname", "description", "vm_state", "power_state", "pinned_zone"),
@@ -138,7 +138,7 @@ async def insert(tx: Transaction, server: Row) -> None:
 
 
 async def settle(tx: Transaction, server_id: str, vm_state: str, power_state: int) -> None:
-    """The state in which an operation leaves a server; an old fault is over."""
+    """Set the state at the end of an operation, and clear the fault."""
     await tx.execute(
         "UPDATE servers SET vm_state = $2, power_state = $3, fault = NULL, updated_at = $4 WHERE id = $1",
         server_id,
@@ -161,7 +161,7 @@ async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor
 async def set_flavor(
     tx: Transaction, server_id: str, flavor_id: str, flavor: dict[str, Any], disk_config: str | None = None
 ) -> None:
-    """The server's own copy of a flavor. Without a `disk_config` that stays as it is."""
+    """Store the server's copy of a flavor, and `disk_config` if given."""
     await tx.execute(
         "UPDATE servers SET flavor_id = $2, flavor = $3, disk_config = COALESCE(CAST($4 AS TEXT), disk_config)"
         " WHERE id = $1",
@@ -172,8 +172,8 @@ async def set_flavor(
     )
 
 
-async def count(tx: Transaction, server_id: str, *copies: dict[str, Any]) -> None:
-    """What the server takes of the quota: as much as the larger of these flavors."""
+async def set_quota_usage(tx: Transaction, server_id: str, *copies: dict[str, Any]) -> None:
+    """Set the server's quota usage to the larger of these flavors."""
     await tx.execute(
         "UPDATE servers SET vcpus = $2, ram = $3 WHERE id = $1",
         server_id,
@@ -182,7 +182,7 @@ async def count(tx: Transaction, server_id: str, *copies: dict[str, Any]) -> Non
 
 
 async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
-    """The server is in error, and says why."""
+    """Put the server into ERROR with a fault."""
     await tx.execute(
         "UPDATE servers SET vm_state = $2, power_state = $3, fault = $4, updated_at = $5 WHERE id = $1 AND NOT deleted",
         server_id,
@@ -194,7 +194,7 @@ async def fail(tx: Transaction, server_id: str, message: str, details: str | Non
 
 
 async def note_fault(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
-    """Something that was asked for failed, and the server is as it was before; until the next success it says why."""
+    """Set the server's fault without changing its state. The next successful operation clears it."""
     await tx.execute(
         "UPDATE servers SET fault = $2, updated_at = $3 WHERE id = $1 AND NOT deleted",
         server_id,

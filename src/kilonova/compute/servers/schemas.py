@@ -1,13 +1,13 @@
-"""Bodies and query keys of the server routes, in their newest form."""
+"""Schemas of request bodies and queries of the server routes, in the newest microversion."""
 
 from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
-from kilonova.compute.server_tags.schemas import TAGS
-from kilonova.compute.servers import certificates
+from kilonova.compute.server_tags.model import TAGS_SCHEMA
+from kilonova.compute.servers import trusted_certificates
 from kilonova.http import multi
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import (
+from kilonova.http.parameter_types import (
     BOOLEAN,
     DATE_TIME,
     DESCRIPTION,
@@ -16,8 +16,9 @@ from kilonova.http.pieces import (
     STRING,
     UUID,
     Schema,
-    closed,
+    closed_object,
     integer,
+    request_body,
 )
 
 HOSTNAME: Schema = {
@@ -33,7 +34,7 @@ ACCESS_V4: Schema = {"type": "string", "format": "ipv4"}
 ACCESS_V6: Schema = {"type": "string", "format": "ipv6"}
 FLAVOR_REF: Schema = {"type": ["string", "integer"], "minLength": 1, "maxLength": 255, "minimum": 0}
 USER_DATA: Schema = {"type": ["string", "null"], "format": "base64", "maxLength": 65535}
-# Old clients give the image's address, which ends with its id.
+# Old clients give the image's URL, which ends with its id.
 IMAGE_REF: Schema = {"anyOf": [UUID, {"type": "string", "maxLength": 255, "pattern": "/[0-9a-fA-F-]{36}/?$"}]}
 DISK_CONFIG: Schema = {"type": "string", "enum": ["AUTO", "MANUAL"]}
 NETWORK_KEYS: Schema = {
@@ -44,17 +45,17 @@ NETWORK_KEYS: Schema = {
 
 
 def network_list(**more: Schema) -> Schema:
-    return {"type": "array", "items": closed({**NETWORK_KEYS, **more})}
+    return {"type": "array", "items": closed_object({**NETWORK_KEYS, **more})}
 
 
 def networks(**more: Schema) -> Schema:
-    """From 2.37: a list, or one of two words."""
+    """From 2.37: a list, `auto` or `none`."""
     return {"oneOf": [network_list(**more), {"type": "string", "enum": ["none", "auto"]}]}
 
 
 ONE_UUID: Schema = {"type": "array", "items": UUID, "minItems": 1, "maxItems": 1}
 UUIDS: Schema = {"oneOf": [UUID, {"type": "array", "items": UUID}]}
-# Open: a filter of one's own may read hints of its own.
+# Open, because operators' own filters may read other hints.
 HINTS: Schema = {
     "type": "object",
     "properties": {
@@ -70,9 +71,9 @@ HINTS: Schema = {
     "additionalProperties": True,
 }
 
-CREATE: Schema = closed(
+CREATE: Schema = closed_object(
     {
-        "server": closed(
+        "server": closed_object(
             {
                 "name": NAME,
                 "description": DESCRIPTION,
@@ -83,10 +84,10 @@ CREATE: Schema = closed(
                 "networks": networks(tag=DEVICE_TAG),
                 "security_groups": {
                     "type": "array",
-                    "items": closed({"name": {"type": "string", "minLength": 1, "maxLength": 255}}),
+                    "items": closed_object({"name": {"type": "string", "minLength": 1, "maxLength": 255}}),
                 },
                 "metadata": METADATA,
-                "tags": TAGS,
+                "tags": TAGS_SCHEMA,
                 "user_data": USER_DATA,
                 "availability_zone": NAME,
                 "host": HOST,
@@ -94,7 +95,7 @@ CREATE: Schema = closed(
                 "hypervisor_uuid": UUID,
                 "block_device_mapping": OLD_DEVICES,
                 "block_device_mapping_v2": DEVICES,
-                "trusted_image_certificates": certificates.SCHEMA,
+                "trusted_image_certificates": trusted_certificates.SCHEMA,
                 "config_drive": BOOLEAN,
                 "adminPass": STRING,
                 "accessIPv4": ACCESS_V4,
@@ -112,35 +113,31 @@ CREATE: Schema = closed(
     ["server"],
 )
 
-UPDATE: Schema = closed(
+UPDATE: Schema = request_body(
+    "server",
     {
-        "server": closed(
-            {
-                "name": NAME,
-                "description": DESCRIPTION,
-                "hostname": HOSTNAME,
-                "accessIPv4": {"oneOf": [ACCESS_V4, {"const": ""}, {"type": "null"}]},
-                "accessIPv6": {"oneOf": [ACCESS_V6, {"const": ""}, {"type": "null"}]},
-                "OS-DCF:diskConfig": DISK_CONFIG,
-                "pinned_availability_zone": {**NAME, "type": ["string", "null"]},
-            }
-        )
+        "name": NAME,
+        "description": DESCRIPTION,
+        "hostname": HOSTNAME,
+        "accessIPv4": {"oneOf": [ACCESS_V4, {"const": ""}, {"type": "null"}]},
+        "accessIPv6": {"oneOf": [ACCESS_V6, {"const": ""}, {"type": "null"}]},
+        "OS-DCF:diskConfig": DISK_CONFIG,
+        "pinned_availability_zone": {**NAME, "type": ["string", "null"]},
     },
-    ["server"],
 )
 
-REBOOT: Schema = closed(
+REBOOT: Schema = closed_object(
     {"type": {"type": "string", "enum": ["HARD", "Hard", "hard", "SOFT", "Soft", "soft"]}}, ["type"]
 )
 
-# null: where it was. An object that says nothing is a mistake, and refused.
-UNSHELVE: Schema = closed(
+# null: anywhere. An empty object is refused.
+UNSHELVE: Schema = closed_object(
     {"availability_zone": {**NAME, "type": ["string", "null"]}, "host": HOST},
     type=["object", "null"],
     minProperties=1,
 )
 
-# What members may filter by, at first and by the name of the behaviour that opened it; admins filter by all.
+# Filters that members may use, and those that a later behaviour added. Administrators may use all.
 OPEN_FILTERS = frozenset(
     {
         *("name", "status", "image", "flavor", "ip", "reservation_id", "changes-since", "changes-before", "locked"),

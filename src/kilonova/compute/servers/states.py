@@ -1,7 +1,6 @@
-"""The states of a server, in one place: what is shown, what may be asked for, and what follows.
+"""The state table of servers: which action is allowed in which `vm_state`, and which state follows.
 
-`vm_state` is what a server is while nothing happens to it. `task_state` is that of the running operation.
-`status`, the word that users see, is derived from both.
+`vm_state` is stored. `task_state` is that of the running operation. `status` is derived from both.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RESCUED = "rescued"
 SOFT_DELETED = "soft-delete"
 
 NOSTATE, RUNNING, HALTED, SHUTDOWN, CRASHED, SAVED = 0, 1, 3, 4, 6, 7
-"""Powers of a guest. One that is paused is halted, one that is suspended is saved."""
+"""Power states of a guest. A paused guest is halted, a suspended one saved."""
 
 STATUS = {
     BUILDING: "BUILD",
@@ -40,7 +39,7 @@ STATUS = {
     SOFT_DELETED: "SOFT_DELETED",
 }
 
-# Tasks that show as a status of their own while they run.
+# Task states with a status of their own.
 STATUS_OF_TASK = {
     "rebooting": "REBOOT",
     "rebooting_hard": "HARD_REBOOT",
@@ -54,7 +53,7 @@ STATUS_OF_TASK = {
     "updating_password": "PASSWORD",
 }
 
-# Every word that a status filter may use; those of states that no operation leads to match nothing.
+# Values of the status filter. Some match nothing, because no operation leads to them.
 STATUSES = frozenset(
     {
         "ACTIVE",
@@ -83,7 +82,7 @@ STATUSES = frozenset(
 
 @dataclass(frozen=True)
 class Transition:
-    """`verb` is the word in error messages; `follows` says of each state that it is allowed in what may come of it."""
+    """`verb` is for error messages; `follows` maps each allowed state to the states that may follow."""
 
     verb: str
     follows: Mapping[str, tuple[str, ...]]
@@ -101,7 +100,7 @@ def _same(*states: str) -> dict[str, tuple[str, ...]]:
     return {state: (state,) for state in states}
 
 
-# Of these a guest is there that can be switched off and on again, so that the server can come back.
+# States with a guest that its host alone can stop and start, so that a soft-deleted server can be restored.
 _RECLAIMED = (ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR)
 _WITH_VOLUMES = (ACTIVE, STOPPED, PAUSED, RESIZED, SHELVED, SHELVED_OFFLOADED, SOFT_DELETED)
 
@@ -119,7 +118,7 @@ TRANSITIONS = {
     "changePassword": Transition("changePassword", _same(ACTIVE)),
     "trigger_crash_dump": Transition("trigger_crash_dump", _same(ACTIVE, PAUSED, RESCUED, RESIZED, ERROR)),
     "delete": Transition("delete", _from(*(STATUS.keys() - {DELETED}), to=DELETED)),
-    # Where deleted servers are kept for a while.
+    # With `compute.reclaim_seconds`.
     "soft delete": Transition("delete", _from(*_RECLAIMED, to=SOFT_DELETED)),
     "restore": Transition("restore", _from(SOFT_DELETED, to=ACTIVE)),
     "shelve": Transition("shelve", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, to=SHELVED)),
@@ -127,25 +126,25 @@ TRANSITIONS = {
     "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, to=ACTIVE)),
     "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED)),
     "migrate": Transition("migrate", _from(ACTIVE, STOPPED, to=RESIZED)),
-    # Both go on to the state that the server had before it was resized.
+    # Both lead to the state before the resize.
     "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
     "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
     "rebuild": Transition("rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}),
     "createImage": Transition("createImage", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "createBackup": Transition("createBackup", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "os-migrateLive": Transition("os-migrateLive", _same(ACTIVE, PAUSED)),
-    # Volumes come and go, and a server stays what it is.
+    # Volume attachments do not change the state.
     "attach_volume": Transition("attach_volume", _same(*_WITH_VOLUMES)),
     "detach_volume": Transition("detach_volume", _same(*_WITH_VOLUMES)),
-    # So do interfaces, words that are said of it, and who may reach it.
+    # Neither do interfaces, metadata and security groups.
     "attach_interface": Transition("attach_interface", _same(ACTIVE, STOPPED, PAUSED)),
     "detach_interface": Transition("detach_interface", _same(ACTIVE, STOPPED, PAUSED)),
     "metadata": Transition("update metadata", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "tags": Transition("update tags", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "swap_volume": Transition("swap_volume", _same(ACTIVE, PAUSED, RESIZED)),
-    # Only what ran runs again, and that before 2.95.
+    # Before 2.95 a server that ran is started.
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
-    # What else a server holds in other states, a snapshot or the guest before a resize, would be lost from sight.
+    # In other states the server has a shelved image or a parked guest, which a reset would orphan.
     "os-resetState": Transition(
         "os-resetState", dict.fromkeys((ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR), (ACTIVE, ERROR))
     ),
@@ -161,7 +160,7 @@ def status(vm_state: str, task_state: str | None) -> str:
 
 
 def draw() -> str:
-    """The transitions as a mermaid diagram, for the documentation."""
+    """The transitions as a Mermaid diagram."""
     lines = ["stateDiagram-v2", f"    [*] --> {BUILDING}: create"]
     lines += [f"    {BUILDING} --> {ACTIVE}: built", f"    {BUILDING} --> {ERROR}: no host could build it"]
     for action, transition in TRANSITIONS.items():
@@ -171,5 +170,5 @@ def draw() -> str:
 
 
 def _name(state: str) -> str:
-    """What diagrams take for one word."""
+    """The state as an identifier of the diagram."""
     return state.replace("-", "_")

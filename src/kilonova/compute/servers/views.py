@@ -1,4 +1,4 @@
-"""How servers are shown. Rows come from `model`, dressed with status, task and zone."""
+"""Views of servers. `model.enrich` adds status, task state and zone to the rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
-from kilonova.compute.servers import certificates
+from kilonova.compute.servers import trusted_certificates
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
 
@@ -24,7 +24,7 @@ _WITH_PROGRESS = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESI
 
 @lru_cache(maxsize=65536)
 def host_id(project_id: str, host: str | None) -> str:
-    """Tells a project which of its servers share a host, without naming it."""
+    """A hash of host and project: equal for servers of a project on the same host."""
     return hashlib.sha224((project_id + host).encode()).hexdigest() if host else ""
 
 
@@ -37,7 +37,7 @@ def links(row: Any, ctx: Context) -> list[dict[str, str]]:
 
 
 def addresses(row: Any, ctx: Context) -> dict[str, Any]:
-    """By network: the fixed ones, then the floating ones that lead to them."""
+    """Addresses by network: fixed ones, then their floating IPs."""
     shown: dict[str, list[dict[str, Any]]] = {}
     for nic in row["nics"]:
         entries = shown.setdefault(nic["label"], [])
@@ -119,7 +119,7 @@ def security_groups(row: Any, ctx: Context) -> Any:
 
 
 def fault(row: Any, ctx: Context) -> Any:
-    """Why the server is in error, or why what was last asked of it came to nothing."""
+    """The server's fault: of its ERROR state or of its last failed action."""
     stored = row["fault"]
     if stored is None:
         return OMIT
@@ -196,7 +196,7 @@ FIELDS = {
     "locked_reason": col("locked_reason", NULLABLE),
     "tags": col("tags", LIST_OF_TEXT),
     "trusted_image_certificates": Field(
-        lambda row, ctx: certificates.shown(row["trusted_certificates"]), {"type": ["array", "null"]}
+        lambda row, ctx: trusted_certificates.shown(row["trusted_certificates"]), {"type": ["array", "null"]}
     ),
     "server_groups": col("server_groups", LIST_OF_TEXT),
     "pinned_availability_zone": col("pinned_zone", NULLABLE),
@@ -205,7 +205,7 @@ FIELDS = {
     "fault": Field(fault, OBJECT, optional=True),
 }
 
-# In the answers to PUT and rebuild, older versions show little of this (see 2.75).
+# Before 2.75 responses of PUT and rebuild show few of these fields.
 UPDATE_ALWAYS = frozenset(
     {
         *("id", "name", "status", "tenant_id", "user_id", "metadata", "hostId", "image", "flavor", "created"),
@@ -215,7 +215,7 @@ UPDATE_ALWAYS = frozenset(
     }
 )
 
-# User data stands under a name of its own, for whoever may rebuild.
+# The response of a rebuild shows user data.
 REBUILD_FIELDS = {
     **{name: field for name, field in FIELDS.items() if name != "OS-EXT-SRV-ATTR:user_data"},
     "user_data": col("user_data", NULLABLE),

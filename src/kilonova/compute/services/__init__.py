@@ -1,1 +1,1 @@
-"""Compute services: the agents and workers of the cloud, and whether they are alive."""
+"""Compute services: the agents and workers of the cloud, and their state."""

@@ -1,4 +1,4 @@
-"""Services in the database. What changes for a host is also told to placement and the schedulers."""
+"""Services in the database. Changes of compute services are also passed on to placement and the schedulers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kilonova import clock
 from kilonova.compute.aggregates import model as aggregates
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.registry import COMPUTE
-from kilonova.placement import hosts_changed, mirror
+from kilonova.placement import mark_hosts_changed, mirror
 from kilonova.store import Reader, Row, Transaction
 
 
@@ -17,7 +17,7 @@ async def lock(tx: Transaction, column: str, value: Any) -> Row | None:
     return await tx.fetch_one(f"SELECT * FROM services WHERE {column} = $1 FOR UPDATE", value)
 
 
-async def lock_named(tx: Transaction, host: str, binary: str) -> Row | None:
+async def lock_by_name(tx: Transaction, host: str, binary: str) -> Row | None:
     return await tx.fetch_one("SELECT * FROM services WHERE host = $1 AND program = $2 FOR UPDATE", host, binary)
 
 
@@ -34,8 +34,8 @@ async def change(tx: Transaction, row: Row, **values: Any) -> Row:
     )
     if row["program"] == COMPUTE:
         if row["disabled"] != was_disabled:
-            await mirror.service_disabled(tx, row["host"], row["disabled"])
-        await hosts_changed(tx, [row["host"]])
+            await mirror.set_service_disabled(tx, row["host"], row["disabled"])
+        await mark_hosts_changed(tx, [row["host"]])
     return row
 
 
@@ -45,13 +45,13 @@ async def zone(reader: Reader, row: Row, default_zone: str) -> str:
     return (await zones.zone_of_hosts(reader, [row["host"]], default_zone))[row["host"]]
 
 
-async def uncleared(reader: Reader, host: str) -> int:
-    """How many guests are still to be removed from the host because their servers are not there any more."""
-    found: int = await reader.fetch_value(_UNCLEARED, host)
+async def count_stale_guests(reader: Reader, host: str) -> int:
+    """The number of guests that must still be removed from the host because their servers were moved away."""
+    found: int = await reader.fetch_value(_STALE_GUESTS, host)
     return found
 
 
-_UNCLEARED = "SELECT COUNT(*) FROM operations WHERE kind = 'clear guest' AND host = $1 AND finished_at IS NULL"
+_STALE_GUESTS = "SELECT COUNT(*) FROM operations WHERE kind = 'clean_up_guest' AND host = $1 AND finished_at IS NULL"
 
 
 async def has_servers(reader: Reader, row: Row) -> bool:
@@ -60,14 +60,14 @@ async def has_servers(reader: Reader, row: Row) -> bool:
 
 
 async def delete(tx: Transaction, row: Row) -> None:
-    """The service with its hypervisors, their providers and their places in aggregates.
+    """Delete the service with its hypervisors, their resource providers and their memberships in aggregates.
 
-    Raises `mirror.InUse` where something is still held there. An agent that is alive registers again.
+    Raises `mirror.HostInUse` if a provider still has allocations. A running agent registers itself again.
     """
     if row["program"] == COMPUTE:
-        await mirror.lock_departing(tx, row["host"])
+        await mirror.lock_host_for_delete(tx, row["host"])
         for aggregate in await aggregates.of_host(tx, row["host"]):
-            await aggregates.leave(tx, aggregate, [row["host"]])
-        await mirror.host_deleted(tx, row["host"])
+            await aggregates.remove_hosts(tx, aggregate, [row["host"]])
+        await mirror.delete_host(tx, row["host"])
         await tx.execute("DELETE FROM hypervisors WHERE service_id = $1", row["id"])
     await tx.execute("DELETE FROM services WHERE id = $1", row["id"])

@@ -1,4 +1,4 @@
-"""How services are shown."""
+"""Views of services."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One file per microversion; each says how its version differs from the one before."""
+"""Microversions, one file each: the differences from the previous version."""

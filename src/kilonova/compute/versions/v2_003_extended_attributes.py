@@ -1,5 +1,5 @@
-"""Server views show administrators how the server was asked for: reservation, launch index, kernel, host name,
-root device and user data; and of every volume whether it goes with the server.
+"""Server views show administrators the reservation, launch index, kernel, host name, root device and user data of a
+server; and of every volume whether it is deleted with the server.
 """
 
 from kilonova.compute.servers.views import volume_ids

@@ -1,4 +1,4 @@
-"""Everybody may filter servers by `ip6`."""
+"""All users may filter servers by `ip6`."""
 
 from kilonova.http.versions import Microversion, behaviour
 

@@ -1,4 +1,4 @@
-"""One route gives links to consoles of all types, in place of an action for each protocol."""
+"""One route creates URLs for consoles of all types, in place of an action for each protocol."""
 
 from kilonova.compute.consoles.api import CONSOLES
 from kilonova.http.versions import Microversion, action, route

@@ -1,4 +1,4 @@
-"""Links to consoles can be asked for by the protocol `mks`."""
+"""Console URLs can be created for the protocol `mks`."""
 
 from kilonova.compute.consoles.api import CONSOLES
 from kilonova.compute.consoles.schemas import protocols, types

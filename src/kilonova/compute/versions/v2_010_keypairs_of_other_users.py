@@ -1,4 +1,4 @@
-"""Key pairs of another user can be listed, shown, created and deleted by naming the user."""
+"""Key pairs of another user can be listed, shown, created and deleted with `user_id`."""
 
 from kilonova.http.versions import Microversion, query, request
 

@@ -1,4 +1,4 @@
-"""A compute service can be declared down, so that its servers may be evacuated without waiting."""
+"""A compute service can be forced down, so that its servers can be evacuated without waiting."""
 
 from kilonova.http.versions import Microversion, request, route, view
 

@@ -1,16 +1,16 @@
-"""Evacuation finds out by itself whether hosts share their storage, and its answer is empty."""
+"""Evacuation detects by itself whether hosts share their storage, and its response is empty."""
 
 from typing import Any
 
-from kilonova.compute.servers.evacuating import NO_PASSWORD
+from kilonova.compute.servers.actions.evacuate import NO_PASSWORD
 from kilonova.http.errors import BadRequest
-from kilonova.http.pieces import BOOLEAN, is_true
+from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.http.versions import Microversion, action, behaviour
 
 
-def storage_is_detected(body: dict[str, Any]) -> dict[str, Any]:
-    asked = body["evacuate"]
-    if is_true(asked.pop("onSharedStorage")) and "adminPass" in asked:
+def remove_shared_storage(body: dict[str, Any]) -> dict[str, Any]:
+    requested = body["evacuate"]
+    if is_true(requested.pop("onSharedStorage")) and "adminPass" in requested:
         raise BadRequest("admin password can't be changed on existing disk")
     return body
 
@@ -19,7 +19,7 @@ version = Microversion(
     "2.14",
     __doc__,
     [
-        action("evacuate").loses("onSharedStorage", schema=BOOLEAN, required=True, upgrade=storage_is_detected),
+        action("evacuate").loses("onSharedStorage", schema=BOOLEAN, required=True, upgrade=remove_shared_storage),
         behaviour(NO_PASSWORD),
     ],
 )

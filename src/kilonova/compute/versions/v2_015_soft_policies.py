@@ -1,4 +1,4 @@
-"""Server groups may also have a policy that only wishes: `soft-affinity` or `soft-anti-affinity`."""
+"""Server groups may have a soft policy: `soft-affinity` or `soft-anti-affinity`."""
 
 from kilonova.compute.server_groups.schemas import HARD, policies
 from kilonova.http.versions import Microversion, request

@@ -1,4 +1,4 @@
-"""A server's system can be made to write a dump of itself."""
+"""A crash dump of a server can be triggered."""
 
 from kilonova.http.versions import Microversion, action
 

@@ -1,4 +1,4 @@
-"""Volumes are attached to and detached from shelved servers, too."""
+"""Volumes can also be attached to and detached from shelved servers."""
 
 from kilonova.compute.volume_attachments.api import SHELVED
 from kilonova.http.versions import Microversion, behaviour

@@ -1,4 +1,4 @@
-"""A live migration that is running can be made to end now."""
+"""A running live migration can be forced to complete."""
 
 from kilonova.http.versions import Microversion, action
 

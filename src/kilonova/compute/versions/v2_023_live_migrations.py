@@ -1,4 +1,4 @@
-"""A server's live migrations can be looked at while they run; migrations show their type, and where to look at them."""
+"""A server's running live migrations can be listed and shown; migrations show their type and a link."""
 
 from kilonova.http.versions import Microversion, route, view
 

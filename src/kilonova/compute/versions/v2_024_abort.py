@@ -1,4 +1,4 @@
-"""A live migration that is running can be aborted."""
+"""A running live migration can be aborted."""
 
 from kilonova.http.versions import Microversion, route
 

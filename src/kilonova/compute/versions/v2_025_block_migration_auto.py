@@ -1,6 +1,6 @@
-"""Live migration finds out by itself whether disks have to be copied (`auto`), and loses `disk_over_commit`."""
+"""Live migration decides by itself whether disks are copied (`auto`), and loses `disk_over_commit`."""
 
-from kilonova.http.pieces import BOOLEAN
+from kilonova.http.parameter_types import BOOLEAN
 from kilonova.http.versions import Microversion, action
 
 LIVE = action("os-migrateLive")

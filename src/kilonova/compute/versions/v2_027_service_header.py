@@ -1,4 +1,4 @@
-"""The version can also be asked for by the header `OpenStack-API-Version: compute X.Y`."""
+"""The version can also be requested by the header `OpenStack-API-Version: compute X.Y`."""
 
 from kilonova.http.versions import Microversion
 

@@ -1,14 +1,14 @@
-"""Live migration takes `force`, without which a named destination is verified by the scheduler; before, none was."""
+"""Live migration takes `force`. Without it the scheduler verifies a named destination; before, it never did."""
 
 from typing import Any
 
 from kilonova.http.versions import Microversion, action
 
 
-def a_named_host_is_forced(body: dict[str, Any]) -> dict[str, Any]:
-    asked = body["os-migrateLive"]
-    asked["force"] = asked["host"] is not None
+def force_named_host(body: dict[str, Any]) -> dict[str, Any]:
+    requested = body["os-migrateLive"]
+    requested["force"] = requested["host"] is not None
     return body
 
 
-version = Microversion("2.30", __doc__, [action("os-migrateLive").gains("force", upgrade=a_named_host_is_forced)])
+version = Microversion("2.30", __doc__, [action("os-migrateLive").gains("force", upgrade=force_named_host)])

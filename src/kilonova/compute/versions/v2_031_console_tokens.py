@@ -1,4 +1,4 @@
-"""Links to consoles of every type can be looked up, not only those of RDP."""
+"""Console tokens of every type can be shown, not only those of RDP."""
 
 from kilonova.compute.consoles.api import EVERY_TYPE
 from kilonova.http.versions import Microversion, behaviour

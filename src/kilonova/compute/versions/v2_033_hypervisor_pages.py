@@ -1,4 +1,4 @@
-"""Lists of hypervisors come in pages. By mistake block devices take no tag from here to 2.41."""
+"""Lists of hypervisors are paged. By mistake block devices take no tag from here to 2.41."""
 
 from kilonova.compute.block_devices.schemas import TAG
 from kilonova.compute.hypervisors.api import PAGED

@@ -1,6 +1,6 @@
-"""A live migration is accepted first and checked then: that no host will do is told by its action, no longer by 400."""
+"""A live migration is accepted before it is checked: its action shows that no host is suitable, in place of a 400."""
 
-from kilonova.compute.servers.live_migrating import CHECKED_LATER
+from kilonova.compute.servers.actions.live_migrate import CHECKED_LATER
 from kilonova.http.versions import Microversion, behaviour
 
 version = Microversion("2.34", __doc__, [behaviour(CHECKED_LATER)])

@@ -1,4 +1,4 @@
-"""Lists of key pairs come in pages."""
+"""Lists of key pairs are paged."""
 
 from kilonova.compute.keypairs.api import PAGED
 from kilonova.http.versions import Microversion, behaviour, query

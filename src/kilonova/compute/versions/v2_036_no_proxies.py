@@ -1,4 +1,4 @@
-"""Images, networks and volumes are asked of their own services; quotas and limits of networking leave with them."""
+"""The proxies for images, networks and volumes end, with the quotas and limits of networking."""
 
 from kilonova.compute.quotas.schemas import LIMIT, NETWORK_RESOURCES
 from kilonova.http import col
@@ -56,7 +56,7 @@ version = Microversion(
         *(route(method, path).ends() for method, path in PROXIES),
         *(action(name, "/os-baremetal-nodes/{id}/action").ends() for name in NODE_ACTIONS),
         *(
-            # Kept and shown; the network service has limits of its own.
+            # Stored and shown, without effect: the network service has its own limits.
             request(UPDATE).loses(f"quota_set.{name}", schema=LIMIT)
             for name in NETWORK_RESOURCES
         ),

@@ -1,21 +1,21 @@
-"""A new server's `networks` must be said: a list, `auto` or `none`. By mistake interfaces take no tag from here
+"""A new server's `networks` are required: a list, `auto` or `none`. By mistake interfaces take no tag from here
 to 2.41.
 """
 
 from typing import Any
 
-from kilonova.compute.servers.networks import UNSAID
+from kilonova.compute.servers.requested_networks import NOT_REQUESTED
 from kilonova.compute.servers.schemas import DEVICE_TAG, network_list
 from kilonova.http.versions import Microversion, request
 
 
-def leave_unsaid(body: dict[str, Any]) -> dict[str, Any]:
-    body["server"].setdefault("networks", UNSAID)
+def set_default(body: dict[str, Any]) -> dict[str, Any]:
+    body["server"].setdefault("networks", NOT_REQUESTED)
     return body
 
 
 version = Microversion(
     "2.37",
     __doc__,
-    [request("POST /servers").changes("server.networks", before=network_list(tag=DEVICE_TAG), upgrade=leave_unsaid)],
+    [request("POST /servers").changes("server.networks", before=network_list(tag=DEVICE_TAG), upgrade=set_default)],
 )

@@ -1,6 +1,6 @@
-"""The metadata of images is asked of the image service; its limit leaves with it, also for images of servers."""
+"""The proxy for the metadata of images ends, with its limit, also for images of servers."""
 
-from kilonova.compute.servers.imaging import UNLIMITED
+from kilonova.compute.servers.actions.create_image import UNLIMITED
 from kilonova.http.versions import Microversion, behaviour, route, view
 
 METADATA = "/images/{image_id}/metadata"

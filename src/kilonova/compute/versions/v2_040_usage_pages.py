@@ -1,6 +1,6 @@
-"""What projects have used comes in pages."""
+"""The usage of projects is paged."""
 
-from kilonova.compute.tenant_usage.api import PAGED
+from kilonova.compute.tenant_usage import PAGED
 from kilonova.http.versions import Microversion, behaviour, query
 
 USAGE = "GET /os-simple-tenant-usage"

@@ -1,4 +1,4 @@
-"""Hosts are no longer a noun of their own: services and hypervisors tell all of it."""
+"""The routes of hosts end; services and hypervisors replace them."""
 
 from kilonova.http.versions import Microversion, route
 

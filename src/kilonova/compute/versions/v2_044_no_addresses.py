@@ -1,4 +1,4 @@
-"""Addresses of servers are asked of the network service, and are no actions of servers any more."""
+"""The server actions on addresses end; the network service replaces them."""
 
 from kilonova.http.versions import Microversion, action
 

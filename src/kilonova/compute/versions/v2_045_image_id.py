@@ -1,6 +1,6 @@
-"""The answers to `createImage` and `createBackup` say the new image's id, in place of a `Location`."""
+"""The responses to `createImage` and `createBackup` have the new image's id, in place of a `Location`."""
 
-from kilonova.compute.servers.imaging import SAYS_ID
+from kilonova.compute.servers.actions.create_image import SAYS_ID
 from kilonova.http.versions import Microversion, behaviour
 
 version = Microversion("2.45", __doc__, [behaviour(SAYS_ID)])

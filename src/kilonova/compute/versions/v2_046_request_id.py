@@ -1,4 +1,4 @@
-"""The request id also comes back as `X-OpenStack-Request-ID`, as in the other services."""
+"""The request id is also returned as `X-OpenStack-Request-ID`, as in other services."""
 
 from kilonova.http.versions import Microversion
 

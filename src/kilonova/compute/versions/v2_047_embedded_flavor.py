@@ -1,4 +1,4 @@
-"""Server views show the flavor as it was when the server was made, instead of a link to it."""
+"""Server views show the flavor as it was when the server was created, instead of a link."""
 
 from kilonova.compute.servers.views import OBJECT, flavor_link
 from kilonova.http.versions import Microversion, view

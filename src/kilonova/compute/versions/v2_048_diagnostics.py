@@ -1,6 +1,6 @@
-"""The diagnostics of a server have one form, whatever its hypervisor."""
+"""The diagnostics of a server have one format for all hypervisors."""
 
-from kilonova.compute.diagnostics.api import ONE_FORM
+from kilonova.compute.diagnostics import ONE_FORM
 from kilonova.http.versions import Microversion, behaviour
 
 version = Microversion("2.48", __doc__, [behaviour(ONE_FORM)])

@@ -1,4 +1,4 @@
-"""Quota classes show the quotas of server groups, and those of networking no longer."""
+"""Quota classes show the quotas of server groups, and no longer those of networking."""
 
 from kilonova.compute.quotas.schemas import LIMIT, NETWORK_RESOURCES
 from kilonova.http import col

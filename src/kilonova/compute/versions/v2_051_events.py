@@ -1,4 +1,4 @@
-"""Everybody who sees an action sees its events; other services tell that a volume of a server has grown."""
+"""All users who see an action see its events; the external event `volume-extended` is new."""
 
 from kilonova.compute.external_events.schemas import VOLUME_EXTENDED, names
 from kilonova.http.versions import Microversion, behaviour, request

@@ -1,4 +1,4 @@
-"""Services and hypervisors are named by uuid, and one request changes a service; hypervisor lists filter."""
+"""Services and hypervisors have a uuid as id; one route updates a service; lists of hypervisors can be filtered."""
 
 from typing import Any
 

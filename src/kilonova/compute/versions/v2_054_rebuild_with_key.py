@@ -1,4 +1,4 @@
-"""A rebuild can give the server another keypair, or none; its answer shows which."""
+"""A rebuild can change or remove the server's key pair; its response shows the key name."""
 
 from kilonova.http.versions import Microversion, action, view
 

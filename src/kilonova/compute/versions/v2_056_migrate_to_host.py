@@ -1,16 +1,16 @@
-"""A server is migrated to a `host`, if the scheduler agrees; it cannot be the one where the server is."""
+"""A server can be migrated to a `host` other than its own, which the scheduler verifies."""
 
 from typing import Any
 
-from kilonova.http.pieces import ANYTHING
+from kilonova.http.parameter_types import ANYTHING
 from kilonova.http.versions import Microversion, action
 
 
-def to_anywhere(body: Any) -> Any:
-    """Nobody ever looked at what old clients send."""
+def drop_body(body: Any) -> Any:
+    """Old versions ignore the value."""
     return {"migrate": None}
 
 
 version = Microversion(
-    "2.56", __doc__, [action("migrate").changes("", before=ANYTHING, required_before=True, upgrade=to_anywhere)]
+    "2.56", __doc__, [action("migrate").changes("", before=ANYTHING, required_before=True, upgrade=drop_body)]
 )

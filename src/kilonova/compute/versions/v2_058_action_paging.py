@@ -1,4 +1,4 @@
-"""Actions show when they last changed; their list has pages and can be limited to recent changes."""
+"""Actions show when they last changed; their list is paged and can be limited to recent changes."""
 
 from kilonova.http.versions import Microversion, behaviour, query, view
 

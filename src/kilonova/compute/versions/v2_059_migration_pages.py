@@ -1,6 +1,6 @@
-"""Migrations show their uuid; their list comes in pages, newest first, and refuses unknown query keys."""
+"""Migrations show their uuid; their list is paged, newest first, and refuses unknown query keys."""
 
-from kilonova.compute.migrations.listing import PAGED
+from kilonova.compute.migrations.queries import PAGED
 from kilonova.http.versions import Microversion, behaviour, query, view
 
 version = Microversion(

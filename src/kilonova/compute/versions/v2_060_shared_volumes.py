@@ -1,4 +1,4 @@
-"""Volumes that several servers may have are attached to them, and are among the disks of new servers."""
+"""Multiattach volumes can be attached, also to new servers."""
 
 from kilonova.compute.block_devices.sources import MULTIATTACH
 from kilonova.http.versions import Microversion, behaviour

@@ -1,4 +1,4 @@
-"""Flavors show their extra specs to those who may see them."""
+"""Flavors show their extra specs, if the policy allows it."""
 
 from kilonova.http.versions import Microversion, view
 

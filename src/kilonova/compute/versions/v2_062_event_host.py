@@ -1,4 +1,4 @@
-"""Events of an action show their host: its name to administrators, a hash of it to everybody."""
+"""Events of an action show their host: its name to administrators, a hash of it to all users."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -1,4 +1,4 @@
-"""Servers are made and rebuilt with the certificates by which their images shall be validated; views show them."""
+"""Servers are created and rebuilt with trusted certificates to validate their images; views show them."""
 
 from kilonova.http.versions import Microversion, action, request, view
 

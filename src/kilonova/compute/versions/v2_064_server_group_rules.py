@@ -8,7 +8,7 @@ from kilonova.compute.server_groups.views import policies as shown_policies
 from kilonova.http.versions import Microversion, request, view
 
 
-def one_policy(body: dict[str, Any]) -> dict[str, Any]:
+def policies_to_policy(body: dict[str, Any]) -> dict[str, Any]:
     group = body["server_group"]
     group["policy"] = group.pop("policies")[0]
     return body
@@ -21,7 +21,7 @@ version = Microversion(
         request("POST /os-server-groups").gains("server_group.policy"),
         request("POST /os-server-groups").gains("server_group.rules"),
         request("POST /os-server-groups").loses(
-            "server_group.policies", schema=policies(*HARD, *SOFT), required=True, upgrade=one_policy
+            "server_group.policies", schema=policies(*HARD, *SOFT), required=True, upgrade=policies_to_policy
         ),
         view("server group").gains("policy", "rules"),
         view("server group").loses("policies", value=shown_policies, schema={"type": "array"}),

@@ -1,4 +1,4 @@
-"""Volumes that are made for a new server can be given a type."""
+"""Volumes that are created for a new server can have a type."""
 
 from kilonova.http.versions import Microversion, request
 

@@ -1,17 +1,17 @@
-"""Live migration and evacuation lose `force`: a named destination is always verified by the scheduler."""
+"""Live migration and evacuation lose `force`: the scheduler always verifies a named destination."""
 
 from typing import Any
 
 from kilonova.http.errors import BadRequest
-from kilonova.http.pieces import BOOLEAN, is_true
+from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.http.versions import Microversion, action
 
 
 def force_to_unverified(body: dict[str, Any]) -> dict[str, Any]:
-    """What handlers read is a key that no version takes."""
-    (asked,) = body.values()
-    asked["unverified"] = is_true(asked.pop("force", False))
-    if asked["unverified"] and not asked.get("host"):
+    """Handlers read `unverified`, a key that no version accepts from clients."""
+    (requested,) = body.values()
+    requested["unverified"] = is_true(requested.pop("force", False))
+    if requested["unverified"] and not requested.get("host"):
         raise BadRequest("Can't force to a non-provided destination")
     return body
 

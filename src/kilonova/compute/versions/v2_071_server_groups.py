@@ -1,4 +1,4 @@
-"""Showing one server also shows its server group."""
+"""Views of a single server show its server group."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kilonova.http.pieces import ANYTHING
+from kilonova.http.parameter_types import ANYTHING
 from kilonova.http.versions import Microversion, action, query, view
 
 

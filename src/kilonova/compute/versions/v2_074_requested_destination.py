@@ -1,4 +1,4 @@
-"""A new server may be asked to go to a `host` or `hypervisor_hostname`, through the scheduler."""
+"""A new server can request a `host` or `hypervisor_hostname`, which the scheduler verifies."""
 
 from kilonova.http.versions import Microversion, request
 

@@ -1,8 +1,8 @@
-"""Many lists refuse unknown query keys; the answers to a server's update and rebuild show all that showing it does; a
+"""Many lists refuse unknown query keys; the responses to a server's update and rebuild have all fields of its view; a
 flavor without swap shows 0, a hypervisor without servers an empty list.
 """
 
-from kilonova.compute.flavors.views import empty_for_zero
+from kilonova.compute.flavors.views import swap_or_empty
 from kilonova.compute.hypervisors.views import SERVERS, servers_if_any
 from kilonova.compute.servers.views import (
     FIELDS,
@@ -43,7 +43,7 @@ version = Microversion(
         view("server update", "server rebuild").changes("addresses", before=bare_addresses, schema=OBJECT),
         view("server update").gains(*(name for name in FIELDS if name not in UPDATE_ALWAYS)),
         view("server rebuild").gains(*(name for name in REBUILD_FIELDS if name not in REBUILD_ALWAYS)),
-        view("flavor").changes("swap", before=empty_for_zero, schema={"type": ["integer", "string"]}),
+        view("flavor").changes("swap", before=swap_or_empty, schema={"type": ["integer", "string"]}),
         view("hypervisor summary", "hypervisor").changes(
             "servers", before=servers_if_any, schema=SERVERS, optional=True
         ),

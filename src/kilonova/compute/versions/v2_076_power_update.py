@@ -1,4 +1,4 @@
-"""Other services tell that a server was powered on or off: the external event `power-update`."""
+"""The external event `power-update` is new: a server was powered on or off."""
 
 from kilonova.compute.external_events.schemas import POWER_UPDATE, names
 from kilonova.http.versions import Microversion, request

@@ -1,4 +1,4 @@
-"""A server that has left its host is unshelved to an `availability_zone`, which it is pinned to from then on."""
+"""A shelved and offloaded server can be unshelved to an `availability_zone`, which it is then pinned to."""
 
 from kilonova.http.versions import Microversion, action
 

@@ -1,4 +1,4 @@
-"""Whether a volume that is attached to a server goes with it is said, and shown."""
+"""Whether an attached volume is deleted with its server can be set, and is shown."""
 
 from kilonova.compute.volume_attachments.api import ATTACHMENTS
 from kilonova.http.versions import Microversion, request, view

@@ -1,4 +1,4 @@
-"""Migrations show who asked for them and for which project, and are found by both."""
+"""Migrations show the user and project that requested them, and can be filtered by both."""
 
 from kilonova.http.versions import Microversion, query, view
 

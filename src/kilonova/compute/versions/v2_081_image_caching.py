@@ -1,4 +1,4 @@
-"""The hosts of an aggregate can be asked to have images at hand before servers need them."""
+"""Image caching can be requested for the hosts of an aggregate."""
 
 from kilonova.http.versions import Microversion, route
 

@@ -1,4 +1,4 @@
-"""Other services tell that a request for an accelerator was bound: the external event `accelerator-request-bound`."""
+"""The external event `accelerator-request-bound` is new."""
 
 from kilonova.compute.external_events.schemas import REQUEST_BOUND, names
 from kilonova.http.versions import Microversion, request

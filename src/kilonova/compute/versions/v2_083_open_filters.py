@@ -1,4 +1,4 @@
-"""Everybody may filter servers by zone, config drive, key, times, states and user."""
+"""All users may filter servers by zone, config drive, key, times, states and user."""
 
 from kilonova.http.versions import Microversion, behaviour
 

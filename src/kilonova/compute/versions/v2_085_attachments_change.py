@@ -1,6 +1,6 @@
-"""Whether a volume goes with its server can be changed. Only another volume than the one in the path is a swap."""
+"""Whether a volume is deleted with its server can be changed. Only another volume than that of the path is a swap."""
 
-from kilonova.compute.volume_attachments.api import ATTACHMENT, FIXED, UPDATES
+from kilonova.compute.volume_attachments.api import ATTACHMENT, IMMUTABLE, UPDATES
 from kilonova.http.versions import Microversion, behaviour, request
 
 version = Microversion(
@@ -8,6 +8,9 @@ version = Microversion(
     __doc__,
     [
         behaviour(UPDATES),
-        *(request(f"PUT {ATTACHMENT}").gains(f"volumeAttachment.{name}") for name in ("delete_on_termination", *FIXED)),
+        *(
+            request(f"PUT {ATTACHMENT}").gains(f"volumeAttachment.{name}")
+            for name in ("delete_on_termination", *IMMUTABLE)
+        ),
     ],
 )

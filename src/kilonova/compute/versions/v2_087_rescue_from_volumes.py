@@ -1,6 +1,6 @@
-"""Servers that boot from volumes can be rescued, with an image that says where its disk shall be."""
+"""Volume-backed servers can be rescued, with an image that sets the rescue device or bus."""
 
-from kilonova.compute.servers.rescuing import OF_VOLUMES
+from kilonova.compute.servers.actions.rescue import OF_VOLUMES
 from kilonova.http.versions import Microversion, behaviour
 
 version = Microversion("2.87", __doc__, [behaviour(OF_VOLUMES)])

@@ -1,4 +1,4 @@
-"""Hypervisors show their uptime, and no longer amounts: those are asked of placement."""
+"""Hypervisors show their uptime, and no longer amounts, which placement has."""
 
 from kilonova.compute.hypervisors.api import NO_AMOUNTS
 from kilonova.compute.hypervisors.model import AMOUNTS

@@ -1,4 +1,4 @@
-"""The volumes of a server are shown with the ids of their attachments and devices, not with the volume's id twice."""
+"""Volume attachments show the ids of their attachment and block device, in place of an id that repeats the volume's."""
 
 from kilonova.compute.volume_attachments.views import ID
 from kilonova.http.versions import Microversion, view

@@ -1,4 +1,4 @@
-"""A server's host name can be given and changed, is shown to everybody, and can be filtered by."""
+"""A server's host name can be set and changed, is shown to all users, and can be used as a filter."""
 
 from typing import Any
 

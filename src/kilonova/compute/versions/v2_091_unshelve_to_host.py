@@ -1,6 +1,6 @@
-"""A server that has left its host is unshelved to a `host`; an `availability_zone` of null removes its pin."""
+"""A shelved and offloaded server can be unshelved to a `host`; an `availability_zone` of null removes its pin."""
 
-from kilonova.http.pieces import NAME
+from kilonova.http.parameter_types import NAME
 from kilonova.http.versions import Microversion, action
 
 version = Microversion(

@@ -1,4 +1,4 @@
-"""Key pairs are no longer generated: a public key is required. Their names may hold `@` and `.`."""
+"""Key pairs are no longer generated: a public key is required. Their names may contain `@` and `.`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from kilonova.http.views import OMIT
 
 
 def private_key(row: Any, ctx: Context) -> Any:
-    """Only of a pair that was made just now."""
+    """Only in the response to a creation that generates the key pair."""
     return row["private_key"] or OMIT
 
 

@@ -1,9 +1,9 @@
-"""Rebuilding a server that boots from a volume replaces the volume's content by the image, whichever that is. Other
-services tell of the end of it by the event `volume-reimaged`.
+"""Rebuilding a volume-backed server replaces the content of its root volume by the image. The external event
+`volume-reimaged` is new: the volume service reports the end.
 """
 
 from kilonova.compute.external_events.schemas import VOLUME_REIMAGED, names
-from kilonova.compute.servers.rebuilding import REPLACED
+from kilonova.compute.servers.actions.rebuild import REPLACED
 from kilonova.http.versions import Microversion, behaviour, request
 
 version = Microversion(

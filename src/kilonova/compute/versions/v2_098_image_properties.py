@@ -1,4 +1,4 @@
-"""Server views show the image's properties as they were when the server was made."""
+"""Server views show the image's properties as they were when the server was created."""
 
 from kilonova.compute.servers.views import image_without_properties
 from kilonova.http.versions import Microversion, view

@@ -1,4 +1,4 @@
-"""Consoles can be asked for as SPICE without HTML5; where a link leads to is shown with the port for TLS."""
+"""Consoles can be requested as SPICE without HTML5; the console of a token is shown with its TLS port."""
 
 from kilonova.compute.consoles.api import CONSOLES, TOKEN
 from kilonova.compute.consoles.schemas import types

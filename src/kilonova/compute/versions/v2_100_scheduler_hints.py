@@ -1,4 +1,4 @@
-"""Server views show the scheduler hints that the server was made with."""
+"""Server views show the scheduler hints of the server's creation."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -1,6 +1,6 @@
-"""Attaching a volume is not waited for: the answer has no body, and another status."""
+"""Attaching a volume does not wait for the operation: the response has no body, and another status."""
 
 from kilonova.compute.volume_attachments.api import ATTACHMENTS, WITHOUT_BODY
-from kilonova.http.versions import Microversion, answer, behaviour
+from kilonova.http.versions import Microversion, behaviour, response
 
-version = Microversion("2.101", __doc__, [behaviour(WITHOUT_BODY), answer(f"POST {ATTACHMENTS}").status(before=200)])
+version = Microversion("2.101", __doc__, [behaviour(WITHOUT_BODY), response(f"POST {ATTACHMENTS}").status(before=200)])

@@ -1,4 +1,4 @@
-"""Flavors are found by name; `rxtx_factor` and `disabled` leave them; unknown query keys are refused everywhere."""
+"""Flavors can be filtered by name and lose `rxtx_factor` and `disabled`; all routes refuse unknown query keys."""
 
 from kilonova.compute.flavors.schemas import OLD_SORT_KEY, RXTX_FACTOR
 from kilonova.http import col

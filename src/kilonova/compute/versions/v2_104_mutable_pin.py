@@ -1,4 +1,4 @@
-"""A server's pin can be dropped, and set to the availability zone that the server is in."""
+"""A server's pinned availability zone can be removed, or set to the zone that the server is in."""
 
 from kilonova.http.versions import Microversion, request
 

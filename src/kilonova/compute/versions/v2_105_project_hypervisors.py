@@ -1,11 +1,11 @@
-"""Administrators and managers of a project list the hypervisors that are assigned to it, by `id`, `state` and `status`
-alone, and boot on one of them by `hypervisor_uuid`. A new server's `availability_zone` is a zone's name and nothing
-else: with a host, or unknown, it is 404. Migrations show why they failed.
+"""Administrators and managers of a project list the hypervisors that are assigned to it, with only `id`, `state` and
+`status`, and boot on one of them by `hypervisor_uuid`. A new server's `availability_zone` is only the name of a zone:
+with a host, or unknown, it is 404. Migrations show why they failed.
 """
 
-from kilonova.compute.hypervisors.own import OWN_ONLY
+from kilonova.compute.hypervisors.assigned import ASSIGNED_ONLY
 from kilonova.compute.hypervisors.views import TEXT, service
-from kilonova.compute.servers.destinations import ZONE_ONLY
+from kilonova.compute.servers.requested_destination import ZONE_ONLY
 from kilonova.http import col
 from kilonova.http.versions import Microversion, behaviour, request, view
 
@@ -16,7 +16,7 @@ version = Microversion(
     "2.105",
     __doc__,
     [
-        behaviour(OWN_ONLY),
+        behaviour(ASSIGNED_ONLY),
         HYPERVISORS.changes("hypervisor_hostname", before=col("hypervisor_hostname").value, schema=TEXT),
         DETAILS.changes("service", before=service, schema={"type": "object"}),
         DETAILS.changes("host_ip", before=col("host_ip").value, schema=TEXT),

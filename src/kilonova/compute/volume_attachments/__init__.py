@@ -1,1 +1,1 @@
-"""The volumes of servers: attached, swapped, detached."""
+"""Volume attachments of servers: attach, swap, detach."""

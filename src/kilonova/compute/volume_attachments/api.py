@@ -1,4 +1,4 @@
-"""Routes of the volumes of a server."""
+"""Routes of the volume attachments of a server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.compute.operations.detach_volume import BEGIN, DetachVolume
-from kilonova.compute.servers import acting, model, states
-from kilonova.compute.volume_attachments import checks, schemas, swapping, views
-from kilonova.http import Answer, Context
+from kilonova.compute.servers import action_checks, model, states
+from kilonova.compute.volume_attachments import checks, schemas, swap, views
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound
-from kilonova.http.pagination import limit_of
-from kilonova.http.pieces import is_true
+from kilonova.http.pagination import page_limit
+from kilonova.http.parameter_types import is_true
 from kilonova.ids import new_id
 from kilonova.operations.views import is_past
 from kilonova.store import Reader, Row, Transaction
@@ -28,10 +28,10 @@ ATTACHMENT = ATTACHMENTS + "/{volume_id}"
 WITHOUT_BODY = "attaching a volume is not waited for"
 SHELVED = "volumes of shelved servers change"
 UPDATES = "the attachment of a volume changes"
-# For how long an answer waits at most.
-_BEGIN_SECONDS, _LOOK_SECONDS = 1.0, 0.005
-# What an update may name, and not change, with the columns.
-FIXED = {"id": "volume_id", "serverId": "server_id", "device": "device_name", "tag": "tag"}
+# How long a response waits for the detach to begin, and how often it checks.
+_BEGIN_TIMEOUT_SECONDS, _POLL_SECONDS = 1.0, 0.005
+# Keys that an update may contain but not change, and their columns.
+IMMUTABLE = {"id": "volume_id", "serverId": "server_id", "device": "device_name", "tag": "tag"}
 
 
 @api.route(
@@ -41,96 +41,87 @@ FIXED = {"id": "volume_id", "serverId": "server_id", "device": "device_name", "t
     query=schemas.LIST,
     shows=("volumeAttachments", "volume attachment", True),
 )
-async def index(ctx: Context, server_id: str) -> Answer:
+async def index(ctx: Context, server_id: str) -> Response:
     """List the volumes of a server."""
     await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
     start = int(ctx.query_one("offset") or 0)
-    found = (await devices.volumes_of(ctx.db, server_id))[start : start + limit_of(ctx)]
-    return Answer({"volumeAttachments": [ctx.render("volume attachment", device) for device in found]})
+    found = (await devices.volumes_of(ctx.db, server_id))[start : start + page_limit(ctx)]
+    return Response({"volumeAttachments": [ctx.render("volume attachment", device) for device in found]})
 
 
-@api.route(
-    "GET",
-    ATTACHMENT,
-    checks=[RULE + "show"],
-    query={},
-    shows=("volumeAttachment", "volume attachment", False),
-)
-async def show(ctx: Context, server_id: str, volume_id: str) -> Answer:
+@api.route("GET", ATTACHMENT, checks=[RULE + "show"], query={}, shows=("volumeAttachment", "volume attachment", False))
+async def show(ctx: Context, server_id: str, volume_id: str) -> Response:
     """Show a volume of a server."""
     await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
     device = await _device(ctx.db, server_id, volume_id)
-    return Answer({"volumeAttachment": ctx.render("volume attachment", device)})
+    return Response({"volumeAttachment": ctx.render("volume attachment", device)})
 
 
 @api.route("POST", ATTACHMENTS, checks=[RULE + "create"], body=schemas.CREATE, query={}, status=202)
-async def create(ctx: Context, server_id: str) -> Answer:
+async def create(ctx: Context, server_id: str) -> Response:
     """Attach a volume to a server."""
-    asked = ctx.body["volumeAttachment"]
+    requested = ctx.body["volumeAttachment"]
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "create", "attach_volume")
-    volume = await checks.look_up(ctx, asked["volumeId"])
+        await _lock_ready_server(ctx, tx, server_id, "create", "attach_volume")
+    volume = await checks.find_volume(ctx, requested["volumeId"])
     if volume is None:
-        raise NotFound(checks.missing(asked["volumeId"]))
+        raise NotFound(checks.not_found_message(requested["volumeId"]))
     async with ctx.db.transaction() as tx:
-        row = await _ready(ctx, tx, server_id, "create", "attach_volume")
-        device = await _new_device(ctx, tx, row, volume, asked)
+        row = await _lock_ready_server(ctx, tx, server_id, "create", "attach_volume")
+        device = await _new_device(ctx, tx, row, volume, requested)
         await devices.insert(tx, [device])
-        await acting.start(ctx, tx, row, AttachVolume, {"device": device["uuid"]})
-    if ctx.behaves(WITHOUT_BODY):
-        return Answer()
-    return Answer({"volumeAttachment": ctx.render("new volume attachment", device)})
+        await action_checks.begin_operation(ctx, tx, row, AttachVolume, {"device": device["uuid"]})
+    if ctx.has_behaviour(WITHOUT_BODY):
+        return Response()
+    return Response({"volumeAttachment": ctx.render("new volume attachment", device)})
 
 
 @api.route("PUT", ATTACHMENT, checks=[RULE + "update", RULE + "swap"], body=schemas.UPDATE, query={}, status=202)
-async def update(ctx: Context, server_id: str, volume_id: str) -> Answer:
+async def update(ctx: Context, server_id: str, volume_id: str) -> Response:
     """Change how a volume is attached to a server, or swap it for another one."""
-    asked = ctx.body["volumeAttachment"]
-    if asked["volumeId"] != volume_id or not ctx.behaves(UPDATES):
-        return await swapping.swap(ctx, server_id, volume_id, asked)
+    requested = ctx.body["volumeAttachment"]
+    if requested["volumeId"] != volume_id or not ctx.has_behaviour(UPDATES):
+        return await swap.swap(ctx, server_id, volume_id, requested)
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, server_id, rule=RULE + "update", lock=True)
-        acting.check_unlocked(ctx, row)
+        await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + "update")
         device = await _device(tx, server_id, volume_id)
-        _check_fixed(device, asked)
-        if "delete_on_termination" in asked:
-            await devices.set_termination(tx, device["uuid"], is_true(asked["delete_on_termination"]))
-    return Answer()
+        _check_immutable(device, requested)
+        if "delete_on_termination" in requested:
+            await devices.set_delete_on_termination(tx, device["uuid"], is_true(requested["delete_on_termination"]))
+    return Response()
 
 
 @api.route("DELETE", ATTACHMENT, checks=[RULE + "delete"], query={}, status=202)
-async def delete(ctx: Context, server_id: str, volume_id: str) -> Answer:
+async def delete(ctx: Context, server_id: str, volume_id: str) -> Response:
     """Detach a volume from a server."""
     async with ctx.db.transaction() as tx:
-        await _ready(ctx, tx, server_id, "delete", "detach_volume")
+        await _lock_ready_server(ctx, tx, server_id, "delete", "detach_volume")
         await _device(tx, server_id, volume_id)
-    volume = await checks.look_up(ctx, volume_id)
+    volume = await checks.find_volume(ctx, volume_id)
     if volume is not None and volume["status"] == "detaching" and not volume["multiattach"]:
         raise checks.invalid(f"volume '{volume_id}' is being detached already.")
     async with ctx.db.transaction() as tx:
-        row = await _ready(ctx, tx, server_id, "delete", "detach_volume")
+        row = await _lock_ready_server(ctx, tx, server_id, "delete", "detach_volume")
         device = await _device(tx, server_id, volume_id)
         if device["boot_index"] == 0:
             raise Forbidden("Cannot detach a root device volume")
-        operation_id = await acting.start(ctx, tx, row, DetachVolume, {"device": device["uuid"]})
-    await _until_begun(ctx, operation_id)
-    return Answer()
+        operation_id = await action_checks.begin_operation(ctx, tx, row, DetachVolume, {"device": device["uuid"]})
+    await _wait_until_detaching(ctx, operation_id)
+    return Response()
 
 
-async def _until_begun(ctx: Context, operation_id: str) -> None:
-    """Whoever has the answer looks at the volume's status next, and takes "in-use" for the end of it."""
+async def _wait_until_detaching(ctx: Context, operation_id: str) -> None:
+    """Wait until the volume is "detaching": clients poll its status next, and would take "in-use" for the end."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(_BEGIN_SECONDS):
+        async with asyncio.timeout(_BEGIN_TIMEOUT_SECONDS):
             while not await is_past(ctx.db, operation_id, BEGIN):
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _ready(ctx: Context, tx: Transaction, server_id: str, rule: str, verb: str) -> Row:
-    """The server, locked until `tx` ends. Unlike for other acts, one that has left its host will do."""
-    row = await model.find(ctx, tx, server_id, rule=RULE + rule, lock=True)
-    acting.check_unlocked(ctx, row)
-    await acting.check_state(tx, row, states.TRANSITIONS[verb])
-    if row["vm_state"] in (states.SHELVED, states.SHELVED_OFFLOADED) and not ctx.behaves(SHELVED):
+async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str, verb: str) -> Row:
+    """The server, locked until `tx` ends. Unlike for other actions it may be shelved and offloaded."""
+    row = await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition=verb)
+    if row["vm_state"] in (states.SHELVED, states.SHELVED_OFFLOADED) and not ctx.has_behaviour(SHELVED):
         raise Conflict(f"Cannot '{verb}' instance {server_id} while it is in vm_state {row['vm_state']}")
     return row
 
@@ -142,13 +133,15 @@ async def _device(reader: Reader, server_id: str, volume_id: str) -> Row:
     return device
 
 
-async def _new_device(ctx: Context, tx: Transaction, row: Row, volume: dict[str, Any], asked: dict[str, Any]) -> Row:
+async def _new_device(
+    ctx: Context, tx: Transaction, row: Row, volume: dict[str, Any], requested: dict[str, Any]
+) -> Row:
     found = await devices.of_server(tx, row["id"])
     if any(device["volume_id"] == volume["id"] for device in found):
         raise checks.invalid(f"volume {volume['id']} is already attached to instance {row['id']}.")
-    checks.check_free(ctx, volume)
-    checks.check_server(row, volume, asked.get("tag"))
-    await checks.check_nobody_else(tx, row["id"], volume)
+    checks.check_available(ctx, volume)
+    checks.check_server(row, volume, requested.get("tag"))
+    await checks.check_not_attached_elsewhere(tx, row["id"], volume)
     return {
         "uuid": new_id(),
         "server_id": row["id"],
@@ -157,15 +150,15 @@ async def _new_device(ctx: Context, tx: Transaction, row: Row, volume: dict[str,
         "source_id": volume["id"],
         "volume_id": volume["id"],
         "volume_size": volume["size"],
-        "device_name": checks.device_name(row, found, asked.get("device")),
-        "tag": asked.get("tag"),
-        "delete_on_termination": is_true(asked.get("delete_on_termination", False)),
+        "device_name": checks.device_name(row, found, requested.get("device")),
+        "tag": requested.get("tag"),
+        "delete_on_termination": is_true(requested.get("delete_on_termination", False)),
         "multiattach": volume["multiattach"],
         "created_at": ctx.now,
     }
 
 
-def _check_fixed(device: Row, asked: dict[str, Any]) -> None:
-    for key, column in FIXED.items():
-        if key in asked and asked[key] != device[column]:
+def _check_immutable(device: Row, requested: dict[str, Any]) -> None:
+    for key, column in IMMUTABLE.items():
+        if key in requested and requested[key] != device[column]:
             raise BadRequest(f"The {key} of a volume attachment cannot be changed.")

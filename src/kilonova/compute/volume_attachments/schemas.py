@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import TAG
 from kilonova.http.pagination import LIMIT
-from kilonova.http.pieces import BOOLEAN, UUID, Schema, closed
+from kilonova.http.parameter_types import BOOLEAN, UUID, Schema, request_body
 
 DEVICE: Schema = {
     "type": ["string", "null"],
@@ -13,27 +13,18 @@ DEVICE: Schema = {
 }
 LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT}
 
-CREATE = closed(
-    {
-        "volumeAttachment": closed(
-            {"volumeId": UUID, "device": DEVICE, "tag": TAG, "delete_on_termination": BOOLEAN}, ["volumeId"]
-        )
-    },
-    ["volumeAttachment"],
+CREATE = request_body(
+    "volumeAttachment", {"volumeId": UUID, "device": DEVICE, "tag": TAG, "delete_on_termination": BOOLEAN}, ["volumeId"]
 )
-UPDATE = closed(
+UPDATE = request_body(
+    "volumeAttachment",
     {
-        "volumeAttachment": closed(
-            {
-                "volumeId": UUID,
-                "delete_on_termination": BOOLEAN,
-                "id": UUID,
-                "serverId": UUID,
-                "device": DEVICE,
-                "tag": {**TAG, "type": ["string", "null"]},
-            },
-            ["volumeId"],
-        )
+        "volumeId": UUID,
+        "delete_on_termination": BOOLEAN,
+        "id": UUID,
+        "serverId": UUID,
+        "device": DEVICE,
+        "tag": {**TAG, "type": ["string", "null"]},
     },
-    ["volumeAttachment"],
+    ["volumeId"],
 )

@@ -1,4 +1,4 @@
-"""How the volumes of servers are shown. Rows are block devices."""
+"""Views of volume attachments. Rows are block devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMON = {
     "tag": col("tag", NULLABLE),
     "delete_on_termination": col("delete_on_termination", {"type": "boolean"}),
 }
-# To those who asked before there were attachments at the volume service, the volume's id is that of the attachment.
+# Before 2.89 the id of an attachment is the volume's id.
 ID = col("volume_id", TEXT)
 
 api.view(

@@ -1,1 +1,1 @@
-"""What compute offers of the volume service: old ways to its volumes and snapshots, and help with its snapshots."""
+"""Proxy for volumes and snapshots (before 2.36), and assisted volume snapshots."""

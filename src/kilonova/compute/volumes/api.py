@@ -1,122 +1,96 @@
-"""Routes of volumes and snapshots: the old ways to the volume service, asked in the caller's name."""
+"""Proxy routes of volumes and snapshots: old clients reach the volume service through compute, with their own token."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.compute.api import api
-from kilonova.compute.volumes import assisting, schemas, views
-from kilonova.http import Answer, Context
+from kilonova.compute.volumes import assisted_snapshots, schemas, views
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
-from kilonova.http.pagination import limit_of
-from kilonova.http.pieces import is_true
+from kilonova.http.pagination import page_limit
+from kilonova.http.parameter_types import is_true
 from kilonova.identity.client import Auth
 
-__all__ = ["assisting", "views"]
+__all__ = ["assisted_snapshots", "views"]
 
 VOLUMES = "os_compute_api:os-volumes:"
 SNAPSHOTS = VOLUMES + "snapshots:"
+LISTED_VOLUMES, ONE_VOLUME = ("volumes", "volume of old", True), ("volume", "volume of old", False)
+LISTED_SNAPSHOTS, ONE_SNAPSHOT = ("snapshots", "snapshot of old", True), ("snapshot", "snapshot of old", False)
 Item = dict[str, Any]
 
 
-@api.route("GET", "/os-volumes", policy=VOLUMES + "list", query=schemas.LIST, shows=("volumes", "volume of old", True))
-async def list_volumes(ctx: Context) -> Answer:
+@api.route("GET", "/os-volumes", policy=VOLUMES + "list", query=schemas.LIST, shows=LISTED_VOLUMES)
+async def list_volumes(ctx: Context) -> Response:
     """List volumes."""
     return await _volumes(ctx)
 
 
-@api.route(
-    "GET",
-    "/os-volumes/detail",
-    policy=VOLUMES + "detail",
-    query=schemas.LIST,
-    shows=("volumes", "volume of old", True),
-)
-async def list_volumes_in_detail(ctx: Context) -> Answer:
-    """List volumes in detail, which shows no more."""
+@api.route("GET", "/os-volumes/detail", policy=VOLUMES + "detail", query=schemas.LIST, shows=LISTED_VOLUMES)
+async def list_volumes_in_detail(ctx: Context) -> Response:
+    """List volumes in detail, with the same fields."""
     return await _volumes(ctx)
 
 
-@api.route(
-    "POST",
-    "/os-volumes",
-    policy=VOLUMES + "create",
-    body=schemas.VOLUME,
-    shows=("volume", "volume of old", False),
-)
-async def create_volume(ctx: Context) -> Answer:
+@api.route("POST", "/os-volumes", policy=VOLUMES + "create", body=schemas.VOLUME, shows=ONE_VOLUME)
+async def create_volume(ctx: Context) -> Response:
     """Create a volume."""
-    asked = dict(ctx.body["volume"])
-    wanted = {**_named(asked), **asked, "size": int(asked["size"])}
-    volume = await ctx.services.volume.create(wanted, _auth(ctx))
+    body = dict(ctx.body["volume"])
+    values = {**_translate_names(body), **body, "size": int(body["size"])}
+    volume = await ctx.services.volume.create(values, _auth(ctx))
     location = {"Location": ctx.url(f"/os-volumes/{volume['id']}")}
-    return Answer({"volume": ctx.render("volume of old", volume)}, headers=location)
+    return Response({"volume": ctx.render("volume of old", volume)}, headers=location)
 
 
-@api.route("GET", "/os-volumes/{volume_id}", policy=VOLUMES + "show", shows=("volume", "volume of old", False))
-async def show_volume(ctx: Context, volume_id: str) -> Answer:
+@api.route("GET", "/os-volumes/{volume_id}", policy=VOLUMES + "show", shows=ONE_VOLUME)
+async def show_volume(ctx: Context, volume_id: str) -> Response:
     """Show a volume."""
-    return Answer({"volume": ctx.render("volume of old", await _volume(ctx, volume_id))})
+    return Response({"volume": ctx.render("volume of old", await _volume(ctx, volume_id))})
 
 
 @api.route("DELETE", "/os-volumes/{volume_id}", policy=VOLUMES + "delete", status=202)
-async def delete_volume(ctx: Context, volume_id: str) -> Answer:
+async def delete_volume(ctx: Context, volume_id: str) -> Response:
     """Delete a volume."""
     await _volume(ctx, volume_id)
     await ctx.services.volume.delete(volume_id, _auth(ctx))
-    return Answer()
+    return Response()
 
 
-@api.route(
-    "GET", "/os-snapshots", policy=SNAPSHOTS + "list", query=schemas.LIST, shows=("snapshots", "snapshot of old", True)
-)
-async def list_snapshots(ctx: Context) -> Answer:
+@api.route("GET", "/os-snapshots", policy=SNAPSHOTS + "list", query=schemas.LIST, shows=LISTED_SNAPSHOTS)
+async def list_snapshots(ctx: Context) -> Response:
     """List snapshots of volumes."""
     return await _snapshots(ctx)
 
 
-@api.route(
-    "GET",
-    "/os-snapshots/detail",
-    policy=SNAPSHOTS + "detail",
-    query=schemas.LIST,
-    shows=("snapshots", "snapshot of old", True),
-)
-async def list_snapshots_in_detail(ctx: Context) -> Answer:
-    """List snapshots of volumes in detail, which shows no more."""
+@api.route("GET", "/os-snapshots/detail", policy=SNAPSHOTS + "detail", query=schemas.LIST, shows=LISTED_SNAPSHOTS)
+async def list_snapshots_in_detail(ctx: Context) -> Response:
+    """List snapshots of volumes in detail, with the same fields."""
     return await _snapshots(ctx)
 
 
-@api.route(
-    "POST",
-    "/os-snapshots",
-    policy=SNAPSHOTS + "create",
-    body=schemas.SNAPSHOT,
-    shows=("snapshot", "snapshot of old", False),
-)
-async def create_snapshot(ctx: Context) -> Answer:
+@api.route("POST", "/os-snapshots", policy=SNAPSHOTS + "create", body=schemas.SNAPSHOT, shows=ONE_SNAPSHOT)
+async def create_snapshot(ctx: Context) -> Response:
     """Create a snapshot of a volume."""
-    asked = dict(ctx.body["snapshot"])
-    wanted = {**_named(asked), **asked, "force": is_true(asked.get("force", False))}
-    snapshot = await ctx.services.volume.create_snapshot(wanted, _auth(ctx))
+    body = dict(ctx.body["snapshot"])
+    values = {**_translate_names(body), **body, "force": is_true(body.get("force", False))}
+    snapshot = await ctx.services.volume.create_snapshot(values, _auth(ctx))
     location = {"Location": ctx.url(f"/os-snapshots/{snapshot['id']}")}
-    return Answer({"snapshot": ctx.render("snapshot of old", snapshot)}, headers=location)
+    return Response({"snapshot": ctx.render("snapshot of old", snapshot)}, headers=location)
 
 
-@api.route(
-    "GET", "/os-snapshots/{snapshot_id}", policy=SNAPSHOTS + "show", shows=("snapshot", "snapshot of old", False)
-)
-async def show_snapshot(ctx: Context, snapshot_id: str) -> Answer:
+@api.route("GET", "/os-snapshots/{snapshot_id}", policy=SNAPSHOTS + "show", shows=ONE_SNAPSHOT)
+async def show_snapshot(ctx: Context, snapshot_id: str) -> Response:
     """Show a snapshot of a volume."""
-    return Answer({"snapshot": ctx.render("snapshot of old", await _snapshot(ctx, snapshot_id))})
+    return Response({"snapshot": ctx.render("snapshot of old", await _snapshot(ctx, snapshot_id))})
 
 
 @api.route("DELETE", "/os-snapshots/{snapshot_id}", policy=SNAPSHOTS + "delete", status=202)
-async def delete_snapshot(ctx: Context, snapshot_id: str) -> Answer:
+async def delete_snapshot(ctx: Context, snapshot_id: str) -> Response:
     """Delete a snapshot of a volume."""
     await _snapshot(ctx, snapshot_id)
     await ctx.services.volume.delete_snapshot(snapshot_id, _auth(ctx))
-    return Answer()
+    return Response()
 
 
 def _auth(ctx: Context) -> Auth:
@@ -137,20 +111,20 @@ async def _snapshot(ctx: Context, snapshot_id: str) -> Item:
     return found
 
 
-async def _volumes(ctx: Context) -> Answer:
-    return _listed(ctx, "volumes", "volume of old", await ctx.services.volume.volumes(_auth(ctx)))
+async def _volumes(ctx: Context) -> Response:
+    return _page(ctx, "volumes", "volume of old", await ctx.services.volume.volumes(_auth(ctx)))
 
 
-async def _snapshots(ctx: Context) -> Answer:
-    return _listed(ctx, "snapshots", "snapshot of old", await ctx.services.volume.snapshots(_auth(ctx)))
+async def _snapshots(ctx: Context) -> Response:
+    return _page(ctx, "snapshots", "snapshot of old", await ctx.services.volume.snapshots(_auth(ctx)))
 
 
-def _listed(ctx: Context, key: str, view: str, found: list[Item]) -> Answer:
+def _page(ctx: Context, key: str, view: str, found: list[Item]) -> Response:
     start = int(ctx.query_one("offset") or 0)
-    return Answer({key: [ctx.render(view, item) for item in found[start : start + limit_of(ctx)]]})
+    return Response({key: [ctx.render(view, item) for item in found[start : start + page_limit(ctx)]]})
 
 
-def _named(asked: Item) -> Item:
-    """What the volume service calls by other names, taken out."""
-    words = {"display_name": "name", "display_description": "description"}
-    return {new: asked.pop(old) for old, new in words.items() if old in asked}
+def _translate_names(body: Item) -> Item:
+    """Remove the keys that the volume service names differently, and return them under its names."""
+    names = {"display_name": "name", "display_description": "description"}
+    return {new: body.pop(old) for old, new in names.items() if old in body}

@@ -1,52 +1,40 @@
-"""Bodies and query keys of volumes and snapshots, as compute's clients know them."""
+"""Bodies and query keys of the volume and snapshot proxies, and of assisted snapshots."""
 
 from __future__ import annotations
 
 from kilonova.http.pagination import LIMIT
-from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed, integer
+from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, closed_object, integer, request_body
 
 TEXT: Schema = {**STRING, "minLength": 1}
-# These routes ended before any refused unknown keys.
+# Unknown keys are allowed: these routes were removed before the microversions that close queries.
 LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT, "*": {}}
 
-VOLUME = closed(
+VOLUME = request_body(
+    "volume",
     {
-        "volume": closed(
-            {
-                "size": integer(1),
-                "display_name": STRING,
-                "display_description": STRING,
-                "availability_zone": STRING,
-                "volume_type": STRING,
-                "snapshot_id": STRING,
-                "metadata": {"type": "object"},
-            },
-            ["size"],
-        )
+        "size": integer(1),
+        "display_name": STRING,
+        "display_description": STRING,
+        "availability_zone": STRING,
+        "volume_type": STRING,
+        "snapshot_id": STRING,
+        "metadata": {"type": "object"},
     },
-    ["volume"],
+    ["size"],
 )
-SNAPSHOT = closed(
-    {
-        "snapshot": closed(
-            {"volume_id": STRING, "display_name": STRING, "display_description": STRING, "force": BOOLEAN},
-            ["volume_id"],
-        )
-    },
-    ["snapshot"],
+SNAPSHOT = request_body(
+    "snapshot",
+    {"volume_id": STRING, "display_name": STRING, "display_description": STRING, "force": BOOLEAN},
+    ["volume_id"],
 )
-ASSISTED = closed(
+ASSISTED = request_body(
+    "snapshot",
     {
-        "snapshot": closed(
-            {
-                "volume_id": TEXT,
-                "create_info": closed(
-                    {"snapshot_id": TEXT, "type": {**STRING, "enum": ["qcow2"]}, "new_file": TEXT, "id": TEXT},
-                    ["snapshot_id", "type", "new_file"],
-                ),
-            },
-            ["volume_id", "create_info"],
-        )
+        "volume_id": TEXT,
+        "create_info": closed_object(
+            {"snapshot_id": TEXT, "type": {**STRING, "enum": ["qcow2"]}, "new_file": TEXT, "id": TEXT},
+            ["snapshot_id", "type", "new_file"],
+        ),
     },
-    ["snapshot"],
+    ["volume_id", "create_info"],
 )

@@ -1,4 +1,4 @@
-"""How the volume service's volumes and snapshots are shown to compute's clients, who know other names for all of it."""
+"""Views of the volume and snapshot proxies, with the field names of the old API."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from kilonova.compute.api import api
 from kilonova.compute.servers.views import NULLABLE, OBJECT, TEXT
 from kilonova.http import Context, Field, View, col
 
-WHOLE = {"type": "integer"}
+INTEGER = {"type": "integer"}
 
 
 def attachments(volume: Any, ctx: Context) -> list[dict[str, str]]:
-    """One that is empty stands for none."""
+    """A volume without attachments shows a list with an empty object."""
     shown = [
-        {"id": volume["id"], "volumeId": volume["id"], "serverId": one["server_id"], "device": one["device"] or ""}
-        for one in volume["attachments"]
-        if one["server_id"]
+        {
+            "id": volume["id"],
+            "volumeId": volume["id"],
+            "serverId": attachment["server_id"],
+            "device": attachment["device"] or "",
+        }
+        for attachment in volume["attachments"]
+        if attachment["server_id"]
     ]
     return shown or [{}]
 
@@ -24,7 +29,7 @@ def attachments(volume: Any, ctx: Context) -> list[dict[str, str]]:
 _COMMON = {
     "id": col("id", TEXT),
     "status": col("status", TEXT),
-    "size": col("size", WHOLE),
+    "size": col("size", INTEGER),
     "createdAt": col("created_at", TEXT),
     "displayName": col("name", NULLABLE),
     "displayDescription": col("description", NULLABLE),

@@ -1,43 +1,70 @@
-"""Routes of availability zones."""
+"""Routes and views of availability zones; in detail with hosts and services."""
 
 from __future__ import annotations
 
-from kilonova.compute.api import api
-from kilonova.compute.zones import model, views
-from kilonova.http import Answer, Context
+from typing import Any
 
+from kilonova import clock
+from kilonova.compute.api import api
+from kilonova.compute.zones import model
+from kilonova.hosts.heartbeat import is_up
+from kilonova.http import Context, Response, View, col
+from kilonova.store import Row
+
+RULE = "os_compute_api:os-availability-zone:"
 KEY = "availabilityZoneInfo"
 
-
-@api.route(
-    "GET",
-    "/os-availability-zone",
-    policy="os_compute_api:os-availability-zone:list",
-    query={},
-    shows=(KEY, "zone", True),
+api.view(
+    View(
+        "zone",
+        {
+            "zoneName": col("name", {"type": "string"}),
+            "zoneState": col("state", {"type": "object", "properties": {"available": {"type": "boolean"}}}),
+            "hosts": col("hosts", {"type": ["object", "null"]}),
+        },
+    )
 )
-async def index(ctx: Context) -> Answer:
+
+
+@api.route("GET", "/os-availability-zone", policy=RULE + "list", query={}, shows=(KEY, "zone", True))
+async def index(ctx: Context) -> Response:
     """List availability zones."""
-    zones = views.by_zone(await model.services(ctx.db, ctx.services.config.scheduler.default_zone))
-    shown = [
-        ctx.render("zone", views.row(name, services)) for name, services in zones.items() if name != model.INTERNAL
-    ]
-    return Answer({KEY: shown})
+    zones = await _services_by_zone(ctx)
+    return Response({KEY: [_shown(ctx, name, zones[name], None) for name in zones if name != model.INTERNAL]})
 
 
-@api.route(
-    "GET",
-    "/os-availability-zone/detail",
-    policy="os_compute_api:os-availability-zone:detail",
-    query={},
-    shows=(KEY, "zone", True),
-)
-async def detail(ctx: Context) -> Answer:
+@api.route("GET", "/os-availability-zone/detail", policy=RULE + "detail", query={}, shows=(KEY, "zone", True))
+async def detail(ctx: Context) -> Response:
     """List availability zones with hosts and services."""
-    down = ctx.services.config.hosts.down_seconds
-    zones = views.by_zone(await model.services(ctx.db, ctx.services.config.scheduler.default_zone))
-    shown = [
-        ctx.render("zone", views.row(name, services, views.hosts(services, ctx.now, down)))
-        for name, services in zones.items()
-    ]
-    return Answer({KEY: shown})
+    zones = await _services_by_zone(ctx)
+    return Response({KEY: [_shown(ctx, name, rows, _hosts(ctx, rows)) for name, rows in zones.items()]})
+
+
+async def _services_by_zone(ctx: Context) -> dict[str, list[Row]]:
+    """Services by zone. Available zones come first; otherwise ordered by name."""
+    zones: dict[str, list[Row]] = {}
+    for service in await model.services(ctx.db, ctx.services.config.scheduler.default_zone):
+        zones.setdefault(service["zone"], []).append(service)
+    return dict(sorted(zones.items(), key=lambda item: (not _is_available(item[1]), item[0])))
+
+
+def _is_available(services: list[Row]) -> bool:
+    return any(not service["disabled"] for service in services)
+
+
+def _shown(ctx: Context, name: str, services: list[Row], hosts: dict[str, Any] | None) -> dict[str, Any]:
+    return ctx.render("zone", {"name": name, "state": {"available": _is_available(services)}, "hosts": hosts})
+
+
+def _hosts(ctx: Context, services: list[Row]) -> dict[str, Any] | None:
+    """The state of services by host and program; None for a zone that is not available."""
+    if not _is_available(services):
+        return None
+    shown: dict[str, dict[str, Any]] = {}
+    for service in services:
+        shown.setdefault(service["host"], {})[service["program"]] = {
+            "active": not service["disabled"],
+            "available": is_up(service, ctx.now, ctx.services.config.hosts.down_seconds),
+            "updated_at": clock.iso_micro(service["last_seen_at"]),
+        }
+    return shown

@@ -1,4 +1,4 @@
-"""Which host is in which zone. A zone is an aggregate with the metadata key `availability_zone`."""
+"""Availability zones of hosts. A zone is an aggregate with the metadata key `availability_zone`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ KEY = aggregates.ZONE
 DEFAULT = "nova"
 INTERNAL = "internal"
 
-# A host is in one zone at most; were it in two, everybody would at least see the same one.
-_ZONED = f"""
+# A host is in at most one zone. MIN keeps the result stable if there were two.
+_HOST_ZONES = f"""
 SELECT h.host, MIN(m.value) AS zone FROM aggregate_hosts h
 JOIN aggregate_metadata m ON m.aggregate_id = h.aggregate_id AND m.key = '{KEY}'
 """
 
 
 async def zone_of_hosts(reader: Reader, hosts: Collection[str], default: str = DEFAULT) -> dict[str, str]:
-    """The zone of each of these hosts."""
     zones = dict.fromkeys(hosts, default)
     if zones:
-        for row in await reader.fetch(f"{_ZONED} WHERE h.host = ANY($1) GROUP BY h.host", list(zones)):
+        for row in await reader.fetch(f"{_HOST_ZONES} WHERE h.host = ANY($1) GROUP BY h.host", list(zones)):
             zones[row["host"]] = row["zone"]
     return zones
 
 
-async def zones(reader: Reader, default: str = DEFAULT) -> set[str]:
+async def zone_names(reader: Reader, default: str = DEFAULT) -> set[str]:
     """The names of all zones that have a compute host."""
     rows = await reader.fetch(
         f"""
-        SELECT DISTINCT z.zone FROM services s LEFT JOIN ({_ZONED} GROUP BY h.host) z ON z.host = s.host
+        SELECT DISTINCT z.zone FROM services s LEFT JOIN ({_HOST_ZONES} GROUP BY h.host) z ON z.host = s.host
         WHERE s.program = $1
         """,
         COMPUTE,
@@ -44,10 +43,10 @@ async def zones(reader: Reader, default: str = DEFAULT) -> set[str]:
 async def services(
     reader: Reader, default: str = DEFAULT, *, host: str | None = None, program: str | None = None
 ) -> list[Row]:
-    """Every service (of a host or a program) with its `zone`; those that run no servers are in the zone `internal`."""
+    """Services, optionally of a host or program, with their `zone`, which is `internal` unless they run servers."""
     rows = await reader.fetch(
         f"""
-        SELECT s.*, z.zone FROM services s LEFT JOIN ({_ZONED} GROUP BY h.host) z ON z.host = s.host
+        SELECT s.*, z.zone FROM services s LEFT JOIN ({_HOST_ZONES} GROUP BY h.host) z ON z.host = s.host
         WHERE (CAST($1 AS TEXT) IS NULL OR s.host = $1) AND (CAST($2 AS TEXT) IS NULL OR s.program = $2)
         ORDER BY s.id
         """,
@@ -60,15 +59,17 @@ async def services(
 
 
 async def create_zone(tx: Transaction, name: str, hosts: Sequence[str]) -> None:
-    """Have a zone of this name with (at least) these hosts. A host that has a zone already stays there."""
-    await tx.hold(aggregates.LOCK)
+    """Ensure that the zone exists, and add these hosts to it, except hosts that are in a zone already."""
+    await tx.lock(aggregates.LOCK)
     aggregate = await _aggregate(tx, name)
-    zoned = {row["host"] for row in await tx.fetch(f"{_ZONED} WHERE h.host = ANY($1) GROUP BY h.host", list(hosts))}
-    await aggregates.join(tx, aggregate, [host for host in hosts if host not in zoned])
+    zoned = {
+        row["host"] for row in await tx.fetch(f"{_HOST_ZONES} WHERE h.host = ANY($1) GROUP BY h.host", list(hosts))
+    }
+    await aggregates.add_hosts(tx, aggregate, [host for host in hosts if host not in zoned])
 
 
 async def _aggregate(tx: Transaction, zone: str) -> Row:
-    """The aggregate that makes the zone."""
+    """The aggregate of the zone, created if it does not exist."""
     number = await tx.fetch_value(
         "SELECT MIN(aggregate_id) FROM aggregate_metadata WHERE key = $1 AND value = $2", KEY, zone
     )
@@ -76,6 +77,6 @@ async def _aggregate(tx: Transaction, zone: str) -> Row:
         found = await aggregates.get(tx, number)
         assert found is not None
         return found
-    # The name may be that of an aggregate which is no zone.
-    name = f"{zone} {new_id()[:8]}" if await aggregates.taken(tx, zone) else zone
+    # An aggregate that is no zone may have the name already.
+    name = f"{zone} {new_id()[:8]}" if await aggregates.name_exists(tx, zone) else zone
     return await aggregates.create(tx, name, {KEY: zone})

@@ -1,1 +1,1 @@
-"""Drivers: what an agent does its work with, one package per kind of hypervisor."""
+"""Hypervisor drivers, one package each."""

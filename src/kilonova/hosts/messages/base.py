@@ -1,16 +1,13 @@
-"""What every message has in common, and which release of the protocol this is."""
+"""The base of all messages, and the protocol version."""
 
 from __future__ import annotations
 
 import msgspec
 
-# 1: the beginning. 2: hosts tell of nested and sharing providers and of when they booted. 3: guests move. 4: volumes.
-# 5: networks, consoles, and everything else that only real guests have.
+# 1: the first. 2: nested and sharing providers, boot time of hosts. 3: moves of guests. 4: volumes.
+# 5: networks, consoles, and other features of real guests.
 VERSION = 5
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """Every struct on the wire."""
-
-
-# What a guest is
+    """Base of every struct on the wire."""

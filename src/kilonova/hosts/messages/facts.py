@@ -1,4 +1,4 @@
-"""What a host is, and what it says by itself."""
+"""Descriptions of hosts, and their reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Inventory(Message, frozen=True, kw_only=True):
 
 
 class NestedProvider(Message, frozen=True, kw_only=True):
-    """A part of the host that gives resources of its own: a NUMA cell, a GPU.
+    """A nested resource provider of the host, such as a NUMA cell or a GPU.
 
-    Placement calls it by the hypervisor's name, an underscore and this name. `parent` is the name of another nested
-    provider that stands before it in the list; without one it is the host itself.
+    Its name in placement is `<hypervisor>_<name>`. `parent` names a nested provider earlier in the list; None is the
+    host itself.
     """
 
     name: str
@@ -31,7 +31,7 @@ class NestedProvider(Message, frozen=True, kw_only=True):
 
 
 class SharingProvider(Message, frozen=True, kw_only=True):
-    """What several hosts use, each of which tells of it by the same name and the same aggregate."""
+    """A sharing resource provider. Each host that uses it reports the same name and aggregate."""
 
     name: str
     aggregate: str
@@ -40,9 +40,9 @@ class SharingProvider(Message, frozen=True, kw_only=True):
 
 
 class HostFacts(Message, frozen=True, kw_only=True):
-    """A host. The ratios in inventories are its wishes, which aggregates and operators may overrule.
+    """A host. Aggregates and operators may override the allocation ratios of its inventories.
 
-    `booted_at` is in seconds since the epoch, and nothing from agents that do not tell.
+    `booted_at` is in epoch seconds, and None from old agents.
     """
 
     host: str
@@ -56,17 +56,17 @@ class HostFacts(Message, frozen=True, kw_only=True):
     nested: list[NestedProvider] = []
     sharing: list[SharingProvider] = []
     booted_at: float | None = None
-    # Where other hosts reach this one, by what for: "migration", "disks". Given to them as they are.
+    # Addresses at which other hosts reach this one, by purpose: "migration", "disks". Passed to them unchanged.
     addresses: dict[str, str] = {}
-    # Whether it wants to be told of the networks of its guests (ApplyNetwork).
+    # Whether the host needs network plans (ApplyNetwork).
     networked: bool = False
     agent_version: int = VERSION
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """What a host says by itself: regularly, and at once when a guest's power changes.
+    """A report that a host sends regularly, and at once when a guest's power state changes.
 
-    `boot` is another one at each start of the agent; the next report comes after `seconds` at the latest.
+    `boot` identifies the start of the agent. `seconds` is the longest time until the next report.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""What a guest is, and what its host says of it."""
+"""Descriptions of guests, and their state on a host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Key(Message, frozen=True, kw_only=True):
 
 
 class Disk(Message, frozen=True, kw_only=True):
-    """A volume in a guest. `connection` is how the host reaches it, as the volume service says it."""
+    """A volume in a guest. `connection` is the volume service's connection info for the host."""
 
     volume_id: str
     connection: dict[str, Any] = {}
@@ -52,16 +52,16 @@ class Disk(Message, frozen=True, kw_only=True):
     type: str = "disk"
     tag: str = ""
     read_only: bool = False
-    # Whether other guests may have it too.
+    # Whether other guests may use the volume at the same time (multiattach).
     shared: bool = False
 
     def __repr__(self) -> str:
-        # A connection may hold credentials of the storage.
+        # A connection may contain credentials of the storage.
         return f"Disk(volume_id={self.volume_id!r}, device={self.device!r})"
 
 
 class LocalDisk(Message, frozen=True, kw_only=True):
-    """An empty disk that lives and dies with the guest; the guest's own swap where `format` says so."""
+    """An empty disk of the guest's lifetime: ephemeral, or swap where `format` says so."""
 
     size_mb: int
     device: str = ""
@@ -70,7 +70,7 @@ class LocalDisk(Message, frozen=True, kw_only=True):
 
 
 class Guest(Message, frozen=True, kw_only=True):
-    """Everything a hypervisor needs to build one guest. `user_data` is the decoded bytes."""
+    """Everything that a hypervisor needs to build a guest. `user_data` is decoded."""
 
     id: str
     name: str
@@ -82,33 +82,33 @@ class Guest(Message, frozen=True, kw_only=True):
     nics: list[Nic] = []
     # Without an image the guest boots from the disk with the boot index 0.
     disks: list[Disk] = []
-    # What is known of the image that this disk was made of.
+    # Properties of the image that the boot volume was created from.
     volume_properties: dict[str, str] = {}
-    # None: what the flavor says of ephemeral disks and swap.
+    # None: ephemeral disk and swap as in the flavor.
     local_disks: list[LocalDisk] | None = None
     key: Key | None = None
     config_drive: bool = False
     metadata: dict[str, str] = {}
     user_data: bytes | None = None
-    # What the guest is told of itself, beside the above.
+    # Further fields of the guest's metadata.
     availability_zone: str = ""
     launch_index: int = 0
     reservation_id: str = ""
     created_at: float = 0.0
-    # What it has given away before: a password, encrypted for its key.
+    # The admin password that the guest has published, encrypted with its key.
     sealed_password: str = ""
 
     def __repr__(self) -> str:
-        # User data and metadata hold people's secrets, and a repr ends in a log sooner or later.
+        # User data and metadata may contain secrets, which must not reach logs.
         return f"Guest(id={self.id!r}, name={self.name!r})"
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the image asks of the machine, wherever the guest boots from."""
+        """Image properties, also for a guest that boots from a volume."""
         return self.image.properties if self.image is not None else self.volume_properties
 
-    def same_machine(self, other: Guest) -> bool:
-        """Whether both would be built alike. Name, metadata and ways to a volume may change meanwhile: not asked."""
+    def has_same_hardware(self, other: Guest) -> bool:
+        """Compare the hardware only: name, metadata and volume connections may change during a guest's life."""
         return self._hardware() == other._hardware()
 
     def _hardware(self) -> tuple[object, ...]:
@@ -117,7 +117,7 @@ class Guest(Message, frozen=True, kw_only=True):
 
 
 class GuestState(Message, frozen=True, kw_only=True):
-    """A guest, or with `slot` what a host keeps of one beside it. `disk` tells one disk's content from another's."""
+    """The state of a guest, or with `slot` of a parked or incoming one. `disk` identifies the content of its disk."""
 
     id: str
     name: str
@@ -129,14 +129,14 @@ class GuestState(Message, frozen=True, kw_only=True):
     boots: int = 0
     disk: str = ""
     slot: str = ""
-    # The ids of its volumes.
+    # Volume ids.
     volumes: list[str] = []
-    # Which it has encrypted for its key.
+    # The admin password, encrypted with the guest's key.
     sealed_password: str = ""
 
 
 class MigrationState(Message, frozen=True, kw_only=True):
-    """How far a live migration is. Amounts are in bytes."""
+    """The progress of a live migration, in bytes."""
 
     memory_total: int = 0
     memory_processed: int = 0
@@ -150,9 +150,9 @@ class MigrationState(Message, frozen=True, kw_only=True):
 
 
 class Transfer(Message, frozen=True, kw_only=True):
-    """Where the data of an image is read or written, and the token for it.
+    """An image whose data the host reads or writes, and a token for it.
 
-    `url` is a path below the image service, whose place the host knows itself: tokens go nowhere else.
+    `url` is a path of the image service. The host knows the service's address, so that it sends the token nowhere else.
     """
 
     url: str
@@ -163,7 +163,7 @@ class Transfer(Message, frozen=True, kw_only=True):
 
 
 class Display(Message, frozen=True, kw_only=True):
-    """Where a guest's screen is to be had, as seen from the control plane."""
+    """The address of a guest's display, as reachable from the control plane."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""What a host is told of its networks."""
+"""Network plans: the networks, ports and firewall rules of a host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 from kilonova.hosts.messages.base import Message
 
 
-class Firewall(Message, frozen=True, kw_only=True):
-    """What a port lets through. An empty protocol is any; so are empty remotes, which are addresses with a prefix.
+class FirewallRule(Message, frozen=True, kw_only=True):
+    """An allow rule of a port. An empty protocol means any protocol, empty remotes any CIDR.
 
     For ICMP the ports are its type and code.
     """
@@ -19,14 +19,14 @@ class Firewall(Message, frozen=True, kw_only=True):
     port_min: int | None = None
     port_max: int | None = None
     remotes: list[str] = []
-    # In place of remotes: one of the plan's groups. One without members lets nobody through.
+    # Instead of remotes: one of the plan's groups. A group without members allows nothing.
     group: str = ""
-    # Whether answers to what it lets through are let through too.
+    # Whether replies to allowed traffic are allowed as well.
     stateful: bool = True
 
 
 class WiredPort(Message, frozen=True, kw_only=True):
-    """A port of a guest on the host. Unsecured ports are let through whatever they send."""
+    """A port of a guest on the host. Without `secured` all its traffic is allowed."""
 
     id: str
     guest_id: str
@@ -34,9 +34,9 @@ class WiredPort(Message, frozen=True, kw_only=True):
     addresses: list[str] = []
     is_up: bool = True
     secured: bool = True
-    # Further addresses it may send from, each as (MAC, address with a prefix).
+    # Allowed address pairs: (MAC, CIDR).
     pairs: list[tuple[str, str]] = []
-    rules: list[Firewall] = []
+    rules: list[FirewallRule] = []
     dhcp_options: dict[str, str] = {}
 
 
@@ -48,38 +48,38 @@ class WiredSubnet(Message, frozen=True, kw_only=True):
     dns: list[str] = []
     # (destination, next hop)
     routes: list[tuple[str, str]] = []
-    # Addresses of it that every host answers for by itself: those of routers, and a gateway that no port has.
+    # Addresses that every host answers for: those of routers, and a gateway that belongs to no port.
     held: list[str] = []
-    # How guests get addresses of IPv6: "slaac", "dhcpv6-stateful", "dhcpv6-stateless", or from elsewhere.
+    # IPv6 address mode: "slaac", "dhcpv6-stateful", "dhcpv6-stateless". Otherwise the host assigns no addresses.
     mode: str = ""
 
 
 class WiredNetwork(Message, frozen=True, kw_only=True):
-    """A network with ports on the host, or joined to one that has. `peers`: the addresses of the other such hosts."""
+    """A network with ports on the host, or routed to one. `peers`: the addresses of the network's other hosts."""
 
     id: str
-    # Its number between hosts; none if it does not leave the host.
+    # VXLAN network identifier; None if the network stays on the host.
     vni: int | None = None
     mtu: int = 1450
     subnets: list[WiredSubnet] = []
     ports: list[WiredPort] = []
     peers: list[str] = []
-    # Whether guests may reach the outside by the host's address.
+    # Whether guests reach external networks through the host's address.
     nat: bool = False
-    # (floating address, fixed address) of ports on the host.
+    # (floating IP, fixed IP) of ports on the host.
     floating: list[tuple[str, str]] = []
-    # (cidr, network id) of networks that a router joins to this one.
+    # (CIDR, network id) of networks that a router connects to this one.
     routed: list[tuple[str, str]] = []
-    # (destination, next hop, id of the network that the hop is in) of routers: this network, or one of the `routed`.
+    # Extra routes of routers: (destination, next hop, network id of the hop: this network or one of `routed`).
     routes: list[tuple[str, str, str]] = []
-    # (MAC, address) of ports on other hosts, where a router of this host leads to them.
+    # (MAC, address) of ports on other hosts that this host routes to.
     neighbours: list[tuple[str, str]] = []
 
 
 class NetworkPlan(Message, frozen=True, kw_only=True):
-    """Everything of networks that the host shall have. Of two plans the one that was `read_at` later counts."""
+    """The complete desired state of a host's networks. The plan with the latest `read_at` wins."""
 
     read_at: float
     networks: list[WiredNetwork] = []
-    # The addresses, each with a prefix, of the members of groups that rules name: once, for they may be many.
+    # CIDRs of the members of security groups that rules refer to. Listed once per plan, since there may be many.
     groups: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a host can be asked."""
+"""The verbs of commands to hosts."""
 
 from __future__ import annotations
 
@@ -11,31 +11,46 @@ from kilonova.hosts.messages.networks import NetworkPlan
 
 
 class Verb(Message, frozen=True, kw_only=True):
-    """A verb names the type of its answer. One that changes a guest is journalled, a read never is."""
+    """`answer` is the type of the answer. Agents journal verbs that change a guest, never reads."""
 
     answer: ClassVar[Any] = None
     changes: ClassVar[bool] = True
+
+    @classmethod
+    def tag(cls) -> str:
+        return str(cls.__struct_config__.tag)
 
 
 class GuestVerb(Verb, frozen=True, kw_only=True):
     guest_id: str
 
 
-class Spawn(Verb, frozen=True, kw_only=True, tag="spawn"):
-    """Build a guest. `data` is where its image is read from, for drivers that need it.
-
-    With `disk_of`, a host that failed, the guest goes on with the disk it had there if both hosts share storage.
-    """
-
+class NewGuestVerb(Verb, frozen=True, kw_only=True):
     guest: Guest
-    start: bool = True
-    data: Transfer | None = None
-    disk_of: str = ""
-    answer: ClassVar[Any] = GuestState
 
     @property
     def guest_id(self) -> str:
         return self.guest.id
+
+
+class Query(Verb, frozen=True, kw_only=True):
+    changes: ClassVar[bool] = False
+
+
+class GuestQuery(Query, frozen=True, kw_only=True):
+    guest_id: str
+
+
+class Spawn(NewGuestVerb, frozen=True, kw_only=True, tag="spawn"):
+    """Build a guest. `data` is its image, for drivers that read it.
+
+    `disk_of` names a failed host: if both hosts share storage, the guest keeps the disk that it had there.
+    """
+
+    start: bool = True
+    data: Transfer | None = None
+    disk_of: str = ""
+    answer: ClassVar[Any] = GuestState
 
 
 class Destroy(GuestVerb, frozen=True, kw_only=True, tag="destroy"):
@@ -47,7 +62,7 @@ class PowerOn(GuestVerb, frozen=True, kw_only=True, tag="power_on"):
 
 
 class PowerOff(GuestVerb, frozen=True, kw_only=True, tag="power_off"):
-    """`grace`: for how many seconds the guest's system may shut down by itself before the power is cut."""
+    """`grace`: how many seconds the guest has to shut down cleanly before the power is cut."""
 
     grace: float = 0.0
     answer: ClassVar[Any] = GuestState
@@ -59,7 +74,7 @@ class Reboot(GuestVerb, frozen=True, kw_only=True, tag="reboot"):
 
 
 class Pause(GuestVerb, frozen=True, kw_only=True, tag="pause"):
-    """Stop the guest's processors; everything stays in memory."""
+    """Stop the guest's CPUs; its memory stays."""
 
     answer: ClassVar[Any] = GuestState
 
@@ -75,13 +90,13 @@ class Suspend(GuestVerb, frozen=True, kw_only=True, tag="suspend"):
 
 
 class Resume(GuestVerb, frozen=True, kw_only=True, tag="resume"):
-    """Have a suspended guest go on where it was; also after the host has booted."""
+    """Continue a suspended guest, also after a boot of the host."""
 
     answer: ClassVar[Any] = GuestState
 
 
 class Rescue(GuestVerb, frozen=True, kw_only=True, tag="rescue"):
-    """Have the guest run from another image, with its own root disk beside. No image: the one it was built from."""
+    """Boot the guest from a rescue image, with its root disk attached. Default: the image that it was built from."""
 
     image: Image | None = None
     data: Transfer | None = None
@@ -93,13 +108,13 @@ class Rescue(GuestVerb, frozen=True, kw_only=True, tag="rescue"):
 
 
 class Unrescue(GuestVerb, frozen=True, kw_only=True, tag="unrescue"):
-    """Have the guest run from its own disk again."""
+    """Boot the guest from its own disk again."""
 
     answer: ClassVar[Any] = GuestState
 
 
 class SetPassword(GuestVerb, frozen=True, kw_only=True, tag="set_password"):
-    """Through the agent in the guest; "no guest agent" where there is none."""
+    """Set a user's password by the guest agent. Fails with "no guest agent" where none runs."""
 
     user: str = ""
     password: str
@@ -109,7 +124,7 @@ class SetPassword(GuestVerb, frozen=True, kw_only=True, tag="set_password"):
 
 
 class CrashDump(GuestVerb, frozen=True, kw_only=True, tag="crash_dump"):
-    """Send the guest an interrupt at which its system writes a dump of itself."""
+    """Send the guest an NMI, at which its kernel writes a crash dump."""
 
 
 class AttachNic(GuestVerb, frozen=True, kw_only=True, tag="attach_nic"):
@@ -123,7 +138,7 @@ class DetachNic(GuestVerb, frozen=True, kw_only=True, tag="detach_nic"):
 
 
 class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
-    """What the guest is told of itself from now on. `forgetting`: without the password that it has given away."""
+    """Replace name and metadata in the guest's metadata service. `forgetting`: clear its published admin password."""
 
     name: str
     metadata: dict[str, str]
@@ -133,19 +148,18 @@ class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
         return f"SetMetadata(guest_id={self.guest_id!r})"
 
 
-# Moves. What a host keeps of a guest beside the guest itself lies in a slot, named by the operation that put it there:
-# the guest as it was before a move, or the one that is being received.
+# Moves. A slot of a host holds a guest before a move, or an incoming one. Its name is the id of the operation.
 
 
 class Park(GuestVerb, frozen=True, kw_only=True, tag="park"):
-    """Put the guest, which stands still, aside into the slot, with its disks."""
+    """Move the stopped guest with its disks into the slot."""
 
     slot: str
     answer: ClassVar[Any] = GuestState
 
 
 class Unpark(GuestVerb, frozen=True, kw_only=True, tag="unpark"):
-    """Take the guest out of the slot again, with these volumes; None: those it had."""
+    """Restore the guest from the slot, with these volumes; None: the volumes that it had."""
 
     slot: str
     start: bool
@@ -154,33 +168,28 @@ class Unpark(GuestVerb, frozen=True, kw_only=True, tag="unpark"):
 
 
 class Discard(GuestVerb, frozen=True, kw_only=True, tag="discard"):
-    """Remove what is in the slot, and only that."""
+    """Delete the slot. The guest itself stays."""
 
     slot: str
 
 
-class Receive(Verb, frozen=True, kw_only=True, tag="receive"):
-    """Build the guest with the disks that the source, perhaps this very host, keeps in the slot.
+class Receive(NewGuestVerb, frozen=True, kw_only=True, tag="receive"):
+    """Build the guest with the disks in the slot of the source, which may be the same host.
 
-    `reach`: where the source is reached, as it says itself.
+    `reach`: the source's `HostFacts.addresses`.
     """
 
-    guest: Guest
     source: str
     slot: str
     start: bool
     reach: dict[str, str] = {}
     answer: ClassVar[Any] = GuestState
 
-    @property
-    def guest_id(self) -> str:
-        return self.guest.id
-
 
 class Offer(GuestVerb, frozen=True, kw_only=True, tag="offer"):
-    """Look whether the running guest could go to the destination; what the destination has to know to expect it.
+    """Check at the source that the guest can be live-migrated. Answers with data for Expect at the destination.
 
-    `reach`: where the destination is reached, as it says itself. What cannot work is refused here.
+    `reach`: the destination's `HostFacts.addresses`.
     """
 
     destination: str
@@ -189,63 +198,57 @@ class Offer(GuestVerb, frozen=True, kw_only=True, tag="offer"):
     answer: ClassVar[Any] = dict[str, Any]
 
 
-class Expect(Verb, frozen=True, kw_only=True, tag="expect"):
-    """Make ready for a running guest of the source to come into the slot.
+class Expect(NewGuestVerb, frozen=True, kw_only=True, tag="expect"):
+    """Check at the destination that the guest can be live-migrated, and prepare the slot.
 
-    `block`: whether its disks come too; None leaves it to the hosts. What cannot work is refused here.
+    `block`: whether its disks are copied; None lets the hosts decide.
     """
 
-    guest: Guest
     source: str
     slot: str
     block: bool | None = None
-    # What the source has answered to Offer, and where it is reached.
+    # The source's answer to Offer, and its `HostFacts.addresses`.
     offer: dict[str, Any] = {}
     reach: dict[str, str] = {}
-    answer: ClassVar[Any] = None
-
-    @property
-    def guest_id(self) -> str:
-        return self.guest.id
 
 
 class MigrateLive(GuestVerb, frozen=True, kw_only=True, tag="migrate_live"):
-    """Move the running guest to the slot at the destination, where it then is the guest, and here no more.
+    """Live-migrate the guest into the slot at the destination. Not limited in time.
 
-    Takes as long as it takes. A guest that is not here but runs at the destination has been moved: a success.
+    A guest that runs at the destination and not here has been migrated: a success.
     """
 
     destination: str
     slot: str
     block: bool | None = None
-    # Where the destination is reached.
+    # The destination's `HostFacts.addresses`.
     reach: dict[str, str] = {}
 
 
 class StopMigration(GuestVerb, frozen=True, kw_only=True, tag="stop_migration"):
-    """Abort a live migration under way: the guest stays here. Interrupts MigrateLive."""
+    """Abort a live migration: the guest stays here. Interrupts MigrateLive."""
 
 
 class HurryMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"):
-    """Make a live migration end now, at the cost of a pause. Runs beside MigrateLive."""
+    """Force a live migration to complete, at the cost of a pause. Runs beside MigrateLive."""
 
 
 class AttachDisk(GuestVerb, frozen=True, kw_only=True, tag="attach_disk"):
-    """Give the guest, running or not, a volume."""
+    """Attach a volume to the guest, running or not."""
 
     disk: Disk
     answer: ClassVar[Any] = GuestState
 
 
 class DetachDisk(GuestVerb, frozen=True, kw_only=True, tag="detach_disk"):
-    """Take a volume from the guest; what was written to it is there when this has succeeded."""
+    """Detach a volume from the guest. All its writes are on the volume afterwards."""
 
     volume_id: str
     answer: ClassVar[Any] = GuestState | None
 
 
 class SwapDisk(GuestVerb, frozen=True, kw_only=True, tag="swap_disk"):
-    """Copy what is on a volume of the guest to another one, and give the guest that instead."""
+    """Copy a volume of the guest to another one, and replace it in the guest."""
 
     volume_id: str
     disk: Disk
@@ -253,7 +256,7 @@ class SwapDisk(GuestVerb, frozen=True, kw_only=True, tag="swap_disk"):
 
 
 class GrowDisk(GuestVerb, frozen=True, kw_only=True, tag="grow_disk"):
-    """Let the guest see that a volume of its has grown."""
+    """Show the guest the new size of an extended volume."""
 
     volume_id: str
     size_gb: int
@@ -261,65 +264,53 @@ class GrowDisk(GuestVerb, frozen=True, kw_only=True, tag="grow_disk"):
 
 
 class Snapshot(GuestVerb, frozen=True, kw_only=True, tag="snapshot"):
-    """Write the guest's root disk as an image."""
+    """Upload the guest's root disk as an image."""
 
     data: Transfer
 
 
-class LookMigration(Verb, frozen=True, kw_only=True, tag="look_migration"):
-    """How far the live migration of the guest away from here is; None if there is none."""
+class LookMigration(GuestQuery, frozen=True, kw_only=True, tag="look_migration"):
+    """The progress of the guest's live migration at the source; None if there is none."""
 
-    guest_id: str
     answer: ClassVar[Any] = MigrationState | None
-    changes: ClassVar[bool] = False
 
 
-class LookConsole(Verb, frozen=True, kw_only=True, tag="look_console"):
-    """The end of what the guest has written to its serial console: so many lines, None for all that is kept."""
+class LookConsole(GuestQuery, frozen=True, kw_only=True, tag="look_console"):
+    """The last lines of the guest's console log; None for the whole log."""
 
-    guest_id: str
     lines: int | None = None
     answer: ClassVar[Any] = bytes
-    changes: ClassVar[bool] = False
 
 
-class LookDisplay(Verb, frozen=True, kw_only=True, tag="look_display"):
-    guest_id: str
+class LookDisplay(GuestQuery, frozen=True, kw_only=True, tag="look_display"):
     kind: str
     answer: ClassVar[Any] = Display
-    changes: ClassVar[bool] = False
 
 
-class LookDiagnostics(Verb, frozen=True, kw_only=True, tag="look_diagnostics"):
-    """The newest form of the API's diagnostics."""
+class LookDiagnostics(GuestQuery, frozen=True, kw_only=True, tag="look_diagnostics"):
+    """The guest's diagnostics, in the API's newest format."""
 
-    guest_id: str
     answer: ClassVar[Any] = dict[str, Any]
-    changes: ClassVar[bool] = False
 
 
-class ApplyNetwork(Verb, frozen=True, kw_only=True, tag="apply_network"):
-    """Have the host's networks as the plan says, unless a newer one came before."""
+class ApplyNetwork(Query, frozen=True, kw_only=True, tag="apply_network"):
+    """Configure the host's networks by the plan, unless the host has a newer one."""
 
     plan: NetworkPlan
-    changes: ClassVar[bool] = False
 
 
-class LookConnector(Verb, frozen=True, kw_only=True, tag="look_connector"):
-    """What the volume service has to know of the host to connect volumes to it."""
+class LookConnector(Query, frozen=True, kw_only=True, tag="look_connector"):
+    """The host's connector properties for the volume service."""
 
     answer: ClassVar[Any] = dict[str, Any]
-    changes: ClassVar[bool] = False
 
 
-class ListGuests(Verb, frozen=True, kw_only=True, tag="list_guests"):
+class ListGuests(Query, frozen=True, kw_only=True, tag="list_guests"):
     answer: ClassVar[Any] = list[GuestState]
-    changes: ClassVar[bool] = False
 
 
-class Describe(Verb, frozen=True, kw_only=True, tag="describe"):
+class Describe(Query, frozen=True, kw_only=True, tag="describe"):
     answer: ClassVar[Any] = HostFacts
-    changes: ClassVar[bool] = False
 
 
 Change = (
@@ -357,4 +348,4 @@ Change = (
 Read = (
     ListGuests | LookMigration | LookConsole | LookDisplay | LookDiagnostics | LookConnector | ApplyNetwork | Describe
 )
-VERBS: dict[str, type[Verb]] = {verb.__struct_config__.tag: verb for verb in (*get_args(Change), *get_args(Read))}
+VERBS: dict[str, type[Verb]] = {verb.tag(): verb for verb in (*get_args(Change), *get_args(Read))}

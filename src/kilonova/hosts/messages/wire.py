@@ -1,4 +1,4 @@
-"""How commands and replies travel, and how they are read."""
+"""Commands and replies, and the encoding and decoding of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kilonova.hosts.messages.verbs import VERBS, Change, Read, Verb
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """One thing asked of one host. A change says for which operation, step, round and lease epoch."""
+    """A verb for one host. A change names its operation, step, round and lease epoch."""
 
     version: int = VERSION
     host: str
@@ -25,32 +25,32 @@ class Command(Message, frozen=True, kw_only=True):
 
 
 ErrorKind = Literal[
-    "driver",  # the hypervisor said no
+    "driver",  # the hypervisor refused
     "missing guest",
-    "guest differs",  # a guest of that id is there, built otherwise
-    "interrupted",  # a destroy of the same guest, or a stop of its migration, came in between
+    "guest differs",  # the host has a guest with this id and other hardware
+    "interrupted",  # by a destroy of the same guest, or a stop of its migration
     "no such slot",
     "missing disk",
-    "no guest agent",  # nobody in the guest does what is asked of it
-    "not running",  # only a running guest could
-    "no display",  # of the type that was asked for
+    "no guest agent",  # the guest runs no agent that could execute the verb
+    "not running",  # the verb needs a running guest
+    "no display",  # of the requested type
     "stale epoch",
     "wrong host",
-    "unsupported",  # a verb of another release
+    "unsupported",  # an unknown verb, of another release
     "malformed",
     "internal",
 ]
 
 
 class HostError(Message, frozen=True, kw_only=True):
-    # Any text, not ErrorKind: an older control plane must be able to read a newer agent's kinds.
+    # Not ErrorKind: an older control plane must be able to decode a newer agent's kinds.
     kind: str
     message: str
     passing: bool = False
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """`result` stays encoded here; the caller decodes it as the type its verb promises."""
+    """`result` stays encoded: its type depends on the verb."""
 
     version: int = VERSION
     ok: bool
@@ -58,8 +58,8 @@ class Reply(Message, frozen=True, kw_only=True):
     error: HostError | None = None
 
 
-class Unreadable(Exception):
-    """Bytes that are no command of this release; `error` says why."""
+class UnreadableCommand(Exception):
+    """The bytes are not a command of this release."""
 
     def __init__(self, error: HostError) -> None:
         super().__init__(error.message)
@@ -81,11 +81,11 @@ def encode(message: Message) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """Raises Unreadable."""
+    """Raises UnreadableCommand."""
     try:
         return _commands.decode(data)
-    except msgspec.DecodeError as trouble:
-        raise Unreadable(_why_unreadable(data, trouble)) from None
+    except msgspec.DecodeError as error:
+        raise UnreadableCommand(_describe_unreadable(data, error)) from None
 
 
 def decode_report(data: bytes) -> Report:
@@ -115,14 +115,14 @@ def failure(kind: ErrorKind, message: str, *, passing: bool = False) -> Reply:
     return Reply(ok=False, error=HostError(kind=kind, message=message, passing=passing))
 
 
-def _why_unreadable(data: bytes, trouble: Exception) -> HostError:
-    """Tells a verb of another release from rubbish."""
+def _describe_unreadable(data: bytes, error: Exception) -> HostError:
+    """Distinguish a verb of another release from malformed data."""
     try:
-        loose = msgspec.msgpack.decode(data)
-        verb, version = str(loose["verb"]["type"]), loose.get("version")
+        untyped = msgspec.msgpack.decode(data)
+        verb, version = str(untyped["verb"]["type"]), untyped.get("version")
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-        return HostError(kind="malformed", message=f"not a command: {trouble}")
+        return HostError(kind="malformed", message=f"not a command: {error}")
     if verb in VERBS:
-        return HostError(kind="malformed", message=f"malformed {verb}: {trouble}")
+        return HostError(kind="malformed", message=f"malformed {verb}: {error}")
     message = f"unknown verb {verb!r} of protocol version {version}; this agent speaks version {VERSION}"
     return HostError(kind="unsupported", message=message)

@@ -1,1 +1,1 @@
-"""Bindings of a port to hosts: one is active, others stand by for a move."""
+"""Port bindings: one is active, the others are inactive until a live migration activates them."""

@@ -1,10 +1,10 @@
-"""Bindings in the database: the active one is in the port's own row, the others have a table."""
+"""Rows of port bindings. The active binding is in the port's row, the inactive ones are in `standby_bindings`."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kilonova.network import rows
+from kilonova.network import resources
 from kilonova.network.errors import binding_not_found, conflict
 from kilonova.network.ports import model as ports
 from kilonova.store import Reader, Row, Transaction
@@ -17,8 +17,8 @@ class Binding(NamedTuple):
     active: bool
 
 
-async def of_port(reader: Reader, port: Row) -> list[Binding]:
-    """The active one first, if there is one."""
+async def bindings_of_port(reader: Reader, port: Row) -> list[Binding]:
+    """All bindings of the port, the active one first."""
     found = await reader.fetch(
         "SELECT host, vnic_type, profile FROM standby_bindings WHERE port_id = $1 ORDER BY created_at, host", port["id"]
     )
@@ -27,15 +27,17 @@ async def of_port(reader: Reader, port: Row) -> list[Binding]:
 
 
 async def get(reader: Reader, port: Row, host: str) -> Binding:
-    for binding in await of_port(reader, port):
+    for binding in await bindings_of_port(reader, port):
         if binding.host == host:
             return binding
     raise binding_not_found(port["id"], host)
 
 
 async def create(tx: Transaction, port: Row, body: dict[str, Any], now: float) -> Binding:
-    """A binding that stands by; of two that are made for one host at once, one is refused."""
-    binding = Binding(body["host"], body.get("vnic_type", "normal"), rows.dumps(body.get("profile") or {}), False)
+    """Create an inactive binding. The primary key refuses a second binding to the same host."""
+    binding = Binding(
+        body["host"], body.get("vnic_type", "normal"), resources.to_json(body.get("profile") or {}), False
+    )
     if binding.host == port["host_id"] or not await _insert(tx, port, binding, now):
         raise conflict(
             "PortBindingAlreadyExists", f"Binding for port {port['id']} on host {binding.host} already exists."
@@ -44,7 +46,7 @@ async def create(tx: Transaction, port: Row, body: dict[str, Any], now: float) -
 
 
 async def change(tx: Transaction, port: Row, binding: Binding, body: dict[str, Any], now: float) -> Binding:
-    profile = rows.dumps(body["profile"] or {}) if "profile" in body else binding.profile
+    profile = resources.to_json(body["profile"] or {}) if "profile" in body else binding.profile
     after = binding._replace(vnic_type=body.get("vnic_type", binding.vnic_type), profile=profile)
     if after.active:
         await _write(tx, port, after, now)
@@ -60,7 +62,7 @@ async def change(tx: Transaction, port: Row, binding: Binding, body: dict[str, A
 
 
 async def activate(tx: Transaction, port: Row, binding: Binding, now: float) -> Binding:
-    """What was active until now stands by from now on."""
+    """Make the binding the active one. The previously active binding becomes inactive."""
     if binding.active:
         raise conflict(
             "PortBindingAlreadyActive", f"Binding for port {port['id']} on host {binding.host} is already active."
@@ -73,11 +75,11 @@ async def activate(tx: Transaction, port: Row, binding: Binding, now: float) -> 
 
 
 async def remove(tx: Transaction, port: Row, binding: Binding, now: float) -> None:
-    """Without its active binding the port is bound to no host, and none stands by."""
+    """Delete the binding. Deleting the active one unbinds the port, and deletes the inactive ones too."""
     if binding.active:
         await _change_port(tx, port, {"host_id": ""}, now)
     else:
-        await ports.drop_standby(tx, port["id"], binding.host)
+        await ports.delete_standby_bindings(tx, port["id"], binding.host)
 
 
 def _active(port: Row) -> Binding:

@@ -1,1 +1,1 @@
-"""Networks: the segments that ports are on."""
+"""Networks."""

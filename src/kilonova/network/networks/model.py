@@ -1,22 +1,22 @@
-"""Networks in the database."""
+"""Rows and rules of networks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.http.errors import Conflict
-from kilonova.network import addresses, rows
+from kilonova.network import addresses, resources
 from kilonova.network.errors import conflict, invalid
-from kilonova.network.schema import truth
+from kilonova.network.schemas import to_bool
 from kilonova.store import Reader, Row, Transaction
 
 OVERLAY = "vxlan"
-OVERLAY_IDS = 2**24 - 1
-# An overlay's packets carry 50 bytes of outer headers on a physical network of 1500.
+MAX_OVERLAY_ID = 2**24 - 1
+# The overlay adds 50 bytes of outer headers to each packet.
 OVERLAY_MTU = 1450
 PHYSICAL_MTU = 1500
 
-COLUMN_OF = {
+COLUMNS = {
     "name": "name",
     "admin_state_up": "admin_state_up",
     "shared": "shared",
@@ -29,27 +29,27 @@ COLUMN_OF = {
 _BOOLEANS = ("admin_state_up", "shared", "router:external", "is_default", "port_security_enabled")
 
 
-def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
-    """The row of a new network, with a segment only if one was asked for."""
-    kind, physical, segment = _provider(body)
+def new_row(project_id: str, body: dict[str, Any], now: float) -> Row:
+    """The row of a new network, with a segmentation id only if the request names one."""
+    kind, physical, segment = _provider_attributes(body)
     return {
-        **rows.standard(project_id, body, now),
+        **resources.standard_columns(project_id, body, now),
         "name": body.get("name", ""),
         "status": "ACTIVE",
-        "admin_state_up": truth(body.get("admin_state_up", True)),
-        "shared": truth(body.get("shared", False)),
-        "external": truth(body.get("router:external", False)),
-        "is_default": truth(body.get("is_default", False)),
+        "admin_state_up": to_bool(body.get("admin_state_up", True)),
+        "shared": to_bool(body.get("shared", False)),
+        "external": to_bool(body.get("router:external", False)),
+        "is_default": to_bool(body.get("is_default", False)),
         "mtu": body.get("mtu") or (PHYSICAL_MTU if kind in ("flat", "vlan", "local") else OVERLAY_MTU),
-        "port_security_enabled": truth(body.get("port_security_enabled", True)),
+        "port_security_enabled": to_bool(body.get("port_security_enabled", True)),
         "network_type": kind,
         "physical_network": physical,
         "segmentation_id": segment,
-        "availability_zone_hints": rows.dumps(body.get("availability_zone_hints", [])),
+        "availability_zone_hints": resources.to_json(body.get("availability_zone_hints", [])),
     }
 
 
-def _provider(body: dict[str, Any]) -> tuple[str, str, int | None]:
+def _provider_attributes(body: dict[str, Any]) -> tuple[str, str, int | None]:
     kind = body.get("provider:network_type") or OVERLAY
     physical = body.get("provider:physical_network") or ""
     segment = body.get("provider:segmentation_id")
@@ -67,7 +67,7 @@ def _provider(body: dict[str, Any]) -> tuple[str, str, int | None]:
 async def create(tx: Transaction, row: Row) -> Row:
     if row["segmentation_id"] is None and row["network_type"] not in ("flat", "local"):
         row["segmentation_id"] = await _free_segment(tx, row["network_type"])
-    await rows.insert(tx, "networks", row)
+    await resources.insert(tx, "networks", row)
     return row
 
 
@@ -82,33 +82,33 @@ def segment_in_use(row: Row) -> Conflict:
 
 
 async def _free_segment(tx: Transaction, kind: str) -> int:
-    await tx.hold("network segments")
+    await tx.lock("network segments")
     last = await tx.fetch_value("SELECT max(segmentation_id) FROM networks WHERE network_type = $1", kind)
-    if last is None or last < OVERLAY_IDS:
+    if last is None or last < MAX_OVERLAY_ID:
         return int(last or 0) + 1
     gap = await tx.fetch_value(
         "SELECT min(a.segmentation_id) + 1 FROM networks a WHERE a.network_type = $1 AND NOT EXISTS "
         "(SELECT 1 FROM networks b WHERE b.network_type = $1 AND b.segmentation_id = a.segmentation_id + 1)",
         kind,
     )
-    if gap > OVERLAY_IDS:
+    if gap > MAX_OVERLAY_ID:
         raise conflict("NoNetworkAvailable", "Unable to create the network. No tenant network is available.")
     return int(gap)
 
 
 async def change(tx: Transaction, row: Row, body: dict[str, Any], now: float) -> Row:
     changes = {
-        COLUMN_OF[name]: truth(value) if name in _BOOLEANS else (value or "" if name == "description" else value)
+        COLUMNS[name]: to_bool(value) if name in _BOOLEANS else (value or "" if name == "description" else value)
         for name, value in body.items()
     }
     if row["shared"] and changes.get("shared") is False:
-        await _check_unsharing(tx, row)
+        await _check_not_shared(tx, row)
     if row["external"] and changes.get("external") is False:
-        await _check_internal(tx, row)
-    return await rows.update(tx, "networks", row, changes, now)
+        await _check_no_gateways(tx, row)
+    return await resources.update(tx, "networks", row, changes, now)
 
 
-async def _check_unsharing(tx: Transaction, row: Row) -> None:
+async def _check_not_shared(tx: Transaction, row: Row) -> None:
     others = await tx.fetch_value(
         "SELECT 1 FROM ports WHERE network_id = $1 AND project_id NOT IN ($2, '') LIMIT 1", row["id"], row["project_id"]
     )
@@ -119,7 +119,7 @@ async def _check_unsharing(tx: Transaction, row: Row) -> None:
         )
 
 
-async def _check_internal(tx: Transaction, row: Row) -> None:
+async def _check_no_gateways(tx: Transaction, row: Row) -> None:
     used = await tx.fetch_value(
         "SELECT 1 FROM ports WHERE network_id = $1 "
         "AND device_owner IN ('network:floatingip', 'network:router_gateway') LIMIT 1",
@@ -134,19 +134,21 @@ async def _check_internal(tx: Transaction, row: Row) -> None:
 
 
 async def remove(tx: Transaction, network_id: str) -> None:
-    """Delete the network and its subnets, unless a port is on it. Floating addresses that lead nowhere go, too."""
-    await rows.seal(tx, "networks", network_id)
-    idle = "DELETE FROM floating_ips WHERE floating_network_id = $1 AND port_id IS NULL RETURNING floating_port_id"
-    for floating in await tx.fetch(idle, network_id):
-        await rows.delete(tx, "ports", floating["floating_port_id"])
+    """Delete the network with its subnets and unassociated floating IPs; refused while other ports are on it."""
+    await resources.lock_for_delete(tx, "networks", network_id)
+    unassociated = (
+        "DELETE FROM floating_ips WHERE floating_network_id = $1 AND port_id IS NULL RETURNING floating_port_id"
+    )
+    for floating in await tx.fetch(unassociated, network_id):
+        await resources.delete(tx, "ports", floating["floating_port_id"])
     in_use = await tx.fetch("SELECT id FROM ports WHERE network_id = $1 LIMIT 20", network_id)
     if in_use:
         raise network_in_use(network_id, [port["id"] for port in in_use])
     subnets = await tx.fetch("SELECT id FROM subnets WHERE network_id = $1", network_id)
     await tx.execute("DELETE FROM subnets WHERE network_id = $1", network_id)
-    await rows.delete(tx, "networks", network_id)
+    await resources.delete(tx, "networks", network_id)
     for subnet in subnets:
-        addresses.forget(subnet["id"])
+        addresses.forget_subnet(subnet["id"])
 
 
 def network_in_use(network_id: str, port_ids: list[str]) -> Conflict:

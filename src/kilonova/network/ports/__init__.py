@@ -1,1 +1,1 @@
-"""Ports: where a device meets a network."""
+"""Ports."""

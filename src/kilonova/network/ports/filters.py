@@ -1,4 +1,4 @@
-"""What lists of ports can be filtered by."""
+"""Filters of port lists."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ATTRIBUTES = {
 _COLUMNS = {"ip_address": "a.ip_address", "subnet_id": "a.subnet_id"}
 
 
-def _with_address(query: Query, conditions: list[str]) -> None:
+def _has_address(query: Query, conditions: list[str]) -> None:
     query.add(f"EXISTS (SELECT 1 FROM port_addresses a WHERE a.port_id = r.id AND {' AND '.join(conditions)})")
 
 
 def fixed_ips(query: Query, values: list[str]) -> None:
-    """`fixed_ips=ip_address=10.0.0.3`, repeated for several addresses; a subnet narrows them down."""
+    """`fixed_ips=ip_address=10.0.0.3` or `fixed_ips=subnet_id=…`, both repeatable."""
     wanted: dict[str, list[str]] = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -37,11 +37,11 @@ def fixed_ips(query: Query, values: list[str]) -> None:
     ]
     for text in wanted.get("ip_address_substr", []):
         conditions.append(f"replace(a.ip_address, {query.arg(text)}, '') <> a.ip_address")
-    _with_address(query, conditions)
+    _has_address(query, conditions)
 
 
 def _address(key: str, query: Query, values: list[str]) -> None:
-    _with_address(query, [f"{_COLUMNS[key]} = ANY({query.arg(values)})"])
+    _has_address(query, [f"{_COLUMNS[key]} = ANY({query.arg(values)})"])
 
 
 def security_groups(query: Query, values: list[str]) -> None:
@@ -52,12 +52,12 @@ def security_groups(query: Query, values: list[str]) -> None:
     )
 
 
-def _by_routes(_: Query, __: list[str]) -> None:
-    """The list itself narrows down by statuses, for they depend on the time."""
+def _filtered_by_api(_: Query, __: list[str]) -> None:
+    """The route filters by status, because the current status is not a column."""
 
 
-SPECIAL = {
-    "status": _by_routes,
+CUSTOM_FILTERS = {
+    "status": _filtered_by_api,
     "fixed_ips": fixed_ips,
     "ip_address": lambda query, values: _address("ip_address", query, values),
     "subnet_id": lambda query, values: _address("subnet_id", query, values),

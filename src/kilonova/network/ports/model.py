@@ -1,4 +1,4 @@
-"""Ports in the database, with their addresses and security groups."""
+"""Rows and rules of ports, with their fixed IPs and security groups."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import os
 from typing import Any, NamedTuple
 
 from kilonova import store
-from kilonova.network import rows
+from kilonova.network import resources
 from kilonova.network.errors import conflict, group_not_found, invalid
-from kilonova.network.ports import addressing
-from kilonova.network.ports.addressing import FixedIp
-from kilonova.network.schema import truth
+from kilonova.network.ports.fixed_ips import FixedIp, assign_fixed_ips
+from kilonova.network.schemas import to_bool
 from kilonova.store import Reader, Row, Transaction
 
-UNBOUND, BOUND, FAILED = "unbound", "bridge", "binding_failed"
+UNBOUND, BOUND, BINDING_FAILED = "unbound", "bridge", "binding_failed"
 MAC_PREFIX = "fa:16:3e"
 _MAC_ATTEMPTS = 16
 
-# Ports that belong to a router or a floating address go with it, not by themselves.
+# Ports of routers and floating IPs. Clients cannot delete them by themselves.
 SERVICE_OWNERS = ("network:router_interface", "network:router_gateway", "network:floatingip")
 
 
@@ -27,46 +26,46 @@ class Port(NamedTuple):
     groups: list[str]
 
 
-def draft(project_id: str, network: Row, body: dict[str, Any], now: float) -> Row:
+def new_row(project_id: str, network: Row, body: dict[str, Any], now: float) -> Row:
     row = {
-        **rows.standard(project_id, body, now),
+        **resources.standard_columns(project_id, body, now),
         "name": body.get("name", ""),
         "network_id": network["id"],
-        "mac_address": normal_mac(body["mac_address"]) if "mac_address" in body else "",
-        "admin_state_up": truth(body.get("admin_state_up", True)),
+        "mac_address": normalize_mac(body["mac_address"]) if "mac_address" in body else "",
+        "admin_state_up": to_bool(body.get("admin_state_up", True)),
         "status": "DOWN",
         "device_id": body.get("device_id", ""),
         "device_owner": body.get("device_owner", ""),
-        "port_security_enabled": truth(body.get("port_security_enabled", network["port_security_enabled"])),
+        "port_security_enabled": to_bool(body.get("port_security_enabled", network["port_security_enabled"])),
         "host_id": body.get("binding:host_id") or "",
         "vnic_type": body.get("binding:vnic_type", "normal"),
-        "profile": rows.dumps(body.get("binding:profile") or {}),
-        "allowed_address_pairs": rows.dumps(body.get("allowed_address_pairs") or []),
-        "extra_dhcp_opts": rows.dumps(body.get("extra_dhcp_opts") or []),
+        "profile": resources.to_json(body.get("binding:profile") or {}),
+        "allowed_address_pairs": resources.to_json(body.get("allowed_address_pairs") or []),
+        "extra_dhcp_opts": resources.to_json(body.get("extra_dhcp_opts") or []),
     }
-    row["status"] = status_of(row)
+    row["status"] = stored_status(row)
     return row
 
 
 def vif_type(row: Row) -> str:
-    """How the port is plugged on its host. Only interfaces that are plain virtual ones can be."""
+    """The vif type of the port's binding. Only ports with vnic_type normal can be bound."""
     if not row["host_id"]:
         return UNBOUND
-    return BOUND if row["vnic_type"] == "normal" else FAILED
+    return BOUND if row["vnic_type"] == "normal" else BINDING_FAILED
 
 
-def status_of(row: Row) -> str:
-    """A port is active as soon as it is bound. Hosts that make networks may have it otherwise: see liveness."""
+def stored_status(row: Row) -> str:
+    """The status in the port's row: ACTIVE once bound. `status` corrects it for ports on networked hosts."""
     if row["device_owner"] == "network:floatingip":
         return "N/A"
-    wired = vif_type(row) == BOUND or row["device_owner"] in SERVICE_OWNERS
-    return "ACTIVE" if wired and row["admin_state_up"] else "DOWN"
+    is_bound = vif_type(row) == BOUND or row["device_owner"] in SERVICE_OWNERS
+    return "ACTIVE" if is_bound and row["admin_state_up"] else "DOWN"
 
 
-def normal_mac(mac: str) -> str:
+def normalize_mac(mac: str) -> str:
     mac = mac.lower().replace("-", ":")
     if mac == "00:00:00:00:00:00":
-        raise invalid("the MAC address 00:00:00:00:00:00 cannot be given to a port")
+        raise invalid("mac_address 00:00:00:00:00:00 is not allowed")
     return mac
 
 
@@ -74,8 +73,8 @@ async def create(
     tx: Transaction, row: Row, subnets: list[Row], wanted: list[dict[str, Any]] | None, groups: list[str]
 ) -> Port:
     await _insert(tx, row)
-    fixed_ips = await addressing.assign(tx, row, subnets, wanted)
-    await _join(tx, row["id"], groups)
+    fixed_ips = await assign_fixed_ips(tx, row, subnets, wanted)
+    await _add_groups(tx, row["id"], groups)
     return Port(row, fixed_ips, groups)
 
 
@@ -100,7 +99,7 @@ async def _try_insert(tx: Transaction, row: Row) -> bool:
     return bool(await tx.execute(_INSERT, *row.values()))
 
 
-async def _join(tx: Transaction, port_id: str, groups: list[str]) -> None:
+async def _add_groups(tx: Transaction, port_id: str, groups: list[str]) -> None:
     try:
         for group_id in groups:
             await tx.execute(
@@ -113,21 +112,21 @@ async def _join(tx: Transaction, port_id: str, groups: list[str]) -> None:
 
 
 async def change(tx: Transaction, port: Port, changes: Row, groups: list[str] | None, now: float) -> Port:
-    """Write changed columns and groups; the addresses are changed before, by `addressing.replace`."""
+    """Write changed columns and groups. Addresses are changed before, by `replace_fixed_ips`."""
     after = {**port.row, **changes}
-    changes["status"] = status_of(after)
-    row = await rows.update(tx, "ports", port.row, changes, now)
+    changes["status"] = stored_status(after)
+    row = await resources.update(tx, "ports", port.row, changes, now)
     if row["host_id"] != port.row["host_id"]:
-        # A port has one binding a host, and one that is bound nowhere has none at all.
-        await drop_standby(tx, row["id"], row["host_id"])
+        # A port has one binding per host, and an unbound port has none.
+        await delete_standby_bindings(tx, row["id"], row["host_id"])
     if groups is not None and groups != port.groups:
         await tx.execute("DELETE FROM port_security_groups WHERE port_id = $1", row["id"])
-        await _join(tx, row["id"], groups)
+        await _add_groups(tx, row["id"], groups)
     return Port(row, port.fixed_ips, port.groups if groups is None else groups)
 
 
-async def drop_standby(tx: Transaction, port_id: str, host: str) -> None:
-    """Delete the binding that stands by on the host, or all of them if none is named."""
+async def delete_standby_bindings(tx: Transaction, port_id: str, host: str) -> None:
+    """Delete the inactive binding to the host, or all inactive bindings if `host` is empty."""
     await tx.execute("DELETE FROM standby_bindings WHERE port_id = $1 AND $2 IN ('', host)", port_id, host)
 
 
@@ -143,17 +142,17 @@ async def mac_in_use(tx: Transaction, row: Row, mac: str) -> bool:
 
 
 async def remove(tx: Transaction, port_id: str) -> None:
-    """Delete the port; floating addresses that lead to it lead nowhere then."""
+    """Delete the port, and disassociate its floating IPs."""
     await tx.execute(
         "UPDATE floating_ips SET port_id = NULL, fixed_ip_address = NULL, router_id = NULL, status = 'DOWN' "
         "WHERE port_id = $1",
         port_id,
     )
-    await rows.delete(tx, "ports", port_id)
+    await resources.delete(tx, "ports", port_id)
 
 
-async def complete(reader: Reader, found: list[Row]) -> list[Port]:
-    """Rows with their addresses and groups."""
+async def load_details(reader: Reader, found: list[Row]) -> list[Port]:
+    """Load the fixed IPs and security groups of port rows."""
     if not found:
         return []
     ids = [row["id"] for row in found]
@@ -171,7 +170,7 @@ async def complete(reader: Reader, found: list[Row]) -> list[Port]:
     return [Port(row, fixed_ips[row["id"]], sorted(groups[row["id"]])) for row in found]
 
 
-_COLUMNS = tuple(draft("", {"id": "", "port_security_enabled": True}, {}, 0.0))
+_COLUMNS = tuple(new_row("", {"id": "", "port_security_enabled": True}, {}, 0.0))
 _INSERT = (
     f"INSERT INTO ports ({', '.join(_COLUMNS)}) "
     f"VALUES ({', '.join(f'${number}' for number in range(1, len(_COLUMNS) + 1))}) "

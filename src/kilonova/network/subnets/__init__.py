@@ -1,1 +1,1 @@
-"""Subnets: ranges of addresses of a network."""
+"""Subnets."""

@@ -1,4 +1,4 @@
-"""Subnets in the database, and what makes one valid."""
+"""Rows and rules of subnets."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import orjson
 
 from kilonova.http.errors import Conflict
-from kilonova.network import addresses, rows
+from kilonova.network import addresses, resources
 from kilonova.network.addresses import IpAddress, IpNetwork
 from kilonova.network.errors import conflict, invalid
-from kilonova.network.schema import truth
+from kilonova.network.schemas import to_bool
 from kilonova.network.subnets.pools import check_gateway, check_pools
 from kilonova.store import Reader, Row, Transaction
 
-AUTOMATIC = ("slaac", "dhcpv6-stateless")
+AUTOCONFIGURED_MODES = ("slaac", "dhcpv6-stateless")
 
 
-def is_automatic(subnet: Row) -> bool:
-    """Whether hosts make up their own addresses from their MACs."""
-    return subnet["ipv6_address_mode"] in AUTOMATIC
+def is_autoconfigured(subnet: Row) -> bool:
+    """Whether guests derive their addresses from their MAC addresses (SLAAC)."""
+    return subnet["ipv6_address_mode"] in AUTOCONFIGURED_MODES
 
 
-def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
+def new_row(project_id: str, body: dict[str, Any], now: float) -> Row:
     network = _cidr(body)
     gateway = _gateway(network, body)
     pools = body.get("allocation_pools")
@@ -34,18 +34,18 @@ def draft(project_id: str, body: dict[str, Any], now: float) -> Row:
     check_gateway(network, gateway, pools)
     _check_modes(network, body)
     return {
-        **rows.standard(project_id, body, now),
+        **resources.standard_columns(project_id, body, now),
         "name": body.get("name", ""),
         "network_id": body["network_id"],
         "ip_version": network.version,
         "cidr": str(network),
         "gateway_ip": str(gateway) if gateway else None,
-        "enable_dhcp": truth(body.get("enable_dhcp", True)),
+        "enable_dhcp": to_bool(body.get("enable_dhcp", True)),
         "ipv6_ra_mode": body.get("ipv6_ra_mode"),
         "ipv6_address_mode": body.get("ipv6_address_mode"),
-        "allocation_pools": rows.dumps(pools),
-        "dns_nameservers": rows.dumps(body.get("dns_nameservers", [])),
-        "host_routes": rows.dumps(body.get("host_routes", [])),
+        "allocation_pools": resources.to_json(pools),
+        "dns_nameservers": resources.to_json(body.get("dns_nameservers", [])),
+        "host_routes": resources.to_json(body.get("host_routes", [])),
     }
 
 
@@ -60,7 +60,7 @@ def _cidr(body: dict[str, Any]) -> IpNetwork:
     if network.version != version:
         raise invalid(f"cidr '{network}' does not match the ip_version '{version}'")
     if network.prefixlen == 0:
-        raise invalid(f"cidr '{network}' is too wide: a prefix of 0 is not a subnet")
+        raise invalid(f"cidr '{network}' is too wide: the prefix must have at least 1 bit")
     if network.is_multicast or network.is_loopback:
         raise invalid(f"cidr '{network}' is a multicast or loopback range")
     return network
@@ -80,58 +80,58 @@ def _check_modes(network: IpNetwork, body: dict[str, Any]) -> None:
         return
     if network.version == 4:
         raise invalid("ipv6_ra_mode and ipv6_address_mode are only valid for an IPv6 subnet")
-    if not truth(body.get("enable_dhcp", True)):
+    if not to_bool(body.get("enable_dhcp", True)):
         raise invalid("ipv6_ra_mode or ipv6_address_mode cannot be set when enable_dhcp is set to False")
     if ra and address and ra != address:
         raise invalid(
             f"ipv6_ra_mode set to '{ra}' with ipv6_address_mode set to '{address}' is not valid. "
             "If both attributes are set, they must be the same value"
         )
-    if address in AUTOMATIC and network.prefixlen != 64:
+    if address in AUTOCONFIGURED_MODES and network.prefixlen != 64:
         raise invalid(f"a subnet of mode {address} must have a prefix of 64 bits")
 
 
 async def create(tx: Transaction, row: Row) -> Row:
-    await tx.hold(f"subnets of {row['network_id']}")
-    mine = addresses.network_of(row)
-    for other in await of_network(tx, row["network_id"]):
-        if other["ip_version"] == mine.version and addresses.network_of(other).overlaps(mine):
+    await tx.lock(f"subnets of {row['network_id']}")
+    mine = addresses.ip_network_of(row)
+    for other in await subnets_of_network(tx, row["network_id"]):
+        if other["ip_version"] == mine.version and addresses.ip_network_of(other).overlaps(mine):
             raise invalid(
                 f"Requested subnet with cidr: {mine} for network: {row['network_id']} overlaps with another subnet"
             )
-    await rows.insert(tx, "subnets", row)
+    await resources.insert(tx, "subnets", row)
     return row
 
 
-async def of_network(reader: Reader, network_id: str) -> list[Row]:
+async def subnets_of_network(reader: Reader, network_id: str) -> list[Row]:
     return await reader.fetch(
         "SELECT * FROM subnets WHERE network_id = $1 ORDER BY ip_version, created_at, id", network_id
     )
 
 
 async def change(tx: Transaction, row: Row, body: dict[str, Any], now: float) -> Row:
-    network = addresses.network_of(row)
+    network = addresses.ip_network_of(row)
     changes: Row = {}
     for name, value in body.items():
         if name == "enable_dhcp":
-            changes[name] = truth(value)
+            changes[name] = to_bool(value)
         elif name == "gateway_ip":
             changes[name] = str(ipaddress.ip_address(value)) if value else None
         elif name == "allocation_pools":
-            changes[name] = rows.dumps(check_pools(network, value))
+            changes[name] = resources.to_json(check_pools(network, value))
         elif name in ("dns_nameservers", "host_routes"):
-            changes[name] = rows.dumps(value)
+            changes[name] = resources.to_json(value)
         else:
             changes[name] = value or ""
     if "gateway_ip" in changes or "allocation_pools" in changes:
         await _check_layout(tx, row, changes)
-    return await rows.update(tx, "subnets", row, changes, now)
+    return await resources.update(tx, "subnets", row, changes, now)
 
 
 async def _check_layout(tx: Transaction, row: Row, changes: Row) -> None:
     after = row | changes
     gateway = ipaddress.ip_address(after["gateway_ip"]) if after["gateway_ip"] else None
-    check_gateway(addresses.network_of(row), gateway, orjson.loads(after["allocation_pools"]))
+    check_gateway(addresses.ip_network_of(row), gateway, orjson.loads(after["allocation_pools"]))
     if after["gateway_ip"] == row["gateway_ip"] or row["gateway_ip"] is None:
         return
     held = await tx.fetch_one(
@@ -148,12 +148,12 @@ async def _check_layout(tx: Transaction, row: Row, changes: Row) -> None:
 
 
 async def remove(tx: Transaction, subnet_id: str) -> None:
-    await rows.seal(tx, "subnets", subnet_id)
+    await resources.lock_for_delete(tx, "subnets", subnet_id)
     held = await tx.fetch_value("SELECT port_id FROM port_addresses WHERE subnet_id = $1 LIMIT 1", subnet_id)
     if held:
         raise subnet_in_use(subnet_id)
-    await rows.delete(tx, "subnets", subnet_id)
-    addresses.forget(subnet_id)
+    await resources.delete(tx, "subnets", subnet_id)
+    addresses.forget_subnet(subnet_id)
 
 
 def subnet_in_use(subnet_id: str) -> Conflict:

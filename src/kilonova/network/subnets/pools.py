@@ -1,4 +1,4 @@
-"""Allocation pools and the gateway of a subnet: where they may lie."""
+"""Checks of a subnet's allocation pools and gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pools = list[dict[str, str]]
 
 
 def check_pools(network: IpNetwork, pools: Pools) -> Pools:
-    """The pools in order, each inside the subnet and none over another."""
+    """The pools in order. Refuses pools that are outside the subnet or overlap."""
     ranges: list[tuple[int, int, dict[str, str]]] = []
     for pool in pools:
         start, end = ipaddress.ip_address(pool["start"]), ipaddress.ip_address(pool["end"])
@@ -24,12 +24,12 @@ def check_pools(network: IpNetwork, pools: Pools) -> Pools:
                 "OutOfBoundsAllocationPool",
             )
         ranges.append((int(start), int(end), {"start": str(start), "end": str(end)}))
-    ranges.sort(key=lambda piece: piece[0])
-    for (_, end_of_one, one), (start_of_next, _, following) in pairwise(ranges):
-        if start_of_next <= end_of_one:
+    ranges.sort(key=lambda pool: pool[0])
+    for (_, last, pool), (first, _, following) in pairwise(ranges):
+        if first <= last:
             raise conflict(
                 "OverlappingAllocationPools",
-                f"Found overlapping allocation pools: {one['start']}-{one['end']} and "
+                f"Found overlapping allocation pools: {pool['start']}-{pool['end']} and "
                 f"{following['start']}-{following['end']} for subnet {network}.",
             )
     return [pool for _, _, pool in ranges]

@@ -1,1 +1,1 @@
-"""Which providers can give what is asked for, and in which arrangements."""
+"""Allocation candidates: which providers can serve a request for resources."""

@@ -1,4 +1,4 @@
-"""`GET /allocation_candidates`: in which ways what is asked for could be allocated."""
+"""`GET /allocation_candidates`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from kilonova.http import Answer, Context, Field, View, multi
+from kilonova.http import Context, Field, Response, View, multi
 from kilonova.http.app import JSON
-from kilonova.placement.api import api, dated
+from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.candidates import query
-from kilonova.placement.candidates.finding import Turn, find, in_trees_of
-from kilonova.placement.candidates.model import Arrangement, Provider
+from kilonova.placement.candidates.finder import LoopYielder, find_candidates, providers_of_trees
+from kilonova.placement.candidates.model import AllocationRequest, Provider
 
-# Ratios may be so large that most readers of JSON could not take in what comes of them.
-LARGEST = 2**53 - 1
+# Large allocation ratios yield capacities that most JSON parsers cannot represent.
+MAX_JSON_INTEGER = 2**53 - 1
 
-TREES = "candidates span trees of providers"
+NESTED_CANDIDATES = "candidates span provider trees"
 
 TEXT = multi({"type": "string"})
 SUFFIX = "([a-zA-Z0-9_-]{1,64})?"
@@ -38,38 +38,38 @@ QUERY: dict[str, dict[str, Any]] = {
 }
 
 
-class Summary(NamedTuple):
-    """A provider, and the classes that were asked for."""
+class ProviderSummary(NamedTuple):
+    """A provider, and the requested classes."""
 
     provider: Provider
-    asked: frozenset[str]
+    requested: frozenset[str]
 
 
-def _allocations(arrangement: Arrangement, ctx: Context) -> dict[str, Any]:
-    return {uuid: {"resources": resources} for uuid, resources in arrangement.allocations.items()}
+def _allocations(candidate: AllocationRequest, ctx: Context) -> dict[str, Any]:
+    return {uuid: {"resources": resources} for uuid, resources in candidate.allocations.items()}
 
 
-def listed_allocations(arrangement: Arrangement, ctx: Context) -> list[dict[str, Any]]:
-    """As the oldest versions have them."""
+def allocations_as_list(candidate: AllocationRequest, ctx: Context) -> list[dict[str, Any]]:
+    """The form before 1.12."""
     return [
         {"resource_provider": {"uuid": uuid}, "resources": resources}
-        for uuid, resources in arrangement.allocations.items()
+        for uuid, resources in candidate.allocations.items()
     ]
 
 
-def _resources(summary: Summary, ctx: Context) -> dict[str, Any]:
+def _resources(summary: ProviderSummary, ctx: Context) -> dict[str, Any]:
     return {
-        name: {"capacity": min(int(stock.capacity), LARGEST), "used": stock.used}
-        for name, stock in summary.provider.stocks.items()
+        name: {"capacity": min(int(inventory.capacity), MAX_JSON_INTEGER), "used": inventory.used}
+        for name, inventory in summary.provider.inventories.items()
     }
 
 
-def asked_resources(summary: Summary, ctx: Context) -> dict[str, Any]:
-    """As older versions have them: nothing that was not asked for."""
-    return {name: shown for name, shown in _resources(summary, ctx).items() if name in summary.asked}
+def requested_resources(summary: ProviderSummary, ctx: Context) -> dict[str, Any]:
+    """The form before 1.27: requested classes only."""
+    return {name: shown for name, shown in _resources(summary, ctx).items() if name in summary.requested}
 
 
-def _traits(summary: Summary, ctx: Context) -> list[str]:
+def _traits(summary: ProviderSummary, ctx: Context) -> list[str]:
     """Standard traits first."""
     return sorted(summary.provider.traits, key=lambda name: (name.startswith("CUSTOM_"), name))
 
@@ -79,7 +79,7 @@ api.view(
         "allocation request",
         {
             "allocations": Field(_allocations, {"type": "object"}),
-            "mappings": Field(lambda arrangement, ctx: arrangement.mappings, {"type": "object"}),
+            "mappings": Field(lambda candidate, ctx: candidate.mappings, {"type": "object"}),
         },
     )
 )
@@ -103,29 +103,30 @@ api.view(
     query=QUERY,
     shows=("allocation_requests", "allocation request", True),
 )
-async def index(ctx: Context) -> Answer:
-    """List the ways in which resources could be allocated."""
-    ask = query.candidates(ctx.query, ctx.behaves)
-    await query.check_names(ctx.db, ask)
-    found = await find(ctx.db, ask, limit=query.limit(ctx.query), nested=ctx.behaves(TREES))
-    used = dict.fromkeys(uuid for arrangement in found.arrangements for uuid in arrangement.allocations)
-    shown = in_trees_of(used, found.providers) if ctx.behaves(TREES) else [found.providers[uuid] for uuid in used]
-    asked = frozenset(name for group in ask.groups.values() for name in group.resources)
-    requests = await _written(ctx.render("allocation request", arrangement) for arrangement in found.arrangements)
-    summaries = await _written(
-        {provider.uuid: ctx.render("provider summary", Summary(provider, asked))} for provider in shown
+async def index(ctx: Context) -> Response:
+    """List allocation candidates."""
+    request = query.parse_request(ctx.query, ctx.has_behaviour)
+    await query.check_names_exist(ctx.db, request)
+    nested = ctx.has_behaviour(NESTED_CANDIDATES)
+    found = await find_candidates(ctx.db, request, limit=query.parse_limit(ctx.query), nested=nested)
+    used = dict.fromkeys(uuid for one in found.allocation_requests for uuid in one.allocations)
+    shown = providers_of_trees(used, found.providers) if nested else [found.providers[uuid] for uuid in used]
+    requested = frozenset(name for group in request.groups.values() for name in group.resources)
+    requests = await _encode_all(ctx.render("allocation request", candidate) for candidate in found.allocation_requests)
+    summaries = await _encode_all(
+        {provider.uuid: ctx.render("provider summary", ProviderSummary(provider, requested))} for provider in shown
     )
     body = b'{"allocation_requests":[%b],"provider_summaries":{%b}}' % (
         b",".join(requests),
         b",".join(summary[1:-1] for summary in summaries),
     )
-    return dated(ctx, body, headers={"Content-Type": JSON})
+    return with_last_modified(ctx, body, headers={"Content-Type": JSON})
 
 
-async def _written(members: Iterable[Any]) -> list[bytes]:
-    """Members of a list as JSON. There may be so many that others have to get their turn in between."""
-    turn, found = Turn(), []
+async def _encode_all(members: Iterable[Any]) -> list[bytes]:
+    """Encode members as JSON. There may be many, so this yields to the event loop."""
+    yielder, encoded = LoopYielder(), []
     for member in members:
-        found.append(orjson.dumps(member))
-        await turn.over()
-    return found
+        encoded.append(orjson.dumps(member))
+        await yielder.maybe_yield()
+    return encoded

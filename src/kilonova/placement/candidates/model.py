@@ -1,6 +1,6 @@
-"""What is asked of placement, what there is, and what an answer looks like.
+"""A request for resources, the providers to search, and a resulting allocation request.
 
-`GET /allocation_candidates` and the scheduler ask in the same words and get the same answers.
+`GET /allocation_candidates` and the scheduler use the same structures.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import msgspec
 UNNUMBERED = ""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Resources that belong together: one provider gives all of them, except those of the unnumbered group.
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A request group. One provider serves a whole numbered group; the unnumbered group may be split over providers.
 
-    Of each set in `required` and in `member_of` one is enough.
+    A provider matches a set in `required` or `member_of` if it has one of its members.
     """
 
     resources: Mapping[str, int] = {}
@@ -26,19 +26,19 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     in_tree: str | None = None
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups by their suffix; that of the unnumbered group is empty."""
+class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for resources. `groups` is keyed by suffix; the unnumbered group has an empty suffix."""
 
-    groups: Mapping[str, Group]
+    groups: Mapping[str, RequestGroup]
     isolate: bool = False
-    """Whether numbered groups must come from different providers."""
+    """Whether each numbered group needs a provider of its own (`group_policy=isolate`)."""
     same_subtree: tuple[frozenset[str], ...] = ()
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
 
 
-class Stock(msgspec.Struct, frozen=True):
-    """What a provider has of one class. `capacity` is without what is reserved and with the allocation ratio."""
+class InventoryUsage(msgspec.Struct, frozen=True):
+    """An inventory and its usage. `capacity` is (total - reserved) * allocation_ratio."""
 
     capacity: float
     used: int
@@ -46,7 +46,7 @@ class Stock(msgspec.Struct, frozen=True):
     max_unit: int = 2**31 - 1
     step_size: int = 1
 
-    def gives(self, amount: int) -> bool:
+    def can_allocate(self, amount: int) -> bool:
         return (
             self.used + amount <= self.capacity
             and self.min_unit <= amount <= self.max_unit
@@ -55,18 +55,18 @@ class Stock(msgspec.Struct, frozen=True):
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A provider as the search sees it. A root names itself as its root."""
+    """A provider as the search sees it. The `root` of a root provider is its own uuid."""
 
     uuid: str
     parent: str | None
     root: str
-    stocks: Mapping[str, Stock]
+    inventories: Mapping[str, InventoryUsage]
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
 
 
-class Arrangement(msgspec.Struct, frozen=True):
-    """One way to meet an ask: how much of what from whom, and which groups each provider serves."""
+class AllocationRequest(msgspec.Struct, frozen=True):
+    """Allocations that serve a request, by provider uuid and class. `mappings` has the providers of each group."""
 
     root: str
     allocations: dict[str, dict[str, int]]

@@ -1,1 +1,1 @@
-"""The nouns of the Placement API: one module each, with its routes, schemas, views and SQL."""
+"""The resources of the Placement API: one module each, with its routes, schemas, views and SQL."""

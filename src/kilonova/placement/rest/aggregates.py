@@ -1,30 +1,27 @@
-"""The aggregates of a provider: nothing but uuids that providers share."""
+"""The aggregates of a provider: a set of uuids."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.http import Answer, Context, View, col
-from kilonova.placement.api import api, dated
-from kilonova.placement.changes import facts_changed
-from kilonova.placement.rest.common import (
-    GENERATION,
-    PROVIDER,
-    UUID,
-    Schema,
-    canonical,
-    closed,
-    exists,
-    find,
-    lock_at,
+from kilonova.http import Context, Response, View, col
+from kilonova.placement.api import api, with_last_modified
+from kilonova.placement.changes import mark_facts_changed
+from kilonova.placement.rest.lookup import (
+    PROVIDER_PATH,
+    find_provider,
+    lock_provider_at,
+    normalize_uuid,
+    require_provider,
 )
+from kilonova.placement.rest.schemas import GENERATION, UUID, Schema, strict_object
 
 POLICY = "placement:resource_providers:aggregates:"
-PATH = f"{PROVIDER}/aggregates"
-GUARDED = "aggregates move a provider's generation"
+PATH = f"{PROVIDER_PATH}/aggregates"
+WITH_GENERATION = "aggregates change a provider's generation"
 
 LIST: Schema = {"type": "array", "items": UUID, "uniqueItems": True}
-REPLACE = closed({"aggregates": LIST, "resource_provider_generation": GENERATION})
+REPLACE = strict_object({"aggregates": LIST, "resource_provider_generation": GENERATION})
 
 api.view(
     View(
@@ -37,39 +34,39 @@ api.view(
 )
 
 
-def unguarded(body: Any) -> Any:
-    """The bare list of old versions, which names no generation."""
+def without_generation(body: Any) -> Any:
+    """Upgrades the list of versions before 1.19, which has no generation."""
     return {"aggregates": body, "resource_provider_generation": None}
 
 
 @api.route("GET", PATH, policy=POLICY + "list", query={"*": {}}, shows=("", "aggregates", False))
-async def index(ctx: Context, uuid: str) -> Answer:
+async def index(ctx: Context, uuid: str) -> Response:
     """List a provider's aggregates."""
-    provider = await find(ctx.db, uuid)
+    provider = await find_provider(ctx.db, uuid)
     rows = await ctx.db.fetch(_ALL, provider["id"])
     shown = {"aggregates": [row["aggregate_uuid"] for row in rows], "generation": provider["generation"]}
-    return dated(ctx, ctx.render("aggregates", shown), provider["updated_at"])
+    return with_last_modified(ctx, ctx.render("aggregates", shown), provider["updated_at"])
 
 
-@api.route("PUT", PATH, policy=POLICY + "update", body=REPLACE, query={"*": {}}, subject=exists)
-async def replace(ctx: Context, uuid: str) -> Answer:
+@api.route("PUT", PATH, policy=POLICY + "update", body=REPLACE, query={"*": {}}, check_exists=require_provider)
+async def replace(ctx: Context, uuid: str) -> Response:
     """Replace a provider's aggregates."""
-    wanted = list(dict.fromkeys(canonical(given) for given in ctx.body["aggregates"]))
+    wanted = list(dict.fromkeys(normalize_uuid(given) for given in ctx.body["aggregates"]))
     async with ctx.db.transaction() as tx:
-        provider = await lock_at(tx, uuid, ctx.body["resource_provider_generation"])
-        there = {row["aggregate_uuid"] for row in await tx.fetch(_ALL, provider["id"])}
-        left = sorted(there.difference(wanted))
-        if left:
-            await tx.execute(_LEAVE, provider["id"], left)
-        joined = [(provider["id"], aggregate) for aggregate in wanted if aggregate not in there]
-        if joined:
-            await tx.execute_many(_JOIN, joined)
-        await facts_changed(tx, [provider["id"]], generation=ctx.behaves(GUARDED))
-        provider = await find(tx, uuid)
+        provider = await lock_provider_at(tx, uuid, ctx.body["resource_provider_generation"])
+        existing = {row["aggregate_uuid"] for row in await tx.fetch(_ALL, provider["id"])}
+        removed = sorted(existing.difference(wanted))
+        if removed:
+            await tx.execute(_REMOVE, provider["id"], removed)
+        added = [(provider["id"], aggregate) for aggregate in wanted if aggregate not in existing]
+        if added:
+            await tx.execute_many(_ADD, added)
+        await mark_facts_changed(tx, [provider["id"]], generation=ctx.has_behaviour(WITH_GENERATION))
+        provider = await find_provider(tx, uuid)
     shown = {"aggregates": wanted, "generation": provider["generation"]}
-    return dated(ctx, ctx.render("aggregates", shown), provider["updated_at"])
+    return with_last_modified(ctx, ctx.render("aggregates", shown), provider["updated_at"])
 
 
 _ALL = "SELECT aggregate_uuid FROM provider_aggregates WHERE provider_id = $1 ORDER BY aggregate_uuid"
-_JOIN = "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) VALUES ($1, $2)"
-_LEAVE = "DELETE FROM provider_aggregates WHERE provider_id = $1 AND aggregate_uuid = ANY($2)"
+_ADD = "INSERT INTO provider_aggregates (provider_id, aggregate_uuid) VALUES ($1, $2)"
+_REMOVE = "DELETE FROM provider_aggregates WHERE provider_id = $1 AND aggregate_uuid = ANY($2)"

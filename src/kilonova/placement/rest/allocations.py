@@ -1,4 +1,4 @@
-"""Allocations: what consumers hold of providers."""
+"""Allocations of consumers on providers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from typing import Any
 
 import msgspec
 
-from kilonova.http import Answer, Context, Field, View
+from kilonova.http import Context, Field, Response, View
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.views import OMIT, Value
 from kilonova.ids import is_uuid
-from kilonova.placement import replacing
-from kilonova.placement.api import api, dated
-from kilonova.placement.replacing import Wanted
-from kilonova.placement.rest.common import PROVIDER, UUID, Schema, canonical, closed, find, keyed
+from kilonova.placement import allocation_update
+from kilonova.placement.allocation_update import ConsumerAllocations
+from kilonova.placement.api import api, with_last_modified
+from kilonova.placement.rest.lookup import PROVIDER_PATH, find_provider, normalize_uuid
+from kilonova.placement.rest.schemas import UUID, Schema, keyed_object, strict_object
 from kilonova.store import Row, Transaction
 
 POLICY = "placement:allocations:"
-ALL, ONE = "/allocations", "/allocations/{consumer_uuid}"
+ALL_PATH, ONE_PATH = "/allocations", "/allocations/{consumer_uuid}"
 UNKNOWN = "unknown"
 
 KEY = "^[0-9a-fA-F-]{36}$"
 IDENT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
-RESOURCES = keyed("^[A-Z0-9_]+$", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, at_least=1)
-ALLOCATIONS = keyed(KEY, closed({"resources": RESOURCES, "generation": {"type": "integer"}}, ["resources"]))
-SOME_ALLOCATIONS = {**ALLOCATIONS, "minProperties": 1}
-CONSUMER = closed(
+RESOURCES = keyed_object("^[A-Z0-9_]+$", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, at_least=1)
+ALLOCATIONS = keyed_object(
+    KEY, strict_object({"resources": RESOURCES, "generation": {"type": "integer"}}, ["resources"])
+)
+NONEMPTY_ALLOCATIONS = {**ALLOCATIONS, "minProperties": 1}
+CONSUMER = strict_object(
     {
         "allocations": ALLOCATIONS,
         "project_id": IDENT,
@@ -41,17 +44,17 @@ CONSUMER = closed(
     },
     ["allocations", "project_id", "user_id", "consumer_generation", "consumer_type"],
 )
-CONSUMERS = keyed(KEY, CONSUMER, at_least=1)
+CONSUMERS = keyed_object(KEY, CONSUMER, at_least=1)
 # Up to 1.11.
-LISTED: Schema = {
+ALLOCATION_LIST: Schema = {
     "type": "array",
     "minItems": 1,
-    "items": closed({"resource_provider": closed({"uuid": UUID}), "resources": RESOURCES}),
+    "items": strict_object({"resource_provider": strict_object({"uuid": UUID}), "resources": RESOURCES}),
 }
 
 
-def from_list(body: Any) -> Any:
-    """The list of allocations of old versions as an object, keyed by provider."""
+def allocations_from_list(body: Any) -> Any:
+    """Upgrades the list of versions before 1.12 to an object keyed by provider."""
     allocations: dict[str, Any] = {}
     for entry in body["allocations"]:
         held = allocations.setdefault(entry["resource_provider"]["uuid"], {"resources": {}})["resources"]
@@ -60,7 +63,7 @@ def from_list(body: Any) -> Any:
 
 
 def _of_consumer(value: Value, schema: Schema) -> Field:
-    """A field that is left out where there is no such consumer."""
+    """A field that is absent if there is no such consumer."""
     return Field(
         lambda row, ctx: OMIT if row["consumer"] is None else value(row["consumer"], ctx), schema, optional=True
     )
@@ -89,10 +92,10 @@ api.view(
 )
 
 
-@api.route("GET", ONE, policy=POLICY + "list", query={"*": {}}, shows=("", "allocations", False))
-async def show(ctx: Context, consumer_uuid: str) -> Answer:
-    """Show what a consumer holds: nothing, if there is no such consumer."""
-    uuid = canonical(consumer_uuid)
+@api.route("GET", ONE_PATH, policy=POLICY + "list", query={"*": {}}, shows=("", "allocations", False))
+async def show(ctx: Context, consumer_uuid: str) -> Response:
+    """Show the allocations of a consumer. An unknown consumer has none."""
+    uuid = normalize_uuid(consumer_uuid)
     consumer = await ctx.db.fetch_one("SELECT * FROM consumers WHERE uuid = $1", uuid)
     rows = await ctx.db.fetch(_HELD, uuid) if consumer else []
     allocations: dict[str, Any] = {}
@@ -100,38 +103,40 @@ async def show(ctx: Context, consumer_uuid: str) -> Answer:
         held = allocations.setdefault(row["uuid"], {"generation": row["generation"], "resources": {}})
         held["resources"][row["resource_class"]] = row["used"]
     shown = ctx.render("allocations", {"allocations": allocations, "consumer": consumer if rows else None})
-    return dated(ctx, shown, consumer["updated_at"] if consumer else None)
+    return with_last_modified(ctx, shown, consumer["updated_at"] if consumer else None)
 
 
-@api.route("PUT", ONE, policy=POLICY + "update", body=CONSUMER, query={"*": {}}, status=204)
+@api.route("PUT", ONE_PATH, policy=POLICY + "update", body=CONSUMER, query={"*": {}}, status=204)
 async def put(ctx: Context, consumer_uuid: str) -> None:
-    """Replace what a consumer holds."""
+    """Replace the allocations of a consumer."""
     if not is_uuid(consumer_uuid):
         raise BadRequest(f"Malformed consumer_uuid: {consumer_uuid[:255]}")
     await _replace(ctx, {consumer_uuid: ctx.body})
 
 
-@api.route("DELETE", ONE, policy=POLICY + "delete", query={"*": {}}, status=204)
+@api.route("DELETE", ONE_PATH, policy=POLICY + "delete", query={"*": {}}, status=204)
 async def delete(ctx: Context, consumer_uuid: str) -> None:
-    """Take everything from a consumer."""
+    """Delete the allocations of a consumer."""
 
     async def write(tx: Transaction) -> None:
-        if not await replacing.remove(tx, canonical(consumer_uuid)):
+        if not await allocation_update.remove(tx, normalize_uuid(consumer_uuid)):
             raise NotFound(f"No allocations for consumer '{consumer_uuid[:255]}'")
 
-    await replacing.settled(ctx.db, write)
+    await allocation_update.run_with_retries(ctx.db, write)
 
 
-@api.route("POST", ALL, policy=POLICY + "manage", body=CONSUMERS, query={"*": {}}, status=204)
+@api.route("POST", ALL_PATH, policy=POLICY + "manage", body=CONSUMERS, query={"*": {}}, status=204)
 async def post(ctx: Context) -> None:
-    """Replace what several consumers hold, all at once."""
+    """Replace the allocations of several consumers atomically."""
     await _replace(ctx, ctx.body)
 
 
-@api.route("GET", f"{PROVIDER}/allocations", policy="placement:resource_providers:allocations:list", query={"*": {}})
-async def of_provider(ctx: Context, uuid: str) -> Answer:
-    """Show who holds what of a provider."""
-    provider = await find(ctx.db, uuid)
+@api.route(
+    "GET", f"{PROVIDER_PATH}/allocations", policy="placement:resource_providers:allocations:list", query={"*": {}}
+)
+async def of_provider(ctx: Context, uuid: str) -> Response:
+    """List the allocations on a provider."""
+    provider = await find_provider(ctx.db, uuid)
     consumers: dict[str, Row] = {}
     for row in await ctx.db.fetch(_OF_PROVIDER, provider["id"]):
         held = consumers.setdefault(row["consumer_uuid"], {"generation": row["generation"], "resources": {}})
@@ -140,15 +145,15 @@ async def of_provider(ctx: Context, uuid: str) -> Answer:
         "allocations": {uuid: ctx.render("allocation of a provider", held) for uuid, held in consumers.items()},
         "resource_provider_generation": provider["generation"],
     }
-    return dated(ctx, shown, provider["updated_at"])
+    return with_last_modified(ctx, shown, provider["updated_at"])
 
 
-def wanted_of(given: Mapping[str, Any]) -> list[Wanted]:
-    """What the bodies say, by consumer."""
+def parse_consumers(given: Mapping[str, Any]) -> list[ConsumerAllocations]:
+    """The bodies as new allocations, sorted by consumer."""
     found = {
-        canonical(uuid): Wanted(
-            uuid=canonical(uuid),
-            allocations={canonical(provider): held["resources"] for provider, held in body["allocations"].items()},
+        normalize_uuid(uuid): ConsumerAllocations(
+            uuid=normalize_uuid(uuid),
+            allocations={normalize_uuid(provider): held["resources"] for provider, held in body["allocations"].items()},
             project_id=body.get("project_id", msgspec.UNSET),
             user_id=body.get("user_id", msgspec.UNSET),
             type=body.get("consumer_type", msgspec.UNSET),
@@ -159,19 +164,19 @@ def wanted_of(given: Mapping[str, Any]) -> list[Wanted]:
     return [found[uuid] for uuid in sorted(found)]
 
 
-def incomplete(ctx: Context) -> dict[str, str]:
-    """Whose a consumer is if its maker, of an old version, cannot say."""
+def incomplete_owner(ctx: Context) -> dict[str, str]:
+    """Project and user of consumers that requests of old versions create without them."""
     settings = ctx.services.config.placement
     return {"project_id": settings.incomplete_project_id, "user_id": settings.incomplete_user_id}
 
 
 async def _replace(ctx: Context, given: Mapping[str, Any]) -> None:
-    wanted = wanted_of(given)
+    wanted = parse_consumers(given)
 
     async def write(tx: Transaction) -> None:
-        await replacing.replace(tx, wanted, await replacing.lock(tx, wanted), incomplete(ctx))
+        await allocation_update.replace(tx, wanted, await allocation_update.lock(tx, wanted), incomplete_owner(ctx))
 
-    await replacing.settled(ctx.db, write)
+    await allocation_update.run_with_retries(ctx.db, write)
 
 
 _HELD = """

@@ -1,31 +1,28 @@
-"""Inventories: how much of each class a provider has."""
+"""The inventories of a provider, one for each resource class."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kilonova.http import Answer, Context, View, col
+from kilonova.http import Context, Response, View, col
 from kilonova.http.errors import BadRequest, Conflict, NotFound
 from kilonova.placement import errors, names
-from kilonova.placement.api import api, dated
-from kilonova.placement.changes import facts_changed
-from kilonova.placement.rest.common import (
-    GENERATION,
-    PROVIDER,
-    Schema,
-    closed,
-    exists,
-    find,
-    keyed,
-    lock,
-    lock_at,
+from kilonova.placement.api import api, with_last_modified
+from kilonova.placement.changes import mark_facts_changed
+from kilonova.placement.rest.lookup import (
+    PROVIDER_PATH,
+    find_provider,
+    lock_provider,
+    lock_provider_at,
+    require_provider,
 )
+from kilonova.placement.rest.schemas import GENERATION, Schema, keyed_object, strict_object
 from kilonova.store import Reader, Row, Transaction
 
 POLICY = "placement:resource_providers:inventories:"
-ALL, ONE = f"{PROVIDER}/inventories", f"{PROVIDER}/inventories/{{resource_class}}"
-RESERVED_WHOLE = "all of an inventory may be reserved"
+ALL_PATH, ONE_PATH = f"{PROVIDER_PATH}/inventories", f"{PROVIDER_PATH}/inventories/{{resource_class}}"
+FULLY_RESERVED = "an inventory may be fully reserved"
 
 MAXIMUM = 2**31 - 1
 CLASS = "^[A-Z0-9_]+$"
@@ -39,176 +36,180 @@ AMOUNTS: dict[str, Schema] = {
     "allocation_ratio": {"type": "number", "minimum": 0, "maximum": 3.40282e38},
 }
 DEFAULTS = {"reserved": 0, "min_unit": 1, "max_unit": MAXIMUM, "step_size": 1, "allocation_ratio": 1.0}
-# Clients send back what they got, so a generation may stand in each of several inventories, too.
-MEMBER = closed({**AMOUNTS, "resource_provider_generation": GENERATION}, ["total"])
-INVENTORIES = keyed(CLASS, MEMBER)
-CREATE = closed(
+# Clients send back what they received, so each of several inventories may have a generation too.
+MEMBER = strict_object({**AMOUNTS, "resource_provider_generation": GENERATION}, ["total"])
+INVENTORIES = keyed_object(CLASS, MEMBER)
+CREATE = strict_object(
     {"resource_class": {"type": "string", "pattern": CLASS}, **MEMBER["properties"]}, ["resource_class", "total"]
 )
-REPLACE = closed({"resource_provider_generation": GENERATION, "inventories": INVENTORIES})
+REPLACE = strict_object({"resource_provider_generation": GENERATION, "inventories": INVENTORIES})
 UPDATE = {**MEMBER, "required": ["total", "resource_provider_generation"]}
 
 api.view(View("inventory", {name: col(name, schema) for name, schema in sorted(AMOUNTS.items())}))
 
 
-@api.route("GET", ALL, policy=POLICY + "list", query={"*": {}})
-async def index(ctx: Context, uuid: str) -> Answer:
+@api.route("GET", ALL_PATH, policy=POLICY + "list", query={"*": {}})
+async def index(ctx: Context, uuid: str) -> Response:
     """List a provider's inventories."""
-    provider = await find(ctx.db, uuid)
-    return _shown(ctx, provider, await ctx.db.fetch(_ALL, provider["id"]))
+    provider = await find_provider(ctx.db, uuid)
+    return _render_all(ctx, provider, await ctx.db.fetch(_ALL, provider["id"]))
 
 
-@api.route("POST", ALL, policy=POLICY + "create", body=CREATE, query={"*": {}}, status=201, subject=exists)
-async def create(ctx: Context, uuid: str) -> Answer:
-    """Add an inventory of one more class."""
+@api.route(
+    "POST", ALL_PATH, policy=POLICY + "create", body=CREATE, query={"*": {}}, status=201, check_exists=require_provider
+)
+async def create(ctx: Context, uuid: str) -> Response:
+    """Add the inventory of a class."""
     name = ctx.body["resource_class"]
     async with ctx.db.transaction() as tx:
-        provider = await lock_at(tx, uuid, ctx.body.get("resource_provider_generation"))
-        await _know(tx, [name], "No such resource class {}.")
-        wanted = {name: amounts(ctx, "create", provider, name, ctx.body)}
-        if await _one(tx, provider, name) is not None:
+        provider = await lock_provider_at(tx, uuid, ctx.body.get("resource_provider_generation"))
+        await _check_classes_exist(tx, [name], "No such resource class {}.")
+        wanted = {name: parse_amounts(ctx, "create", provider, name, ctx.body)}
+        if await _find(tx, provider, name) is not None:
             raise Conflict(f"Update conflict: resource provider {provider['uuid']} already has inventory of {name}.")
-        await put(tx, provider["id"], wanted)
-        row = await _after(tx, provider, name)
+        await write_inventories(tx, provider["id"], wanted)
+        row = await _mark_changed_and_read(tx, provider, name)
     location = ctx.url(f"/resource_providers/{provider['uuid']}/inventories/{name}")
-    return dated(ctx, _single(ctx, row), row["updated_at"], headers={"Location": location})
+    return with_last_modified(ctx, _render_one(ctx, row), row["updated_at"], headers={"Location": location})
 
 
-@api.route("PUT", ALL, policy=POLICY + "update", body=REPLACE, query={"*": {}}, subject=exists)
-async def replace(ctx: Context, uuid: str) -> Answer:
+@api.route("PUT", ALL_PATH, policy=POLICY + "update", body=REPLACE, query={"*": {}}, check_exists=require_provider)
+async def replace(ctx: Context, uuid: str) -> Response:
     """Replace all inventories of a provider."""
     given = ctx.body["inventories"]
     async with ctx.db.transaction() as tx:
-        provider = await lock_at(tx, uuid, ctx.body["resource_provider_generation"])
-        await _know(tx, given, "Unknown resource class in inventory for resource provider: No such resource class {}.")
-        wanted = {name: amounts(ctx, "update", provider, name, inventory) for name, inventory in given.items()}
-        await drop(tx, provider, await classes(tx, provider) - wanted.keys())
-        await put(tx, provider["id"], wanted)
-        await facts_changed(tx, [provider["id"]])
-        provider = await find(tx, uuid)
+        provider = await lock_provider_at(tx, uuid, ctx.body["resource_provider_generation"])
+        await _check_classes_exist(
+            tx, given, "Unknown resource class in inventory for resource provider: No such resource class {}."
+        )
+        wanted = {name: parse_amounts(ctx, "update", provider, name, inventory) for name, inventory in given.items()}
+        await remove_inventories(tx, provider, await list_classes(tx, provider) - wanted.keys())
+        await write_inventories(tx, provider["id"], wanted)
+        await mark_facts_changed(tx, [provider["id"]])
+        provider = await find_provider(tx, uuid)
         rows = await tx.fetch(_ALL, provider["id"])
-    return _shown(ctx, provider, rows)
+    return _render_all(ctx, provider, rows)
 
 
-@api.route("DELETE", ALL, policy=POLICY + "delete", query={"*": {}}, status=204)
+@api.route("DELETE", ALL_PATH, policy=POLICY + "delete", query={"*": {}}, status=204)
 async def clear(ctx: Context, uuid: str) -> None:
-    """Remove all inventories of a provider, if nobody uses them."""
+    """Delete all inventories of a provider, if none has allocations."""
     async with ctx.db.transaction() as tx:
-        provider = await lock(tx, uuid)
-        await drop(tx, provider, await classes(tx, provider))
-        await facts_changed(tx, [provider["id"]])
+        provider = await lock_provider(tx, uuid)
+        await remove_inventories(tx, provider, await list_classes(tx, provider))
+        await mark_facts_changed(tx, [provider["id"]])
 
 
-@api.route("GET", ONE, policy=POLICY + "show", query={"*": {}}, shows=("", "inventory", False))
-async def show(ctx: Context, uuid: str, resource_class: str) -> Answer:
-    """Show the inventory of one class."""
-    provider = await find(ctx.db, uuid)
-    row = await _one(ctx.db, provider, resource_class)
+@api.route("GET", ONE_PATH, policy=POLICY + "show", query={"*": {}}, shows=("", "inventory", False))
+async def show(ctx: Context, uuid: str, resource_class: str) -> Response:
+    """Show the inventory of a class."""
+    provider = await find_provider(ctx.db, uuid)
+    row = await _find(ctx.db, provider, resource_class)
     if row is None:
         raise NotFound(f"No inventory of class {resource_class[:255]} for {provider['uuid']}")
-    return dated(ctx, _single(ctx, row), row["updated_at"])
+    return with_last_modified(ctx, _render_one(ctx, row), row["updated_at"])
 
 
-@api.route("PUT", ONE, policy=POLICY + "update", body=UPDATE, query={"*": {}}, subject=exists)
-async def update(ctx: Context, uuid: str, resource_class: str) -> Answer:
-    """Change the inventory of one class."""
+@api.route("PUT", ONE_PATH, policy=POLICY + "update", body=UPDATE, query={"*": {}}, check_exists=require_provider)
+async def update(ctx: Context, uuid: str, resource_class: str) -> Response:
+    """Update the inventory of a class."""
     async with ctx.db.transaction() as tx:
-        provider = await lock_at(tx, uuid, ctx.body["resource_provider_generation"])
-        wanted = {resource_class: amounts(ctx, "update", provider, resource_class, ctx.body)}
-        if await _one(tx, provider, resource_class) is None:
+        provider = await lock_provider_at(tx, uuid, ctx.body["resource_provider_generation"])
+        wanted = {resource_class: parse_amounts(ctx, "update", provider, resource_class, ctx.body)}
+        if await _find(tx, provider, resource_class) is None:
             raise BadRequest(f"No inventory record with resource class for resource provider {provider['uuid']}.")
-        await put(tx, provider["id"], wanted)
-        row = await _after(tx, provider, resource_class)
-    return dated(ctx, _single(ctx, row), row["updated_at"])
+        await write_inventories(tx, provider["id"], wanted)
+        row = await _mark_changed_and_read(tx, provider, resource_class)
+    return with_last_modified(ctx, _render_one(ctx, row), row["updated_at"])
 
 
-@api.route("DELETE", ONE, policy=POLICY + "delete", query={"*": {}}, status=204)
+@api.route("DELETE", ONE_PATH, policy=POLICY + "delete", query={"*": {}}, status=204)
 async def delete(ctx: Context, uuid: str, resource_class: str) -> None:
-    """Remove the inventory of one class, if nobody uses it."""
+    """Delete the inventory of a class, if it has no allocations."""
     async with ctx.db.transaction() as tx:
-        provider = await lock(tx, uuid)
-        if not await drop(tx, provider, [resource_class]):
+        provider = await lock_provider(tx, uuid)
+        if not await remove_inventories(tx, provider, [resource_class]):
             raise NotFound(f"No inventory of class {resource_class[:255]} found for delete")
-        await facts_changed(tx, [provider["id"]])
+        await mark_facts_changed(tx, [provider["id"]])
 
 
-# What the reshaper uses too
+# Also used by the reshaper
 
 
-def amounts(ctx: Context, verb: str, provider: Row, name: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An inventory's columns; 400 if more is reserved than there is."""
-    filled = {**DEFAULTS, **given}
-    total, reserved = filled["total"], filled["reserved"]
-    whole = ctx.behaves(RESERVED_WHOLE)
+def parse_amounts(ctx: Context, verb: str, provider: Row, name: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The columns of an inventory. Raises BadRequest if the reserved amount is too large."""
+    values = {**DEFAULTS, **given}
+    total, reserved = values["total"], values["reserved"]
+    whole = ctx.has_behaviour(FULLY_RESERVED)
     if reserved > total or (reserved == total and not whole):
         raise BadRequest(
             f"Unable to {verb} inventory for resource provider {provider['uuid']}: Invalid inventory for '{name}' on "
             f"resource provider '{provider['uuid']}'. The reserved value is greater than "
             f"{'' if whole else 'or equal to '}total."
         )
-    return tuple(filled[column] for column in AMOUNTS)
+    return tuple(values[column] for column in AMOUNTS)
 
 
-async def put(tx: Transaction, provider_id: int, wanted: Mapping[str, tuple[Any, ...]]) -> None:
-    """Write inventories of classes that exist."""
+async def write_inventories(tx: Transaction, provider_id: int, wanted: Mapping[str, tuple[Any, ...]]) -> None:
+    """Insert or update inventories of existing classes."""
     if wanted:
-        await names.ensure(tx, "resource_classes", wanted)
+        await names.ensure_rows(tx, "resource_classes", wanted)
         await tx.execute_many(_PUT, [(provider_id, name, *columns) for name, columns in wanted.items()])
 
 
-async def drop(tx: Transaction, provider: Row, classes: Iterable[str]) -> int:
-    """Remove inventories; 409 if somebody uses one of them."""
-    going = sorted(classes)
-    if not going:
+async def remove_inventories(tx: Transaction, provider: Row, classes: Iterable[str]) -> int:
+    """Delete inventories and return their number. Raises Conflict if one has allocations."""
+    removed = sorted(classes)
+    if not removed:
         return 0
-    rows = await tx.fetch(_USED, provider["id"], going)
+    rows = await tx.fetch(_USED, provider["id"], removed)
     if rows:
-        used = ", ".join(sorted((row["resource_class"] for row in rows), key=names.class_order))
+        used = ", ".join(sorted((row["resource_class"] for row in rows), key=names.class_sort_key))
         raise Conflict(
             f"Unable to update inventory: Inventory for '{used}' on resource provider '{provider['uuid']}' in use.",
             code=errors.INVENTORY_IN_USE,
         )
     return await tx.execute(
-        "DELETE FROM inventories WHERE provider_id = $1 AND resource_class = ANY($2)", provider["id"], going
+        "DELETE FROM inventories WHERE provider_id = $1 AND resource_class = ANY($2)", provider["id"], removed
     )
 
 
 # Reading
 
 
-async def _know(reader: Reader, classes: Iterable[str], words: str) -> None:
+async def _check_classes_exist(reader: Reader, classes: Iterable[str], message: str) -> None:
     unknown = await names.unknown_classes(reader, classes)
     if unknown:
-        raise BadRequest(words.format(", ".join(unknown)))
+        raise BadRequest(message.format(", ".join(unknown)))
 
 
-async def classes(reader: Reader, provider: Row) -> set[str]:
+async def list_classes(reader: Reader, provider: Row) -> set[str]:
     rows = await reader.fetch("SELECT resource_class FROM inventories WHERE provider_id = $1", provider["id"])
     return {row["resource_class"] for row in rows}
 
 
-async def _one(reader: Reader, provider: Row, resource_class: str) -> Row | None:
+async def _find(reader: Reader, provider: Row, resource_class: str) -> Row | None:
     return await reader.fetch_one(_ONE, provider["id"], resource_class)
 
 
-async def _after(tx: Transaction, provider: Row, resource_class: str) -> Row:
-    """What was just written, with the provider's new generation."""
-    await facts_changed(tx, [provider["id"]])
-    row = await _one(tx, provider, resource_class)
+async def _mark_changed_and_read(tx: Transaction, provider: Row, resource_class: str) -> Row:
+    """Mark the provider as changed, and read the written inventory with the new generation."""
+    await mark_facts_changed(tx, [provider["id"]])
+    row = await _find(tx, provider, resource_class)
     assert row is not None
     return row
 
 
-def _single(ctx: Context, row: Row) -> dict[str, Any]:
+def _render_one(ctx: Context, row: Row) -> dict[str, Any]:
     return {"resource_provider_generation": row["generation"], **ctx.render("inventory", row)}
 
 
-def _shown(ctx: Context, provider: Row, rows: list[Row]) -> Answer:
+def _render_all(ctx: Context, provider: Row, rows: list[Row]) -> Response:
     shown = {
         "resource_provider_generation": provider["generation"],
         "inventories": {row["resource_class"]: ctx.render("inventory", row) for row in rows},
     }
-    return dated(ctx, shown, provider["updated_at"])
+    return with_last_modified(ctx, shown, provider["updated_at"])
 
 
 _ALL = "SELECT * FROM inventories WHERE provider_id = $1 ORDER BY resource_class"

@@ -1,1 +1,1 @@
-"""One file for each microversion: what it changed, and its entry in the public history."""
+"""One file for each microversion: its changes, and its text in the public history."""

@@ -1,4 +1,4 @@
-"""Providers can be listed by the aggregates they belong to."""
+"""Providers can be filtered by aggregate membership."""
 
 from kilonova.http.versions import Microversion, query
 

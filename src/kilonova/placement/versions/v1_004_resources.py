@@ -1,4 +1,4 @@
-"""Providers can be listed by what they could still give."""
+"""Providers can be filtered by the resources that they can still allocate."""
 
 from kilonova.http.versions import Microversion, query
 

@@ -1,14 +1,14 @@
-"""Putting a custom resource class makes it or confirms it; it can no longer be renamed."""
+"""PUT of a custom resource class creates or confirms it; classes can no longer be renamed."""
 
-from kilonova.http.versions import Microversion, answer, behaviour, request
-from kilonova.placement.rest.classes import CLASS, ENSURED
+from kilonova.http.versions import Microversion, behaviour, request, response
+from kilonova.placement.rest.resource_classes import CLASS, PUT_ENSURES
 
 version = Microversion(
     "1.7",
     __doc__,
     [
         request("PUT /resource_classes/{name}").changes("", before=CLASS),
-        answer("PUT /resource_classes/{name}").status(before=200),
-        behaviour(ENSURED),
+        response("PUT /resource_classes/{name}").status(before=200),
+        behaviour(PUT_ENSURES),
     ],
 )

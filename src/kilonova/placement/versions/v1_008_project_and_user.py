@@ -1,4 +1,4 @@
-"""Allocations are put with the project and the user of the consumer."""
+"""Allocations are written with the project and the user of the consumer."""
 
 from kilonova.http.versions import Microversion, request
 

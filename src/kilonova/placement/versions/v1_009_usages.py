@@ -1,4 +1,4 @@
-"""What a project, or a user in it, uses can be asked."""
+"""Usages of a project, or of a user in it, can be read."""
 
 from kilonova.http.versions import Microversion, route
 

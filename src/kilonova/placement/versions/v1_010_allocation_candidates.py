@@ -1,4 +1,4 @@
-"""Ways in which resources could be allocated can be listed, with what the providers in them have."""
+"""Allocation candidates can be listed, with summaries of their providers."""
 
 from kilonova.http.versions import Microversion, route
 

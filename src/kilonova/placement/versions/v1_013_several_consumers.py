@@ -1,4 +1,4 @@
-"""Allocations of several consumers can be replaced at once; empty ones are removed."""
+"""Allocations of several consumers can be replaced at once; empty ones are deleted."""
 
 from kilonova.http.versions import Microversion, route
 

@@ -1,4 +1,4 @@
-"""Providers stand in trees: a parent can be given to a new provider, or once to an old one; trees can be listed."""
+"""Providers form trees. A parent can be set on creation, or once on an existing root; trees can be listed."""
 
 from kilonova.http.versions import Microversion, query, request, view
 

@@ -1,6 +1,6 @@
-"""Answers with a body, and those that confirm a trait or a class, say when it was last changed."""
+"""Responses with a body, and those that confirm a trait or a class, have the header Last-Modified."""
 
 from kilonova.http.versions import Microversion, behaviour
-from kilonova.placement.api import DATED
+from kilonova.placement.api import LAST_MODIFIED
 
-version = Microversion("1.15", __doc__, [behaviour(DATED)])
+version = Microversion("1.15", __doc__, [behaviour(LAST_MODIFIED)])

@@ -1,4 +1,4 @@
-"""Providers can be listed by the traits they have."""
+"""Providers can be filtered by their traits."""
 
 from kilonova.http.versions import Microversion, query
 

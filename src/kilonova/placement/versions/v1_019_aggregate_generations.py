@@ -1,14 +1,14 @@
-"""Aggregates are shown and replaced with the provider's generation, which moves with them."""
+"""Aggregates are shown and replaced with the provider's generation, which changes with them."""
 
 from kilonova.http.versions import Microversion, behaviour, request, view
-from kilonova.placement.rest.aggregates import GUARDED, LIST, PATH, unguarded
+from kilonova.placement.rest.aggregates import LIST, PATH, WITH_GENERATION, without_generation
 
 version = Microversion(
     "1.19",
     __doc__,
     [
-        request(f"PUT {PATH}").changes("", before=LIST, upgrade=unguarded),
+        request(f"PUT {PATH}").changes("", before=LIST, upgrade=without_generation),
         view("aggregates").gains("resource_provider_generation"),
-        behaviour(GUARDED),
+        behaviour(WITH_GENERATION),
     ],
 )

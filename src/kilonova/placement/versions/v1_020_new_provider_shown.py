@@ -1,6 +1,8 @@
-"""The answer to a new provider shows it, with status 200."""
+"""The response to a create request shows the provider, with status 200."""
 
-from kilonova.http.versions import Microversion, answer, behaviour
-from kilonova.placement.rest.providers import SHOWN
+from kilonova.http.versions import Microversion, behaviour, response
+from kilonova.placement.rest.providers import RETURNS_PROVIDER
 
-version = Microversion("1.20", __doc__, [answer("POST /resource_providers").status(before=201), behaviour(SHOWN)])
+version = Microversion(
+    "1.20", __doc__, [response("POST /resource_providers").status(before=201), behaviour(RETURNS_PROVIDER)]
+)

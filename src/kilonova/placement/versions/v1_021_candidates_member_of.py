@@ -1,4 +1,4 @@
-"""Allocation candidates can be asked for by the aggregates that their providers belong to."""
+"""Allocation candidates can be filtered by the aggregates of their providers."""
 
 from kilonova.http.versions import Microversion, query
 

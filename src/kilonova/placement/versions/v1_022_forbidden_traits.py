@@ -1,4 +1,4 @@
-"""Traits that providers must not have stand in `required` behind an exclamation mark."""
+"""An exclamation mark in `required` forbids a trait."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.placement.candidates.query import FORBIDDEN_TRAITS

@@ -1,4 +1,4 @@
-"""Errors have a code that programs can tell them apart by."""
+"""Errors have a machine-readable code."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -1,4 +1,4 @@
-"""Several `member_of` in one query hold all together."""
+"""`member_of` can be repeated; all repetitions must match."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.placement.candidates.query import SEVERAL_AGGREGATES

@@ -1,4 +1,4 @@
-"""Allocation candidates can be asked for by numbered groups, each of which is met by one provider."""
+"""Allocation candidates can have numbered groups, each served by one provider."""
 
 from kilonova.http.versions import Microversion, behaviour, query
 from kilonova.placement.candidates.api import NUMBER

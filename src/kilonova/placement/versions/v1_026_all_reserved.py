@@ -1,6 +1,6 @@
-"""All of an inventory may be reserved."""
+"""An inventory may be fully reserved."""
 
 from kilonova.http.versions import Microversion, behaviour
-from kilonova.placement.rest.inventories import RESERVED_WHOLE
+from kilonova.placement.rest.inventories import FULLY_RESERVED
 
-version = Microversion("1.26", __doc__, [behaviour(RESERVED_WHOLE)])
+version = Microversion("1.26", __doc__, [behaviour(FULLY_RESERVED)])

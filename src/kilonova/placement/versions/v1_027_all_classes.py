@@ -1,10 +1,10 @@
-"""Allocation candidates show all that their providers have, not only the classes that were asked for."""
+"""Allocation candidates show all classes of their providers, not only requested classes."""
 
 from kilonova.http.versions import Microversion, view
-from kilonova.placement.candidates.api import asked_resources
+from kilonova.placement.candidates.api import requested_resources
 
 version = Microversion(
     "1.27",
     __doc__,
-    [view("provider summary").changes("resources", before=asked_resources, schema={"type": "object"})],
+    [view("provider summary").changes("resources", before=requested_resources, schema={"type": "object"})],
 )

@@ -1,7 +1,7 @@
-"""Consumers have a generation, which is shown and has to be given; putting nothing removes a consumer."""
+"""Consumers have a generation, which is shown and required; empty allocations delete a consumer."""
 
 from kilonova.http.versions import Microversion, request, view
-from kilonova.placement.rest.allocations import SOME_ALLOCATIONS
+from kilonova.placement.rest.allocations import NONEMPTY_ALLOCATIONS
 
 _PUT = request("PUT /allocations/{consumer_uuid}")
 
@@ -10,7 +10,7 @@ version = Microversion(
     __doc__,
     [
         _PUT.gains("consumer_generation"),
-        _PUT.changes("allocations", before=SOME_ALLOCATIONS, required_before=True),
+        _PUT.changes("allocations", before=NONEMPTY_ALLOCATIONS, required_before=True),
         request("POST /allocations").gains("{}.consumer_generation"),
         view("allocations").gains("consumer_generation"),
         view("allocation of a provider").gains("consumer_generation"),

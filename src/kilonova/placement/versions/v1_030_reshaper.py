@@ -1,4 +1,4 @@
-"""Inventories and allocations can be moved between providers at once."""
+"""Inventories and allocations can be moved between providers atomically."""
 
 from kilonova.http.versions import Microversion, route
 

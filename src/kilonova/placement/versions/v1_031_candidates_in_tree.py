@@ -1,4 +1,4 @@
-"""Allocation candidates can be asked for in the tree of a provider."""
+"""Allocation candidates can be restricted to the tree of a provider."""
 
 from kilonova.http.versions import Microversion, query
 from kilonova.placement.candidates.api import NUMBER

@@ -1,4 +1,4 @@
-"""Aggregates that providers must not belong to stand in `member_of` behind an exclamation mark."""
+"""An exclamation mark in `member_of` forbids aggregates."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.placement.candidates.query import FORBIDDEN_AGGREGATES

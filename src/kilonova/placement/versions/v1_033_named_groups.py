@@ -1,4 +1,4 @@
-"""Groups of an ask for candidates may have names of up to 64 letters, digits, dashes and underscores."""
+"""Suffixes of request groups may have up to 64 letters, digits, dashes and underscores."""
 
 from kilonova.http.versions import Microversion, query
 from kilonova.placement.candidates.api import NUMBER, SUFFIX, TEXT

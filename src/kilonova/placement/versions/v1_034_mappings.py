@@ -1,4 +1,4 @@
-"""Allocation candidates tell which providers serve which group; allocations may be written with that."""
+"""Allocation candidates show which providers serve which group; allocations can be written with these mappings."""
 
 from kilonova.http.versions import Microversion, request, view
 

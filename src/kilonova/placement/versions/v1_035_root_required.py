@@ -1,4 +1,4 @@
-"""Allocation candidates can be asked for by traits of the root of the tree."""
+"""Allocation candidates can be filtered by traits of the tree's root."""
 
 from kilonova.http.versions import Microversion, query
 

@@ -1,4 +1,4 @@
-"""Groups can be asked to be met below one of their providers, and may then be without resources."""
+"""`same_subtree` keeps groups below one of their providers; such groups may be without resources."""
 
 from kilonova.http.versions import Microversion, behaviour, query
 from kilonova.placement.candidates.query import RESOURCELESS

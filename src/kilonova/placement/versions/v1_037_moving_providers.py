@@ -1,6 +1,6 @@
-"""A provider can be put below another parent, or made a root, with all that is below it."""
+"""A provider can get another parent, or become a root, with its descendants."""
 
 from kilonova.http.versions import Microversion, behaviour
-from kilonova.placement.rest.providers import MOVABLE
+from kilonova.placement.rest.providers import REPARENTING
 
-version = Microversion("1.37", __doc__, [behaviour(MOVABLE)])
+version = Microversion("1.37", __doc__, [behaviour(REPARENTING)])

@@ -1,7 +1,7 @@
-"""Consumers have a type, which has to be given and is shown; usages are told by it."""
+"""Consumers have a type, which is required and shown; usages are grouped by it."""
 
 from kilonova.http.versions import Microversion, behaviour, query, request, view
-from kilonova.placement.rest.usages import BY_TYPE
+from kilonova.placement.rest.usages import USAGES_BY_TYPE
 
 version = Microversion(
     "1.38",
@@ -12,6 +12,6 @@ version = Microversion(
         request("POST /reshaper").gains("allocations.{}.consumer_type"),
         view("allocations").gains("consumer_type"),
         query("GET /usages").gains("consumer_type"),
-        behaviour(BY_TYPE),
+        behaviour(USAGES_BY_TYPE),
     ],
 )

@@ -1,4 +1,4 @@
-"""`required` may ask for one of several traits, and be repeated."""
+"""`required` can be repeated, and can require one of several traits."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.placement.candidates.query import ANY_TRAITS

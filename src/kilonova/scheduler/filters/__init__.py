@@ -1,16 +1,16 @@
-"""Filters: which hosts can take a request at all. One file each: a pure function over columns, its reason beside it.
+"""Filters: they reject hosts that cannot take a request. One file each: a pure function over columns, and its reason.
 
     reason = Reason("not in zone {need}", need=lambda request: request.zone, have=lambda request, host: host.zone)
 
     def passes(request, hosts): ...   # a mask over all rows, or `hosts.everywhere` if there is nothing to check
 
-`need` and `have` are worked out only for the hosts that a diagnosis shows. A filter that rejects for more than one
-cause gives `Reasons`; a host counts for the first that applies.
+`need` and `have` are called only for the hosts that a diagnosis lists. A filter with several reasons has `Reasons`; a
+host counts for the first reason that applies.
 
-More names are optional: `reads = ("servers", "operations")` asks for the counts of `hosts.loads`, and
-`even_if_forced = True` has the filter judge also the host that an administrator forces a server to. Where the number of
-servers on a host decides, `room(hosts)` says how many more there may be: it is for `kilonova fit`. With
-`on_rebuild = True` the filter also judges whether a server may stay on its host with another image.
+Optional names: `reads = ("servers", "operations")` requests the counts of `hosts.loads`. With `even_if_forced = True`
+the filter also checks a host that an administrator forces. With `on_rebuild = True` it also checks whether a server may
+stay on its host with another image. A filter that limits the number of servers has `room(hosts)`: how many more servers
+each host may have. `kilonova fit` uses it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kilonova.scheduler import plugins
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Numbers
     from kilonova.scheduler.snapshot import Host, Hosts, Mask
-    from kilonova.scheduler.stock import Numbers
 
 
 class Reason:
-    """Why a host was rejected: in words, and as what was needed and what was there."""
+    """Why a host was rejected: as text, and as what was needed and what the host has."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Reason:
         self._need = need
         self._have = have
         self.applies = applies
-        """Which rows it rejects, where a filter has several reasons; the last may leave it out."""
+        """The rows it rejects, for filters with several reasons; the last reason needs none."""
 
     def text(self, request: Request) -> str:
         return self._text.format(need=self._need(request))
@@ -57,7 +57,7 @@ class Reason:
 
 
 class Reasons:
-    """Several reasons of one filter, in the order in which they count."""
+    """Several reasons of one filter; the first that applies counts."""
 
     def __init__(self, parts: Callable[[Request], Sequence[Reason]]) -> None:
         self.parts = parts
@@ -68,17 +68,17 @@ class Filter(NamedTuple):
     reason: Reason | Reasons
     passes: Callable[[Request, Hosts], Mask]
     reads: tuple[str, ...] = ()
-    """What it reads of hosts that is read for nobody else; see `loads`."""
+    """The counts of `host_load` that it reads."""
     even_if_forced: bool = False
-    """Whether it also judges a host that an administrator insists on."""
+    """Whether it also checks a host that an administrator forces."""
     room: Callable[[Hosts], Numbers] | None = None
-    """How many more servers each host may have before the filter rejects it, where their number alone decides."""
+    """How many more servers each host may have before the filter rejects it."""
     on_rebuild: bool = False
-    """Whether it also judges a server that gets another image where it is."""
+    """Whether it also checks a rebuild with another image."""
 
 
 def all_of(hosts: Hosts, masks: Iterable[Mask]) -> Mask:
-    """The rows of all these masks; `hosts.everywhere` itself where none of them leaves out any."""
+    """The rows in all masks; `hosts.everywhere` itself if no mask excludes any row."""
     found = hosts.everywhere
     for mask in masks:
         if mask is not hosts.everywhere:
@@ -87,7 +87,7 @@ def all_of(hosts: Hosts, masks: Iterable[Mask]) -> Mask:
 
 
 def load(names: Iterable[str]) -> tuple[Filter, ...]:
-    """The configured filters, in their order. Raises ValueError for a name that is none."""
+    """Load filters by name. Raises ValueError for an unknown name."""
     return tuple(_load(name) for name in names)
 
 
@@ -103,5 +103,5 @@ def _load(name: str) -> Filter:
             getattr(module, "room", None),
             bool(getattr(module, "on_rebuild", False)),
         )
-    except AttributeError as trouble:
-        raise ValueError(f"{name!r} is no scheduler filter: {trouble}") from trouble
+    except AttributeError as error:
+        raise ValueError(f"{name!r} is not a scheduler filter: {error}") from error

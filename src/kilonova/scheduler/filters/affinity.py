@@ -1,4 +1,4 @@
-"""A server of an affinity group goes where the others of the group are."""
+"""A server of an affinity group goes to the host of the group's other servers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Hosts, Mask
 
 
-def _together(request: Request) -> list[str]:
-    """Where it must go; nothing where it may be the first."""
+def _group_hosts(request: Request) -> list[str]:
+    """The hosts of the group's servers; empty if there are none."""
     group = request.group
     if group is None or group.policy != "affinity":
         return []
@@ -21,14 +21,14 @@ def _together(request: Request) -> list[str]:
 
 reason = Reason(
     "without the servers of its affinity group",
-    need=lambda request: ", ".join(_together(request)),
+    need=lambda request: ", ".join(_group_hosts(request)),
     have=lambda _, host: host.name,
 )
 
-# The claim would refuse it as well.
+# The claim checks the same.
 even_if_forced = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    together = _together(request)
-    return hosts.named(together) if together else hosts.everywhere
+    group_hosts = _group_hosts(request)
+    return hosts.named(group_hosts) if group_hosts else hosts.everywhere

@@ -1,16 +1,16 @@
-"""Extra specs under `aggregate_instance_extra_specs:` must be met by the metadata of one of a host's aggregates.
+"""The metadata of one of a host's aggregates must meet each extra spec with scope `aggregate_instance_extra_specs:`.
 
-One without a scope counts too, but only if some aggregate speaks of it: otherwise any word in a flavor would be a wish.
+An extra spec without a scope counts only if some aggregate has its key, because its meaning is otherwise unknown.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kilonova.scheduler.extra_spec_rules import describe_rule, satisfies
 from kilonova.scheduler.filters import Reason, Reasons, all_of
-from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
-from kilonova.scheduler.specs import PLAIN
+from kilonova.scheduler.requirements import UNSCOPED_SPECS
 
 if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Host, Hosts, Mask
@@ -23,7 +23,7 @@ def _rules(request: Request) -> list[tuple[str, str, bool]]:
     found = []
     for spec, rule in request.extra_specs.items():
         scope, colon, key = spec.partition(":")
-        if not colon and spec not in PLAIN:
+        if not colon and spec not in UNSCOPED_SPECS:
             found.append((spec, rule, False))
         elif scope == SCOPE:
             found.append((key, rule, True))
@@ -31,17 +31,17 @@ def _rules(request: Request) -> list[tuple[str, str, bool]]:
 
 
 def _fits(key: str, rule: str, scoped: bool, hosts: Hosts) -> Mask:
-    said = hosts.aggregates.having(key)
-    if not said and not scoped:
+    values = hosts.aggregates.having(key)
+    if not values and not scoped:
         return hosts.everywhere
 
     def make() -> Mask:
-        return hosts.aggregates.union(number for number, value in said.items() if _met(value, rule))
+        return hosts.aggregates.union(number for number, value in values.items() if _meets(value, rule))
 
     return hosts.aggregates.keep((SCOPE, key, rule), make)
 
 
-def _met(value: str, rule: str) -> bool:
+def _meets(value: str, rule: str) -> bool:
     """An aggregate may list several values."""
     return any(satisfies(part.strip(), rule) for part in value.split(","))
 
@@ -51,16 +51,16 @@ def _have(key: str, host: Host) -> str:
     return ", ".join(f"{key}={value}" for value in values) or f"no aggregate with {key}"
 
 
-def _lack(key: str, rule: str, scoped: bool) -> Reason:
+def _reason(key: str, rule: str, scoped: bool) -> Reason:
     return Reason(
         "not in an aggregate with {need}",
-        need=lambda _: in_words(key, rule),
+        need=lambda _: describe_rule(key, rule),
         have=lambda _, host: _have(key, host),
         applies=lambda _, hosts: ~_fits(key, rule, scoped, hosts),
     )
 
 
-reason = Reasons(lambda request: [_lack(*rule) for rule in _rules(request)])
+reason = Reasons(lambda request: [_reason(*rule) for rule in _rules(request)])
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:

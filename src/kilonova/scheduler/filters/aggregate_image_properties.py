@@ -1,4 +1,4 @@
-"""Where aggregates name an image property, their hosts take only images with one of those values, or without it."""
+"""Hosts of aggregates that have an image property in their metadata reject images with another value of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 def _fits(key: str, value: str, hosts: Hosts) -> Mask:
     aggregates, settings = hosts.aggregates, hosts.settings
-    said = aggregates.having(key)
+    values_by_aggregate = aggregates.having(key)
     namespace = settings.aggregate_image_properties_isolation_namespace
     if namespace and not key.startswith(namespace + settings.aggregate_image_properties_isolation_separator):
         return hosts.everywhere
-    if not said:
+    if not values_by_aggregate:
         return hosts.everywhere
 
     def make() -> Mask:
-        right = [number for number, values in said.items() if value in _values(values)]
-        return ~aggregates.union(said) | aggregates.union(right)
+        matching = [number for number, values in values_by_aggregate.items() if value in _values(values)]
+        return ~aggregates.union(values_by_aggregate) | aggregates.union(matching)
 
     return aggregates.keep(("image", key, value), make)
 
@@ -35,7 +35,7 @@ def _have(key: str, host: Host) -> str:
     return ", ".join(f"{key}={metadata[key]}" for metadata in host.aggregates if key in metadata)
 
 
-def _other(key: str, value: str) -> Reason:
+def _reason(key: str, value: str) -> Reason:
     return Reason(
         "reserved for images with another " + key,
         need=lambda _: f"{key}={value}",
@@ -44,7 +44,7 @@ def _other(key: str, value: str) -> Reason:
     )
 
 
-reason = Reasons(lambda request: [_other(key, value) for key, value in request.image_properties.items()])
+reason = Reasons(lambda request: [_reason(key, value) for key, value in request.image_properties.items()])
 
 on_rebuild = True
 

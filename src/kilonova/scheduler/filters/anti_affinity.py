@@ -1,4 +1,4 @@
-"""A host has no more servers of an anti-affinity group than the group's rule allows, usually one."""
+"""A host takes at most `max_server_per_host` servers of an anti-affinity group, by default one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Host, Hosts, Mask
 
 
-def _full(request: Request) -> list[str]:
+def _full_hosts(request: Request) -> list[str]:
     group = request.group
     if group is None or group.policy != "anti-affinity":
         return []
     return [host for host, members in group.members.items() if members >= group.max_per_host]
 
 
-def _most(request: Request) -> int:
+def _max_per_host(request: Request) -> int:
     return request.group.max_per_host if request.group else 1
 
 
@@ -27,18 +27,18 @@ def _have(request: Request, host: Host) -> str:
     return f"{members} of the group"
 
 
-class _Full(Reason):
+class _GroupReason(Reason):
     def text(self, request: Request) -> str:
-        most = _most(request)
-        return f"have {'a server' if most == 1 else f'{most} servers'} of its anti-affinity group"
+        limit = _max_per_host(request)
+        return f"have {'a server' if limit == 1 else f'{limit} servers'} of its anti-affinity group"
 
 
-reason = _Full("", need=lambda request: f"fewer than {_most(request)} of the group", have=_have)
+reason = _GroupReason("", need=lambda request: f"fewer than {_max_per_host(request)} of the group", have=_have)
 
-# The claim would refuse it as well.
+# The claim checks the same.
 even_if_forced = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    full = _full(request)
-    return ~hosts.named(full) if full else hosts.everywhere
+    full_hosts = _full_hosts(request)
+    return ~hosts.named(full_hosts) if full_hosts else hosts.everywhere

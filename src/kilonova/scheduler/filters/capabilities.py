@@ -1,11 +1,11 @@
-"""Extra specs under `capabilities:` must be met by what a host is, such as `hypervisor_type` or `cpu_info:features`."""
+"""Attributes of a host must meet each extra spec with scope `capabilities:`, such as `capabilities:hypervisor_type`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kilonova.scheduler.extra_spec_rules import describe_rule, satisfies
 from kilonova.scheduler.filters import Reason, Reasons, all_of
-from kilonova.scheduler.matching import in_words, satisfies
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ SCOPE = "capabilities"
 
 
 def _rules(request: Request) -> list[tuple[tuple[str, ...], str]]:
-    """The path to each fact and the rule for it."""
+    """The path to each attribute and its rule."""
     found = []
     for spec, rule in request.extra_specs.items():
         scope, *path = spec.split(":")
@@ -25,28 +25,28 @@ def _rules(request: Request) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _fits(path: tuple[str, ...], rule: str, hosts: Hosts) -> Mask:
-    from kilonova.scheduler import facts
+    from kilonova.scheduler import host_attributes
 
-    found = facts.where(hosts, path, lambda value: satisfies(value, rule))
+    found = host_attributes.hosts_where(hosts, path, lambda value: satisfies(value, rule))
     return ~hosts.everywhere if found is None else found
 
 
 def _have(path: tuple[str, ...], host: Host) -> str:
-    from kilonova.scheduler import facts
+    from kilonova.scheduler import host_attributes
 
-    return facts.at(host.hosts, host.row, path)
+    return host_attributes.describe(host.hosts, host.row, path)
 
 
-def _lack(path: tuple[str, ...], rule: str) -> Reason:
+def _reason(path: tuple[str, ...], rule: str) -> Reason:
     return Reason(
         "lack capability {need}",
-        need=lambda _: in_words(":".join(path), rule),
+        need=lambda _: describe_rule(":".join(path), rule),
         have=lambda _, host: _have(path, host),
         applies=lambda _, hosts: ~_fits(path, rule, hosts),
     )
 
 
-reason = Reasons(lambda request: [_lack(*rule) for rule in _rules(request)])
+reason = Reasons(lambda request: [_reason(*rule) for rule in _rules(request)])
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:

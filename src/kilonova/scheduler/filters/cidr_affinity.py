@@ -1,4 +1,4 @@
-"""The hints `build_near_host_ip` and `cidr` name a network; only hosts with their address in it are taken."""
+"""The hints `build_near_host_ip` and `cidr` name a network; only hosts with an address in it pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kilonova.scheduler.request import Request
 if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Hosts, Mask
 
-USUAL = "/24"
+DEFAULT_PREFIX = "/24"
 
 reason = Reason(
     "not in network {need}",
@@ -20,17 +20,17 @@ reason = Reason(
 
 
 def _bits(request: Request) -> str:
-    return str(request.hints.get("cidr") or USUAL).lstrip("/")
+    return str(request.hints.get("cidr") or DEFAULT_PREFIX).lstrip("/")
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     near = request.hints.get("build_near_host_ip")
     if near is None:
         return hosts.everywhere
-    from kilonova.scheduler.machines import pack
+    from kilonova.scheduler.hypervisor_columns import pack_address
 
-    network, bits = pack(str(near)), _bits(request)
+    network, bits = pack_address(str(near)), _bits(request)
     if network is None or not bits.isdecimal():
         return ~hosts.everywhere
-    ahead = 0 if ":" in str(near) else 96
-    return hosts.machines.within(network, min(128, ahead + int(bits)))
+    mapped_bits = 0 if ":" in str(near) else 96
+    return hosts.hypervisors.within(network, min(128, mapped_bits + int(bits)))

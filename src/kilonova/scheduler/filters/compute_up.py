@@ -1,4 +1,4 @@
-"""A host takes servers only while its compute service is enabled and heard of."""
+"""A host takes servers only while its compute service is enabled and up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORCED_DOWN = Reason(
 DOWN = Reason(
     "down",
     need=lambda _: "a compute service that is up",
-    have=lambda _request, _host: "not heard of for too long",
+    have=lambda _request, _host: "last heartbeat too old",
     applies=lambda _, hosts: ~hosts.up,
 )
 DISABLED = Reason(
@@ -37,10 +37,10 @@ even_if_forced = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    """An administrator may try out a disabled host by forcing a server there; a host that is down takes nobody."""
+    """An administrator may force a server to a disabled host, to test it, but not to a host that is down."""
     return hosts.up if request.forced else hosts.up & _enabled(hosts)
 
 
 def _enabled(hosts: Hosts) -> Mask:
-    """Placement's trait says the same as the service; an operator may also set it by hand."""
+    """The trait mirrors the service's state; operators may also set it themselves."""
     return hosts.enabled & ~hosts.has_trait(TRAIT)

@@ -1,4 +1,4 @@
-"""The hint `different_host` names servers; hosts with one of them are not taken."""
+"""The hint `different_host` names servers; hosts with one of them are rejected."""
 
 from __future__ import annotations
 

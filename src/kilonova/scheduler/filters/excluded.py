@@ -1,4 +1,4 @@
-"""Hosts that this request must not go to: the one it leaves, and those that already failed it."""
+"""Rejects the host that a server leaves, and hosts that have failed this request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host must be what an image says it is made for: architecture, hypervisor, its version, mode of virtualization."""
+"""A host must match the image's architecture, hypervisor type, hypervisor version and VM mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kilonova.scheduler.filters import Reason, Reasons, all_of
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
-    from kilonova.scheduler.machines import Machine
+    from kilonova.scheduler.hypervisor_columns import HypervisorKind
     from kilonova.scheduler.snapshot import Hosts, Mask
 
 _ARCHITECTURES = {
@@ -21,7 +21,7 @@ _ARCHITECTURES = {
     "i586": "i686",
     "arm64": "aarch64",
 }
-# A hypervisor of the first name runs what is made for these.
+# Hypervisor type: image types that it can run.
 _TYPES = {"qemu": ("qemu", "kvm"), "kvm": ("kvm", "qemu")}
 _MODES = {
     "qemu": ("hvm",),
@@ -31,21 +31,21 @@ _MODES = {
     "lxc": ("exe",),
     "uml": ("uml",),
 }
-# A simulated hypervisor stands for any other.
+# A simulated hypervisor matches every type.
 _ANY = "kilonova-sim"
 _VERSION = re.compile(r"\s*(==|!=|>=|<=|>|<)?\s*(\d+(?:\.\d+)*)\s*")
 
 
-class _Wish(NamedTuple):
-    """One property: what hosts it rejects, and how to say so."""
+class _Requirement(NamedTuple):
+    """One image property: the hosts that meet it, and the texts of its reason."""
 
     text: str
     need: str
-    has: Callable[[Machine], str]
-    met: Callable[[Machine], bool]
+    has: Callable[[HypervisorKind], str]
+    met: Callable[[HypervisorKind], bool]
 
 
-def _wishes(request: Request) -> list[_Wish]:
+def _requirements(request: Request) -> list[_Requirement]:
     properties = request.image_properties
     found = []
     for make, *names in _MAKERS:
@@ -55,54 +55,54 @@ def _wishes(request: Request) -> list[_Wish]:
     return found
 
 
-def _architecture(value: str) -> _Wish:
+def _architecture(value: str) -> _Requirement:
     wanted = _canonical(value)
-    return _Wish(
+    return _Requirement(
         "not of architecture {need}",
         wanted,
-        lambda machine: machine.architecture,
-        lambda machine: not machine.architecture or _canonical(machine.architecture) == wanted,
+        lambda kind: kind.architecture,
+        lambda kind: not kind.architecture or _canonical(kind.architecture) == wanted,
     )
 
 
-def _type(value: str) -> _Wish:
-    return _Wish(
+def _type(value: str) -> _Requirement:
+    return _Requirement(
         "not of hypervisor type {need}",
         value,
-        lambda machine: machine.type,
-        lambda machine: machine.type in ("", _ANY) or value.lower() in _TYPES.get(_name(machine), (_name(machine),)),
+        lambda kind: kind.type,
+        lambda kind: kind.type in ("", _ANY) or value.lower() in _TYPES.get(_type_name(kind), (_type_name(kind),)),
     )
 
 
-def _requires(value: str) -> _Wish:
-    return _Wish(
+def _version(value: str) -> _Requirement:
+    return _Requirement(
         "not of hypervisor version {need}",
         value,
-        lambda machine: machine.release,
-        lambda machine: not machine.version or _is_version(machine.release, value),
+        lambda kind: kind.release,
+        lambda kind: not kind.version or _meets_version_rule(kind.release, value),
     )
 
 
-def _mode(value: str) -> _Wish:
-    return _Wish(
+def _mode(value: str) -> _Requirement:
+    return _Requirement(
         "without vm mode {need}",
         value,
-        lambda machine: ", ".join(_MODES.get(_name(machine), ())),
-        lambda machine: value.lower() in _MODES.get(_name(machine), (value.lower(),)),
+        lambda kind: ", ".join(_MODES.get(_type_name(kind), ())),
+        lambda kind: value.lower() in _MODES.get(_type_name(kind), (value.lower(),)),
     )
 
 
-# What may be asked for, under its own name and the longer one of newer images.
-_MAKERS: tuple[tuple[Callable[[str], _Wish], str, str], ...] = (
+# How to make a requirement from a property; the property's current name and its older name.
+_MAKERS: tuple[tuple[Callable[[str], _Requirement], str, str], ...] = (
     (_architecture, "hw_architecture", "architecture"),
     (_type, "img_hv_type", "hypervisor_type"),
-    (_requires, "img_hv_requested_version", "hypervisor_version_requires"),
+    (_version, "img_hv_requested_version", "hypervisor_version_requires"),
     (_mode, "hw_vm_mode", "vm_mode"),
 )
 
 
-def _name(machine: Machine) -> str:
-    return machine.type.lower()
+def _type_name(kind: HypervisorKind) -> str:
+    return kind.type.lower()
 
 
 def _canonical(architecture: str) -> str:
@@ -110,12 +110,12 @@ def _canonical(architecture: str) -> str:
     return _ARCHITECTURES.get(name, name)
 
 
-def _is_version(version: str, rule: str) -> bool:
-    """`>=6.0, <7`: every part must hold. A part that cannot be read does not."""
-    return all(_holds(version, part) for part in rule.split(","))
+def _meets_version_rule(version: str, rule: str) -> bool:
+    """`>=6.0, <7`: every part must be met. A malformed part is not."""
+    return all(_meets_part(version, part) for part in rule.split(","))
 
 
-def _holds(version: str, part: str) -> bool:
+def _meets_part(version: str, part: str) -> bool:
     match = _VERSION.fullmatch(part)
     if match is None:
         return False
@@ -140,19 +140,21 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _reason(wish: _Wish) -> Reason:
+def _reason(requirement: _Requirement) -> Reason:
     return Reason(
-        wish.text,
-        need=lambda _: wish.need,
-        have=lambda _, host: wish.has(host.machine),
-        applies=lambda _, hosts: ~hosts.machines.where(wish.met, hosts.everywhere),
+        requirement.text,
+        need=lambda _: requirement.need,
+        have=lambda _, host: requirement.has(host.hypervisor_kind),
+        applies=lambda _, hosts: ~hosts.hypervisors.where(requirement.met, hosts.everywhere),
     )
 
 
-reason = Reasons(lambda request: [_reason(wish) for wish in _wishes(request)])
+reason = Reasons(lambda request: [_reason(requirement) for requirement in _requirements(request)])
 
 on_rebuild = True
 
 
 def passes(request: Request, hosts: Hosts) -> Mask:
-    return all_of(hosts, (hosts.machines.where(wish.met, hosts.everywhere) for wish in _wishes(request)))
+    return all_of(
+        hosts, (hosts.hypervisors.where(requirement.met, hosts.everywhere) for requirement in _requirements(request))
+    )

@@ -1,4 +1,4 @@
-"""A host runs at most `max_io_ops_per_host` operations, as configured or as its aggregates say; the least counts."""
+"""A host runs at most `max_io_ops_per_host` operations: the lowest value of its aggregates, or the setting."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ reads = ("operations",)
 def passes(request: Request, hosts: Hosts) -> Mask:
     if not hosts.loads.operations:
         return hosts.everywhere
-    most = hosts.aggregates.numbers_or(KEY, hosts.settings.max_io_ops_per_host)
-    mask: Mask = hosts.loads.running(hosts) < most
+    limit = hosts.aggregates.numbers_or_default(KEY, hosts.settings.max_io_ops_per_host)
+    mask: Mask = hosts.loads.operations_column(hosts) < limit
     return mask

@@ -1,4 +1,4 @@
-"""The hint `query` is a JSON expression over facts of hosts: `["and", [">=", "$free_ram_mb", 1024], …]`."""
+"""The hint `query` is a JSON expression over attributes of hosts: `["and", [">=", "$free_ram_mb", 1024], …]`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Malformed(ValueError):
-    """The expression cannot be read; nobody can tell which hosts it means."""
+class MalformedQuery(ValueError):
+    """The expression is invalid, so no host matches it."""
 
 
 reason = Reason(
     "not what the hint query asks for",
     need=lambda request: request.hints.get("query"),
-    have=lambda _, host: _facts(host.hosts, host.row),
+    have=lambda _, host: _attributes(host.hosts, host.row),
 )
 
 
@@ -40,13 +40,13 @@ def passes(request: Request, hosts: Hosts) -> Mask:
         return hosts.everywhere
     try:
         return _evaluate(orjson.loads(query) if isinstance(query, str) else query, hosts)
-    except (Malformed, orjson.JSONDecodeError, RecursionError):  # the last: nested deeper than anybody means
+    except (MalformedQuery, orjson.JSONDecodeError, RecursionError):  # RecursionError: nested too deeply
         return ~hosts.everywhere
 
 
 def _evaluate(expression: object, hosts: Hosts) -> Mask:
     if not isinstance(expression, list) or len(expression) < 2:
-        raise Malformed
+        raise MalformedQuery
     name, *rest = expression
     if name == "not" and len(rest) == 1:
         return ~_evaluate(rest[0], hosts)
@@ -60,21 +60,21 @@ def _evaluate(expression: object, hosts: Hosts) -> Mask:
 
 
 def _compare(name: object, rest: list[Any], hosts: Hosts) -> Mask:
-    from kilonova.scheduler import facts
+    from kilonova.scheduler.host_attributes import hosts_where
 
-    fact, *values = rest
-    if not (isinstance(fact, str) and fact.startswith("$")) or not values:
-        raise Malformed
+    attribute, *values = rest
+    if not (isinstance(attribute, str) and attribute.startswith("$")) or not values:
+        raise MalformedQuery
     if name == "in":
         choices = values[0] if isinstance(values[0], list) else values
-        found = facts.where(hosts, fact[1:].split("."), lambda have: have in choices)
+        found = hosts_where(hosts, attribute[1:].split("."), lambda have: have in choices)
     elif isinstance(name, str) and name in _COMPARISONS:
         compare = _COMPARISONS[name]
-        found = facts.where(hosts, fact[1:].split("."), lambda have: _holds(compare, have, values[0]))
+        found = hosts_where(hosts, attribute[1:].split("."), lambda have: _holds(compare, have, values[0]))
     else:
-        raise Malformed
+        raise MalformedQuery
     if found is None:
-        raise Malformed
+        raise MalformedQuery
     return found
 
 
@@ -85,7 +85,8 @@ def _holds(compare: Callable[[Any, Any], bool], have: object, want: object) -> b
         return False
 
 
-def _facts(hosts: Hosts, row: int) -> str:
-    from kilonova.scheduler import facts
+def _attributes(hosts: Hosts, row: int) -> str:
+    from kilonova.scheduler import host_attributes
 
-    return ", ".join(f"{name}={facts.at(hosts, row, (name,))}" for name in sorted(facts.NAMES - {"cpu_info"}))
+    names = sorted(host_attributes.NAMES - {"cpu_info"})
+    return ", ".join(f"{name}={host_attributes.describe(hosts, row, (name,))}" for name in names)

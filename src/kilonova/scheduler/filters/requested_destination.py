@@ -1,4 +1,4 @@
-"""A server for which a host or hypervisor was named goes there or nowhere."""
+"""Only the requested host or hypervisor passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _destination(request: Request) -> str:
     return "/".join(name for name in named if name is not None)
 
 
-# Reasons are for everybody, the name of a host that an administrator gave is not.
+# The text is visible to users; the name of the host is only for administrators, so it is not part of it.
 reason = Reason(
     "not the requested destination",
     need=_destination,
@@ -31,7 +31,7 @@ def passes(request: Request, hosts: Hosts) -> Mask:
     if request.host is not None:
         mask = mask & hosts.named((request.host,))
     if request.hypervisor_hostname is not None:
-        mask = mask & hosts.called(request.hypervisor_hostname)
+        mask = mask & hosts.with_hypervisor_hostname(request.hypervisor_hostname)
     if request.hypervisor_uuid is not None:
-        mask = mask & hosts.hypervisor(request.hypervisor_uuid)
+        mask = mask & hosts.with_hypervisor_uuid(request.hypervisor_uuid)
     return mask

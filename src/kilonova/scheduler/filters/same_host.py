@@ -1,4 +1,4 @@
-"""The hint `same_host` names servers; only hosts with one of them are taken."""
+"""The hint `same_host` names servers; only hosts with one of them pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of aggregates with `filter_tenant_id` in their metadata, or `filter_tenant_id…`, take only those projects."""
+"""Hosts of aggregates with `filter_tenant_id`, or a key with this prefix, take only servers of these projects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 KEY = "filter_tenant_id"
 
-# Whom a host is reserved for is nobody else's business, so only its own view of a host says it.
+# The text is visible to users, so it does not name the projects; `have` is only for administrators.
 reason = Reason(
     "reserved for other projects",
     need=lambda request: f"a host for project {request.project_id}",
@@ -35,27 +35,32 @@ def passes(request: Request, hosts: Hosts) -> Mask:
     return aggregates.keep((KEY, project), make)
 
 
-def own(request: Request, hosts: Hosts) -> Mask | None:
-    """The hosts that are reserved for the project of the request; None if none is."""
+def reserved_hosts(request: Request, hosts: Hosts) -> Mask | None:
+    """The hosts reserved for the project of the request; None if there are none."""
     numbers = hosts.aggregates.keep(KEY, lambda: _by_project(hosts)).get(request.project_id or "")
     return hosts.aggregates.union(numbers) if numbers else None
 
 
-def names(key: str, value: str) -> list[str]:
-    """The projects that an entry of an aggregate's metadata reserves its hosts for."""
+def reserved_projects(key: str, value: str) -> list[str]:
+    """The projects that a metadata entry of an aggregate reserves its hosts for."""
     return [project.strip() for project in value.split(",")] if key.startswith(KEY) else []
 
 
 def _by_project(hosts: Hosts) -> dict[str, set[int]]:
-    """The aggregates that are reserved for each project."""
+    """The aggregates reserved for each project."""
     found: dict[str, set[int]] = {}
-    for key in hosts.aggregates.said():
+    for key in hosts.aggregates.metadata_keys():
         if key.startswith(KEY):
             for number, value in hosts.aggregates.having(key).items():
-                for project in names(key, value):
+                for project in reserved_projects(key, value):
                     found.setdefault(project, set()).add(number)
     return found
 
 
 def _projects(aggregates: Iterable[Mapping[str, str]]) -> set[str]:
-    return {project for metadata in aggregates for key, value in metadata.items() for project in names(key, value)}
+    return {
+        project
+        for metadata in aggregates
+        for key, value in metadata.items()
+        for project in reserved_projects(key, value)
+    }

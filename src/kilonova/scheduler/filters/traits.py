@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kilonova.scheduler.snapshot import Hosts, Mask
 
 
-def _lack(any_of: frozenset[str]) -> Reason:
+def _missing_reason(any_of: frozenset[str]) -> Reason:
     return Reason(
         "lack trait {need}",
         need=lambda _: " or ".join(sorted(any_of)),
@@ -28,19 +28,19 @@ def _has(hosts: Hosts, any_of: frozenset[str]) -> Mask:
     return mask
 
 
-def _bear(trait: str) -> Reason:
+def _forbidden_reason(trait: str) -> Reason:
     return Reason(
         "have forbidden trait " + trait,
         need=lambda _: f"not {trait}",
         have=lambda _, host: trait,
-        applies=lambda _, hosts: hosts.is_all(trait),
+        applies=lambda _, hosts: hosts.all_providers_have_trait(trait),
     )
 
 
 reason = Reasons(
     lambda request: [
-        *(_lack(any_of) for any_of in request.required_somewhere),
-        *(_bear(trait) for trait in sorted(request.forbidden_traits)),
+        *(_missing_reason(any_of) for any_of in request.required_trait_sets),
+        *(_forbidden_reason(trait) for trait in sorted(request.forbidden_traits)),
     ]
 )
 
@@ -50,8 +50,8 @@ on_rebuild = True
 
 def passes(request: Request, hosts: Hosts) -> Mask:
     mask = hosts.everywhere
-    for any_of in request.required_somewhere:
+    for any_of in request.required_trait_sets:
         mask = mask & _has(hosts, any_of)
     for trait in request.forbidden_traits:
-        mask = mask & ~hosts.is_all(trait)
+        mask = mask & ~hosts.all_providers_have_trait(trait)
     return mask

@@ -1,4 +1,4 @@
-"""A pinned server goes only to hosts of its availability zone."""
+"""A server with a pinned availability zone goes only to hosts of that zone."""
 
 from __future__ import annotations
 

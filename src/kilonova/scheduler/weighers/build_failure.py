@@ -1,4 +1,4 @@
-"""Hosts that failed to build servers lately, or did not answer just now, come last, until they build one."""
+"""Hosts with failed builds, or that did not respond, come last until they build a server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers, Numbers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers, Numbers
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers | None:
-    troubles = hosts.loads.troubles
-    return -hosts.spread(troubles).take(rows) if troubles else None
+    failures = hosts.loads.failure_counts
+    return -hosts.column_by_host(failures).take(rows) if failures else None

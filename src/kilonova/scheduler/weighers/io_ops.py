@@ -1,4 +1,4 @@
-"""Hosts with more operations running; the usual negative multiplier sends servers to the idle ones."""
+"""Hosts with more running operations come first; the default multiplier is negative and prefers idle hosts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers, Numbers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers, Numbers
 
 reads = ("operations",)
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers | None:
-    return hosts.loads.running(hosts).take(rows) if hosts.loads.operations else None
+    return hosts.loads.operations_column(hosts).take(rows) if hosts.loads.operations else None

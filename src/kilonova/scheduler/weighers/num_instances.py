@@ -1,4 +1,4 @@
-"""Hosts with more servers; a negative multiplier sends servers to those with fewer."""
+"""Hosts with more servers come first; a negative multiplier prefers hosts with fewer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers, Numbers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers, Numbers
 
 reads = ("servers",)
 

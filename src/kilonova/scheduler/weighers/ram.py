@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers, Numbers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers, Numbers
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers:
-    return hosts.stock("MEMORY_MB").free.take(rows)
+    return hosts.inventory("MEMORY_MB").free.take(rows)

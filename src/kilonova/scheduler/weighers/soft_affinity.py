@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from kilonova.scheduler.request import Request
 
 if TYPE_CHECKING:
+    from kilonova.scheduler.arrays import Integers, Numbers
     from kilonova.scheduler.snapshot import Hosts
-    from kilonova.scheduler.stock import Integers, Numbers
 
 
 def weigh(request: Request, hosts: Hosts, rows: Integers) -> Numbers | None:
     group = request.group
     if group is None or group.policy != "soft-affinity" or not group.members:
         return None
-    return hosts.spread(group.members).take(rows)
+    return hosts.column_by_host(group.members).take(rows)

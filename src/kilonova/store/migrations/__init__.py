@@ -1,1 +1,1 @@
-"""Alembic's environment: forward-only revisions, and snapshots of what they add up to."""
+"""Alembic's environment: forward-only revisions, and snapshots of the resulting schema."""

@@ -1,4 +1,4 @@
-"""Run by Alembic. The caller gives a connection (SQLite) or, for a script, the name of a dialect (PostgreSQL)."""
+"""Alembic runs this file. The caller sets a connection (SQLite) or the dialect of a script (PostgreSQL)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from alembic import context
 
-from kilonova.store.migrations.types import rendered
+from kilonova.store.migrations.types import type_name
 from kilonova.store.schema import metadata
 
 
-def render(kind: str, thing: Any, autogenerate: Any) -> str | Literal[False]:
-    """Name our own types in a new revision instead of spelling them out."""
-    name = rendered(thing) if kind == "type" else None
+def render(kind: str, item: Any, autogenerate: Any) -> str | Literal[False]:
+    """Write our own column types by name in a new revision."""
+    name = type_name(item) if kind == "type" else None
     if name is None:
         return False
     autogenerate.imports.add(f"from kilonova.store.migrations.types import {name}")
@@ -22,8 +22,10 @@ def render(kind: str, thing: Any, autogenerate: Any) -> str | Literal[False]:
 attributes = context.config.attributes
 
 if context.is_offline_mode():
-    # The caller runs the script inside a transaction of its own.
-    context.configure(dialect_name=attributes["dialect"], target_metadata=metadata, transactional_ddl=False)
+    # The caller runs the script inside its own transaction.
+    context.configure(
+        dialect_name=attributes["dialect"], target_metadata=metadata, transactional_ddl=False, literal_binds=True
+    )
 else:
     context.configure(
         connection=attributes["connection"],

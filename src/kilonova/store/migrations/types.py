@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Integer, Text
 
-# SQLite orders text by bytes; so does PostgreSQL with this, whatever locale its database was made with.
+# SQLite sorts text by bytes. With this collation PostgreSQL does too, whatever the locale of its database.
 TEXT = Text().with_variant(Text(collation="C"), "postgresql")
 
-# SQLite numbers rows by itself only in a column spelled INTEGER.
+# SQLite generates row numbers only for a column of the type INTEGER.
 NUMBERED = BigInteger().with_variant(Integer(), "sqlite")
 
 
-def rendered(kind: Any) -> str | None:
-    """The name of one of these types, for the text of a revision."""
+def type_name(kind: Any) -> str | None:
+    """The name of one of these types in a revision."""
     return "TEXT" if kind is TEXT else "NUMBERED" if kind is NUMBERED else None

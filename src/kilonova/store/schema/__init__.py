@@ -1,4 +1,4 @@
-"""The whole schema: importing this package loads the tables of every service."""
+"""The schema: importing this package loads the tables of all services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata that every table hangs on, and helpers for the columns that recur."""
+"""SQLAlchemy metadata of all tables, and helpers for common columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from kilonova.store.migrations.types import NUMBERED, TEXT
 
-# Every constraint has a name, since a migration can only change what it can name.
+# Every constraint has a name, because migrations change constraints by name.
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -35,19 +35,18 @@ metadata = MetaData(
 
 
 @event.listens_for(Column, "after_parent_attach")
-def _alike(column: Column[Any], table: Any) -> None:
-    """Make a column hold, compare and sort the same in both databases.
+def _unify_types(column: Column[Any], table: Any) -> None:
+    """Make a column store, compare and sort values in the same way in both databases.
 
-    SQLite knows no lengths and only 64-bit integers, and PostgreSQL is told to do likewise. Limits are the API's to
-    enforce.
+    SQLite has no lengths and only 64-bit integers, so PostgreSQL's columns have neither. The API enforces limits.
     """
     if not isinstance(table, Table) or table.metadata is not metadata:
         return
     if isinstance(column.type, String):
         column.type = TEXT
     elif isinstance(column.type, Integer):
-        numbered = column.primary_key and column.autoincrement is True
-        column.type = NUMBERED if numbered else BigInteger()
+        is_generated = column.primary_key and column.autoincrement is True
+        column.type = NUMBERED if is_generated else BigInteger()
 
 
 def ident(name: str = "id") -> Column[str]:
@@ -58,8 +57,8 @@ def ident(name: str = "id") -> Column[str]:
 def sequence(name: str = "sequence") -> Column[int]:
     """A primary key that numbers the rows in the order of insertion.
 
-    Give the table `sqlite_autoincrement=True` so that numbers are never used twice. On PostgreSQL a lower number may
-    become visible after a higher one, unless the writers `hold` a common key.
+    With `sqlite_autoincrement=True` in the table, numbers are never reused. On PostgreSQL a lower number may become
+    visible after a higher one, unless the writers `lock` a common key.
     """
     return Column(name, BigInteger, primary_key=True, autoincrement=True)
 
@@ -92,6 +91,6 @@ def document(name: str, *, nullable: bool = False) -> Column[str]:
 
 
 def flag(name: str, *, nullable: bool = False, default: bool | None = None) -> Column[bool]:
-    """`default` is for columns that a later revision adds: the rows there are get it."""
-    given = None if default is None else true() if default else false()
-    return Column(name, Boolean, nullable=nullable, server_default=given)
+    """`default` is for columns added by a later revision: existing rows get it."""
+    server_default = None if default is None else true() if default else false()
+    return Column(name, Boolean, nullable=nullable, server_default=server_default)

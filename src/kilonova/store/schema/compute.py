@@ -1,4 +1,4 @@
-"""Tables of the compute service: servers and the nouns around them."""
+"""Tables of the compute service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from kilonova.store.schema.base import document, flag, ident, metadata, moment, number, reference, sequence, string
 
-# A deleted server's row stays: its actions, and lists with `changes-since` or `deleted`, still show it.
+# Rows of deleted servers stay, for instance actions and for lists with `changes-since` or `deleted`.
 _ALIVE: dict[str, Any] = {"sqlite_where": text("NOT deleted"), "postgresql_where": text("NOT deleted")}
 
 servers = Table(
@@ -33,7 +33,7 @@ servers = Table(
     Column("name", String(255), nullable=False),
     Column("hostname", String(255), nullable=False),
     Column("description", String(255)),
-    # What the server is when no operation runs; `status` and `task_state` are derived (compute/servers/states.py).
+    # The state while no operation runs; `status` and `task_state` are derived (compute/servers/states.py).
     Column("vm_state", String(32), nullable=False),
     Column("power_state", Integer, nullable=False),
     Column("host", String(255)),
@@ -41,7 +41,7 @@ servers = Table(
     Column("pinned_zone", String(255)),
     Column("flavor_id", String(255), nullable=False),
     Column("flavor", Text, nullable=False),
-    # What the quota counts, so that usage is a sum over rows: the flavor's, or the larger of two during a resize.
+    # Quota usage is the sum of these: the flavor's values, or the larger of both flavors during a resize.
     Column("vcpus", Integer, nullable=False),
     Column("ram", Integer, nullable=False),
     Column("image_id", String(36)),
@@ -49,7 +49,7 @@ servers = Table(
     Column("key_name", String(255)),
     Column("public_key", Text),
     Column("user_data", Text),
-    # What its guest has given away, encrypted for its key.
+    # The administrator password that the guest reported, encrypted with the server's key.
     Column("sealed_password", Text),
     Column("metadata", Text, nullable=False),
     Column("nics", Text, nullable=False),
@@ -61,16 +61,16 @@ servers = Table(
     Column("reservation_id", String(32), nullable=False),
     Column("launch_index", Integer, nullable=False),
     Column("root_device_name", String(64)),
-    # Of a shelved server: since when, and the snapshot it comes back from.
+    # For a shelved server: the time, and the snapshot image to unshelve from.
     Column("shelved_at", Double),
     Column("shelved_image_id", String(36)),
-    # Since when it is deleted but can be restored.
+    # Time of a soft delete.
     Column("soft_deleted_at", Double),
-    # Ids of the certificates that images are to be signed with; nothing where none were named.
+    # Ids of the trusted image certificates; null if none were requested.
     document("trusted_certificates", nullable=True),
     Column("locked", Boolean, nullable=False),
     Column("locked_reason", String(255)),
-    # "owner": somebody of its project; "admin": somebody else.
+    # Who locked it: "owner" (a user of its project) or "admin" (another user).
     Column("locked_by", String(16)),
     Column("fault", Text),
     Column("deleted", Boolean, nullable=False),
@@ -78,7 +78,7 @@ servers = Table(
     Column("updated_at", Double, nullable=False),
     Column("launched_at", Double),
     Column("terminated_at", Double),
-    # One per filter that chooses; flags and states of power match too many rows for an index to help.
+    # One index per selective filter; flags and power states match too many rows.
     Index("servers_project", "project_id", "created_at", "id", **_ALIVE),
     Index("servers_created", "created_at", "id", **_ALIVE),
     Index("servers_name", "name", "project_id", **_ALIVE),
@@ -188,7 +188,7 @@ user_quotas = Table(
     Column("hard_limit", BigInteger, nullable=False),
 )
 
-# Defaults that an operator changed at run time; the class `default` stands before the configuration.
+# Defaults changed by an operator at run time; the class `default` overrides the configuration.
 quota_classes = Table(
     "quota_classes",
     metadata,
@@ -205,7 +205,7 @@ server_groups = Table(
     string("user_id"),
     string("name"),
     string("policy"),
-    # How many of its servers one host may have; only under the policy anti-affinity.
+    # Maximum of its servers per host; only for the policy anti-affinity.
     number("max_server_per_host", nullable=True),
     moment("created_at"),
     Index("server_groups_project", "project_id", "created_at", "id"),
@@ -220,7 +220,7 @@ server_group_members = Table(
     Index("server_group_members_group", "group_id", "server_id"),
 )
 
-# Every attempt to find a host for a server: who was considered, what spoke against them, who was chosen.
+# Attempts to schedule a server: the hosts considered, why they were rejected, and the selected host.
 attempts = Table(
     "attempts",
     metadata,
@@ -228,7 +228,7 @@ attempts = Table(
     string("server_id"),
     string("operation_id", nullable=True),
     string("kind"),
-    # Empty while nobody was found.
+    # Null if no host was found.
     string("host", nullable=True),
     document("diagnosis"),
     moment("created_at"),
@@ -236,8 +236,8 @@ attempts = Table(
     sqlite_autoincrement=True,
 )
 
-# Where a server was moved from and to, one row per operation that moves one. What became of the move is read from its
-# operation; `outcome` is what was decided about it later.
+# Source and destination of a move, one row per operation. The status of a move is derived from its operation;
+# `outcome` is a later decision of the user.
 moves = Table(
     "moves",
     metadata,
@@ -246,21 +246,21 @@ moves = Table(
     string("server_id"),
     string("project_id"),
     string("user_id"),
-    # The API's word: migration, resize, live-migration, evacuation.
+    # As in the API: migration, resize, live-migration, evacuation.
     string("type"),
     string("source_host"),
     string("source_node"),
     string("dest_host", nullable=True),
     string("dest_node", nullable=True),
-    # The server's own copies with their ids; one flavor twice where it does not change.
+    # Ids of the server's copies of the flavors; the same id twice if the flavor does not change.
     document("old_flavor"),
     document("new_flavor"),
-    # What the server was before, for whoever takes it back.
+    # The server's state before, for a revert.
     string("old_vm_state"),
     number("old_power_state"),
-    # How much was moved so far, while the guest runs on.
+    # Progress of a live migration.
     document("transfer", nullable=True),
-    # confirmed, reverted, or for an evacuation cleaned; nothing while that is open.
+    # confirmed, reverted, or for an evacuation cleaned; null while undecided.
     string("outcome", nullable=True),
     moment("created_at"),
     moment("updated_at"),
@@ -272,29 +272,29 @@ moves = Table(
     sqlite_autoincrement=True,
 )
 
-# The disks of a server beside those that every server has: all its volumes, and local disks that it asked for.
-# A server whose image is none boots from the volume with the boot index 0.
+# Block devices of servers: all volumes, and requested local disks. A server without an image boots from the volume
+# with the boot index 0.
 block_devices = Table(
     "block_devices",
     metadata,
     sequence("id"),
     string("uuid"),
     reference("server_id", "servers.id", ondelete="CASCADE"),
-    # What it is made of (image, volume, snapshot, blank) and what it becomes (local, volume).
+    # Source (image, volume, snapshot, blank) and destination (local, volume).
     string("source_type"),
     string("destination_type"),
-    # What it is made of, where that has an id.
+    # The id of the source, if it has one.
     string("source_id", nullable=True),
     string("volume_id", nullable=True),
     number("volume_size", nullable=True),
     string("volume_type", nullable=True),
-    # Its attachment at the volume service, and how the host reaches the volume.
+    # Attachment at the volume service, and the host's connection to the volume.
     string("attachment_id", nullable=True),
     document("connection", nullable=True),
-    # The attachment to another host beside it, and how that host reaches the volume, while the server moves alive.
+    # Attachment and connection of the destination host during a live migration.
     document("standby", nullable=True),
     string("device_name", nullable=True),
-    # 0: what the server boots from. Nothing or less than 0: never booted from.
+    # 0: the boot device. Null or negative: not bootable.
     number("boot_index", nullable=True),
     string("device_type", nullable=True),
     string("disk_bus", nullable=True),
@@ -310,7 +310,7 @@ block_devices = Table(
     sqlite_autoincrement=True,
 )
 
-# Words that users put on servers, to find them by.
+# Tags of servers.
 server_tags = Table(
     "server_tags",
     metadata,
@@ -319,7 +319,7 @@ server_tags = Table(
     Index("server_tags_tag", "tag", "server_id"),
 )
 
-# Links to consoles of servers. Only the hash of what is in the link is kept, and where the console is the host says.
+# Console tokens of servers, as hashes. The host reports the address of the console.
 console_tokens = Table(
     "console_tokens",
     metadata,

@@ -1,4 +1,4 @@
-"""Tables of the hosts: the services that report to the control plane, and the hypervisors behind them."""
+"""Tables of compute services and their hypervisors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kilonova.store.schema.base import document, flag, metadata, moment, number,
 services = Table(
     "services",
     metadata,
-    # Old microversions name services and hypervisors by number, newer ones by uuid.
+    # Old microversions identify services and hypervisors by number, newer ones by uuid.
     sequence("id"),
     Column("uuid", Text, nullable=False, unique=True),
     string("host"),
-    # The API's "binary", which PostgreSQL reserves.
+    # The API's "binary", a reserved word in PostgreSQL.
     string("program"),
     flag("disabled"),
     string("disabled_reason", nullable=True),
@@ -29,7 +29,7 @@ services = Table(
     sqlite_autoincrement=True,
 )
 
-# What a host has to give (inventory) and can do (traits) is placement's: its provider has the same uuid.
+# Inventories and traits of a host are in placement: its provider has the same uuid.
 hypervisors = Table(
     "hypervisors",
     metadata,
@@ -45,9 +45,9 @@ hypervisors = Table(
     moment("booted_at", nullable=True),
     moment("created_at"),
     moment("updated_at", nullable=True),
-    # What the volume service has to know of the host, as it last said: for what is put back while it is silent.
+    # The host's last reported volume connector, for use while the host is unreachable.
     document("connector", nullable=True),
-    # Whether it makes networks for its guests and wants to be told of them.
+    # Whether the host creates networks for its guests and needs network plans.
     flag("networked", default=False),
     UniqueConstraint("host", "hypervisor_hostname"),
     Index("hypervisors_service", "service_id"),

@@ -41,7 +41,7 @@ users = Table(
     reference("domain_id", "domains.id"),
     string("name"),
     flag("enabled"),
-    # No foreign key: like the public API, a user may keep the id of a project that is gone.
+    # No foreign key: as in the public API, a user may keep the id of a deleted project.
     string("default_project_id", nullable=True),
     string("password_hash", nullable=True),
     document("extra"),
@@ -69,8 +69,8 @@ implied_roles = Table(
     Index(None, "implied_id"),
 )
 
-# What a role is held on: `project` or `domain` with its id, `system` with the id `all`, or `inherited` with the id of
-# the domain whose projects it is held on.
+# The target of a role: `project` or `domain` with its id, `system` with the id `all`, or `inherited` with the id of the
+# domain whose projects inherit the role.
 role_assignments = Table(
     "role_assignments",
     metadata,
@@ -83,7 +83,7 @@ role_assignments = Table(
     Index(None, "role_id"),
 )
 
-# Tokens of a subject that were issued up to a moment are no longer valid. A row may go when all of them have expired.
+# Tokens of the subject issued until `issued_until` are revoked. A row can be deleted when all of them have expired.
 revocations = Table(
     "revocations",
     metadata,

@@ -1,4 +1,4 @@
-"""Tables of the built-in image service; the bytes themselves lie on disk."""
+"""Tables of the built-in image service; image data are files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ images = Table(
     string("checksum", nullable=True),
     string("hash_algo", nullable=True),
     string("hash_value", nullable=True),
-    # The upload that fills this image or has filled it, and with the image's id the name of its file.
+    # Id of the upload. The name of the image's file consists of the image's id and this one.
     string("data_id", nullable=True),
     moment("created_at"),
     moment("updated_at"),

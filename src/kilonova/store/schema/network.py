@@ -10,7 +10,7 @@ from kilonova.store.schema.base import document, flag, ident, metadata, moment, 
 
 
 def _standard() -> list[Column[Any]]:
-    """What every resource has. Each tag in `tags` stands between two U+001F, so that SQL can look for one."""
+    """Columns of all resources. Each tag in `tags` is enclosed in U+001F, so that SQL can search for it."""
     return [
         ident(),
         string("project_id"),
@@ -44,7 +44,7 @@ networks = Table(
     document("availability_zone_hints"),
     Index("ix_networks_project", "project_id"),
     Index("ix_networks_name", "name"),
-    # Few networks are open to all projects, many belong to one.
+    # Few networks are shared, many belong to one project.
     Index("ix_networks_open", "id", **_where("shared OR external")),
     Index("uq_networks_segment", "network_type", "physical_network", "segmentation_id", unique=True),
 )
@@ -93,8 +93,8 @@ ports = Table(
     Index("ix_ports_name", "name"),
 )
 
-# `slot` is the address's distance from the subnet's first one: what the allocator counts in. Addresses more than
-# 2^63 into a subnet have none; they can be asked for by name but are never picked.
+# `slot` is the address's offset from the subnet's first address, used by the allocator. Addresses with an offset above
+# 2^63 have none: they can be requested, but are never chosen automatically.
 port_addresses = Table(
     "port_addresses",
     metadata,
@@ -117,7 +117,7 @@ security_groups = Table(
     flag("is_default"),
     Index("ix_security_groups_project", "project_id"),
     Index("ix_security_groups_name", "name"),
-    # One default group a project, whoever comes first.
+    # One default group per project, also with concurrent requests.
     Index("uq_security_groups_default", "project_id", unique=True, **_where("is_default")),
 )
 
@@ -153,7 +153,7 @@ routers = Table(
     string("name"),
     string("status"),
     flag("admin_state_up"),
-    # The gateway's port holds its network and addresses; interfaces are ports too, found by their device_id.
+    # The gateway's port has its network and addresses. Interfaces are ports, found by their device_id.
     reference("gateway_port_id", "ports.id", nullable=True),
     flag("enable_snat"),
     document("routes"),
@@ -170,9 +170,9 @@ floating_ips = Table(
     string("status"),
     reference("floating_network_id", "networks.id"),
     string("floating_ip_address"),
-    # The external network's port that holds the address.
+    # The port on the external network that has the address.
     reference("floating_port_id", "ports.id"),
-    # The port of the project that it leads to, if any.
+    # The project's port that the address is associated with, if any.
     reference("port_id", "ports.id", nullable=True),
     string("fixed_ip_address", nullable=True),
     reference("router_id", "routers.id", nullable=True),
@@ -181,11 +181,11 @@ floating_ips = Table(
     Index("ix_floating_ips_floating_port", "floating_port_id"),
     Index("ix_floating_ips_address", "floating_ip_address"),
     Index("ix_floating_ips_network", "floating_network_id"),
-    # One floating address leads to one fixed address of a port.
+    # A fixed address of a port has at most one floating address.
     Index("uq_floating_ips_target", "port_id", "fixed_ip_address", unique=True),
 )
 
-# The network that a project got because it had none.
+# Automatically allocated network of a project.
 auto_topologies = Table(
     "auto_topologies",
     metadata,
@@ -204,7 +204,7 @@ network_quotas = Table(
     number("maximum"),
 )
 
-# Where a port may be next: bindings beside the active one, which is the port's own `host_id`.
+# Inactive port bindings; the active one is the port's `host_id`.
 standby_bindings = Table(
     "standby_bindings",
     metadata,

@@ -1,4 +1,4 @@
-"""Tables of the durable engine: operations, what became of their steps, what they wait for."""
+"""Tables of the operations engine: operations, their executed steps, waits and events."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ operations = Table(
     string("request_id", nullable=True),
     string("host", nullable=True),
     document("params"),
-    # Names of the steps it began with, so that another release neither skips nor adds any.
+    # Names of the steps that it began with, so that another release neither skips nor adds steps.
     document("plan"),
     document("results"),
     document("note"),
     string("state"),
     # The step to run, or to undo while undoing.
     string("step"),
-    # The step that undoing ends with, after which it goes forward again; null: undo all.
+    # Undo down to this step, then run forward again; null: undo all steps.
     string("undo_to", nullable=True),
     number("round"),
-    # Why it fails, and why its current step has not succeeded yet.
+    # `error`: why the operation failed. `trouble`: why the last attempt of its current step failed.
     document("error", nullable=True),
     number("attempt"),
     document("trouble", nullable=True),
@@ -40,14 +40,14 @@ operations = Table(
     flag("cancel_requested"),
     string("lease_owner", nullable=True),
     moment("lease_until"),
-    # Raised by each lease: whoever comes with a lower one has lost it.
+    # Incremented by each lease: a worker with a lower epoch has lost its lease.
     number("epoch"),
     moment("run_at"),
     moment("created_at"),
     moment("updated_at"),
     moment("round_started_at"),
     moment("step_started_at", nullable=True),
-    # Seconds since then in which it was due and nobody had it.
+    # Seconds since `step_started_at` in which the operation was due but not leased.
     real("step_idle", default=0),
     moment("finished_at", nullable=True),
     UniqueConstraint("id"),
@@ -87,14 +87,14 @@ operation_waits = Table(
     string("key"),
     moment("poll_at", nullable=True),
     moment("created_at"),
-    # Filled by the event.
+    # Set by the event.
     moment("posted_at", nullable=True),
     document("payload", nullable=True),
     PrimaryKeyConstraint("operation_id"),
     Index("ix_operation_waits_key", "key"),
 )
 
-# Events that came before anybody waited for them.
+# Events that were posted before an operation waited for them.
 operation_events = Table(
     "operation_events",
     metadata,

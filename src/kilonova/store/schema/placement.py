@@ -1,4 +1,4 @@
-"""Tables of placement: who has how much of what, and who uses it."""
+"""Tables of placement: providers, inventories, traits, consumers and allocations."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ resource_providers = Table(
     Column("name", Text, nullable=False, unique=True),
     number("generation"),
     Column("parent_id", BigInteger, ForeignKey("resource_providers.id")),
-    # A root names itself. Empty only inside the transaction that makes it, until its id is known.
+    # A root refers to itself. Null only inside the transaction that creates it, until its id is known.
     Column("root_id", BigInteger, ForeignKey("resource_providers.id")),
-    # What schedulers follow: `change` grows with everything that touches the provider, `facts` is its value
-    # when something other than allocations last did. See docs/decisions/0005-claims.md.
+    # For the schedulers' snapshots: `change` grows with every change of the provider, `facts` is the value of `change`
+    # at the last change other than of allocations. See docs/decisions/0005-claims.md.
     number("change"),
     number("facts"),
     moment("created_at"),
     moment("updated_at"),
-    # Whether a host speaks of it: what it no longer speaks of goes, what operators made stays.
+    # Whether a host reports the provider: such providers are deleted when no longer reported, others stay.
     flag("reported", default=False),
     Index("resource_providers_change", "change"),
     Index("resource_providers_root", "root_id"),
@@ -39,7 +39,7 @@ resource_providers = Table(
     sqlite_autoincrement=True,
 )
 
-# Schedulers learn from here who is no more; see kilonova.placement.changes.
+# Deleted providers, for the schedulers' snapshots; see kilonova.placement.changes.
 departed_providers = Table(
     "departed_providers",
     metadata,
@@ -51,8 +51,8 @@ departed_providers = Table(
 
 resource_classes = Table("resource_classes", metadata, ident("name"), moment("created_at"), moment("updated_at"))
 
-# Classes and traits are referred to by name: a claim then joins nothing, and rows read as they are spoken of.
-# Cascading updates serve the renaming of custom classes that old API versions allow.
+# Classes and traits are referred to by name, so that a claim needs no joins.
+# Cascading updates are for renamed custom classes, which old API versions allow.
 inventories = Table(
     "inventories",
     metadata,
@@ -64,10 +64,10 @@ inventories = Table(
     number("max_unit"),
     number("step_size"),
     real("allocation_ratio"),
-    # The ratio that the host itself wishes, which an aggregate or an operator may have replaced. Empty where no host
-    # speaks of the class.
+    # The allocation ratio reported by the host, which an aggregate or an operator may override. Null if no host reports
+    # the class.
     real("own_ratio", nullable=True),
-    # The ratio that host aggregates impose, while they do.
+    # The allocation ratio set by host aggregates, if any.
     real("aggregate_ratio", nullable=True),
     CheckConstraint("step_size > 0", name="step_size"),
     Index("inventories_class", "resource_class", "provider_id"),
@@ -86,7 +86,7 @@ provider_traits = Table(
     sqlite_with_rowid=False,
 )
 
-# An aggregate of placement is nothing but a uuid that providers share.
+# A placement aggregate is only a uuid that providers share.
 provider_aggregates = Table(
     "provider_aggregates",
     metadata,
@@ -97,7 +97,7 @@ provider_aggregates = Table(
     sqlite_with_rowid=False,
 )
 
-# A consumer is there exactly as long as it holds allocations.
+# A consumer exists as long as it has allocations.
 consumers = Table(
     "consumers",
     metadata,
@@ -114,7 +114,7 @@ consumers = Table(
 allocations = Table(
     "allocations",
     metadata,
-    # Deferred, because a claim writes its consumer after the statement that decides whether there will be one.
+    # Deferred, because a claim writes its consumer after the allocations.
     Column(
         "consumer_uuid",
         Text,
@@ -124,14 +124,14 @@ allocations = Table(
     Column("provider_id", BigInteger, primary_key=True, autoincrement=False),
     Column("resource_class", Text, primary_key=True),
     number("used"),
-    # Inventory cannot go while somebody uses it.
+    # An inventory cannot be deleted while it has allocations.
     ForeignKeyConstraint(
         ["provider_id", "resource_class"],
         ["inventories.provider_id", "inventories.resource_class"],
         onupdate="CASCADE",
     ),
     CheckConstraint("used > 0", name="used"),
-    # Usage is summed from here; `used` in the index spares the visit to the row.
+    # For sums of usage: with `used` in the index, rows need not be read.
     Index("allocations_provider", "provider_id", "resource_class", "used"),
     sqlite_with_rowid=False,
 )

@@ -1,4 +1,4 @@
-"""Tables of the built-in volume service; the bytes themselves lie on disk."""
+"""Tables of the built-in volume service; volume data are files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ volume_type_access = Table(
     Index("volume_type_access_project", "project_id"),
 )
 
-# The type that volumes of a project have by default, where that is not the service's own.
+# Default volume types of projects, where they differ from the service's default.
 volume_default_types = Table(
     "volume_default_types",
     metadata,
@@ -43,25 +43,24 @@ volumes = Table(
     string("user_id"),
     string("name", nullable=True),
     string("description", nullable=True),
-    # In GiB, like every size of the API.
+    # In GiB, like all sizes of the API.
     number("size"),
-    # What the volume is; `volume/volumes/states.py` says what may follow. What it was before an operation is kept
-    # for whoever has to take it back.
+    # The state; see `volume/volumes/states.py` for transitions. The state before an operation is kept for its undo.
     string("status"),
     string("previous_status", nullable=True),
     reference("type_id", "volume_types.id"),
     string("zone"),
     flag("bootable"),
     flag("multiattach"),
-    # Shown once somebody has said it, be it that the volume is writable again.
+    # Null until it is set for the first time; shown from then on.
     flag("readonly", nullable=True),
     string("snapshot_id", nullable=True),
     string("source_volume_id", nullable=True),
-    # What is known of the image that it was made of; nothing for others.
+    # Metadata of the image that the volume was created from, if any.
     document("image_metadata", nullable=True),
-    # With the volume's id the name of its file: content that is replaced gets a new one.
+    # Part of the file's name, after the volume's id. Replaced content gets a new one.
     string("data_id", nullable=True),
-    # How far the operation under way is, in percent.
+    # Progress of the running operation, in percent.
     number("progress", nullable=True),
     moment("created_at"),
     moment("updated_at"),
@@ -116,7 +115,7 @@ volume_snapshot_metadata = Table(
     Index("volume_snapshot_metadata_key", "key", "value"),
 )
 
-# Who has a volume, or will have it: without a connector it is only reserved.
+# Attachments; without a connector, the volume is only reserved.
 volume_attachments = Table(
     "volume_attachments",
     metadata,
@@ -171,7 +170,7 @@ volume_quota_classes = Table(
     number("hard_limit"),
 )
 
-# Why something failed, in words for users. They outlive what they are about.
+# User messages about failures. They remain after their resource is deleted.
 volume_messages = Table(
     "volume_messages",
     metadata,
@@ -191,7 +190,7 @@ volume_messages = Table(
     Index("volume_messages_expires", "expires_at"),
 )
 
-# What operators said of the parts of the service; those of which they said nothing are enabled.
+# Services that operators enabled or disabled; others are enabled.
 volume_services = Table(
     "volume_services",
     metadata,

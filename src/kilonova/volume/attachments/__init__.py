@@ -1,1 +1,1 @@
-"""Attachments: who has a volume, and how it is reached."""
+"""Attachments of volumes to servers and hosts."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Unavailable
-from kilonova.http.pagination import next_link
-from kilonova.http.pieces import ANYTHING
+from kilonova.http.parameter_types import ANYTHING
 from kilonova.ids import new_id
 from kilonova.store import Row, Transaction
 from kilonova.volume.api import api
-from kilonova.volume.attachments import connecting, guarding, listing, model, schemas, views
-from kilonova.volume.exports import attaching as exports
+from kilonova.volume.attachments import connection, model, schemas, usage, views
+from kilonova.volume.attachments.search import SEARCH
+from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import model as volumes
 
 __all__ = ["views"]
 
 ATTACHMENT = "/attachments/{attachment_id}"
+SHOWS = ("attachment", "attachment detail", False)
 ACTION = ATTACHMENT + "/action"
 CREATE, UPDATE = "volume:attachment_create", "volume:attachment_update"
 COMPLETE, DELETE = "volume:attachment_complete", "volume:attachment_delete"
@@ -25,9 +26,9 @@ SHARED_BOOTABLE = "volume:multiattach_bootable_volume"
 
 
 @api.route("GET", "/attachments", policy=model.SHOW, query=schemas.LIST, shows=("attachments", "attachment", True))
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List attachments."""
-    return await _page(ctx, "/attachments", "attachment")
+    return await SEARCH.response(ctx, "/attachments", "attachment")
 
 
 @api.route(
@@ -37,71 +38,57 @@ async def index(ctx: Context) -> Answer:
     query=schemas.LIST,
     shows=("attachments", "attachment detail", True),
 )
-async def detail(ctx: Context) -> Answer:
+async def detail(ctx: Context) -> Response:
     """List attachments in detail."""
-    return await _page(ctx, "/attachments/detail", "attachment detail")
+    return await SEARCH.response(ctx, "/attachments/detail", "attachment detail")
 
 
-@api.route(
-    "POST",
-    "/attachments",
-    checks=[CREATE, SHARED_BOOTABLE],
-    body=schemas.CREATE,
-    query={},
-    shows=("attachment", "attachment detail", False),
-)
-async def create(ctx: Context) -> Answer:
+@api.route("POST", "/attachments", checks=[CREATE, SHARED_BOOTABLE], body=schemas.CREATE, query={}, shows=SHOWS)
+async def create(ctx: Context) -> Response:
     """Reserve a volume for a server; with a connector, connect it to the server's host."""
-    asked = ctx.body["attachment"]
-    connector, server_id = asked.get("connector") or {}, asked.get("instance_uuid")
+    body = ctx.body["attachment"]
+    connector, server_id = body.get("connector") or {}, body.get("instance_uuid")
     address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
-        volume = await volumes.find(ctx, tx, asked["volume_uuid"], rule=CREATE, lock=True)
-        there = await model.of_volume(tx, volume["id"])
-        connecting.check_free(volume, there, server_id)
-        if there and volume["multiattach"] and volume["bootable"]:
+        volume = await volumes.find(ctx, tx, body["volume_uuid"], rule=CREATE, lock=True)
+        existing = await model.of_volume(tx, volume["id"])
+        connection.check_free(volume, existing, server_id)
+        if existing and volume["multiattach"] and volume["bootable"]:
             ctx.authorize(SHARED_BOOTABLE, volumes.target(volume))
-        mode = connecting.mode_of(volume, asked.get("mode") or connector.get("mode"))
+        mode = connection.choose_mode(volume, body.get("mode") or connector.get("mode"))
         row = await model.create(tx, _new(ctx, volume, server_id, mode))
         if connector:
             row = await _connect(ctx, tx, volume, row, connector, address)
         await volumes.derive_status(tx, volume["id"])
     await _export(ctx, row)
-    return Answer({"attachment": ctx.render("attachment detail", row)})
+    return Response({"attachment": ctx.render("attachment detail", row)})
 
 
-@api.route("GET", ATTACHMENT, checks=[model.SHOW], query={}, shows=("attachment", "attachment detail", False))
-async def show(ctx: Context, attachment_id: str) -> Answer:
+@api.route("GET", ATTACHMENT, checks=[model.SHOW], query={}, shows=SHOWS)
+async def show(ctx: Context, attachment_id: str) -> Response:
     """Show an attachment."""
     row = await model.find(ctx, ctx.db, attachment_id, rule=model.SHOW)
-    return Answer({"attachment": ctx.render("attachment detail", row)})
+    return Response({"attachment": ctx.render("attachment detail", row)})
 
 
-@api.route(
-    "PUT",
-    ATTACHMENT,
-    checks=[UPDATE],
-    body=schemas.UPDATE,
-    query={},
-    shows=("attachment", "attachment detail", False),
-)
-async def update(ctx: Context, attachment_id: str) -> Answer:
+@api.route("PUT", ATTACHMENT, checks=[UPDATE], body=schemas.UPDATE, query={}, shows=SHOWS)
+async def update(ctx: Context, attachment_id: str) -> Response:
     """Connect a reserved volume to a host."""
     connector = ctx.body["attachment"]["connector"]
     address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
         volume, row = await _locked(ctx, tx, attachment_id, UPDATE)
         if row["status"] == model.ATTACHED and row["connector"] is not None:
-            raise BadRequest(f"Invalid volume attachment: attachment {attachment_id} is in use; make another one.")
+            raise BadRequest(f"Invalid volume attachment: attachment {attachment_id} is in use; create another one.")
         row = await _connect(ctx, tx, volume, row, connector, address)
         await volumes.derive_status(tx, volume["id"])
     await _export(ctx, row)
-    return Answer({"attachment": ctx.render("attachment detail", row)})
+    return Response({"attachment": ctx.render("attachment detail", row)})
 
 
 @api.action("os-complete", at=ACTION, checks=[COMPLETE], body=ANYTHING, status=204)
 async def complete(ctx: Context, attachment_id: str) -> None:
-    """Say that the server has the volume, which is in use from now on: also one that is on no host for the moment."""
+    """Complete an attachment: the volume is in use, even if no host is connected at the moment."""
     async with ctx.db.transaction() as tx:
         volume, row = await _locked(ctx, tx, attachment_id, COMPLETE)
         if row["status"] != model.ATTACHED:
@@ -110,32 +97,24 @@ async def complete(ctx: Context, attachment_id: str) -> None:
 
 
 @api.route("DELETE", ATTACHMENT, checks=[DELETE], query={})
-async def delete(ctx: Context, attachment_id: str) -> Answer:
-    """Give a volume back. The answer has the volume's other attachments."""
+async def delete(ctx: Context, attachment_id: str) -> Response:
+    """Delete an attachment. The response has the volume's other attachments."""
     row = await model.find(ctx, ctx.db, attachment_id, rule=DELETE)
-    await guarding.check_unused(ctx, row)
-    await exports.cut(ctx, [row])
+    await usage.check_unused(ctx, row)
+    await exports.revoke(ctx, [row])
     async with ctx.db.transaction() as tx:
         volume, _ = await _locked(ctx, tx, attachment_id, DELETE)
         await model.delete(tx, attachment_id)
         await volumes.derive_status(tx, volume["id"])
         left = await model.of_volume(tx, volume["id"])
-    return Answer({"attachments": [ctx.render("attachment", row) for row in left]})
-
-
-async def _page(ctx: Context, path: str, view: str) -> Answer:
-    rows, full = await listing.attachments(ctx)
-    shown: dict[str, Any] = {"attachments": [ctx.render(view, row) for row in rows]}
-    if full:
-        shown["attachments_links"] = next_link(ctx, path, rows[-1]["id"], full)
-    return Answer(shown)
+    return Response({"attachments": [ctx.render("attachment", row) for row in left]})
 
 
 def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
     return {
         "id": new_id(),
         "volume_id": volume["id"],
-        # Whoever asks for it: to its users it belongs with the volume.
+        # The volume's project, also if a service creates the attachment.
         "project_id": volume["project_id"],
         "server_id": server_id,
         "status": model.RESERVED,
@@ -148,18 +127,18 @@ def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
 async def _connect(
     ctx: Context, tx: Transaction, volume: Row, row: Row, connector: dict[str, Any], address: dict[str, Any] | None
 ) -> Row:
-    mode = connecting.mode_of(volume, connector.get("mode") or row["mode"])
-    way = exports.way(address, row["id"]) if address else None
-    connection = connecting.connection_of(volume, row["id"], mode, ctx.services.config, way)
-    return await model.connect(tx, row, connector, mode, connection)
+    mode = connection.choose_mode(volume, connector.get("mode") or row["mode"])
+    nbd = exports.connection_data(address, row["id"]) if address else None
+    info = connection.connection_info(volume, row["id"], mode, ctx.services.config, nbd)
+    return await model.connect(tx, row, connector, mode, info)
 
 
 async def _export(ctx: Context, row: Row) -> None:
-    """An attachment whose way leads nowhere is only reserved again."""
+    """Create the export. If that fails, the attachment is reserved again."""
     if not exports.is_export(row):
         return
     try:
-        await exports.bring(ctx, row["volume_id"])
+        await exports.sync(ctx, row["volume_id"])
     except Unavailable:
         async with ctx.db.transaction() as tx:
             await model.disconnect(tx, row["id"])
@@ -168,10 +147,10 @@ async def _export(ctx: Context, row: Row) -> None:
 
 
 async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Row, Row]:
-    """The volume, locked, and the attachment as it is then."""
+    """Lock the volume, then read the attachment."""
     found = await model.find(ctx, tx, attachment_id, rule=rule)
     volume = await volumes.get(tx, found["volume_id"], lock=True)
     row = await model.get(tx, attachment_id)
     if volume is None or row is None:
-        raise model.missing(attachment_id)
+        raise model.not_found(attachment_id)
     return volume, row

@@ -1,4 +1,4 @@
-"""Attachments in the database: without a connector a volume is reserved, with one a host may reach it."""
+"""Attachments in the database. Without a connector a volume is reserved; with a connector it is connected to a host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kilonova import clock
 from kilonova.http import Context
 from kilonova.http.errors import NotFound
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.insert import insert_row
 
 SHOW = "volume:attachment_get"
 RESERVED, ATTACHING, ATTACHED = "reserved", "attaching", "attached"
 
 
-def missing(attachment_id: str) -> NotFound:
+def not_found(attachment_id: str) -> NotFound:
     return NotFound(f"Volume attachment could not be found with filter: attachment_id = {attachment_id}.")
 
 
@@ -28,10 +29,10 @@ async def get(reader: Reader, attachment_id: str) -> Row | None:
 
 
 async def find(ctx: Context, reader: Reader, attachment_id: str, *, rule: str) -> Row:
-    """The attachment, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    """The attachment. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
     row = await get(reader, attachment_id)
     if row is None or not ctx.may(SHOW, target(row)):
-        raise missing(attachment_id)
+        raise not_found(attachment_id)
     ctx.authorize(rule, target(row))
     return row
 
@@ -42,16 +43,11 @@ async def of_volume(reader: Reader, volume_id: str) -> list[Row]:
 
 
 async def create(tx: Transaction, row: Row) -> Row:
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    made = await tx.fetch_one(
-        f"INSERT INTO volume_attachments ({', '.join(row)}) VALUES ({marks}) RETURNING *", *row.values()
-    )
-    assert made is not None
-    return made
+    return await insert_row(tx, "volume_attachments", row)
 
 
 async def connect(tx: Transaction, row: Row, connector: dict[str, Any], mode: str, connection: dict[str, Any]) -> Row:
-    made = await tx.fetch_one(
+    connected = await tx.fetch_one(
         """
         UPDATE volume_attachments SET status = $2, mode = $3, host = $4, mountpoint = $5, connector = $6,
             connection = $7, updated_at = $8
@@ -66,12 +62,12 @@ async def connect(tx: Transaction, row: Row, connector: dict[str, Any], mode: st
         orjson.dumps(connection).decode(),
         clock.now(),
     )
-    assert made is not None
-    return made
+    assert connected is not None
+    return connected
 
 
 async def disconnect(tx: Transaction, attachment_id: str) -> None:
-    """Take the way back that `connect` gave."""
+    """Undo `connect`."""
     await tx.execute(
         "UPDATE volume_attachments SET status = $2, host = NULL, connector = NULL, connection = NULL, updated_at = $3"
         " WHERE id = $1 AND status = $4",

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import UUID, Schema, closed
+from kilonova.http.parameter_types import UUID, Schema, request_body
 
 MODE: Schema = {"type": "string", "enum": ["ro", "rw"]}
-# What a host says of itself is between it and the back end. A mode and the guest's device may be among it.
+# Other keys of a connector depend on the back end.
 CONNECTOR: Schema = {
     "type": "object",
     "properties": {"mode": MODE, "mountpoint": {"type": ["string", "null"], "maxLength": 255}},
 }
 SERVER: Schema = {"anyOf": [UUID, {"type": "null"}]}
 
-CREATE = closed(
+CREATE = request_body(
+    "attachment",
     {
-        "attachment": closed(
-            {
-                "volume_uuid": UUID,
-                "instance_uuid": SERVER,
-                "connector": {**CONNECTOR, "type": ["object", "null"]},
-                "mode": MODE,
-            },
-            ["volume_uuid"],
-        )
+        "volume_uuid": UUID,
+        "instance_uuid": SERVER,
+        "connector": {**CONNECTOR, "type": ["object", "null"]},
+        "mode": MODE,
     },
-    ["attachment"],
+    ["volume_uuid"],
 )
-UPDATE = closed(
-    {"attachment": closed({"connector": {**CONNECTOR, "minProperties": 1}}, ["connector"])},
-    ["attachment"],
-)
-# Other keys were always passed over.
+UPDATE = request_body("attachment", {"connector": {**CONNECTOR, "minProperties": 1}}, ["connector"])
+# Unknown keys are ignored.
 LIST: dict[str, Schema] = {
     "limit": LIMIT,
     "marker": MARKER,

@@ -1,4 +1,4 @@
-"""How attachments are shown."""
+"""Views of attachments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ api.view(
             **SHORT,
             "attach_mode": col("mode", TEXT),
             "attached_at": Field(_attached_at, OPTIONAL),
-            # One that is detached is gone.
+            # Detached attachments are deleted.
             "detached_at": Field(lambda row, ctx: None, {"type": "null"}),
             "connection_info": Field(_connection, {"type": "object"}),
         },

@@ -1,1 +1,1 @@
-"""Volumes over NBD: one daemon exports the files of the built-in service to hosts with real guests."""
+"""NBD exports of volumes: one qemu-storage-daemon serves the volume files to hosts with real guests."""

@@ -1,7 +1,7 @@
-"""The process that exports volumes: qemu-storage-daemon, in a session of its own, so that it outlives whoever began it.
+"""Starts and controls qemu-storage-daemon, which exports volumes and outlives the process that started it.
 
-Every process of the control plane on the machine may speak to it, one at a time: a lock in its directory says whose
-turn it is. What it exports is nowhere but in its memory; the database says what that should be (see `keeper`).
+Processes of the control plane on the machine use it one at a time, by a lock file. The daemon keeps its exports only in
+memory; the database says which exports it should have (see `manager`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from kilonova.certificates import Unusable
+from kilonova.certificates import UnusableCertificate
 from kilonova.volume.exports.credentials import Credentials, is_ident
 from kilonova.volume.files import in_thread
 
@@ -36,22 +36,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRAM = "qemu-storage-daemon"
-# For the daemon to answer, and for others to have their turn with it.
-_SECONDS = 30.0
-_TURN_SECONDS = 60.0
-_LAST_SECONDS = 2.0
-_LOOK_SECONDS = 0.01
-# struct flock, to ask who holds a lock.
+_RESPONSE_TIMEOUT_SECONDS = 30.0
+_LOCK_TIMEOUT_SECONDS = 60.0
+_EXIT_TIMEOUT_SECONDS = 2.0
+_POLL_SECONDS = 0.01
+# struct flock, for F_GETLK.
 _FLOCK = struct.Struct("hhqqi4x")
 _LOCK, _SOCKET, _PID, _ADDRESS, _TLS = "lock", "socket", "pid", "address", "tls"
 
 
 class DaemonError(Exception):
-    """It cannot be started, or does not do what it is told."""
+    """The daemon cannot be started, does not respond, or refused a command."""
 
 
 class Refusal(DaemonError):
-    """It said no, for its own reasons."""
+    """The daemon refused a command."""
 
 
 class Address(NamedTuple):
@@ -60,9 +59,9 @@ class Address(NamedTuple):
 
 
 class Daemon:
-    """In a directory: the lock, the daemon's socket and process id, and the address where it listens.
+    """The directory has the lock, the daemon's socket and process id, and its listening address.
 
-    `tls` is the directory with its certificates; without one it asks nobody who he is.
+    `tls` is the directory with the certificates. Without it the daemon does not use TLS.
     """
 
     def __init__(self, directory: Path, host: str, port: int, tls: Path | None = None) -> None:
@@ -79,15 +78,15 @@ class Daemon:
 
     @property
     def is_secure(self) -> bool:
-        """Whether it shall speak TLS."""
+        """Whether TLS is configured."""
         return self._tls is not None
 
     async def check(self) -> None:
-        """Raises DaemonError where the configured certificates are of no use."""
+        """Raises DaemonError if the configured certificates are unusable."""
         try:
             if self._tls is not None:
                 await in_thread(Credentials.read, self._tls)
-        except Unusable as error:
+        except UnusableCertificate as error:
             raise DaemonError(str(error)) from None
 
     @property
@@ -95,42 +94,42 @@ class Daemon:
         return (self.directory / _LOCK).exists()
 
     def address(self, *, unless_taken: bool = False) -> Address:
-        """Where volumes are exported. A free port is chosen once: guests come back to the one they know.
+        """The address of the NBD server. A free port is chosen once, because guests reconnect to the same port.
 
-        With `unless_taken` another one is chosen if a stranger has it by now.
+        With `unless_taken` another port is chosen if a foreign process uses it.
         """
         if self._port:
             return Address(self._host, self._port)
-        with self._alone():
-            known = self._remembered()
-            if known is not None and unless_taken and not self._is_free(known.port):
-                known = None
-            return known or self._choose()
+        with self._address_lock():
+            stored = self._stored_address()
+            if stored is not None and unless_taken and not self._is_free(stored.port):
+                stored = None
+            return stored or self._choose_address()
 
     def is_alive(self) -> bool:
-        """It holds a lock on the file with its process id as long as it lives."""
+        """The daemon holds a lock on its pid file while it runs."""
         try:
             fd = os.open(self.directory / _PID, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            lock = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         finally:
             os.close(fd)
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        return bool(_FLOCK.unpack(lock)[0] != fcntl.F_UNLCK)
 
     @asynccontextmanager
     async def session(
         self, *, start: bool, secure: bool | None = None, renew: bool = False
     ) -> AsyncIterator[Session | None]:
-        """One's turn with the daemon; None if it does not run and shall not be started. Raises DaemonError.
+        """Exclusive access to the daemon; None if it does not run and `start` is false. Raises DaemonError.
 
-        `secure`: with TLS or without, whatever is configured; one that runs otherwise is replaced if it shall be
-        started. With `renew` so is one whose certificates are not those of now.
+        `secure`: with TLS or without, regardless of the configuration. With `start`, a daemon of the other mode is
+        replaced. With `renew`, a daemon with outdated certificates is replaced too.
         """
-        async with self._turn():
-            client = await self._reach()
-            if client is not None and start and not await self._is_kept(client, secure, renew):
+        async with self._exclusive():
+            client = await self._connect_if_alive()
+            if client is not None and start and not await self._keep_or_stop(client, secure, renew):
                 client = None
             if client is None:
                 if not start:
@@ -143,24 +142,24 @@ class Daemon:
             finally:
                 await _disconnect(client)
 
-    async def _is_kept(self, client: QMPClient, secure: bool | None, renew: bool) -> bool:
-        """If not, it has ended. Clients wait, and come back to the next one."""
+    async def _keep_or_stop(self, client: QMPClient, secure: bool | None, renew: bool) -> bool:
+        """Stop the daemon if it must be replaced, and return False. Guests wait and reconnect to the next daemon."""
         kept = False
         try:
-            kept = not await self._is_other(Session(client), secure, renew)
+            kept = not await self._must_be_replaced(Session(client), secure, renew)
             if not kept:
-                log.info("%s is replaced by one with other certificates", PROGRAM)
+                log.info("restarting %s with other certificates", PROGRAM)
                 await Session(client).quit()
         finally:
             if not kept:
                 await _disconnect(client)
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
             while not kept and self.is_alive():
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         return kept
 
-    async def _is_other(self, session: Session, secure: bool | None, renew: bool) -> bool:
-        """A copy is not broken off for new certificates: those come with the next daemon."""
+    async def _must_be_replaced(self, session: Session, secure: bool | None, renew: bool) -> bool:
+        """New certificates do not interrupt a running copy: the next daemon uses them."""
         if secure is None:
             return False
         found = await session.credentials()
@@ -169,45 +168,44 @@ class Daemon:
         if not (secure and renew) or self._tls is None:
             return False
         try:
-            known = await in_thread(Credentials.read, self._tls)
-        except Unusable as error:
-            log.error("volumes are exported with the certificates of before: %s", error)
+            current = await in_thread(Credentials.read, self._tls)
+        except UnusableCertificate as error:
+            log.error("volumes are exported with the previous certificates: %s", error)
             return False
-        return found != known.ident and not await session.do("query-jobs")
+        return found != current.ident and not await session.execute("query-jobs")
 
-    async def _reach(self) -> QMPClient | None:
-        """None: it does not run, or was dying as we came."""
+    async def _connect_if_alive(self) -> QMPClient | None:
+        """None if the daemon does not run, or exits meanwhile."""
         if not self.is_alive():
             return None
         try:
             return await self._connect()
         except DaemonError:
-            # Its threads go one by one, and its lock with the last.
+            # An exiting daemon holds its lock until its last thread ends.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_SECONDS):
+                async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
                     while self.is_alive():
-                        await asyncio.sleep(_LOOK_SECONDS)
+                        await asyncio.sleep(_POLL_SECONDS)
                     return None
             raise
 
     async def _connect(self) -> QMPClient:
         from qemu.qmp import QMPError
 
-        # Its log names every command, and so the names of exports.
+        # The log of the library has every command, and so the secret names of exports.
         logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
         try:
-            async with asyncio.timeout(_SECONDS):
-                while (client := await self._greeted()) is None:
-                    await asyncio.sleep(_LOOK_SECONDS)
+            async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
+                while (client := await self._negotiate()) is None:
+                    await asyncio.sleep(_POLL_SECONDS)
         except (QMPError, OSError, TimeoutError) as error:
-            raise DaemonError(f"{PROGRAM} does not answer: {str(error) or 'in time'}") from error
+            raise DaemonError(f"{PROGRAM} does not respond: {str(error) or 'timeout'}") from error
         return client
 
-    async def _greeted(self) -> QMPClient | None:
-        """None: it spoke of something else first.
+    async def _negotiate(self) -> QMPClient | None:
+        """Connect once. None if another message came instead of the greeting or the first response.
 
-        Its monitor has a thread of its own, so that the news of a job, or the answer to a caller who has gone, may
-        come before its greeting or between that and its first answer.
+        The monitor has its own thread, so a job event or the response to a previous client may come first.
         """
         from qemu.qmp import ConnectError, QMPClient
         from qemu.qmp.qmp_client import GreetingError, NegotiationError
@@ -216,9 +214,9 @@ class Daemon:
         control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         control.setblocking(False)
         try:
-            with _short(self.directory) as directory:
-                while not _reached(control, f"{directory}/{_SOCKET}"):
-                    await asyncio.sleep(_LOOK_SECONDS)
+            with _short_path(self.directory) as directory:
+                while not _try_connect(control, f"{directory}/{_SOCKET}"):
+                    await asyncio.sleep(_POLL_SECONDS)
             await client.connect(control)
         except BaseException as error:
             control.close()
@@ -232,12 +230,12 @@ class Daemon:
             raise DaemonError(f"{PROGRAM} is not installed")
         address = self.address()
         server = {"addr": {"type": "inet", "host": address.host, "port": str(address.port)}, "max-connections": 0}
-        known = await in_thread(self._credentials) if secure else None
+        credentials = await in_thread(self._credentials) if secure else None
         objects = []
-        if known is not None:
-            objects = ["--object", orjson.dumps(known.options).decode()]
-            server["tls-creds"] = known.ident
-        # Paths of sockets are short by nature: it starts in the directory.
+        if credentials is not None:
+            objects = ["--object", orjson.dumps(credentials.options).decode()]
+            server["tls-creds"] = credentials.ident
+        # The length of socket paths is limited, so the daemon starts in the directory.
         (self.directory / _SOCKET).unlink(missing_ok=True)
         command = [
             PROGRAM,
@@ -245,53 +243,52 @@ class Daemon:
             *objects,
             *("--nbd-server", orjson.dumps(server).decode(), "--pidfile", str(self.directory / _PID), "--daemonize"),
         ]
-        # In a thread: a daemon must not inherit what loops have open for their own children.
+        # In a thread: the daemon must not inherit file descriptors that event loops open for their child processes.
         done = await in_thread(_run, command, self.directory)
         if done is None:
-            raise DaemonError(f"{PROGRAM} does not start in time")
+            raise DaemonError(f"{PROGRAM} did not start within {_RESPONSE_TIMEOUT_SECONDS:.0f} seconds")
         if done.returncode:
-            words = done.stderr.decode(errors="replace").strip().splitlines()
-            raise DaemonError(f"{PROGRAM} does not start: {words[-1] if words else done.returncode}")
-        self._lift_limit()
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise DaemonError(f"{PROGRAM} does not start: {lines[-1] if lines else done.returncode}")
+        self._raise_file_limit()
         log.info("volumes are exported at %s port %d%s", address.host, address.port, " with TLS" if secure else "")
 
     def _credentials(self) -> Credentials:
-        """Those of before where none are configured any more: some clients still want them."""
-        remembered = self.directory / _TLS
+        """The configured certificates, else the previous ones, which clients of existing attachments require."""
+        stored = self.directory / _TLS
         try:
-            directory = self._tls or Path(remembered.read_text())
+            directory = self._tls or Path(stored.read_text())
             found = Credentials.read(directory)
         except FileNotFoundError:
-            raise DaemonError("attachments were made with TLS, but volume.nbd_tls is not configured") from None
-        except Unusable as error:
+            raise DaemonError("attachments were created with TLS, but volume.nbd_tls is not configured") from None
+        except UnusableCertificate as error:
             raise DaemonError(str(error)) from None
-        remembered.write_text(str(directory))
+        stored.write_text(str(directory))
         return found
 
-    def _lift_limit(self) -> None:
-        """It has a file open for each volume, and one for each client."""
+    def _raise_file_limit(self) -> None:
+        """The daemon has an open file for each volume and for each client."""
         with suppress(OSError, ValueError):
             pid = int((self.directory / _PID).read_text())
-            _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+            _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            async with asyncio.timeout(_TURN_SECONDS):
-                while not _taken(fd):
-                    await asyncio.sleep(_LOOK_SECONDS)
+            async with asyncio.timeout(_LOCK_TIMEOUT_SECONDS):
+                while not _try_lock(fd):
+                    await asyncio.sleep(_POLL_SECONDS)
             yield
         except TimeoutError:
-            raise DaemonError(f"others keep {PROGRAM} busy") from None
+            raise DaemonError(f"{PROGRAM} is in use by other processes") from None
         finally:
             os.close(fd)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """For a moment: the address is chosen by one process."""
+    def _address_lock(self) -> Iterator[None]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.directory / f"{_ADDRESS}.{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -300,7 +297,7 @@ class Daemon:
         finally:
             os.close(fd)
 
-    def _remembered(self) -> Address | None:
+    def _stored_address(self) -> Address | None:
         with suppress(FileNotFoundError, ValueError, KeyError):
             port = int(orjson.loads((self.directory / _ADDRESS).read_bytes())["port"])
             return Address(self._host, port)
@@ -319,7 +316,7 @@ class Daemon:
             probe.bind((self._host, port))
             return int(probe.getsockname()[1])
 
-    def _choose(self) -> Address:
+    def _choose_address(self) -> Address:
         try:
             port = self._bind(0)
         except OSError as error:
@@ -332,55 +329,55 @@ class Daemon:
 
 
 class Session:
-    """A conversation with the daemon."""
+    """A QMP connection to the daemon."""
 
     def __init__(self, client: QMPClient) -> None:
         self._client = client
 
-    async def do(self, command: str, **arguments: Any) -> Any:
-        """Underscores stand for dashes. Raises Refusal or DaemonError."""
+    async def execute(self, command: str, **arguments: Any) -> Any:
+        """Execute a QMP command. Underscores stand for dashes. Raises Refusal or DaemonError."""
         from qemu.qmp import ExecuteError, QMPError
 
-        asked = {name.replace("_", "-"): value for name, value in arguments.items()}
+        dashed = {name.replace("_", "-"): value for name, value in arguments.items()}
         try:
-            async with asyncio.timeout(_SECONDS):
-                return await self._client.execute(command, asked)
+            async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
+                return await self._client.execute(command, dashed)
         except ExecuteError as error:
             raise Refusal(str(error)) from error
         except (QMPError, OSError, TimeoutError) as error:
-            raise DaemonError(f"{PROGRAM} does not answer: {str(error) or 'in time'}") from error
+            raise DaemonError(f"{PROGRAM} does not respond: {str(error) or 'timeout'}") from error
 
     async def exports(self) -> dict[str, str]:
-        """The node of each export."""
-        return {export["id"]: export["node-name"] for export in await self.do("query-block-exports")}
+        """The node name of each export."""
+        return {export["id"]: export["node-name"] for export in await self.execute("query-block-exports")}
 
     async def credentials(self) -> str:
-        """By what the daemon proves who it is; nothing without TLS."""
+        """The id of the daemon's TLS credentials; empty without TLS."""
         try:
-            found = [one["name"] for one in await self.do("qom-list", path="/objects")]
-        except Refusal:  # there are none
+            found = [item["name"] for item in await self.execute("qom-list", path="/objects")]
+        except Refusal:  # no objects
             return ""
         return next(filter(is_ident, found), "")
 
     async def nodes(self) -> set[str]:
-        return {node["node-name"] for node in await self.do("query-named-block-nodes", flat=True)}
+        return {node["node-name"] for node in await self.execute("query-named-block-nodes", flat=True)}
 
     async def remove_exports(self, idents: set[str]) -> None:
-        """Clients are cut off; none of them writes any more when this returns."""
+        """Disconnect the clients. On return no client can write any more."""
         for ident in idents:
-            with suppress(Refusal):  # gone, or about to be
-                await self.do("block-export-del", id=ident, mode="hard")
-        async with asyncio.timeout(_SECONDS):
+            with suppress(Refusal):  # already removed
+                await self.execute("block-export-del", id=ident, mode="hard")
+        async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
             while idents & (await self.exports()).keys():
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def quit(self) -> None:
         with suppress(DaemonError):
-            await self.do("quit")
+            await self.execute("quit")
 
 
 def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[bytes] | None:
-    """It ends when the daemon is at work. None: not in time."""
+    """Run the command, which returns when the daemon is ready. None after a timeout."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
         return subprocess.run(
@@ -389,7 +386,7 @@ def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[byt
             stdin=null,
             stdout=null,
             stderr=pipe,
-            timeout=_SECONDS,
+            timeout=_RESPONSE_TIMEOUT_SECONDS,
             start_new_session=True,
             check=False,
         )
@@ -397,7 +394,7 @@ def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[byt
         return None
 
 
-def _taken(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -405,8 +402,8 @@ def _taken(fd: int) -> bool:
     return True
 
 
-def _reached(control: socket.socket, path: str) -> bool:
-    """False while the one before us has not quite gone: the daemon listens to few at a time."""
+def _try_connect(control: socket.socket, path: str) -> bool:
+    """False while the previous client is still disconnecting: the backlog of the daemon is short."""
     try:
         control.connect(path)
     except BlockingIOError:
@@ -422,8 +419,8 @@ async def _disconnect(client: QMPClient) -> None:
 
 
 @contextmanager
-def _short(directory: Path) -> Iterator[str]:
-    """Another path to the directory, for sockets in it: theirs must not be longer than a hundred bytes or so."""
+def _short_path(directory: Path) -> Iterator[str]:
+    """A short path to the directory: paths of sockets are limited to about 100 bytes."""
     try:
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

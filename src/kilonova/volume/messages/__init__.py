@@ -1,1 +1,1 @@
-"""Why something failed, in words for users."""
+"""User messages: why an operation failed."""

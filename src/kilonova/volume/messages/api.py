@@ -1,16 +1,57 @@
-"""Routes of messages, which say why something failed."""
+"""Routes, search and view of messages."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from kilonova.http import Answer, Context
-from kilonova.http.pagination import next_link
-from kilonova.volume import paging
+from kilonova import clock
+from kilonova.http import Context, Field, Response, View, col
+from kilonova.volume import filters, paging
 from kilonova.volume.api import api
-from kilonova.volume.messages import listing, model, views
+from kilonova.volume.messages import model
+from kilonova.volume.search import Search
 
-__all__ = ["views"]
+_RENAMED = {"message_level": "level", "resource_uuid": "resource_id"}
+_FILTERS = filters.equal_columns("id", "event_id", "resource_type", "request_id", "project_id", **_RENAMED)
+
+
+class _MessageSearch(Search):
+    def includes_all_projects(self, ctx: Context) -> bool:
+        """`project_id` implies `all_tenants` for administrators: the stock client sends only `project_id`."""
+        return super().includes_all_projects(ctx) or ("project_id" in ctx.query and filters.sees_all(ctx, self.show))
+
+
+SEARCH = _MessageSearch(
+    key="messages",
+    table="volume_messages",
+    show=model.LIST,
+    find=model.find,
+    sort=filters.columns(
+        *("id", "event_id", "resource_type", "request_id", "created_at"), guaranteed_until="expires_at", **_RENAMED
+    ),
+    filters=lambda ctx: _FILTERS,
+    offered=filters.OFFERED["message"],
+)
+
+
+_TEXT = {"type": "string"}
+
+api.view(
+    View(
+        "message",
+        {
+            "id": col("id", _TEXT),
+            "event_id": col("event_id", _TEXT),
+            "message_level": col("level", _TEXT),
+            "resource_type": col("resource_type", _TEXT),
+            "resource_uuid": col("resource_id", _TEXT),
+            "user_message": col("text", _TEXT),
+            "request_id": col("request_id", _TEXT),
+            "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), _TEXT),
+            "guaranteed_until": Field(lambda row, ctx: clock.iso_micro(row["expires_at"]), _TEXT),
+            "links": Field(lambda row, ctx: ctx.links(f"/messages/{row['id']}"), {"type": "array"}),
+        },
+    )
+)
+
 
 PATH = "/messages"
 ONE = PATH + "/{message_id}"
@@ -18,19 +59,19 @@ PAGED = "messages are filtered, sorted and paged"
 
 
 @api.route("GET", PATH, policy=model.LIST, query=paging.QUERY, shows=("messages", "message", True))
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List messages."""
-    rows, full = await listing.messages(ctx) if ctx.behaves(PAGED) else (await listing.all_of_project(ctx), False)
-    shown: dict[str, Any] = {"messages": [ctx.render("message", row) for row in rows]}
-    if full:
-        shown["messages_links"] = next_link(ctx, PATH, rows[-1]["id"], full)
-    return Answer(shown)
+    if ctx.has_behaviour(PAGED):
+        return await SEARCH.response(ctx, PATH, "message")
+    sql = "SELECT * FROM volume_messages WHERE project_id = $1 ORDER BY created_at DESC, id DESC"
+    rows = await ctx.db.fetch(sql, ctx.token.project_id or "")
+    return Response({"messages": [ctx.render("message", row) for row in rows]})
 
 
 @api.route("GET", ONE, checks=[model.SHOW], query={}, shows=("message", "message", False))
-async def show(ctx: Context, message_id: str) -> Answer:
+async def show(ctx: Context, message_id: str) -> Response:
     """Show a message."""
-    return Answer({"message": ctx.render("message", await model.find(ctx, ctx.db, message_id, rule=model.SHOW))})
+    return Response({"message": ctx.render("message", await model.find(ctx, ctx.db, message_id, rule=model.SHOW))})
 
 
 @api.route("DELETE", ONE, checks=[model.DELETE], query={}, status=204)
@@ -39,4 +80,4 @@ async def delete(ctx: Context, message_id: str) -> None:
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, message_id, rule=model.DELETE)
         if not await model.delete(tx, row["id"]):
-            raise model.missing(message_id)
+            raise model.not_found(message_id)

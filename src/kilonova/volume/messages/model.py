@@ -1,4 +1,4 @@
-"""Messages in the database: written with the failure that they tell of, by the operation that failed."""
+"""Messages in the database. A failed operation writes its message in the transaction that records the failure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kilonova.http.errors import NotFound
 from kilonova.ids import new_id
 from kilonova.operations.errors import Cancelled, Failed, TimedOut, Unexpected
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.insert import insert_row
 
 if TYPE_CHECKING:
     from kilonova.http import Context
@@ -17,37 +18,36 @@ if TYPE_CHECKING:
 
 SHOW, LIST, DELETE = "message:get", "message:get_all", "message:delete"
 ERROR = "ERROR"
-DAY = 24 * 3600.0
-# Columns are for hundreds of words, and readers are not for more.
-_MOST = 1000
-# Where files of the service lie is nothing for users, whoever has let it slip into a message.
+DAY_SECONDS = 24 * 3600.0
+_MAX_LENGTH = 1000
+# Users must not see paths of the service's files.
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.+@~-]+)+/?")
 
 
-class Act(NamedTuple):
-    """What failed: its number in ids of events, the kind of thing that it was about, and in words."""
+class Action(NamedTuple):
+    """What failed: the number in event ids, the resource type and the text."""
 
     number: str
     resource: str
-    words: str
+    text: str
 
 
 VOLUME, SNAPSHOT = "VOLUME", "VOLUME_SNAPSHOT"
 _TABLES = {VOLUME: "volumes", SNAPSHOT: "volume_snapshots"}
-SCHEDULE = Act("001", VOLUME, "schedule allocate volume")
-CREATE = Act("101", VOLUME, "create volume")
-DELETE_VOLUME = Act("102", VOLUME, "delete volume")
-EXTEND = Act("103", VOLUME, "extend volume")
-REIMAGE = Act("104", VOLUME, "reimage volume")
-REVERT = Act("105", VOLUME, "revert volume to snapshot")
-UPLOAD = Act("106", VOLUME, "copy volume to image")
-CREATE_SNAPSHOT = Act("107", SNAPSHOT, "create snapshot")
-DELETE_SNAPSHOT = Act("108", SNAPSHOT, "delete snapshot")
+SCHEDULE = Action("001", VOLUME, "schedule allocate volume")
+CREATE = Action("101", VOLUME, "create volume")
+DELETE_VOLUME = Action("102", VOLUME, "delete volume")
+EXTEND = Action("103", VOLUME, "extend volume")
+REIMAGE = Action("104", VOLUME, "reimage volume")
+REVERT = Action("105", VOLUME, "revert volume to snapshot")
+UPLOAD = Action("106", VOLUME, "copy volume to image")
+CREATE_SNAPSHOT = Action("107", SNAPSHOT, "create snapshot")
+DELETE_SNAPSHOT = Action("108", SNAPSHOT, "delete snapshot")
 
-UNKNOWN, NO_BACK_END, LATE, TOLD = "001", "002", "003", "004"
+UNKNOWN_ERROR, NO_BACK_END, TIMEOUT, KNOWN_ERROR = "001", "002", "003", "004"
 
 
-def missing(message_id: str) -> NotFound:
+def not_found(message_id: str) -> NotFound:
     return NotFound(f"Message {message_id} could not be found.")
 
 
@@ -60,10 +60,10 @@ async def get(reader: Reader, message_id: str) -> Row | None:
 
 
 async def find(ctx: Context, reader: Reader, message_id: str, *, rule: str) -> Row:
-    """The message, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    """The message. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
     row = await get(reader, message_id)
     if row is None or not ctx.may(SHOW, target(row)):
-        raise missing(message_id)
+        raise not_found(message_id)
     ctx.authorize(rule, target(row))
     return row
 
@@ -72,37 +72,36 @@ async def delete(tx: Transaction, message_id: str) -> bool:
     return await tx.execute("DELETE FROM volume_messages WHERE id = $1", message_id) > 0
 
 
-async def tell(tx: Transaction, op: Operation, act: Act, resource_id: str, error: Failed) -> None:
-    """For the transaction that records a failure. It is told to the project that has what failed, while it has it."""
+async def record_failure(tx: Transaction, op: Operation, action: Action, resource_id: str, error: Failed) -> None:
+    """Write the message for the project that owns the resource now. Nothing if the resource was deleted."""
     if isinstance(error, Cancelled):
         return
-    project_id = await tx.fetch_value(f"SELECT project_id FROM {_TABLES[act.resource]} WHERE id = $1", resource_id)
+    project_id = await tx.fetch_value(f"SELECT project_id FROM {_TABLES[action.resource]} WHERE id = $1", resource_id)
     if project_id is None:
         return
     now = clock.now()
     row = {
         "id": new_id(),
         "project_id": project_id,
-        "event_id": f"VOLUME_{act.resource}_{act.number}_{_detail(act, error)}",
+        "event_id": f"VOLUME_{action.resource}_{action.number}_{_detail(action, error)}",
         "level": ERROR,
-        "resource_type": act.resource,
+        "resource_type": action.resource,
         "resource_id": resource_id,
-        "text": f"{act.words}: {words(error)}",
+        "text": f"{action.text}: {user_text(error)}",
         "request_id": op.request_id or "",
         "created_at": now,
-        "expires_at": now + op.services.config.volume.message_days * DAY,
+        "expires_at": now + op.services.config.volume.message_days * DAY_SECONDS,
     }
-    marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
-    await tx.execute(f"INSERT INTO volume_messages ({', '.join(row)}) VALUES ({marks})", *row.values())
+    await insert_row(tx, "volume_messages", row)
 
 
-def words(error: Failed) -> str:
-    return _PATH.sub("…", str(error))[:_MOST]
+def user_text(error: Failed) -> str:
+    return _PATH.sub("…", str(error))[:_MAX_LENGTH]
 
 
-def _detail(act: Act, error: Failed) -> str:
-    if act is SCHEDULE:
+def _detail(action: Action, error: Failed) -> str:
+    if action is SCHEDULE:
         return NO_BACK_END
     if isinstance(error, Unexpected):
-        return UNKNOWN
-    return LATE if isinstance(error, TimedOut) else TOLD
+        return UNKNOWN_ERROR
+    return TIMEOUT if isinstance(error, TimedOut) else KNOWN_ERROR

@@ -1,27 +1,23 @@
-"""Operations of the volume service, one file each. Importing this package registers them all."""
+"""Operations of the volume service. Importing this package registers them all."""
 
 from kilonova.volume.operations import (
+    create_snapshot,
+    delete_content,
     delete_snapshot,
     delete_volume,
-    drop_content,
     extend_volume,
-    make_snapshot,
-    make_volume,
-    reimage_volume,
-    revert_volume,
-    tell_compute,
+    notify_compute,
+    replace_content,
     upload_volume,
 )
 
 __all__ = [
+    "create_snapshot",
+    "delete_content",
     "delete_snapshot",
     "delete_volume",
-    "drop_content",
     "extend_volume",
-    "make_snapshot",
-    "make_volume",
-    "reimage_volume",
-    "revert_volume",
-    "tell_compute",
+    "notify_compute",
+    "replace_content",
     "upload_volume",
 ]

@@ -1,53 +1,53 @@
-"""Delete a volume: its files go, then its row; with it its snapshots where that was asked for."""
+"""Delete a volume: first its file, then its row. With `cascade` its snapshots are deleted too."""
 
 from __future__ import annotations
 
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Transaction
 from kilonova.volume.messages import model as messages
-from kilonova.volume.operations.common import LANE, explained, files_of
+from kilonova.volume.operations.common import LANE, translate_errors, volume_files
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
 
 
 class DeleteVolume(Operation):
-    """`params`: `volume_id`, `cascade` (may be left out). The volume is in the status `deleting`, and so
-    are the snapshots that go with it."""
+    """`params`: `volume_id`, `cascade` (optional). The volume, and with `cascade` its snapshots, have the status
+    `deleting`."""
 
-    kind = "delete volume"
+    kind = "delete_volume"
     lane = LANE
     action = ""
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            Step("remove content", remove, undo=None, why="content that is gone does not come back", deadline=300),
-            Step("settle", settle, undo=None, why="one transaction: no volume", deadline=30, transaction=True),
+            Step("remove content", remove, undo=None, why="deleted content cannot be restored", deadline=300),
+            transaction_step("settle", settle, "deletes the rows"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         volume_id = self.params["volume_id"]
         await model.set_status(tx, volume_id, states.ERROR_DELETING)
-        await messages.tell(tx, self, messages.DELETE_VOLUME, volume_id, error)
+        await messages.record_failure(tx, self, messages.DELETE_VOLUME, volume_id, error)
         if self.params.get("cascade"):
-            await snapshots.set_status_of(tx, volume_id, snapshots.ERROR_DELETING)
+            await snapshots.set_all_statuses(tx, volume_id, snapshots.ERROR_DELETING)
 
 
 async def remove(op: Operation) -> None:
-    volume_id, files = op.params["volume_id"], files_of(op)
+    volume_id, files = op.params["volume_id"], volume_files(op)
     sql = "SELECT id, data_id FROM {} WHERE {} = $1 AND data_id IS NOT NULL"
     rows = await op.db.fetch(sql.format("volumes", "id"), volume_id)
-    gone = [files.volume(row["id"], row["data_id"]) for row in rows]
+    paths = [files.volume(row["id"], row["data_id"]) for row in rows]
     if op.params.get("cascade"):
         rows = await op.db.fetch(sql.format("volume_snapshots", "volume_id"), volume_id)
-        gone += [files.snapshot(row["id"], row["data_id"]) for row in rows]
-    async with explained(op):
-        await files.remove(*gone)
+        paths += [files.snapshot(row["id"], row["data_id"]) for row in rows]
+    async with translate_errors(op):
+        await files.remove(*paths)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
     volume_id = op.params["volume_id"]
-    await model.get(tx, volume_id, lock=True)  # before its snapshots, like everywhere
+    await model.get(tx, volume_id, lock=True)  # lock order: volume, then snapshots
     if op.params.get("cascade"):
         await tx.execute("DELETE FROM volume_snapshots WHERE volume_id = $1", volume_id)
     await model.delete_row(tx, volume_id)

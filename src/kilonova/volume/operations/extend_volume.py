@@ -1,70 +1,70 @@
-"""Extend a volume, also one that servers have: they are told, and their guests see it grow."""
+"""Extend a volume. Compute is notified if servers use it, so that guests see the new size."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Failed, Operation, Step, transaction_step
 from kilonova.store import Row, Transaction
 from kilonova.volume.files import GIB, in_thread, resize
 from kilonova.volume.messages import model as messages
-from kilonova.volume.operations.common import COPY_SECONDS, LANE, apart, explained, files_of, volume_of
-from kilonova.volume.operations.tell_compute import EXTENDED, begin_telling
+from kilonova.volume.operations.common import (
+    COPY_SECONDS,
+    LANE,
+    exports_suspended,
+    get_volume,
+    translate_errors,
+    volume_files,
+)
+from kilonova.volume.operations.notify_compute import EXTENDED, begin_notifications
 from kilonova.volume.volumes import model
 
 ACTION = "os-extend"
 
 
 class ExtendVolume(Operation):
-    """`params`: `volume_id`, `before` and `size` in GiB. The row has the new size already, as quotas count it."""
+    """`params`: `volume_id`, `before` and `size` in GiB. The row has the new size already, for the quota."""
 
-    kind = "extend volume"
+    kind = "grow_volume"
     lane = LANE
     action = ""
 
     @staticmethod
     def steps() -> tuple[Step, ...]:
         return (
-            # As long as a copy of it is being made.
+            # Waits while the volume is being copied.
             Step("grow content", grow, undo=shrink, deadline=COPY_SECONDS),
-            Step(
-                "settle",
-                settle,
-                undo=None,
-                why="one transaction: the status, and the order to tell compute",
-                deadline=30,
-                transaction=True,
-            ),
+            transaction_step("settle", settle, "sets the status and begins the notifications"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
         volume_id = self.params["volume_id"]
         await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, self.params["before"])
-        await model.leave(tx, volume_id, ACTION, ok=False)
-        await messages.tell(tx, self, messages.EXTEND, volume_id, error)
+        await model.end_transition(tx, volume_id, ACTION, ok=False)
+        await messages.record_failure(tx, self, messages.EXTEND, volume_id, error)
 
 
 async def grow(op: Operation) -> None:
-    volume = await volume_of(op)
-    async with explained(op), apart(op, volume["id"]):
+    volume = await get_volume(op)
+    async with translate_errors(op), exports_suspended(op, volume["id"]):
         await in_thread(resize, _content(op, volume), op.params["size"] * GIB)
 
 
 async def shrink(op: Operation) -> None:
-    """Nobody was told that it had grown, so that nobody has written there. One that is gone needs nothing."""
+    """Safe: the new size was not announced, so no guest has written beyond the old one."""
     try:
-        volume = await volume_of(op)
-        async with apart(op, volume["id"]):
+        volume = await get_volume(op)
+        async with exports_suspended(op, volume["id"]):
             await in_thread(resize, _content(op, volume), op.params["before"] * GIB)
     except (Failed, FileNotFoundError):
         pass
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
-    await volume_of(op, tx)
-    await model.leave(tx, op.params["volume_id"], ACTION)
-    await begin_telling(tx, op, EXTENDED)
+    await get_volume(op, tx)
+    await model.end_transition(tx, op.params["volume_id"], ACTION)
+    await begin_notifications(tx, op, EXTENDED)
 
 
 def _content(op: Operation, volume: Row) -> Path:
-    return files_of(op).volume(volume["id"], volume["data_id"])
+    return volume_files(op).volume(volume["id"], volume["data_id"])

@@ -1,1 +1,1 @@
-"""Quotas and limits of volumes."""
+"""Quotas and limits of volumes and snapshots."""

@@ -1,4 +1,4 @@
-"""Limits of projects, and what they use: counted from the volumes and snapshots themselves when asked."""
+"""Limits and usage of projects. Usage is counted from the rows of volumes and snapshots."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from kilonova.config import Config
 
 DEFAULT_CLASS = "default"
-# What each type of volumes has a limit of its own for, besides the project's.
+# Resources with an additional limit for each volume type.
 PER_TYPE = ("volumes", "gigabytes", "snapshots")
 RESOURCES = (*PER_TYPE, "per_volume_gigabytes", "backups", "backup_gigabytes", "groups")
 
 _CLASS = "SELECT resource, hard_limit FROM volume_quota_classes WHERE class_name = $1"
 _PROJECT = "SELECT resource, hard_limit FROM volume_quotas WHERE project_id = $1"
-# A snapshot is of its volume's type, and takes as much as the volume had.
+# A snapshot counts for its volume's type, with the size of the volume.
 _USED = """
 SELECT t.name, u.volumes, u.snapshots, u.gigabytes FROM (
     SELECT type_id, SUM(volumes) AS volumes, SUM(snapshots) AS snapshots, SUM(size) AS gigabytes FROM (
@@ -42,37 +42,37 @@ async def check(
     snapshots: int = 0,
     size: int | None = None,
 ) -> None:
-    """Refuse (413) what the project, or the type in it, has no room for; `size` is what one volume will have.
+    """Refuse (413) a request beyond the quota of the project or of the type. `size` is that of one volume.
 
-    Others of the project wait until `tx` ends, so that what is counted stays true.
+    Other requests of the project wait until `tx` ends.
     """
-    asked = {"volumes": volumes, "gigabytes": gigabytes, "snapshots": snapshots}
+    requested = {"volumes": volumes, "gigabytes": gigabytes, "snapshots": snapshots}
     await hold(tx, project_id)
     limit = await limits(tx, project_id, config)
     _check_size(size, limit["per_volume_gigabytes"])
-    _check_room(asked | _of_type(asked, type_name), await usage(tx, project_id), limit)
+    _check_room(requested | _of_type(requested, type_name), await usage(tx, project_id), limit)
 
 
 async def check_retype(tx: Transaction, project_id: str, type_name: str, gigabytes: int, *, config: Config) -> None:
-    """Refuse (413) a volume of this size to become one of the type; the project as a whole has it already."""
+    """Refuse (413) a retype beyond the quota of the new type. The project's quota is not affected."""
     await hold(tx, project_id)
-    asked = _of_type({"volumes": 1, "gigabytes": gigabytes}, type_name)
-    _check_room(asked, await usage(tx, project_id), await limits(tx, project_id, config))
+    requested = _of_type({"volumes": 1, "gigabytes": gigabytes}, type_name)
+    _check_room(requested, await usage(tx, project_id), await limits(tx, project_id, config))
 
 
 async def limits(reader: Reader, project_id: str, config: Config) -> dict[str, int]:
-    """Every limit of the project, also those of each type; -1 is none."""
+    """All limits of the project, including those of each type; -1 is unlimited."""
     return await class_limits(reader, DEFAULT_CLASS, config) | await _rows(reader, _PROJECT, project_id)
 
 
 async def class_limits(reader: Reader, name: str, config: Config) -> dict[str, int]:
-    """The limits of a quota class; only the class `default` has a meaning."""
+    """The limits of a quota class. Only the class `default` is used."""
     found: dict[str, int] = {resource: getattr(config.volume_quota, resource) for resource in RESOURCES}
     return found | dict.fromkeys(await _type_resources(reader), -1) | await _rows(reader, _CLASS, name)
 
 
 async def usage(reader: Reader, project_id: str) -> dict[str, int]:
-    """What the project has of what is counted, in all and of each type that it uses."""
+    """The usage of the project, in total and for each type."""
     used = dict.fromkeys(PER_TYPE, 0)
     for row in await reader.fetch(_USED, project_id):
         for resource in PER_TYPE:
@@ -103,13 +103,13 @@ async def set_class_limits(tx: Transaction, name: str, values: Mapping[str, int]
 
 
 async def reset(tx: Transaction, project_id: str) -> None:
-    """Back to the defaults."""
+    """Delete the limits of the project, so that the defaults apply."""
     await tx.execute("DELETE FROM volume_quotas WHERE project_id = $1", project_id)
 
 
 async def rename_type(tx: Transaction, old: str, new: str) -> None:
-    """Limits go by the names of types."""
-    await forget_type(tx, new)
+    """Keep the limits of a renamed type: their keys contain its name."""
+    await delete_type(tx, new)
     for resource in PER_TYPE:
         for table in ("volume_quotas", "volume_quota_classes"):
             await tx.execute(
@@ -117,18 +117,18 @@ async def rename_type(tx: Transaction, old: str, new: str) -> None:
             )
 
 
-async def forget_type(tx: Transaction, name: str) -> None:
-    gone = [f"{resource}_{name}" for resource in PER_TYPE]
+async def delete_type(tx: Transaction, name: str) -> None:
+    resources = [f"{resource}_{name}" for resource in PER_TYPE]
     for table in ("volume_quotas", "volume_quota_classes"):
-        await tx.execute(f"DELETE FROM {table} WHERE resource = ANY($1)", gone)
+        await tx.execute(f"DELETE FROM {table} WHERE resource = ANY($1)", resources)
 
 
 async def hold(tx: Transaction, project_id: str) -> None:
-    await tx.hold(f"volume quota:{project_id}")
+    await tx.lock(f"volume quota:{project_id}")
 
 
-async def _rows(reader: Reader, sql: str, whose: str) -> dict[str, int]:
-    return {row["resource"]: row["hard_limit"] for row in await reader.fetch(sql, whose)}
+async def _rows(reader: Reader, sql: str, key: str) -> dict[str, int]:
+    return {row["resource"]: row["hard_limit"] for row in await reader.fetch(sql, key)}
 
 
 async def _type_resources(reader: Reader) -> list[str]:
@@ -136,8 +136,8 @@ async def _type_resources(reader: Reader) -> list[str]:
     return [f"{resource}_{row['name']}" for row in rows for resource in PER_TYPE]
 
 
-def _of_type(asked: Mapping[str, int], type_name: str) -> dict[str, int]:
-    return {f"{resource}_{type_name}": number for resource, number in asked.items()}
+def _of_type(requested: Mapping[str, int], type_name: str) -> dict[str, int]:
+    return {f"{resource}_{type_name}": number for resource, number in requested.items()}
 
 
 def _check_size(size: int | None, limit: int) -> None:
@@ -145,18 +145,18 @@ def _check_size(size: int | None, limit: int) -> None:
         raise TooLarge(f"Requested volume size {size} is larger than maximum allowed limit {limit}.")
 
 
-def _check_room(asked: Mapping[str, int], used: Mapping[str, int], limit: Mapping[str, int]) -> None:
-    for resource, number in asked.items():
-        most, has = limit.get(resource, -1), used.get(resource, 0)
-        if number > 0 and 0 <= most < has + number:
-            raise TooLarge(_exceeded(resource, number, has, most))
+def _check_room(requested: Mapping[str, int], used: Mapping[str, int], limits: Mapping[str, int]) -> None:
+    for resource, number in requested.items():
+        limit, usage = limits.get(resource, -1), used.get(resource, 0)
+        if number > 0 and 0 <= limit < usage + number:
+            raise TooLarge(_exceeded(resource, number, usage, limit))
 
 
-def _exceeded(resource: str, number: int, has: int, most: int) -> str:
+def _exceeded(resource: str, number: int, usage: int, limit: int) -> str:
     if resource.startswith("gigabytes"):
         return (
-            f"Requested volume or snapshot exceeds allowed {resource} quota. Requested {number}G, quota is {most}G and"
-            f" {has}G has been consumed."
+            f"Requested volume or snapshot exceeds allowed {resource} quota. Requested {number}G, quota is {limit}G and"
+            f" {usage}G has been consumed."
         )
-    things = "snapshots" if resource.startswith("snapshots") else "volumes"
-    return f"Maximum number of {things} allowed ({most}) exceeded for quota '{resource}'."
+    noun = "snapshots" if resource.startswith("snapshots") else "volumes"
+    return f"Maximum number of {noun} allowed ({limit}) exceeded for quota '{resource}'."

@@ -1,1 +1,1 @@
-"""The parts of the volume service, its zones and pools."""
+"""Services, hosts, pools and availability zones of the volume service."""

@@ -1,16 +1,16 @@
-"""Routes of the parts of the service, for operators."""
+"""Routes of services, for operators, and of availability zones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.store import Row
 from kilonova.volume.api import api
-from kilonova.volume.services import extensions, hosts, model, pools, schemas, views, zones
+from kilonova.volume.services import extensions, hosts, model, pools, schemas, views
 
-__all__ = ["extensions", "hosts", "pools", "views", "zones"]
+__all__ = ["extensions", "hosts", "pools", "views"]
 
 UPDATE = "volume_extension:services:update"
 
@@ -22,68 +22,76 @@ UPDATE = "volume_extension:services:update"
     query=schemas.LIST,
     shows=("services", "volume service", True),
 )
-async def index(ctx: Context) -> Answer:
-    """List the parts of the volume service."""
+async def index(ctx: Context) -> Response:
+    """List the services."""
     host, program = ctx.query_one("host"), ctx.query_one("binary") or ctx.query_one("service")
     found = [
-        part
-        for part in await model.parts(ctx.db, ctx.services.config, ctx.now)
-        if program in (None, part["program"]) and host in (None, part["host"], part["host"].partition("@")[0])
+        service
+        for service in await model.list_services(ctx)
+        if program in (None, service["program"]) and host in (None, service["host"], service["host"].partition("@")[0])
     ]
-    return Answer({"services": [ctx.render("volume service", part) for part in found]})
+    return Response({"services": [ctx.render("volume service", service) for service in found]})
 
 
 @api.route("PUT", "/os-services/enable", policy=UPDATE, body=schemas.NAMED, query={})
-async def enable(ctx: Context) -> Answer:
-    """Enable a part of the volume service."""
-    return _named(await _change(ctx, disabled=False), disabled_reason=None)
+async def enable(ctx: Context) -> Response:
+    """Enable a service."""
+    return _show(await _change(ctx, disabled=False), disabled_reason=None)
 
 
 @api.route("PUT", "/os-services/disable", policy=UPDATE, body=schemas.NAMED, query={})
-async def disable(ctx: Context) -> Answer:
-    """Disable a part of the volume service: no volumes are made until it is enabled again."""
-    return _named(await _change(ctx, disabled=True))
+async def disable(ctx: Context) -> Response:
+    """Disable a service. No volumes can be created until it is enabled again."""
+    return _show(await _change(ctx, disabled=True))
 
 
 @api.route("PUT", "/os-services/disable-log-reason", policy=UPDATE, body=schemas.NAMED_WITH_REASON, query={})
-async def disable_with_reason(ctx: Context) -> Answer:
-    """Disable a part of the volume service, and say why."""
+async def disable_with_reason(ctx: Context) -> Response:
+    """Disable a service, with a reason."""
     reason = ctx.body["disabled_reason"].strip()
-    return _named(await _change(ctx, disabled=True, reason=reason), disabled_reason=reason)
+    return _show(await _change(ctx, disabled=True, reason=reason), disabled_reason=reason)
 
 
 @api.route("PUT", "/os-services/freeze", policy=UPDATE, body=schemas.HOST, query={})
-async def freeze(ctx: Context) -> Answer:
+async def freeze(ctx: Context) -> Response:
     """Refuse to freeze a back end."""
     raise _not_replicated()
 
 
 @api.route("PUT", "/os-services/thaw", policy=UPDATE, body=schemas.HOST, query={})
-async def thaw(ctx: Context) -> Answer:
+async def thaw(ctx: Context) -> Response:
     """Refuse to thaw a back end."""
     raise _not_replicated()
 
 
 @api.route("PUT", "/os-services/failover_host", policy=UPDATE, body=schemas.HOST, query={})
-async def fail_over(ctx: Context) -> Answer:
+async def fail_over(ctx: Context) -> Response:
     """Refuse to fail over to another back end."""
     raise _not_replicated()
 
 
+@api.route("GET", "/os-availability-zone", policy="volume:availability_zone_list")
+async def index_zones(ctx: Context) -> Response:
+    """List availability zones. They are those of compute: all hosts reach the only back end."""
+    available = not all(service["disabled"] for service in await model.list_services(ctx))
+    names = sorted(await ctx.services.compute_status.availability_zones())
+    shown = [{"zoneName": name, "zoneState": {"available": available}} for name in names]
+    return Response({"availabilityZoneInfo": shown})
+
+
 async def _change(ctx: Context, *, disabled: bool, reason: str | None = None) -> Row:
     host, program = ctx.body["host"], ctx.body.get("binary") or ctx.body["service"]
+    if model.HOSTS.get(program) != host:
+        raise NotFound(f"Service {program} could not be found on host {host}.")
     async with ctx.db.transaction() as tx:
-        for part in await model.parts(tx, ctx.services.config, ctx.now):
-            if (part["host"], part["program"]) == (host, program):
-                await model.change(tx, program, disabled, reason, ctx.now)
-                return {**part, "disabled": disabled}
-    raise NotFound(f"Service {program} could not be found on host {host}.")
+        await model.set_disabled(tx, program, disabled, reason, ctx.now)
+    return {"host": host, "program": program, "disabled": disabled}
 
 
-def _named(part: Row, **more: Any) -> Answer:
-    program = part["program"]
-    known = {"host": part["host"], "service": program, "binary": program, "disabled": part["disabled"]}
-    return Answer({**known, "status": views.status(part), **more})
+def _show(service: Row, **more: Any) -> Response:
+    program = service["program"]
+    shown = {"host": service["host"], "service": program, "binary": program, "disabled": service["disabled"]}
+    return Response({**shown, "status": views.status(service), **more})
 
 
 def _not_replicated() -> BadRequest:

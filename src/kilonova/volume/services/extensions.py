@@ -1,40 +1,40 @@
-"""The route of extensions: what is offered beside volumes, in the words of a time when that differed."""
+"""Route of extensions: a fixed list, which old clients read."""
 
 from __future__ import annotations
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.volume.api import api
 
 _UPDATED = "2026-01-01T00:00:00+00:00"
 # Alias, name, description.
-_OFFERED = (
+_EXTENSIONS = (
     ("os-admin-actions", "AdminActions", "Set states, and delete and detach by force."),
     ("os-availability-zone", "AvailabilityZones", "List availability zones."),
-    ("capabilities", "Capabilities", "Show what back ends can do."),
+    ("capabilities", "Capabilities", "Show capabilities of back ends."),
     ("os-extended-snapshot-attributes", "ExtendedSnapshotAttributes", "Progress and project of snapshots."),
     ("os-hosts", "Hosts", "Show the hosts of the service."),
     ("os-quota-class-sets", "QuotaClasses", "Default quotas."),
     ("os-quota-sets", "Quotas", "Quotas of projects."),
     ("scheduler-stats", "SchedulerStats", "List the pools of back ends."),
-    ("os-services", "Services", "Show the parts of the service."),
-    ("os-snapshot-actions", "SnapshotActions", "Say how far snapshots are."),
+    ("os-services", "Services", "List the services."),
+    ("os-snapshot-actions", "SnapshotActions", "Report the progress of snapshots."),
     ("os-types-extra-specs", "TypesExtraSpecs", "Extra specs of types."),
-    ("os-types-manage", "TypesManage", "Create, change and delete types."),
-    ("os-used-limits", "UsedLimits", "What is used of the limits."),
+    ("os-types-manage", "TypesManage", "Create, update and delete types."),
+    ("os-used-limits", "UsedLimits", "Usage of the limits."),
     ("os-volume-actions", "VolumeActions", "Attach, extend and upload volumes."),
     ("os-vol-host-attr", "VolumeHostAttribute", "The back end of a volume."),
-    ("os-vol-image-meta", "VolumeImageMetadata", "What is known of the image of a volume."),
+    ("os-vol-image-meta", "VolumeImageMetadata", "Image metadata of a volume."),
     ("os-vol-tenant-attr", "VolumeTenantAttribute", "The project of a volume."),
-    ("os-volume-transfer", "VolumeTransfer", "Hand volumes over to other projects."),
-    ("os-volume-type-access", "VolumeTypeAccess", "Who may use private types."),
+    ("os-volume-transfer", "VolumeTransfer", "Transfer volumes to other projects."),
+    ("os-volume-type-access", "VolumeTypeAccess", "Project access to private types."),
 )
 
 
 @api.route("GET", "/extensions")
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List extensions."""
     shown = [
         {"alias": alias, "name": name, "description": description, "updated": _UPDATED, "links": []}
-        for alias, name, description in _OFFERED
+        for alias, name, description in _EXTENSIONS
     ]
-    return Answer({"extensions": shown})
+    return Response({"extensions": shown})

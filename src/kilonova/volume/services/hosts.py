@@ -1,13 +1,13 @@
-"""Routes of the hosts of the volume service, and of what lies on them."""
+"""Routes of the hosts of the volume service and their usage."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.volume.api import api
-from kilonova.volume.backend import BACKEND
+from kilonova.volume.backend_capabilities import BACKEND
 from kilonova.volume.services import model
 
 RULE = "volume_extension:hosts"
@@ -15,24 +15,24 @@ _TOTAL = "(total)"
 
 
 @api.route("GET", "/os-hosts", policy=RULE, shows=("hosts", "volume host", True))
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List the hosts of the volume service."""
-    parts = await model.parts(ctx.db, ctx.services.config, ctx.now)
-    return Answer({"hosts": [ctx.render("volume host", part) for part in parts]})
+    services = await model.list_services(ctx)
+    return Response({"hosts": [ctx.render("volume host", service) for service in services]})
 
 
 @api.route("GET", "/os-hosts/{host}", policy=RULE)
-async def show(ctx: Context, host: str) -> Answer:
-    """Show how much lies on a host, in all and of each project."""
+async def show(ctx: Context, host: str) -> Response:
+    """Show the usage of a host, in total and by project."""
     if host != BACKEND:
         raise NotFound(f"Host {host} could not be found.")
-    rows = await model.amounts(ctx.db)
+    rows = await model.usage_by_project(ctx.db)
     total = {key: sum(int(row[key]) for row in rows) for key in ("volumes", "volume_gb", "snapshots", "snapshot_gb")}
-    return Answer({"host": [_resource(row) for row in ({**total, "project_id": _TOTAL}, *rows)]})
+    return Response({"host": [_resource(row) for row in ({**total, "project_id": _TOTAL}, *rows)]})
 
 
 def _resource(row: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Numbers are text here, as they always were."""
+    """Numbers are strings in this API."""
     return {
         "resource": {
             "host": BACKEND,

@@ -1,38 +1,35 @@
-"""Routes of the pool that volumes are made in, and of what its back end can do."""
+"""Routes of storage pools and back-end capabilities."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova import clock
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
-from kilonova.http.pieces import is_true
+from kilonova.http.parameter_types import is_true
 from kilonova.volume.api import api
-from kilonova.volume.backend import ABILITIES, BACKEND, IDENTITY, POOL
+from kilonova.volume.backend_capabilities import ABILITIES, BACKEND, IDENTITY, POOL
 from kilonova.volume.services import model, schemas
 
 
 @api.route(
-    "GET",
-    "/scheduler-stats/get_pools",
-    policy="scheduler_extension:scheduler_stats:get_pools",
-    query=schemas.POOLS,
+    "GET", "/scheduler-stats/get_pools", policy="scheduler_extension:scheduler_stats:get_pools", query=schemas.POOLS
 )
-async def index(ctx: Context) -> Answer:
-    """List the pools of back ends; there is one."""
+async def index(ctx: Context) -> Response:
+    """List storage pools. There is one."""
     pool: dict[str, Any] = {"name": POOL}
     if is_true(ctx.query_one("detail")):
         pool["capabilities"] = await _capabilities(ctx)
-    return Answer({"pools": [pool] if ctx.query_one("name") in (None, POOL) else []})
+    return Response({"pools": [pool] if ctx.query_one("name") in (None, POOL) else []})
 
 
 @api.route("GET", "/capabilities/{host}", policy="volume_extension:capabilities")
-async def show(ctx: Context, host: str) -> Answer:
-    """Show what a back end can do."""
+async def show(ctx: Context, host: str) -> Response:
+    """Show the capabilities of a back end."""
     if host not in (BACKEND, POOL):
         raise NotFound(f"Service {host} could not be found.")
-    return Answer(
+    return Response(
         {
             **IDENTITY,
             "namespace": f"OS::Storage::Capabilities::{BACKEND}",
@@ -42,16 +39,16 @@ async def show(ctx: Context, host: str) -> Answer:
             "visibility": None,
             "replication_targets": [],
             "properties": {
-                "thin_provisioning": _property("Thin Provisioning", "Takes only the space that is written to."),
-                "multiattach": _property("Multi-attach", "Several servers may have one volume."),
-                "online_extend_support": _property("Online extend", "Volumes grow while servers use them."),
+                "thin_provisioning": _property("Thin Provisioning", "Uses only the space that was written."),
+                "multiattach": _property("Multi-attach", "Several servers can use one volume."),
+                "online_extend_support": _property("Online extend", "Volumes in use can be extended."),
             },
         }
     )
 
 
 async def _capabilities(ctx: Context) -> dict[str, Any]:
-    rows = await model.amounts(ctx.db)
+    rows = await model.usage_by_project(ctx.db)
     total, free = await model.capacity(ctx.services.config.data_dir)
     return {
         **IDENTITY,

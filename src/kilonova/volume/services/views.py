@@ -1,4 +1,4 @@
-"""How the parts of the service are shown: as services, and as hosts."""
+"""Views of services and hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _state(up: str, down: str) -> Callable[[Any, Context], str]:
 
 
 def _of_back_end(value: Callable[[Any, Context], Any], schema: dict[str, Any]) -> Field:
-    """What only the part has that keeps volumes."""
+    """A field that only cinder-volume has."""
     return Field(lambda row, ctx: value(row, ctx) if row["program"] == VOLUME else OMIT, schema, optional=True)
 
 
@@ -44,7 +44,6 @@ api.view(
             "updated_at": Field(_seen, _NULLABLE),
             "disabled_reason": col("disabled_reason", _NULLABLE),
             "cluster": Field(lambda row, ctx: None, {"type": "null"}),
-            # There is nothing to fail over to.
             "replication_status": _of_back_end(lambda row, ctx: "disabled", _TEXT),
             "active_backend_id": _of_back_end(lambda row, ctx: None, {"type": "null"}),
             "frozen": _of_back_end(lambda row, ctx: False, {"type": "boolean"}),

@@ -13,11 +13,11 @@ from kilonova.store import Reader, Row, Transaction
 SHOW = "volume:get_snapshot"
 CREATING, AVAILABLE, DELETING, ERROR, ERROR_DELETING = "creating", "available", "deleting", "error", "error_deleting"
 DELETABLE = (AVAILABLE, ERROR, ERROR_DELETING)
-# What whoever makes or deletes a snapshot may say that it is, by what it was.
-REPORTS = {CREATING: (CREATING, AVAILABLE, ERROR), DELETING: (DELETING, ERROR_DELETING)}
+# The statuses that can be reported for a snapshot in each status.
+REPORTABLE = {CREATING: (CREATING, AVAILABLE, ERROR), DELETING: (DELETING, ERROR_DELETING)}
 
 
-def missing(snapshot_id: str) -> NotFound:
+def not_found(snapshot_id: str) -> NotFound:
     return NotFound(f"Snapshot {snapshot_id} could not be found.")
 
 
@@ -31,16 +31,15 @@ async def get(reader: Reader, snapshot_id: str, *, lock: bool = False) -> Row | 
 
 
 async def find(ctx: Context, reader: Reader, snapshot_id: str, *, rule: str, lock: bool = False) -> Row:
-    """The snapshot, if the caller may see it (else 404) and the rule allows the act on it (else 403)."""
+    """The snapshot. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
     row = await get(reader, snapshot_id, lock=lock)
     if row is None or not ctx.may(SHOW, target(row)):
-        raise missing(snapshot_id)
+        raise not_found(snapshot_id)
     ctx.authorize(rule, target(row))
     return row
 
 
-async def dress(reader: Reader, rows: Sequence[Row]) -> None:
-    """Add the metadata to the rows."""
+async def add_metadata(reader: Reader, rows: Sequence[Row]) -> None:
     found: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}
     sql = "SELECT * FROM volume_snapshot_metadata WHERE snapshot_id = ANY($1) ORDER BY key"
     for entry in await reader.fetch(sql, list(found)):
@@ -51,32 +50,26 @@ async def dress(reader: Reader, rows: Sequence[Row]) -> None:
 
 async def metadata_of(reader: Reader, snapshot_id: str) -> dict[str, str]:
     rows: list[Row] = [{"id": snapshot_id}]
-    await dress(reader, rows)
+    await add_metadata(reader, rows)
     metadata: dict[str, str] = rows[0]["metadata"]
     return metadata
 
 
-async def insert(tx: Transaction, row: Row) -> None:
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
-    await tx.execute(f"INSERT INTO volume_snapshots ({', '.join(row)}) VALUES ({marks})", *row.values())
-
-
 async def change(tx: Transaction, snapshot_id: str, values: Mapping[str, Any]) -> None:
-    """Set columns; it counts as an update."""
+    """Set columns and `updated_at`."""
     values = {**values, "updated_at": clock.now()}
     changes = ", ".join(f"{column} = ${number}" for number, column in enumerate(values, 2))
     await tx.execute(f"UPDATE volume_snapshots SET {changes} WHERE id = $1", snapshot_id, *values.values())
 
 
-async def set_status_of(tx: Transaction, volume_id: str, status: str) -> None:
-    """Of all snapshots of the volume."""
+async def set_all_statuses(tx: Transaction, volume_id: str, status: str) -> None:
     await tx.execute(
         "UPDATE volume_snapshots SET status = $2, updated_at = $3 WHERE volume_id = $1", volume_id, status, clock.now()
     )
 
 
 async def set_metadata(tx: Transaction, snapshot_id: str, metadata: Mapping[str, str]) -> None:
-    """Add these, or change those that are there."""
+    """Add or update entries."""
     await tx.execute_many(
         "INSERT INTO volume_snapshot_metadata (snapshot_id, key, value) VALUES ($1, $2, $3)"
         " ON CONFLICT (snapshot_id, key) DO UPDATE SET value = excluded.value",
@@ -95,7 +88,7 @@ async def delete_metadata(tx: Transaction, snapshot_id: str, key: str) -> bool:
 
 
 async def check_deletable(tx: Transaction, row: Row) -> None:
-    """It is whole or broken, and nobody reads it."""
+    """Refuse (400) a snapshot that is busy, or is being copied to a volume."""
     if row["status"] not in DELETABLE:
         raise BadRequest(
             f"Invalid snapshot: Snapshot status must be {' or '.join(DELETABLE)}, but the current status is:"

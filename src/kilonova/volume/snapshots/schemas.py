@@ -1,40 +1,35 @@
-"""What the routes of snapshots take."""
+"""Bodies and query keys of the snapshot routes."""
 
 from __future__ import annotations
 
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed, is_true
+from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, closed_object, is_true, request_body
 from kilonova.volume.schemas import DESCRIPTION, METADATA, METADATA_OR_NULL, NAME, UUID_OR_NULL
 
 _NAMES: Schema = {
     "name": NAME,
     "description": DESCRIPTION,
-    # The names of the first version of this API, of which clients were never weaned.
+    # Names of the first version of the API, which clients still send.
     "display_name": NAME,
     "display_description": DESCRIPTION,
 }
-# Nothing needs force any more; who insists on it may, and who refuses it asks for what there is not.
+# From 3.66 on `force` may only be true.
 FORCED: Schema = {**BOOLEAN, "enum": [value for value in BOOLEAN["enum"] if is_true(value)]}
-CREATE = closed(
-    {
-        "snapshot": closed(
-            {**_NAMES, "volume_id": UUID_OR_NULL, "metadata": METADATA_OR_NULL, "force": FORCED}, ["volume_id"]
-        )
-    },
-    ["snapshot"],
+CREATE = request_body(
+    "snapshot", {**_NAMES, "volume_id": UUID_OR_NULL, "metadata": METADATA_OR_NULL, "force": FORCED}, ["volume_id"]
 )
-UPDATE = closed({"snapshot": closed(_NAMES, minProperties=1)}, ["snapshot"])
-METADATA_BODY = closed({"metadata": METADATA}, ["metadata"])
-ITEM_BODY = closed({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
+UPDATE = request_body("snapshot", _NAMES, minProperties=1)
+METADATA_BODY = closed_object({"metadata": METADATA}, ["metadata"])
+ITEM_BODY = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
 
-# What an administrator may set.
+# The statuses that an administrator can set.
 STATUSES = ("available", "creating", "deleting", "error", "error_deleting")
-RESET = closed({"status": {"type": "string", "enum": list(STATUSES)}}, ["status"])
+RESET = closed_object({"status": {"type": "string", "enum": list(STATUSES)}}, ["status"])
 PROGRESS: Schema = {"type": "string", "pattern": "^(100|[0-9]{1,2})%$"}
-REPORT = closed({"status": {"type": "string", "enum": list(STATUSES)}, "progress": PROGRESS}, ["status"])
+REPORT = closed_object({"status": {"type": "string", "enum": list(STATUSES)}, "progress": PROGRESS}, ["status"])
 
-# Other keys were always passed over.
+# Unknown keys are ignored.
 LIST: dict[str, Schema] = {
     "limit": LIMIT,
     "marker": MARKER,

@@ -1,4 +1,4 @@
-"""How snapshots are shown. Rows come from `model`, dressed with their metadata."""
+"""Views of snapshots. Rows need their metadata (`model.add_metadata`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NULLABLE = {"type": ["string", "null"]}
 
 
 def _updated(row: Row, ctx: Context) -> str | None:
-    """One that was made and never touched shows no update."""
+    """None if the snapshot was never updated."""
     return clock.iso_micro(row["updated_at"]) if row["updated_at"] != row["created_at"] else None
 
 
@@ -40,7 +40,7 @@ api.view(
             **BRIEF,
             "os-extended-snapshot-attributes:progress": Field(_progress, TEXT, EXTENDED),
             "os-extended-snapshot-attributes:project_id": col("project_id", TEXT, EXTENDED),
-            # There are no groups.
+            # Groups are not supported.
             "group_snapshot_id": Field(lambda row, ctx: None, {"type": "null"}),
             "user_id": col("user_id", TEXT),
             "consumes_quota": Field(lambda row, ctx: True, {"type": "boolean"}),

@@ -1,1 +1,1 @@
-"""Volumes on their way to another project."""
+"""Transfers of volumes to other projects."""

@@ -1,4 +1,4 @@
-"""Transfers in the database: a volume that a project offers to whoever knows the key, of which only a hash is kept."""
+"""Transfers in the database. Only a hash of the key is stored."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 from typing import Any
 
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.insert import insert_row
 
 
 def new_key() -> str:
@@ -15,16 +16,14 @@ def new_key() -> str:
 
 
 async def create(tx: Transaction, values: dict[str, Any], key: str) -> Row:
-    """An offer of the volume that was there before is over: nobody could take it any more."""
+    """Replaces an earlier transfer of the volume, which could not be accepted any more."""
     await tx.execute("DELETE FROM volume_transfers WHERE volume_id = $1", values["volume_id"])
     salt = secrets.token_hex(8)
     row = {**values, "salt": salt, "key_hash": _hash(salt, key)}
-    marks = ", ".join(f"${place}" for place in range(1, len(row) + 1))
-    await tx.execute(f"INSERT INTO volume_transfers ({', '.join(row)}) VALUES ({marks})", *row.values())
-    return row
+    return await insert_row(tx, "volume_transfers", row)
 
 
-def fits(row: Row, key: str) -> bool:
+def has_key(row: Row, key: str) -> bool:
     return hmac.compare_digest(row["key_hash"], _hash(row["salt"], key))
 
 
@@ -33,23 +32,23 @@ async def get(reader: Reader, transfer_id: str) -> Row | None:
 
 
 async def of_project(reader: Reader, project_id: str | None) -> list[Row]:
-    """Those of a project, or (None) of all."""
+    """Transfers of the project, or (None) of all projects."""
     return await reader.fetch(
         "SELECT * FROM volume_transfers WHERE CAST($1 AS TEXT) IS NULL OR project_id = $1", project_id
     )
 
 
-async def take(tx: Transaction, transfer_id: str) -> bool:
-    """End the transfer; False if somebody else was faster."""
+async def delete(tx: Transaction, transfer_id: str) -> bool:
+    """False if the transfer was deleted already."""
     return await tx.execute("DELETE FROM volume_transfers WHERE id = $1", transfer_id) > 0
 
 
-async def snapshots(tx: Transaction, volume_id: str) -> list[Row]:
-    """Until `tx` ends they stay as they are."""
+async def lock_snapshots(tx: Transaction, volume_id: str) -> list[Row]:
+    """Lock and return the snapshots of the volume."""
     return await tx.fetch("SELECT * FROM volume_snapshots WHERE volume_id = $1 ORDER BY id FOR UPDATE", volume_id)
 
 
-async def hand_over(
+async def change_owner(
     tx: Transaction, volume_id: str, project_id: str, user_id: str, now: float, *, with_snapshots: bool
 ) -> None:
     owner = "SET project_id = $2, user_id = $3, updated_at = $4"
@@ -59,5 +58,5 @@ async def hand_over(
 
 
 def _hash(salt: str, key: str) -> str:
-    """Keys are long and random, so that one round is enough."""
+    """One round is enough because keys are long and random."""
     return hmac.new(salt.encode(), key.encode(), hashlib.sha256).hexdigest()

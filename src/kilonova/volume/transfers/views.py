@@ -1,4 +1,4 @@
-"""How transfers are shown. Their key is shown once, to whoever made them."""
+"""Views of transfers. The key is shown only in the response to create."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _BRIEF = {
     "name": col("name", _NULLABLE),
     "links": Field(lambda row, ctx: ctx.links(f"/volume-transfers/{row['id']}"), {"type": "array"}),
 }
-_WHOLE = {
+_DETAIL = {
     **_BRIEF,
     "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), _TEXT),
     "no_snapshots": col("no_snapshots", {"type": "boolean"}),
     "source_project_id": col("project_id", _TEXT),
-    # Who takes a volume over ends the transfer, so none that is shown has been accepted.
+    # Accepted transfers are deleted.
     "destination_project_id": Field(lambda row, ctx: None, {"type": "null"}),
     "accepted": Field(lambda row, ctx: False, {"type": "boolean"}),
 }
 
 api.view(View("transfer brief", _BRIEF))
-api.view(View("transfer", _WHOLE))
-api.view(View("new transfer", {**_WHOLE, "auth_key": col("auth_key", _TEXT)}))
+api.view(View("transfer", _DETAIL))
+api.view(View("new transfer", {**_DETAIL, "auth_key": col("auth_key", _TEXT)}))

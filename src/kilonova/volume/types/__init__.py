@@ -1,1 +1,1 @@
-"""Types of volumes."""
+"""Volume types."""

@@ -1,74 +1,62 @@
-"""Routes of volume types themselves."""
+"""Routes of volume types."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova import store
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict
-from kilonova.http.pieces import is_true
+from kilonova.http.is_public import is_public_filter
+from kilonova.http.parameter_types import is_true
 from kilonova.store import Row
 from kilonova.volume import filters, paging
 from kilonova.volume.api import api
 from kilonova.volume.quotas import model as quotas
-from kilonova.volume.types import access, defaults, encryption, model, schemas, specs, views
-from kilonova.volume.types.lookup import locked, visible
+from kilonova.volume.types import access, defaults, encryption, extra_specs, model, schemas, views
+from kilonova.volume.types.lookup import get_locked, get_visible
 
-__all__ = ["access", "defaults", "encryption", "specs", "views"]
+__all__ = ["access", "defaults", "encryption", "extra_specs", "views"]
 
 TYPE = "/types/{type_id}"
-BY_SPECS = "types are listed by extra specs"
+RULE = "volume_extension:type_"
+BY_SPECS = "types are filtered by extra specs"
 _SORT_KEYS = ("id", "name", "description", "is_public", "created_at", "updated_at")
-_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
-_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
-@api.route(
-    "GET",
-    "/types",
-    policy="volume_extension:type_get_all",
-    query=schemas.LIST,
-    shows=("volume_types", "volume type", True),
-)
-async def index(ctx: Context) -> Answer:
+@api.route("GET", "/types", policy=RULE + "get_all", query=schemas.LIST, shows=("volume_types", "volume type", True))
+async def index(ctx: Context) -> Response:
     """List volume types."""
-    rows = await model.of_kind(ctx.db, ctx.token, _is_public(ctx))
-    name, asked = ctx.query_one("name"), _asked_specs(ctx)
-    chosen = [row for row in rows if name in (None, row["name"]) and asked.items() <= row["extra_specs"].items()]
+    rows = await model.list_types(ctx.db, ctx.token, is_public_filter(ctx))
+    name, specs = ctx.query_one("name"), _extra_specs_filter(ctx)
+    chosen = [row for row in rows if name in (None, row["name"]) and specs.items() <= row["extra_specs"].items()]
     found, links = paging.page(ctx, chosen, "/types", _SORT_KEYS)
     shown: dict[str, Any] = {"volume_types": [ctx.render("volume type", row) for row in found]}
-    return Answer({**shown, "volume_types_links": links} if links else shown)
+    return Response({**shown, "volume_types_links": links} if links else shown)
 
 
-@api.route(
-    "GET",
-    "/types/default",
-    policy="volume_extension:type_get",
-    query={},
-    shows=("volume_type", "volume type", False),
-)
-async def default(ctx: Context) -> Answer:
-    """Show the type of the own project's volumes for which nobody names one."""
-    row = await model.default_of(ctx.db, ctx.token.project_id or "")
-    return Answer({"volume_type": ctx.render("volume type", row)})
+@api.route("GET", "/types/default", policy=RULE + "get", query={}, shows=("volume_type", "volume type", False))
+async def default(ctx: Context) -> Response:
+    """Show the default volume type of the own project."""
+    row = await model.get_default(ctx.db, ctx.token.project_id or "")
+    return Response({"volume_type": ctx.render("volume type", row)})
 
 
-@api.route("GET", TYPE, policy="volume_extension:type_get", query={}, shows=("volume_type", "volume type", False))
-async def show(ctx: Context, type_id: str) -> Answer:
+@api.route("GET", TYPE, policy=RULE + "get", query={}, shows=("volume_type", "volume type", False))
+async def show(ctx: Context, type_id: str) -> Response:
     """Show a volume type."""
-    return Answer({"volume_type": ctx.render("volume type", await visible(ctx, type_id))})
+    return Response({"volume_type": ctx.render("volume type", await get_visible(ctx, type_id))})
 
 
 @api.route(
     "POST",
     "/types",
-    policy="volume_extension:type_create",
+    policy=RULE + "create",
     body=schemas.CREATE,
     query={},
     shows=("volume_type", "new volume type", False),
 )
-async def create(ctx: Context) -> Answer:
+async def create(ctx: Context) -> Response:
     """Create a volume type."""
     body = ctx.body["volume_type"]
     values = {
@@ -81,66 +69,53 @@ async def create(ctx: Context) -> Answer:
         async with ctx.db.transaction() as tx:
             row = await model.create(tx, values, ctx.now)
     except store.Conflict:
-        raise _taken(body["name"]) from None
-    return Answer({"volume_type": ctx.render("new volume type", row)})
+        raise _already_exists(body["name"]) from None
+    return Response({"volume_type": ctx.render("new volume type", row)})
 
 
 @api.route(
     "PUT",
     TYPE,
-    policy="volume_extension:type_update",
+    policy=RULE + "update",
     body=schemas.UPDATE,
     query={},
     shows=("volume_type", "changed volume type", False),
 )
-async def update(ctx: Context, type_id: str) -> Answer:
-    """Change a volume type's name, description and whether it is public."""
+async def update(ctx: Context, type_id: str) -> Response:
+    """Update the name, the description or the visibility of a volume type."""
     values = _changes(ctx.body["volume_type"])
     try:
         async with ctx.db.transaction() as tx:
-            row = await locked(tx, type_id)
+            row = await get_locked(tx, type_id)
             changed = {**row, **values, "updated_at": ctx.now}
             _check_default(row, changed)
             if changed["name"] != row["name"]:
                 await quotas.rename_type(tx, row["name"], changed["name"])
             await model.write(tx, changed)
     except store.Conflict:
-        raise _taken(values["name"]) from None
-    return Answer({"volume_type": ctx.render("changed volume type", changed)})
+        raise _already_exists(values["name"]) from None
+    return Response({"volume_type": ctx.render("changed volume type", changed)})
 
 
-@api.route("DELETE", TYPE, policy="volume_extension:type_delete", query={}, status=202)
+@api.route("DELETE", TYPE, policy=RULE + "delete", query={}, status=202)
 async def delete(ctx: Context, type_id: str) -> None:
-    """Delete a volume type that no volume has."""
+    """Delete an unused volume type."""
     try:
         async with ctx.db.transaction() as tx:
-            row = await locked(tx, type_id)
+            row = await get_locked(tx, type_id)
             if row["name"] == model.DEFAULT or await model.is_default(tx, row):
                 raise BadRequest(f"The volume type {type_id} is a default volume type and cannot be deleted.")
-            await quotas.forget_type(tx, row["name"])
+            await quotas.delete_type(tx, row["name"])
             await model.delete(tx, row)
     except store.Conflict:
         raise BadRequest("Target volume type is still in use.") from None
 
 
-def _is_public(ctx: Context) -> bool | None:
-    """Which kind to list. Only administrators choose; others see what they may use."""
-    asked = ctx.query_one("is_public")
-    if asked is None or not model.sees_all(ctx.token):
-        return True
-    word = asked.strip().lower()
-    if word == "none":
-        return None
-    if word not in _TRUE | _FALSE:
-        raise BadRequest(f"Invalid is_public filter [{asked[:80]}]")
-    return word in _TRUE
-
-
-def _asked_specs(ctx: Context) -> dict[str, str]:
-    asked = ctx.query_one("extra_specs")
-    if asked is None or not ctx.behaves(BY_SPECS):
+def _extra_specs_filter(ctx: Context) -> dict[str, str]:
+    text = ctx.query_one("extra_specs")
+    if text is None or not ctx.has_behaviour(BY_SPECS):
         return {}
-    return filters.dictionary("extra_specs", asked)
+    return filters.dictionary("extra_specs", text)
 
 
 def _changes(body: dict[str, Any]) -> dict[str, Any]:
@@ -154,10 +129,10 @@ def _changes(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_default(row: Row, changed: Row) -> None:
-    """Everybody has to find the type of volumes for which nobody names one."""
+    """All projects must find the default type by its name."""
     if row["name"] == model.DEFAULT and (changed["name"] != model.DEFAULT or not changed["is_public"]):
         raise BadRequest(f"The volume type {row['id']} is a default volume type: it keeps its name and stays public.")
 
 
-def _taken(name: str) -> Conflict:
+def _already_exists(name: str) -> Conflict:
     return Conflict(f"Volume Type {name} already exists.")

@@ -1,12 +1,12 @@
-"""Routes of the types that volumes of single projects have by default."""
+"""Routes of default volume types of projects."""
 
 from __future__ import annotations
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.volume.api import api
 from kilonova.volume.types import model, schemas
-from kilonova.volume.types.lookup import kept, missing
+from kilonova.volume.types.lookup import not_found, not_found_on_conflict
 
 PATH = "/default-types/{project_id}"
 
@@ -18,19 +18,19 @@ PATH = "/default-types/{project_id}"
     query={},
     shows=("default_types", "default type", True),
 )
-async def index(ctx: Context) -> Answer:
-    """List the projects that have a default type of their own."""
-    rows = await model.own_defaults(ctx.db)
-    return Answer({"default_types": [ctx.render("default type", row) for row in rows]})
+async def index(ctx: Context) -> Response:
+    """List the default volume types of projects."""
+    rows = await model.project_defaults(ctx.db)
+    return Response({"default_types": [ctx.render("default type", row) for row in rows]})
 
 
 @api.route("GET", PATH, policy="volume_extension:default_get", query={}, shows=("default_type", "default type", False))
-async def show(ctx: Context, project_id: str) -> Answer:
-    """Show the default type of a project that has one of its own."""
-    row = await model.own_default(ctx.db, project_id)
+async def show(ctx: Context, project_id: str) -> Response:
+    """Show the default volume type of a project."""
+    row = await model.project_default(ctx.db, project_id)
     if row is None:
         raise NotFound(f"Default type for project {project_id} not found.")
-    return Answer({"default_type": ctx.render("default type", row)})
+    return Response({"default_type": ctx.render("default type", row)})
 
 
 @api.route(
@@ -41,22 +41,22 @@ async def show(ctx: Context, project_id: str) -> Answer:
     query={},
     shows=("default_type", "default type", False),
 )
-async def put(ctx: Context, project_id: str) -> Answer:
-    """Give a project a default type of its own."""
+async def put(ctx: Context, project_id: str) -> Response:
+    """Set the default volume type of a project."""
     if project_id != ctx.token.project_id and not await ctx.services.identity.has_project(project_id):
         raise BadRequest(f"Project ID {project_id[:80]} is not a valid project.")
     reference = ctx.body["default_type"]["volume_type"]
-    with kept(reference):
+    with not_found_on_conflict(reference):
         async with ctx.db.transaction() as tx:
             row = await model.find(tx, reference, ctx.token)
             if row is None:
-                raise missing(reference)
+                raise not_found(reference)
             await model.set_default(tx, project_id, row)
-    return Answer({"default_type": ctx.render("default type", {"project_id": project_id, "type_id": row["id"]})})
+    return Response({"default_type": ctx.render("default type", {"project_id": project_id, "type_id": row["id"]})})
 
 
 @api.route("DELETE", PATH, policy="volume_extension:default_unset", query={}, status=204)
 async def delete(ctx: Context, project_id: str) -> None:
-    """Have the project's volumes be of the service's default type again."""
+    """Unset the default volume type of a project."""
     async with ctx.db.transaction() as tx:
         await model.unset_default(tx, project_id)

@@ -1,4 +1,4 @@
-"""Finding the type that a path names."""
+"""Find the volume type that a path or a body names."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from kilonova.store import Row, Transaction
 from kilonova.volume.types import model
 
 
-async def visible(ctx: Context, type_id: str) -> Row:
+async def get_visible(ctx: Context, type_id: str) -> Row:
     row = await model.get(ctx.db, type_id, ctx.token)
     if row is None:
-        raise missing(type_id)
+        raise not_found(type_id)
     return row
 
 
-async def locked(tx: Transaction, type_id: str) -> Row:
-    """The type, whoever may see it, until the transaction ends."""
+async def get_locked(tx: Transaction, type_id: str) -> Row:
+    """Lock the type, without a check of visibility."""
     row = await model.lock(tx, type_id)
     if row is None:
-        raise missing(type_id)
+        raise not_found(type_id)
     return row
 
 
 @contextmanager
-def kept(reference: str) -> Iterator[None]:
-    """Around a transaction that gives something a type: the type may be deleted at the same time."""
+def not_found_on_conflict(reference: str) -> Iterator[None]:
+    """Turn a conflict into 404: the type was deleted during a transaction that refers to it."""
     try:
         yield
     except store.Conflict:
-        raise missing(reference) from None
+        raise not_found(reference) from None
 
 
-def missing(type_id: str) -> NotFound:
+def not_found(type_id: str) -> NotFound:
     return NotFound(f"Volume type {type_id} could not be found.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.http.pieces import BOOLEAN, NAME, STRING, Schema, closed
+from kilonova.http.parameter_types import BOOLEAN, NAME, STRING, Schema, closed_object, request_body
 from kilonova.volume.paging import QUERY
 
 DESCRIPTION: Schema = {"type": ["string", "null"], "maxLength": 255}
@@ -13,42 +13,33 @@ SPECS: Schema = {
     "additionalProperties": False,
 }
 
-CREATE = closed(
+CREATE = request_body(
+    "volume_type",
     {
-        "volume_type": closed(
-            {
-                "name": NAME,
-                "description": DESCRIPTION,
-                "extra_specs": {**SPECS, "type": ["object", "null"]},
-                IS_PUBLIC: BOOLEAN,
-            },
-            ["name"],
-        )
+        "name": NAME,
+        "description": DESCRIPTION,
+        "extra_specs": {**SPECS, "type": ["object", "null"]},
+        IS_PUBLIC: BOOLEAN,
     },
-    ["volume_type"],
+    ["name"],
 )
-# Clients spell what is public in either way.
-UPDATE = closed(
+# Clients use either name.
+UPDATE = request_body(
+    "volume_type",
     {
-        "volume_type": closed(
-            {
-                "name": {"anyOf": [NAME, {"type": "null"}]},
-                "description": DESCRIPTION,
-                "is_public": BOOLEAN,
-                IS_PUBLIC: BOOLEAN,
-            }
-        )
+        "name": {"anyOf": [NAME, {"type": "null"}]},
+        "description": DESCRIPTION,
+        "is_public": BOOLEAN,
+        IS_PUBLIC: BOOLEAN,
     },
-    ["volume_type"],
 )
-CREATE_SPECS = closed({"extra_specs": {**SPECS, "minProperties": 1}}, ["extra_specs"])
+CREATE_SPECS = closed_object({"extra_specs": {**SPECS, "minProperties": 1}}, ["extra_specs"])
 UPDATE_SPEC: Schema = {**SPECS, "minProperties": 1, "maxProperties": 1}
-PROJECT = closed({"project": {"type": "string", "minLength": 1, "maxLength": 255}}, ["project"])
+PROJECT = closed_object({"project": {"type": "string", "minLength": 1, "maxLength": 255}}, ["project"])
 ENCRYPTION: Schema = {"type": "object"}
-DEFAULT_TYPE = closed(
-    {"default_type": closed({"volume_type": {"type": "string", "minLength": 1, "maxLength": 255}}, ["volume_type"])},
-    ["default_type"],
+DEFAULT_TYPE = request_body(
+    "default_type", {"volume_type": {"type": "string", "minLength": 1, "maxLength": 255}}, ["volume_type"]
 )
 
-# Ternary: `none` stands for both kinds. Anybody may send anything; only an administrator's is read.
+# `is_public` is only read for administrators, so users may send any text.
 LIST: dict[str, Schema] = {**QUERY, "is_public": STRING, "name": STRING, "extra_specs": STRING}

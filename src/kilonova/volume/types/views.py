@@ -1,4 +1,4 @@
-"""How types are shown. Extra specs that are not for users are for those whom a rule allows."""
+"""Views of volume types. Most extra specs are only shown to callers whom a policy rule allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kilonova.volume.types.schemas import IS_PUBLIC
 SENSITIVE = "volume_extension:types_extra_specs:read_sensitive"
 _SPECS = "volume_extension:access_types_extra_specs"
 _ACCESS = "volume_extension:volume_type_access:type_access"
-# What users need to know to choose a type; the rest says how operators run their back ends.
+# Users need these to choose a type. The others describe the back ends of the operator.
 _FOR_USERS = frozenset({"multiattach", "replication_enabled", "RESKEY:availability_zones"})
 _TEXT = {"type": "string"}
 _NULLABLE = {"type": ["string", "null"]}
@@ -20,8 +20,8 @@ _BOOLEAN = {"type": "boolean"}
 
 def specs(row: Any, ctx: Context) -> dict[str, str]:
     """The extra specs that the caller may see."""
-    every: dict[str, str] = row["extra_specs"]
-    return every if ctx.may(SENSITIVE) else {key: value for key, value in every.items() if key in _FOR_USERS}
+    found: dict[str, str] = row["extra_specs"]
+    return found if ctx.may(SENSITIVE) else {key: value for key, value in found.items() if key in _FOR_USERS}
 
 
 _CHANGED = {
@@ -35,7 +35,7 @@ _NEW = {**_CHANGED, IS_PUBLIC: col("is_public", _BOOLEAN, _ACCESS)}
 
 api.view(View("changed volume type", _CHANGED))
 api.view(View("new volume type", _NEW))
-# Qualities of service are not offered, so no type has any.
+# QoS specs are not supported.
 api.view(
     View(
         "volume type",

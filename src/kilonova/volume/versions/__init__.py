@@ -1,1 +1,1 @@
-"""One file per microversion; each says how its version differs from the one before."""
+"""One file per microversion: the changes since the previous version."""

@@ -1,8 +1,8 @@
-"""Images of volumes are made protected and visible to whom the caller says, and the answer shows it."""
+"""Uploaded images have a visibility and protection, which the response shows."""
 
 from kilonova.http.versions import Microversion, action, behaviour
 from kilonova.volume.api import VOLUME_ACTION
-from kilonova.volume.volumes.uploading import VISIBILITY
+from kilonova.volume.volumes.upload import VISIBILITY
 
 upload = action("os-volume_upload_image", at=VOLUME_ACTION)
 version = Microversion("3.1", __doc__, [upload.gains("visibility"), upload.gains("protected"), behaviour(VISIBILITY)])

@@ -1,4 +1,4 @@
-"""Messages say why something failed."""
+"""Messages say why an operation failed."""
 
 from kilonova.http.versions import Microversion, route
 

@@ -1,4 +1,4 @@
-"""Volumes are listed by what they remember of their images: `glance_metadata`."""
+"""Volumes can be filtered by image metadata: `glance_metadata`."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import BY_IMAGE_METADATA

@@ -1,4 +1,4 @@
-"""Services show the cluster that they are in: none."""
+"""Services show their cluster, which is always null."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -1,4 +1,4 @@
-"""Volumes are listed by their group, of which there is none here."""
+"""Volumes can be filtered by group. Groups are not supported."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import BY_GROUP

@@ -1,4 +1,4 @@
-"""A summary tells how many volumes there are, and how large they are together."""
+"""A summary shows the number and the total size of volumes."""
 
 from kilonova.http.versions import Microversion, route
 

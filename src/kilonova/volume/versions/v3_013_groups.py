@@ -1,4 +1,4 @@
-"""Volumes may belong to groups and show theirs; there are no groups here."""
+"""Volumes can have a group and show it. Groups are not supported."""
 
 from kilonova.http.versions import Microversion, request, view
 from kilonova.volume.volumes.schemas import ignored

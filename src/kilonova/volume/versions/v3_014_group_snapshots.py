@@ -1,4 +1,4 @@
-"""Snapshots show the snapshot of a group that they belong to; there are no groups, so it is always none."""
+"""Snapshots show their group snapshot, which is always null."""
 
 from kilonova.http.versions import Microversion, view
 

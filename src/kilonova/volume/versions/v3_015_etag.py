@@ -1,4 +1,4 @@
-"""The metadata of a volume comes with an `ETag`; who replaces it with that in `If-Match` overwrites no other change."""
+"""The metadata of a volume has an `ETag`. A replacement with `If-Match` does not overwrite other changes."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.volumes.metadata import ETAG

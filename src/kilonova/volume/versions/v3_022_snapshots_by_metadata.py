@@ -1,6 +1,6 @@
-"""Snapshots are found by their metadata."""
+"""Snapshots can be filtered by metadata."""
 
 from kilonova.http.versions import Microversion, behaviour
-from kilonova.volume.snapshots.listing import METADATA
+from kilonova.volume.snapshots.search import METADATA
 
 version = Microversion("3.22", __doc__, [behaviour(METADATA)])

@@ -1,4 +1,4 @@
-"""Administrators delete a volume whatever its state, by `force` in the query."""
+"""Administrators can delete a volume in any status, by `force` in the query."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.volumes.api import FORCED

@@ -1,4 +1,4 @@
-"""Attachments: a volume is reserved for a server, connected to a host, and given back, all by one record."""
+"""Attachments reserve a volume for a server, connect it to a host, and release it."""
 
 from kilonova.http.versions import Microversion, route
 

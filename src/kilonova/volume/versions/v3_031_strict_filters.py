@@ -1,4 +1,4 @@
-"""Filters that are not offered to the caller are refused; they were passed over before."""
+"""Filters that are not for the caller are refused. They were ignored before."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import STRICT

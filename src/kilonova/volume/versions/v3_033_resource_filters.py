@@ -1,4 +1,4 @@
-"""Users can see which filters are offered to them."""
+"""Users can list the available filters."""
 
 from kilonova.http.versions import Microversion, route
 

@@ -1,4 +1,4 @@
-"""Lists are filtered by a part of a text, by a key that ends in `~`."""
+"""Lists can be filtered by a part of a text, with a key that ends in `~`."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import LIKE

@@ -1,4 +1,4 @@
-"""The summary of volumes tells all metadata of theirs."""
+"""The summary of volumes shows their metadata."""
 
 from kilonova.http.versions import Microversion, view
 

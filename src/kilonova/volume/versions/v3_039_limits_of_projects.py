@@ -1,4 +1,4 @@
-"""Administrators see the limits of another project, which `project_id` names."""
+"""Administrators can show the limits of another project, by `project_id`."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.quotas.api import OTHER_PROJECT

@@ -1,4 +1,4 @@
-"""A volume is put back to its newest snapshot."""
+"""A volume can be reverted to its newest snapshot."""
 
 from kilonova.http.versions import Microversion, action
 from kilonova.volume.api import VOLUME_ACTION

@@ -1,4 +1,4 @@
-"""Snapshots show the user who made them."""
+"""Snapshots show the user who created them."""
 
 from kilonova.http.versions import Microversion, view
 

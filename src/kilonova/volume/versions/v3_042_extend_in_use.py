@@ -1,4 +1,4 @@
-"""Volumes that servers have can be extended."""
+"""Volumes in use can be extended."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.volumes.actions import EXTENDS_ATTACHED

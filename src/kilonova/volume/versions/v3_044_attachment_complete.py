@@ -1,4 +1,4 @@
-"""An attachment is completed once the guest has the volume, which is in use only then."""
+"""An attachment is completed when the guest has the volume. Only then the volume is in use."""
 
 from kilonova.http.versions import Microversion, action
 from kilonova.volume.attachments.api import ACTION

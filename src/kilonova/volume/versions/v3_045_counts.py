@@ -1,4 +1,4 @@
-"""Lists tell how many entries there are on all pages, when `with_count` is in the query."""
+"""Lists show the number of entries on all pages, with `with_count` in the query."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import COUNTED

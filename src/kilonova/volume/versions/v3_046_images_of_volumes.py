@@ -1,4 +1,4 @@
-"""A volume made of the image of a volume-backed server is made of the snapshot that the image names."""
+"""A volume from the image of a volume-backed server is created from the snapshot that the image names."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.volumes.create import OF_SNAPSHOT_IMAGES

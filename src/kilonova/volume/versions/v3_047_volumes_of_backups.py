@@ -1,4 +1,4 @@
-"""Volumes are made of backups; there are no backups here."""
+"""Volumes can be created from backups. Backups are not supported."""
 
 from kilonova.http.versions import Microversion, request
 from kilonova.volume.volumes.schemas import ignored

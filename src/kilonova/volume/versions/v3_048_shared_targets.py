@@ -1,4 +1,4 @@
-"""Volumes show whether hosts reach several of them by one connection, and which service has them."""
+"""Volumes show whether they share a connection with others, and their service."""
 
 from kilonova.http.versions import Microversion, view
 

@@ -1,4 +1,4 @@
-"""Services show whether their back end is up."""
+"""Services show the state of their back end."""
 
 from kilonova.http.versions import Microversion, view
 

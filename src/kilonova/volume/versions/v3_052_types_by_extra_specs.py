@@ -1,4 +1,4 @@
-"""Types are listed by their extra specs."""
+"""Types can be filtered by extra specs."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.types.api import BY_SPECS

@@ -1,4 +1,4 @@
-"""Unknown keys in the body of a new or changed volume are refused; they were passed over before."""
+"""Unknown keys in the body of a new or updated volume are refused. They were ignored before."""
 
 from kilonova.http.versions import Microversion, request
 from kilonova.volume.volumes.schemas import CREATE, UPDATE, opened

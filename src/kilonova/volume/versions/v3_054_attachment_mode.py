@@ -1,4 +1,4 @@
-"""Attachments are made for reading and writing, or for reading alone, as `mode` says."""
+"""Attachments can be read-only, by `mode`."""
 
 from kilonova.http.versions import Microversion, request
 

@@ -1,4 +1,4 @@
-"""Transfers stand at `/volume-transfers`, and say whether the snapshots of the volume stay behind (`no_snapshots`)."""
+"""Transfers are at `/volume-transfers`, and can leave out the snapshots of the volume (`no_snapshots`)."""
 
 from kilonova.http.versions import Microversion, route, view
 from kilonova.volume.transfers.api import NEW

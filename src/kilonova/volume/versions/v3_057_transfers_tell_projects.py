@@ -1,4 +1,4 @@
-"""Transfers show which project offers the volume and whether it has been taken over."""
+"""Transfers show the source and the destination project, and whether they are accepted."""
 
 from kilonova.http.versions import Microversion, view
 

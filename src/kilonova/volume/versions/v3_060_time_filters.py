@@ -1,4 +1,4 @@
-"""Lists are filtered by `created_at` and `updated_at`, compared as the value says: `gt:2026-01-02T03:04:05`."""
+"""Lists can be filtered by `created_at` and `updated_at`, with operators: `gt:2026-01-02T03:04:05`."""
 
 from kilonova.http.versions import Microversion, behaviour
 from kilonova.volume.filters import TIMES

@@ -1,4 +1,4 @@
-"""Volumes show the cluster of their back end to administrators; there are no clusters here."""
+"""Volumes show the cluster of their back end to administrators. It is always null."""
 
 from kilonova.http.versions import Microversion, view
 

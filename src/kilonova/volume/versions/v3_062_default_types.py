@@ -1,4 +1,4 @@
-"""Single projects may have a default type of their own."""
+"""Projects can have their own default type."""
 
 from kilonova.http.versions import Microversion, route
 from kilonova.volume.types.defaults import PATH

@@ -1,4 +1,4 @@
-"""Volumes show the id of their type, besides its name."""
+"""Volumes show the id of their type."""
 
 from kilonova.http.versions import Microversion, view
 

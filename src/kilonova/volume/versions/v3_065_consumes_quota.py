@@ -1,4 +1,4 @@
-"""Volumes and snapshots show, and are listed by, whether they count against the quota; all do here."""
+"""Volumes and snapshots show, and can be filtered by, whether they count against the quota. All do."""
 
 from kilonova.http.versions import Microversion, behaviour, view
 from kilonova.volume.filters import BY_QUOTA

@@ -1,6 +1,6 @@
-"""Snapshots of volumes that servers have are made without `force`, which must not be false any more."""
+"""Snapshots of volumes in use need no `force`, which must not be false any more."""
 
-from kilonova.http.pieces import BOOLEAN
+from kilonova.http.parameter_types import BOOLEAN
 from kilonova.http.versions import Microversion, behaviour, request
 from kilonova.volume.snapshots.api import UNFORCED
 

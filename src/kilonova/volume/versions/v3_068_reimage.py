@@ -1,4 +1,4 @@
-"""The content of a volume is replaced by an image."""
+"""The content of a volume can be replaced by an image."""
 
 from kilonova.http.versions import Microversion, action
 from kilonova.volume.api import VOLUME_ACTION

@@ -1,4 +1,4 @@
-"""Compute says that a server has noticed that its volume has grown; no volume waits for that here."""
+"""Compute reports that a server has noticed the extension of its volume. No volume waits for that here."""
 
 from kilonova.http.versions import Microversion, action
 from kilonova.volume.api import VOLUME_ACTION

@@ -2,93 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.api import multi
-from kilonova.http.pagination import next_link
-from kilonova.http.pieces import BOOLEAN, STRING, is_true
+from kilonova.http.parameter_types import BOOLEAN, STRING, is_true
 from kilonova.volume import filters
 from kilonova.volume.api import api
-from kilonova.volume.volumes import create, deleting, listing, model, schemas, views
+from kilonova.volume.volumes import actions, create, delete, metadata, model, schemas, search, views
 
 RULE = "volume:"
-FORCED = "deletion may be forced"
-__all__ = ["views"]
+FORCED = "volumes can be deleted by force"
+__all__ = ["actions", "metadata", "views"]
 
 
 @api.route("GET", "/volumes", policy=RULE + "get_all", query=schemas.LIST, shows=("volumes", "volume brief", True))
-async def index(ctx: Context) -> Answer:
+async def index(ctx: Context) -> Response:
     """List volumes."""
-    return await _page(ctx, "/volumes", "volume brief")
+    return await search.SEARCH.response(ctx, "/volumes", "volume brief")
 
 
 @api.route("GET", "/volumes/detail", policy=RULE + "get_all", query=schemas.LIST, shows=("volumes", "volume", True))
-async def detail(ctx: Context) -> Answer:
+async def detail(ctx: Context) -> Response:
     """List volumes with their details."""
-    return await _page(ctx, "/volumes/detail", "volume")
-
-
-async def _page(ctx: Context, path: str, view: str) -> Answer:
-    rows, full = await listing.volumes(ctx)
-    if view == "volume":
-        await model.dress(ctx.db, rows)
-    body: dict[str, Any] = {"volumes": [ctx.render(view, row) for row in rows]}
-    if full:
-        body["volumes_links"] = next_link(ctx, path, rows[-1]["id"], True)
-    if filters.counted(ctx):
-        body["count"] = await listing.count(ctx)
-    return Answer(body)
+    return await search.SEARCH.response(ctx, "/volumes/detail", "volume", model.add_details)
 
 
 @api.route("GET", "/volumes/summary", policy=RULE + "get_all", query=schemas.LIST)
-async def summary(ctx: Context) -> Answer:
-    """Count volumes, their sizes and what their metadata says."""
-    return Answer({"volume-summary": ctx.render("volume summary", await listing.summary(ctx))})
+async def summary(ctx: Context) -> Response:
+    """Show the number, the total size and the metadata of volumes."""
+    return Response({"volume-summary": ctx.render("volume summary", await search.summary(ctx))})
 
 
 @api.route("GET", "/resource_filters", policy=RULE + "get_all", query={"resource": STRING})
-async def resource_filters(ctx: Context) -> Answer:
-    """List the filters that everybody may use."""
-    wanted = ctx.query_one("resource")
+async def resource_filters(ctx: Context) -> Response:
+    """List the filters for all users."""
+    name = ctx.query_one("resource")
     found = [
         {"resource": resource, "filters": sorted(keys)}
         for resource, keys in filters.OFFERED.items()
-        if wanted in (None, resource)
+        if name in (None, resource)
     ]
-    return Answer({"resource_filters": found})
+    return Response({"resource_filters": found})
 
 
 @api.route(
-    "POST",
-    "/volumes",
-    policy=RULE + "create",
-    body=schemas.CREATE,
-    status=202,
-    shows=("volume", "new volume", False),
+    "POST", "/volumes", policy=RULE + "create", body=schemas.CREATE, status=202, shows=("volume", "new volume", False)
 )
-async def create_volume(ctx: Context) -> Answer:
-    """Create a volume: blank, or of an image, a snapshot or another volume."""
-    return Answer({"volume": ctx.render("new volume", await create.create(ctx))})
+async def create_volume(ctx: Context) -> Response:
+    """Create a volume: blank, or from an image, a snapshot or another volume."""
+    return Response({"volume": ctx.render("new volume", await create.create(ctx))})
 
 
 @api.route("GET", "/volumes/{volume_id}", checks=[RULE + "get"], shows=("volume", "volume", False))
-async def show(ctx: Context, volume_id: str) -> Answer:
+async def show(ctx: Context, volume_id: str) -> Response:
     """Show a volume."""
     row = await model.find(ctx, ctx.db, volume_id, rule=RULE + "get")
-    await model.dress(ctx.db, [row])
-    return Answer({"volume": ctx.render("volume", row)})
+    await model.add_details(ctx.db, [row])
+    return Response({"volume": ctx.render("volume", row)})
 
 
 @api.route(
-    "PUT",
-    "/volumes/{volume_id}",
-    checks=[RULE + "update"],
-    body=schemas.UPDATE,
-    shows=("volume", "new volume", False),
+    "PUT", "/volumes/{volume_id}", checks=[RULE + "update"], body=schemas.UPDATE, shows=("volume", "new volume", False)
 )
-async def update(ctx: Context, volume_id: str) -> Answer:
-    """Rename a volume, or change its description or metadata."""
+async def update(ctx: Context, volume_id: str) -> Response:
+    """Update the name, the description or the metadata of a volume."""
     body = ctx.body["volume"]
     columns = {column: body[key] for key, column in _UPDATE_COLUMNS.items() if key in body}
     columns["updated_at"] = ctx.now
@@ -99,11 +75,11 @@ async def update(ctx: Context, volume_id: str) -> Answer:
         await tx.execute(f"UPDATE volumes SET {changes} WHERE id = $1", volume_id, *columns.values())
         if body.get("metadata") is not None:
             await model.replace_metadata(tx, volume_id, body["metadata"])
-        await model.dress(tx, [row])
-    return Answer({"volume": ctx.render("new volume", row)})
+        await model.add_details(tx, [row])
+    return Response({"volume": ctx.render("new volume", row)})
 
 
-# The newer name of a field has the last word.
+# `name` takes precedence over the older `display_name`.
 _UPDATE_COLUMNS = {
     "display_name": "name",
     "display_description": "description",
@@ -119,10 +95,10 @@ _UPDATE_COLUMNS = {
     query={"cascade": BOOLEAN, "force": BOOLEAN, "*": multi(STRING)},
     status=202,
 )
-async def delete(ctx: Context, volume_id: str) -> Answer:
-    """Delete a volume; with `cascade` its snapshots too."""
-    force = ctx.behaves(FORCED) and is_true(ctx.query_one("force"))
+async def delete_volume(ctx: Context, volume_id: str) -> Response:
+    """Delete a volume, with `cascade` also its snapshots."""
+    force = ctx.has_behaviour(FORCED) and is_true(ctx.query_one("force"))
     async with ctx.db.transaction() as tx:
         row = await model.find(ctx, tx, volume_id, rule=RULE + ("force_delete" if force else "delete"), lock=True)
-        await deleting.delete(ctx, tx, row, cascade=is_true(ctx.query_one("cascade")), force=force)
-    return Answer()
+        await delete.delete(ctx, tx, row, cascade=is_true(ctx.query_one("cascade")), force=force)
+    return Response()

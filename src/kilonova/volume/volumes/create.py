@@ -1,4 +1,4 @@
-"""POST /volumes: everything that can be refused is refused here; then one transaction writes all or nothing."""
+"""POST /volumes: checks the request, then creates the row and the operation in one transaction."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import orjson
 
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
-from kilonova.http.pieces import is_true
+from kilonova.http.parameter_types import is_true
 from kilonova.ids import new_id
-from kilonova.operations import begin
 from kilonova.store import Reader, Row, Transaction
-from kilonova.volume.operations.make_volume import MakeVolume
+from kilonova.volume.operations.replace_content import CreateVolume
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.services import model as services
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.types import model as types
-from kilonova.volume.types.lookup import kept
+from kilonova.volume.types.lookup import not_found_on_conflict
 from kilonova.volume.volumes import images, model, states
 
 RULE = "volume:"
-OF_SNAPSHOT_IMAGES = "volumes of images that name a snapshot"
-# Image property that names the type of volumes made of it.
+OF_SNAPSHOT_IMAGES = "volumes from images of volume-backed servers"
+# Image property with the type of volumes created from the image.
 _TYPE_PROPERTY = "cinder_img_volume_type"
 _NO_MULTIATTACH = (
     "multiattach parameter has been removed. The default behavior is to use multiattach enabled volume types. Contact"
@@ -33,13 +32,13 @@ _NO_MULTIATTACH = (
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a volume is made of; nothing for a blank one."""
+    """What a volume is created from; empty for a blank volume."""
 
     kind: str = ""
     """`image`, `snapshot` or `volume`."""
     id: str = ""
     size: int = 0
-    """Of what is copied; the volume may be larger."""
+    """The size of the source in GiB. The volume may be larger."""
     type_id: str | None = None
     type_reference: str | None = None
 
@@ -51,11 +50,11 @@ class Source:
 async def create(ctx: Context) -> Row:
     body = ctx.body["volume"]
     if ctx.token.project_id is None:
-        raise Forbidden("A volume belongs to a project, and this token is of none.")
-    _refuse_what_is_not_offered(body)
+        raise Forbidden("The token must be scoped to a project to create a volume.")
+    _check_supported(body)
     zone = await _zone(ctx, body.get("availability_zone"))
     image = await _image(ctx, body)
-    with kept(body.get("volume_type") or types.DEFAULT):
+    with not_found_on_conflict(body.get("volume_type") or types.DEFAULT):
         async with ctx.db.transaction() as tx:
             volume = await _insert(ctx, tx, zone, image)
     return {**volume, "attachments": []}
@@ -66,44 +65,38 @@ async def _insert(ctx: Context, tx: Transaction, zone: str, image: images.Image 
     await services.check_enabled(tx)
     source = await _source(ctx, tx, body, image)
     size = _size(body.get("size"), source)
-    kind = await _type(ctx, tx, body.get("volume_type"), source)
-    volume = {**_record(ctx, body, source, kind), "size": size, "zone": zone}
+    volume_type = await _type(ctx, tx, body.get("volume_type"), source)
+    volume = {**_row(ctx, body, source, volume_type), "size": size, "zone": zone}
     await quotas.check(
-        tx, volume["project_id"], kind["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
+        tx, volume["project_id"], volume_type["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
     )
     volume["metadata"] = body.get("metadata") or {}
     await model.insert(tx, volume, volume["metadata"])
-    await begin(
-        tx,
-        MakeVolume,
-        params={"volume_id": volume["id"], "source": source.parameter},
-        project_id=volume["project_id"],
-        user_id=volume["user_id"],
-        request_id=ctx.request_id,
-    )
+    params = {"volume_id": volume["id"], "source": source.parameter}
+    await model.begin_operation(ctx, tx, CreateVolume, volume, params)
     return volume
 
 
-def _refuse_what_is_not_offered(body: dict[str, Any]) -> None:
+def _check_supported(body: dict[str, Any]) -> None:
     if is_true(body.get("multiattach")):
         raise BadRequest(_NO_MULTIATTACH)
-    # There is none of these, so the one that is named cannot be found.
+    # Backups and groups are not supported, so none can be found.
     for key, noun in (("backup_id", "Backup"), ("group_id", "Group"), ("consistencygroup_id", "Group")):
         if body.get(key):
             raise NotFound(f"{noun} {body[key]} could not be found.")
     if sum(bool(body.get(key)) for key in ("snapshot_id", "source_volid", "imageRef", "image_id")) > 1:
-        raise BadRequest("A volume is made of one thing: of an image, of a snapshot, or of another volume.")
+        raise BadRequest("A volume can be created from only one of imageRef, snapshot_id and source_volid.")
 
 
-async def _zone(ctx: Context, asked: str | None) -> str:
-    if not asked:
+async def _zone(ctx: Context, requested: str | None) -> str:
+    if not requested:
         return ctx.services.config.scheduler.default_zone
-    if asked not in await services.zones(ctx.db, ctx.services.config):
-        raise BadRequest(f"Invalid input received: Availability zone '{asked}' is invalid.")
-    return asked
+    if requested not in await ctx.services.compute_status.availability_zones():
+        raise BadRequest(f"Invalid input received: Availability zone '{requested}' is invalid.")
+    return requested
 
 
-# What it is made of
+# Source
 
 
 async def _image(ctx: Context, body: dict[str, Any]) -> images.Image | None:
@@ -111,7 +104,7 @@ async def _image(ctx: Context, body: dict[str, Any]) -> images.Image | None:
     if not reference:
         return None
     ctx.authorize(RULE + "create_from_image")
-    return await images.usable(ctx, reference.rstrip("/").rsplit("/", 1)[-1])
+    return await images.get_usable(ctx, reference.rstrip("/").rsplit("/", 1)[-1])
 
 
 async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: images.Image | None) -> Source:
@@ -121,7 +114,7 @@ async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: im
         return await _snapshot(ctx, tx, body["snapshot_id"])
     if image is None:
         return Source()
-    snapshot_id = _root_snapshot(image) if ctx.behaves(OF_SNAPSHOT_IMAGES) else None
+    snapshot_id = _root_snapshot(image) if ctx.has_behaviour(OF_SNAPSHOT_IMAGES) else None
     if snapshot_id is not None:
         return await _snapshot(ctx, tx, snapshot_id)
     size = body.get("size")
@@ -131,18 +124,18 @@ async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: im
 
 
 async def _volume(ctx: Context, tx: Transaction, volume_id: str) -> Source:
-    """It stays locked until the copy is asked for, lest it go meanwhile."""
+    """Lock the source volume, so that it is not deleted before the copy begins."""
     row = await model.find(ctx, tx, volume_id, rule=model.SHOW, lock=True)
     states.check(row, "clone")
     return Source(kind="volume", id=volume_id, size=row["size"], type_id=row["type_id"])
 
 
 async def _snapshot(ctx: Context, tx: Transaction, snapshot_id: str) -> Source:
-    """It stays locked as well, after its volume like everywhere."""
+    """Lock the snapshot after its volume, as everywhere."""
     found = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW)
     volume = await model.get(tx, found["volume_id"], lock=True)
     row = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW, lock=True)
-    assert volume is not None, "a volume does not go before its snapshots"
+    assert volume is not None, "a volume is not deleted before its snapshots"
     if row["status"] != snapshots.AVAILABLE:
         raise BadRequest(
             "Invalid snapshot: Originating snapshot status must be one of 'available' values, but it is"
@@ -152,7 +145,7 @@ async def _snapshot(ctx: Context, tx: Transaction, snapshot_id: str) -> Source:
 
 
 def _root_snapshot(image: images.Image) -> str | None:
-    """The snapshot that an image of a volume-backed server names as its root; the image itself is empty."""
+    """The root snapshot in the image of a volume-backed server. The image itself is empty."""
     if image["size"]:
         return None
     try:
@@ -163,15 +156,15 @@ def _root_snapshot(image: images.Image) -> str | None:
     return str(roots[0]["snapshot_id"]) if roots else None
 
 
-# What it is
+# Row
 
 
-def _size(asked: Any, source: Source) -> int:
-    if asked is None:
+def _size(requested: Any, source: Source) -> int:
+    if requested is None:
         if not source.size:
             raise BadRequest("Invalid input received: Volume size 'None' must be an integer and greater than 0")
         return source.size
-    size = int(asked)
+    size = int(requested)
     if size < source.size:
         raise BadRequest(
             f"Invalid input received: Volume size '{size}'GB cannot be smaller than original {source.kind} size"
@@ -180,9 +173,9 @@ def _size(asked: Any, source: Source) -> int:
     return size
 
 
-async def _type(ctx: Context, reader: Reader, asked: str | None, source: Source) -> Row:
-    """The one that was named, else that of what it is made of, else the project's default."""
-    reference = asked or source.type_reference
+async def _type(ctx: Context, reader: Reader, requested: str | None, source: Source) -> Row:
+    """The requested type, else that of the source, else the default of the project."""
+    reference = requested or source.type_reference
     if reference:
         found = await types.find(reader, reference, ctx.token)
         if found is None:
@@ -190,15 +183,15 @@ async def _type(ctx: Context, reader: Reader, asked: str | None, source: Source)
     elif source.type_id:
         row = await reader.fetch_one("SELECT * FROM volume_types WHERE id = $1", source.type_id)
         assert row is not None
-        found = types.dressed(row)
+        found = types.with_parsed_specs(row)
     else:
-        found = await types.default_of(reader, str(ctx.token.project_id))
+        found = await types.get_default(reader, str(ctx.token.project_id))
     if types.is_multiattach(found):
         ctx.authorize(RULE + "multiattach")
     return found
 
 
-def _record(ctx: Context, body: dict[str, Any], source: Source, kind: Row) -> Row:
+def _row(ctx: Context, body: dict[str, Any], source: Source, volume_type: Row) -> Row:
     return {
         "id": new_id(),
         "project_id": ctx.token.project_id,
@@ -206,12 +199,12 @@ def _record(ctx: Context, body: dict[str, Any], source: Source, kind: Row) -> Ro
         "name": body.get("name", body.get("display_name")),
         "description": body.get("description", body.get("display_description")),
         "status": states.CREATING,
-        "type_id": kind["id"],
-        "type_name": kind["name"],
-        # The operation finds out by the content.
+        "type_id": volume_type["id"],
+        "type_name": volume_type["name"],
+        # The operation sets these two from the content.
         "bootable": False,
         "image_metadata": None,
-        "multiattach": types.is_multiattach(kind),
+        "multiattach": types.is_multiattach(volume_type),
         "readonly": None,
         "snapshot_id": source.id if source.kind == "snapshot" else None,
         "source_volume_id": source.id if source.kind == "volume" else None,

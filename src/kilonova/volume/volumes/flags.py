@@ -1,4 +1,4 @@
-"""Actions on volumes that say something of them: bootable, read-only, what is known of their image."""
+"""Volume actions that set flags and image metadata."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from kilonova.http import Answer, Context
+from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
-from kilonova.http.pieces import ANYTHING, is_true
+from kilonova.http.parameter_types import ANYTHING, is_true
 from kilonova.store import Row, Transaction
-from kilonova.volume.api import VOLUME_ACTION, api
+from kilonova.volume.api import volume_action
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
 
@@ -18,24 +18,18 @@ RULE = "volume:"
 IMAGE_RULE = "volume_extension:volume_image_metadata:"
 
 
-@api.action("os-set_bootable", at=VOLUME_ACTION, checks=[RULE + "update"], body=schemas.BOOTABLE, status=200)
+@volume_action("os-set_bootable", checks=[RULE + "update"], body=schemas.BOOTABLE, status=200)
 async def set_bootable(ctx: Context, volume_id: str) -> None:
-    """Say whether servers can boot from a volume."""
+    """Set whether a volume is bootable."""
     bootable = is_true(ctx.body["os-set_bootable"]["bootable"])
     async with ctx.db.transaction() as tx:
         await model.find(ctx, tx, volume_id, rule=RULE + "update", lock=True)
         await _set(ctx, tx, volume_id, "bootable", bootable)
 
 
-@api.action(
-    "os-update_readonly_flag",
-    at=VOLUME_ACTION,
-    checks=[RULE + "update_readonly_flag"],
-    body=schemas.READONLY,
-    status=202,
-)
+@volume_action("os-update_readonly_flag", checks=[RULE + "update_readonly_flag"], body=schemas.READONLY, status=202)
 async def update_readonly_flag(ctx: Context, volume_id: str) -> None:
-    """Make a volume read-only, or writable again."""
+    """Set whether a volume is read-only."""
     readonly = is_true(ctx.body["os-update_readonly_flag"]["readonly"])
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "update_readonly_flag", lock=True)
@@ -43,53 +37,43 @@ async def update_readonly_flag(ctx: Context, volume_id: str) -> None:
         await _set(ctx, tx, volume_id, "readonly", readonly)
 
 
-@api.action("os-show_image_metadata", at=VOLUME_ACTION, checks=[IMAGE_RULE + "show"], body=ANYTHING, status=200)
-async def show_image_metadata(ctx: Context, volume_id: str) -> Answer:
-    """Show what is known of the image that a volume was made of."""
-    return Answer({"metadata": _known(await model.find(ctx, ctx.db, volume_id, rule=IMAGE_RULE + "show"))})
+@volume_action("os-show_image_metadata", checks=[IMAGE_RULE + "show"], body=ANYTHING, status=200)
+async def show_image_metadata(ctx: Context, volume_id: str) -> Response:
+    """Show the image metadata of a volume."""
+    return Response({"metadata": _image_metadata(await model.find(ctx, ctx.db, volume_id, rule=IMAGE_RULE + "show"))})
 
 
-@api.action(
-    "os-set_image_metadata",
-    at=VOLUME_ACTION,
-    checks=[IMAGE_RULE + "set"],
-    body=schemas.SET_IMAGE_METADATA,
-    status=200,
-)
-async def set_image_metadata(ctx: Context, volume_id: str) -> Answer:
-    """Add to what is known of the image, or change it."""
+@volume_action("os-set_image_metadata", checks=[IMAGE_RULE + "set"], body=schemas.SET_IMAGE_METADATA, status=200)
+async def set_image_metadata(ctx: Context, volume_id: str) -> Response:
+    """Create or update image metadata of a volume."""
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=IMAGE_RULE + "set", lock=True)
-        known = {**_known(volume), **ctx.body["os-set_image_metadata"]["metadata"]}
-        await _remember(ctx, tx, volume_id, known)
-    return Answer({"metadata": known})
+        metadata = {**_image_metadata(volume), **ctx.body["os-set_image_metadata"]["metadata"]}
+        await _store_image_metadata(ctx, tx, volume_id, metadata)
+    return Response({"metadata": metadata})
 
 
-@api.action(
-    "os-unset_image_metadata",
-    at=VOLUME_ACTION,
-    checks=[IMAGE_RULE + "remove"],
-    body=schemas.UNSET_IMAGE_METADATA,
-    status=200,
-)
+@volume_action("os-unset_image_metadata", checks=[IMAGE_RULE + "remove"], body=schemas.UNSET_IMAGE_METADATA, status=200)
 async def unset_image_metadata(ctx: Context, volume_id: str) -> None:
-    """Forget something of the image."""
+    """Delete an image metadata item of a volume."""
     key = ctx.body["os-unset_image_metadata"]["key"]
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=IMAGE_RULE + "remove", lock=True)
-        known = _known(volume)
-        if key not in known:
+        metadata = _image_metadata(volume)
+        if key not in metadata:
             raise NotFound(f"Glance metadata for volume {volume_id} has no key {key}.")
-        await _remember(ctx, tx, volume_id, {name: value for name, value in known.items() if name != key})
+        await _store_image_metadata(
+            ctx, tx, volume_id, {name: value for name, value in metadata.items() if name != key}
+        )
 
 
-def _known(volume: Row) -> dict[str, str]:
-    known: dict[str, str] = orjson.loads(volume["image_metadata"]) if volume["image_metadata"] else {}
-    return known
+def _image_metadata(volume: Row) -> dict[str, str]:
+    metadata: dict[str, str] = orjson.loads(volume["image_metadata"]) if volume["image_metadata"] else {}
+    return metadata
 
 
-async def _remember(ctx: Context, tx: Transaction, volume_id: str, known: dict[str, str]) -> None:
-    await _set(ctx, tx, volume_id, "image_metadata", orjson.dumps(known).decode() if known else None)
+async def _store_image_metadata(ctx: Context, tx: Transaction, volume_id: str, metadata: dict[str, str]) -> None:
+    await _set(ctx, tx, volume_id, "image_metadata", orjson.dumps(metadata).decode() if metadata else None)
 
 
 async def _set(ctx: Context, tx: Transaction, volume_id: str, column: str, value: Any) -> None:

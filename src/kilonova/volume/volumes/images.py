@@ -1,4 +1,4 @@
-"""Images that volumes are made of: whether one can be used."""
+"""Checks of images that volumes are created from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GIB = 2**30
 Image = dict[str, Any]
 
 
-async def usable(ctx: Context, image_id: str) -> Image:
-    """The image, if the caller sees it and it has content; else 400."""
+async def get_usable(ctx: Context, image_id: str) -> Image:
+    """The image. Raises 400 if the caller cannot see it or it is not active."""
     image: Image | None = await ctx.services.image.show(image_id, ctx.auth_token)
     if image is None:
         raise BadRequest("Invalid image identifier or unable to access requested image.")
@@ -22,11 +22,11 @@ async def usable(ctx: Context, image_id: str) -> Image:
 
 
 def check_fits(image: Image, size: int) -> None:
-    """Refuse an image that has no content, or of which a volume of so many GiB cannot hold all."""
+    """Refuse (400) an image without content, or one that does not fit in a volume of `size` GiB."""
     if image["size"] == 0:
         raise BadRequest(f"Invalid input received: Image {image['id']} has no data.")
-    most = max(image["size"] or 0, image.get("virtual_size") or 0)
-    needed = -(-most // GIB)
+    size_bytes = max(image["size"] or 0, image.get("virtual_size") or 0)
+    needed = -(-size_bytes // GIB)
     if needed > size:
         raise BadRequest(
             f"Invalid input received: Size of specified image {needed}GB is larger than volume size {size}GB."

@@ -1,4 +1,4 @@
-"""What the routes of volumes take."""
+"""Bodies and query keys of the volume routes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from kilonova.http.api import multi
 from kilonova.http.pagination import LIMIT, MARKER
-from kilonova.http.pieces import BOOLEAN, STRING, Schema, closed
+from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, closed_object, request_body
 from kilonova.volume.schemas import DESCRIPTION, METADATA, METADATA_OR_NULL, NAME, SIZE_OR_NULL, UUID_OR_NULL
 
 _REFERENCE: Schema = {"type": ["string", "null"], "maxLength": 255}
 _NAMES: Schema = {
     "name": NAME,
     "description": DESCRIPTION,
-    # The names of the first version of this API, of which clients were never weaned.
+    # Names of the first version of the API, which clients still send.
     "display_name": NAME,
     "display_description": DESCRIPTION,
 }
 HINTS: Schema = {"type": ["object", "null"]}
-CREATE = closed(
+CREATE = closed_object(
     {
-        "volume": closed(
+        "volume": closed_object(
             {
                 **_NAMES,
                 "size": SIZE_OR_NULL,
@@ -43,9 +43,9 @@ CREATE = closed(
     },
     ["volume"],
 )
-UPDATE = closed({"volume": closed({**_NAMES, "metadata": METADATA_OR_NULL}, minProperties=1)}, ["volume"])
-METADATA_BODY = closed({"metadata": METADATA}, ["metadata"])
-META_BODY = closed({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
+UPDATE = request_body("volume", {**_NAMES, "metadata": METADATA_OR_NULL}, minProperties=1)
+METADATA_BODY = closed_object({"metadata": METADATA}, ["metadata"])
+META_BODY = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
 
 FILTERS = dict.fromkeys(
     (
@@ -70,7 +70,7 @@ LIST = {**PAGE, **FILTERS, "all_tenants": STRING, "with_count": BOOLEAN, LIKE: S
 
 
 def opened(schema: Schema, *path: str) -> Schema:
-    """The schema without what refuses unknown keys, at its top and in the objects on the way down."""
+    """The schema with unknown keys allowed, at the top and in the objects along the path."""
     properties = {
         key: opened(member, *path[1:]) if key in path[:1] else member for key, member in schema["properties"].items()
     }
@@ -78,7 +78,7 @@ def opened(schema: Schema, *path: str) -> Schema:
 
 
 def ignored(key: str) -> Callable[[Any], Any]:
-    """For versions in which the key of a new volume meant nothing."""
+    """Upgrade of a body from versions in which the key of a new volume was ignored."""
 
     def upgrade(body: dict[str, Any]) -> dict[str, Any]:
         return {**body, "volume": {name: value for name, value in body["volume"].items() if name != key}}

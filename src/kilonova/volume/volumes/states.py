@@ -1,4 +1,4 @@
-"""The states of a volume, in one place: what may be asked for in which, what it is meanwhile, and what follows."""
+"""The states of a volume: allowed statuses of each action, the status meanwhile and the final status."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ ERROR = "error"
 ERROR_DELETING = "error_deleting"
 ERROR_EXTENDING = "error_extending"
 
-# What the attachments of a volume say, and nothing else; while an operation is at it, or after one failed, it is
-# something else.
+# Statuses that follow from the attachments. Running and failed operations have other statuses.
 ATTACHMENT_STATES = (AVAILABLE, RESERVED, ATTACHING, IN_USE, DETACHING)
-# An operation is at work and will set what follows.
+# An operation is running and sets the next status.
 BUSY = frozenset({CREATING, DOWNLOADING, UPLOADING, EXTENDING, REVERTING, DELETING})
-# What an administrator may set.
+# The statuses that an administrator can set.
 SETTABLE = frozenset(
     {
         *(CREATING, AVAILABLE, RESERVED, ATTACHING, DETACHING, IN_USE, MAINTENANCE, DELETING, AWAITING_TRANSFER),
@@ -39,13 +38,13 @@ SETTABLE = frozenset(
     }
 )
 NEW = "(new)"
-GONE = "(gone)"
-SETTLED = "(what its attachments say)"
+DELETED = "(deleted)"
+AT_REST = "(from its attachments)"
 
 
 @dataclass(frozen=True)
 class Transition:
-    """`meanwhile`, `then` and `failed` are None where nothing changes; `verb` is the word in error messages."""
+    """`meanwhile`, `then` and `failed` are None if the status does not change. `verb` is for error messages."""
 
     verb: str
     allowed: tuple[str, ...]
@@ -57,16 +56,16 @@ class Transition:
 TRANSITIONS: Mapping[str, Transition] = {
     "create": Transition("create", (NEW,), CREATING, AVAILABLE, failed=ERROR),
     "delete": Transition(
-        "delete", (AVAILABLE, ERROR, ERROR_DELETING, ERROR_EXTENDING), DELETING, GONE, failed=ERROR_DELETING
+        "delete", (AVAILABLE, ERROR, ERROR_DELETING, ERROR_EXTENDING), DELETING, DELETED, failed=ERROR_DELETING
     ),
-    "os-extend": Transition("extend", (AVAILABLE,), EXTENDING, SETTLED, failed=ERROR_EXTENDING),
+    "os-extend": Transition("extend", (AVAILABLE,), EXTENDING, AT_REST, failed=ERROR_EXTENDING),
     # From 3.42 on.
-    "os-extend in-use": Transition("extend", (AVAILABLE, IN_USE), EXTENDING, SETTLED, failed=ERROR_EXTENDING),
-    "os-reimage": Transition("re-image", (AVAILABLE, ERROR), DOWNLOADING, SETTLED, failed=ERROR),
-    "os-reimage reserved": Transition("re-image", (AVAILABLE, ERROR, RESERVED), DOWNLOADING, SETTLED, failed=ERROR),
-    "os-volume_upload_image": Transition("upload", (AVAILABLE,), UPLOADING, SETTLED, failed=SETTLED),
-    "os-volume_upload_image force": Transition("upload", (AVAILABLE, IN_USE), UPLOADING, SETTLED, failed=SETTLED),
-    "revert": Transition("revert", (AVAILABLE,), REVERTING, SETTLED, failed=ERROR),
+    "os-extend in-use": Transition("extend", (AVAILABLE, IN_USE), EXTENDING, AT_REST, failed=ERROR_EXTENDING),
+    "os-reimage": Transition("re-image", (AVAILABLE, ERROR), DOWNLOADING, AT_REST, failed=ERROR),
+    "os-reimage reserved": Transition("re-image", (AVAILABLE, ERROR, RESERVED), DOWNLOADING, AT_REST, failed=ERROR),
+    "os-volume_upload_image": Transition("upload", (AVAILABLE,), UPLOADING, AT_REST, failed=AT_REST),
+    "os-volume_upload_image force": Transition("upload", (AVAILABLE, IN_USE), UPLOADING, AT_REST, failed=AT_REST),
+    "revert": Transition("revert", (AVAILABLE,), REVERTING, AT_REST, failed=ERROR),
     "os-retype": Transition("retype", (AVAILABLE, IN_USE)),
     "os-update_readonly_flag": Transition("make read-only or writable", (AVAILABLE,)),
     "os-reserve": Transition("reserve", (AVAILABLE,), then=ATTACHING),
@@ -74,9 +73,9 @@ TRANSITIONS: Mapping[str, Transition] = {
     "os-attach": Transition("attach", (AVAILABLE, ATTACHING), then=IN_USE),
     "os-begin_detaching": Transition("detach", (IN_USE,), then=DETACHING),
     "os-roll_detaching": Transition("keep", (DETACHING,), then=IN_USE),
-    # What nobody has is detached already.
-    "os-detach": Transition("detach", (AVAILABLE, IN_USE, DETACHING), then=SETTLED),
-    "attach": Transition("attach", (AVAILABLE, RESERVED, ATTACHING, IN_USE, DETACHING), then=SETTLED),
+    # Detaching a detached volume is allowed.
+    "os-detach": Transition("detach", (AVAILABLE, IN_USE, DETACHING), then=AT_REST),
+    "attach": Transition("attach", (AVAILABLE, RESERVED, ATTACHING, IN_USE, DETACHING), then=AT_REST),
     "snapshot": Transition("snapshot", (AVAILABLE,)),
     # From 3.66 on, and before it with `force`.
     "snapshot in-use": Transition("snapshot", (AVAILABLE, IN_USE, RESERVED, ATTACHING, DETACHING)),
@@ -86,7 +85,7 @@ TRANSITIONS: Mapping[str, Transition] = {
 
 
 def check(volume: Mapping[str, Any], action: str) -> Transition:
-    """What the action does to the volume; refused where its status does not allow it."""
+    """The transition of the action. Refuses (400) it if the volume's status does not allow it."""
     transition = TRANSITIONS[action]
     if volume["status"] not in transition.allowed:
         raise BadRequest(
@@ -97,7 +96,7 @@ def check(volume: Mapping[str, Any], action: str) -> Transition:
 
 
 def of_attachments(statuses: list[str]) -> str:
-    """The status of a volume whose attachments have these."""
+    """The status of a volume whose attachments have these statuses."""
     if "attached" in statuses:
         return IN_USE
     if "attaching" in statuses:
@@ -115,14 +114,14 @@ def draw() -> str:
 
 
 def _arrows(action: str, status: str, transition: Transition) -> list[tuple[str, str, str]]:
-    settled = status if status in ATTACHMENT_STATES else AVAILABLE
+    at_rest = status if status in ATTACHMENT_STATES else AVAILABLE
 
     def named(target: str) -> str:
-        return {NEW: "[*]", GONE: "[*]", SETTLED: settled}.get(target, target)
+        return {NEW: "[*]", DELETED: "[*]", AT_REST: at_rest}.get(target, target)
 
     if transition.meanwhile is None:
         target = transition.then
-        return [(status, target, action)] if target and target != SETTLED else []
+        return [(status, target, action)] if target and target != AT_REST else []
     arrows = [(named(status), transition.meanwhile, action)]
     if transition.then:
         arrows.append((transition.meanwhile, named(transition.then), "done"))

@@ -1,4 +1,4 @@
-"""How volumes are shown. Rows come from `model`, dressed with metadata and attachments."""
+"""Views of volumes. Rows need their details (`model.add_details`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kilonova import clock
 from kilonova.http import Context, Field, View, col
 from kilonova.http.views import OMIT
 from kilonova.volume.api import api
-from kilonova.volume.backend import POOL
+from kilonova.volume.backend_capabilities import POOL
 
 HOST = "volume_extension:volume_host_attribute"
 TENANT = "volume_extension:volume_tenant_attribute"
@@ -34,23 +34,23 @@ def attachment(row: Any, ctx: Context) -> dict[str, Any]:
 
 
 def metadata(row: Any, ctx: Context) -> dict[str, str]:
-    """The users' own; and whether the volume is read-only, once somebody has said so."""
+    """The metadata, with `readonly` if that was ever set."""
     if row["readonly"] is None:
         return dict(row["metadata"])
     return {**row["metadata"], "readonly": str(row["readonly"])}
 
 
-def _micro(name: str) -> Field:
+def _time(name: str) -> Field:
     return Field(lambda row, ctx: row[name] and clock.iso_micro(row[name]), NULLABLE)
 
 
 def _updated(row: Any, ctx: Context) -> str | None:
-    """A volume that was made and never touched shows no update."""
+    """None if the volume was never updated."""
     return clock.iso_micro(row["updated_at"]) if row["updated_at"] != row["created_at"] else None
 
 
-def _nothing(policy: str | None = None) -> Field:
-    """What this service has nothing of: consistency groups, replication, encryption, clusters."""
+def _always_null(policy: str | None = None) -> Field:
+    """A field of an unsupported feature: groups, replication, migration, clusters."""
     return Field(lambda row, ctx: None, NULL, policy)
 
 
@@ -58,13 +58,13 @@ def _image_metadata(row: Any, ctx: Context) -> Any:
     return row["image_metadata"] or OMIT
 
 
-# What the answers to create and update show.
+# The responses to create and update show these.
 COMMON = {
     "id": col("id", TEXT),
     "status": col("status", TEXT),
     "size": col("size", {"type": "integer"}),
     "availability_zone": col("zone", NULLABLE),
-    "created_at": _micro("created_at"),
+    "created_at": _time("created_at"),
     "updated_at": Field(_updated, NULLABLE),
     "name": col("name", NULLABLE),
     "description": col("description", NULLABLE),
@@ -76,19 +76,19 @@ COMMON = {
     "user_id": col("user_id", TEXT),
     "bootable": Field(lambda row, ctx: "true" if row["bootable"] else "false", TEXT),
     "encrypted": Field(lambda row, ctx: False, BOOLEAN),
-    "replication_status": _nothing(),
-    "consistencygroup_id": _nothing(),
+    "replication_status": _always_null(),
+    "consistencygroup_id": _always_null(),
     "multiattach": col("multiattach", BOOLEAN),
     "attachments": Field(
         lambda row, ctx: [attachment(each, ctx) for each in row["attachments"]], {"type": "array", "items": OBJECT}
     ),
-    "migration_status": _nothing(),
-    "group_id": _nothing(),
-    "provider_id": _nothing(HOST),
-    "service_uuid": _nothing(),
-    # Whether several volumes come over one connection: hosts reach each file on its own.
+    "migration_status": _always_null(),
+    "group_id": _always_null(),
+    "provider_id": _always_null(HOST),
+    "service_uuid": _always_null(),
+    # Whether several volumes share one connection.
     "shared_targets": Field(lambda row, ctx: False, BOOLEAN),
-    "cluster_name": _nothing(HOST),
+    "cluster_name": _always_null(HOST),
     "volume_type_id": col("type_id", TEXT),
     "consumes_quota": Field(lambda row, ctx: True, BOOLEAN),
 }
@@ -97,8 +97,8 @@ DETAIL = {
     **COMMON,
     "os-vol-host-attr:host": Field(lambda row, ctx: POOL, TEXT, HOST),
     "os-vol-tenant-attr:tenant_id": col("project_id", TEXT, TENANT),
-    "os-vol-mig-status-attr:migstat": _nothing(MIGRATION),
-    "os-vol-mig-status-attr:name_id": _nothing(MIGRATION),
+    "os-vol-mig-status-attr:migstat": _always_null(MIGRATION),
+    "os-vol-mig-status-attr:name_id": _always_null(MIGRATION),
     "volume_image_metadata": Field(_image_metadata, OBJECT, optional=True),
 }
 

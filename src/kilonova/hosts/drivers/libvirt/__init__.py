@@ -1,1 +1,1 @@
-"""The driver of real guests: QEMU by libvirt."""
+"""The libvirt driver: runs guests with QEMU/KVM."""

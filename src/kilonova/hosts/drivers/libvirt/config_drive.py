@@ -1,4 +1,4 @@
-"""The config drive: a CD with what the guest is told of itself, for guests that ask no network."""
+"""Builds config drives: ISO images with the guest's metadata."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import metadata, programs
 
-# By this label guests find it.
+# Guests find the config drive by this label.
 LABEL = "config-2"
-# Whichever there is: they take the same options.
+# The first one installed is used: all take the same options.
 _PROGRAMS = ("genisoimage", "mkisofs", "xorrisofs")
 _OPTIONS = ("-quiet", "-J", "-r", "-l", "-ldots", "-allow-lowercase", "-allow-multidot", "-publisher", "Kilonova")
 _TREE, _PART = ".tree", ".part"
 
 
-async def build_at(path: Path, documents: metadata.Documents) -> None:
-    """Made anew where it is there already: what the guest is told may have changed."""
+async def build(path: Path, documents: metadata.Documents) -> None:
+    """Build the config drive, replacing an existing one, because the metadata may have changed."""
     program = next((name for name in _PROGRAMS if programs.find(name)), None)
     if program is None:
-        raise DriverError(f"config drives are made by one of {', '.join(_PROGRAMS)}, and this host has none of them")
+        raise DriverError(f"config drives require one of {', '.join(_PROGRAMS)}, but none is installed on this host")
     tree, part = path.with_name(path.name + _TREE), path.with_name(path.name + _PART)
     try:
-        await asyncio.to_thread(_plant, tree, documents)
+        await asyncio.to_thread(_write_tree, tree, documents)
         await programs.run(program, *_OPTIONS, "-V", LABEL, "-o", part, tree)
         part.chmod(0o600)
         part.rename(path)
@@ -34,8 +34,8 @@ async def build_at(path: Path, documents: metadata.Documents) -> None:
         shutil.rmtree(tree, ignore_errors=True)
 
 
-def _plant(tree: Path, documents: metadata.Documents) -> None:
-    """Files of the same content are one file, there as well as on the CD."""
+def _write_tree(tree: Path, documents: metadata.Documents) -> None:
+    """Write the documents as files. Files with equal content are hard links, which saves space on the ISO too."""
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(mode=0o700, parents=True)
     written: dict[bytes, Path] = {}

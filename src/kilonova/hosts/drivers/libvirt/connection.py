@@ -1,4 +1,4 @@
-"""The connection to libvirt: calls in threads, a lost connection opened again, events brought to the loop."""
+"""The connection to libvirt: runs calls in threads, reopens a lost connection, and delivers events to asyncio."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds: between probes of a silent connection, and how many may stay unanswered.
-_PROBE_EVERY = 5
-_PROBES = 3
-_LOOK_EVERY = 1.0
+# libvirt closes the connection after this many unanswered keepalive messages.
+_KEEPALIVE_SECONDS = 5
+_KEEPALIVE_COUNT = 3
+_REOPEN_SECONDS = 1.0
 
 
 class Event(NamedTuple):
-    """What happened to a domain. `kind`:
+    """An event of a domain. `kind`:
 
     lifecycle          `event` and `detail` are libvirt's VIR_DOMAIN_EVENT_…
-    reboot             the guest restarted by itself
-    device removed     `device` is the alias of what the guest has let go
-    device kept        the guest did not let `device` go
-    reconnected        events may have been missed; no domain is named
+    reboot             the guest rebooted by itself
+    device removed     `device` is the alias of the device that the guest released
+    device kept        the guest did not release `device`
+    reconnected        events may have been missed; `guest_id` is empty
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
 
 class Connection:
-    """Every blocking call has a thread of its own, so that a long one is in nobody's way."""
+    """Every blocking call has its own thread, so that a long call does not delay others."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -52,49 +52,48 @@ class Connection:
         self._closed = False
 
     async def run(self, call: Callable[..., T], *args: Any, stop: Callable[[], object] | None = None) -> T:
-        """`call(*args)` in a thread; its libvirtError becomes a DriverError, with the former as its cause.
+        """Run `call(*args)` in a thread. A libvirtError becomes the cause of a DriverError.
 
-        A cancellation comes out only when the call has ended. `stop` is called meanwhile, in a thread too, to make it
-        end early.
+        A cancellation takes effect only after the call has ended. `stop` is then called in a thread, to end it early.
         """
         self._loop = asyncio.get_running_loop()
-        return await finished(in_thread(self._translated, call, *args), stop)
+        return await wait_until_done(in_thread(self._translated, call, *args), stop)
 
-    async def ask(self, call: Callable[..., T], *args: Any, stop: Callable[[], object] | None = None) -> T:
-        """As run, with the open connection as the first argument: `call(virConnect, *args)`."""
+    async def call(self, call: Callable[..., T], *args: Any, stop: Callable[[], object] | None = None) -> T:
+        """Like `run`, with the open connection as the first argument: `call(virConnect, *args)`."""
         return await self.run(self._connected, call, *args, stop=stop)
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """`callback` is called in the loop from now on, until what is returned here is called."""
+        """Call `callback` in the event loop for every event. Returns the function that unsubscribes it."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    async def keep(self) -> None:
-        """Opens the connection whenever it is lost, for events to come, until cancelled."""
-        silent = False
+    async def keep_open(self) -> None:
+        """Reopen the connection whenever it is lost, so that events arrive, until cancelled."""
+        failing = False
         while True:
             try:
-                await self.run(self._opened)
-                silent = False
+                await self.run(self._ensure_open)
+                failing = False
             except DriverError as error:
-                if not silent:
-                    log.warning("libvirt at %s does not answer: %s", self.uri, error.message)
-                silent = True
-            await asyncio.sleep(_LOOK_EVERY)
+                if not failing:
+                    log.warning("libvirt at %s does not respond: %s", self.uri, error.message)
+                failing = True
+            await asyncio.sleep(_REOPEN_SECONDS)
 
     async def close(self) -> None:
         self._closed = True
         self._callbacks.clear()
         connection, self._open = self._open, None
         if connection is not None:
-            await finished(in_thread(_close, connection))
+            await wait_until_done(in_thread(_close, connection))
 
-    def opened(self) -> libvirt.virConnect:
-        """For code that is in a thread already. Raises libvirtError or DriverError."""
-        return self._opened()
+    def open_connection(self) -> libvirt.virConnect:
+        """For code that already runs in a thread. Raises libvirtError or DriverError."""
+        return self._ensure_open()
 
     def _connected(self, call: Callable[..., T], *args: Any) -> T:
-        return call(self._opened(), *args)
+        return call(self._ensure_open(), *args)
 
     def _translated(self, call: Callable[..., T], *args: Any) -> T:
         import libvirt
@@ -110,16 +109,16 @@ class Connection:
         code, origin = error.get_error_code(), error.get_error_domain()
         message = str(error.get_error_message() or error).strip()
         lost = code in (libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_AUTH_UNAVAILABLE) or (
-            origin in (libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE) and not self._alive()
+            origin in (libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE) and not self._is_alive()
         )
         if lost:
-            return DriverError(f"libvirt at {self.uri} does not answer: {message}", passing=True)
+            return DriverError(f"libvirt at {self.uri} does not respond: {message}", passing=True)
         if code == libvirt.VIR_ERR_NO_DOMAIN:
             return DriverError(message, kind="missing guest")
-        # Somebody else works on the domain just now.
+        # A timeout means that another job of the domain holds its lock.
         return DriverError(message, passing=code == libvirt.VIR_ERR_OPERATION_TIMEOUT)
 
-    def _alive(self) -> bool:
+    def _is_alive(self) -> bool:
         import libvirt
 
         connection = self._open
@@ -128,75 +127,75 @@ class Connection:
         except libvirt.libvirtError:
             return False
 
-    def _opened(self) -> libvirt.virConnect:
+    def _ensure_open(self) -> libvirt.virConnect:
         with self._opening:
             if self._closed:
                 raise DriverError("the connection to libvirt is closed", passing=True)
             if self._open is not None:
-                if self._alive():
+                if self._is_alive():
                     return self._open
                 log.warning("the connection to libvirt at %s was lost", self.uri)
                 _close(self._open)
                 self._open = None
-            self._open = self._new()
-        self._tell(Event("reconnected"))
+            self._open = self._open_new()
+        self._publish(Event("reconnected"))
         return self._open
 
-    def _new(self) -> libvirt.virConnect:
+    def _open_new(self) -> libvirt.virConnect:
         import libvirt
 
-        start_events()
+        start_event_loop()
         connection = libvirt.open(self.uri)
         try:
-            connection.setKeepAlive(_PROBE_EVERY, _PROBES)
+            connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
         except libvirt.libvirtError:
-            pass  # a connection without a wire has nothing to probe
+            pass  # local drivers have no keepalive
         for kind, callback in (
             (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle),
             (libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, self._reboot),
             (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._removed),
-            (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, self._kept),
+            (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, self._removal_failed),
         ):
             connection.domainEventRegisterAny(None, kind, callback, None)
         return connection
 
-    # Called in the thread of libvirt's events.
+    # Called in libvirt's event thread.
 
     def _lifecycle(self, _: Any, domain: libvirt.virDomain, event: int, detail: int, __: Any) -> None:
-        self._tell(Event("lifecycle", domain.UUIDString(), event, detail))
+        self._publish(Event("lifecycle", domain.UUIDString(), event, detail))
 
     def _reboot(self, _: Any, domain: libvirt.virDomain, __: Any) -> None:
-        self._tell(Event("reboot", domain.UUIDString()))
+        self._publish(Event("reboot", domain.UUIDString()))
 
     def _removed(self, _: Any, domain: libvirt.virDomain, device: str, __: Any) -> None:
-        self._tell(Event("device removed", domain.UUIDString(), device=device))
+        self._publish(Event("device removed", domain.UUIDString(), device=device))
 
-    def _kept(self, _: Any, domain: libvirt.virDomain, device: str, __: Any) -> None:
-        self._tell(Event("device kept", domain.UUIDString(), device=device))
+    def _removal_failed(self, _: Any, domain: libvirt.virDomain, device: str, __: Any) -> None:
+        self._publish(Event("device kept", domain.UUIDString(), device=device))
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         loop = self._loop
         if loop is None or loop.is_closed():
             return
         try:
-            loop.call_soon_threadsafe(self._spread, event)
+            loop.call_soon_threadsafe(self._dispatch, event)
         except RuntimeError:
-            pass  # closed meanwhile
+            pass  # the loop was closed meanwhile
 
-    def _spread(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         for callback in list(self._callbacks):
             try:
                 callback(event)
             except Exception:
-                log.exception("an event of libvirt could not be dealt with")
+                log.exception("handling a libvirt event failed")
 
 
 def in_thread(call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """Starts the call. Its thread ends with the process, should it hang."""
+    """Start the call in a daemon thread, which does not keep the process alive if it hangs."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
+    def set_outcome(result: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -206,22 +205,22 @@ def in_thread(call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
 
     def work() -> None:
         result: T | None = None
-        trouble: BaseException | None = None
+        failure: BaseException | None = None
         try:
             result = call(*args)
-        except BaseException as error:  # whatever it is, it is the waiting task's
-            trouble = error
+        except BaseException as error:  # raised in the waiting task
+            failure = error
         try:
-            loop.call_soon_threadsafe(settle, result, trouble)
+            loop.call_soon_threadsafe(set_outcome, result, failure)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed, so no task waits
 
     threading.Thread(target=work, name="libvirt call", daemon=True).start()
     return future
 
 
-async def finished(future: asyncio.Future[T], stop: Callable[[], object] | None = None) -> T:
-    """Waits to the end also when cancelled: only then may somebody else touch the guest."""
+async def wait_until_done(future: asyncio.Future[T], stop: Callable[[], object] | None = None) -> T:
+    """Wait for the future even when cancelled: other commands must not touch the guest before."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -234,7 +233,7 @@ async def finished(future: asyncio.Future[T], stop: Callable[[], object] | None 
             except asyncio.CancelledError:
                 continue
         if not future.cancelled():
-            future.exception()  # the cancellation counts
+            future.exception()  # mark as retrieved: the cancellation is raised instead
         raise
 
 
@@ -247,30 +246,30 @@ def _close(connection: libvirt.virConnect) -> None:
         pass
 
 
-_events = threading.Lock()
-_events_started = False
+_event_loop_lock = threading.Lock()
+_event_loop_started = False
 
 
-def start_events() -> None:
-    """The one thread of libvirt's events; it has to be there before the first connection."""
-    global _events_started
+def start_event_loop() -> None:
+    """Start the process's only libvirt event thread. Required before the first connection is opened."""
+    global _event_loop_started
     import libvirt
 
-    with _events:
-        if _events_started:
+    with _event_loop_lock:
+        if _event_loop_started:
             return
         libvirt.virEventRegisterDefaultImpl()
-        # Errors are raised as well; on the terminal nobody needs them.
+        # Errors are raised as exceptions; do not print them to stderr as well.
         libvirt.registerErrorHandler(lambda *_: None, None)
-        threading.Thread(target=_run_events, name="libvirt events", daemon=True).start()
-        _events_started = True
+        threading.Thread(target=_run_event_loop, name="libvirt events", daemon=True).start()
+        _event_loop_started = True
 
 
-def _run_events() -> None:
+def _run_event_loop() -> None:
     import libvirt
 
     while True:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError as error:
-            log.warning("libvirt's events: %s", error)
+            log.warning("libvirt's event loop: %s", error)

@@ -1,4 +1,4 @@
-"""What a guest has written to its serial console, as far as the host keeps it."""
+"""Reads the log of a guest's serial console."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# More than this is never given: it is what clients expect, and a message should carry no more.
-MOST_BYTES = 102400
+# Clients expect this limit, and it bounds the size of messages.
+MAX_BYTES = 102400
 
 
 def tail(path: Path, lines: int | None) -> bytes:
-    """The last lines; None for all that may be given. The bytes are the guest's own, whatever they are.
+    """The last lines, or all up to MAX_BYTES if `lines` is None.
 
-    The host cuts the file when it grows, and keeps what was before as `….0`, the newest, `….1` and so on.
+    The host rotates the file when it grows: `….0` is the newest older part, then `….1` and so on.
     """
-    wanted = MOST_BYTES
     content = b""
-    for part in _parts(path):
-        if len(content) >= wanted or (lines is not None and _count(content) > lines):
+    for file in _log_files(path):
+        if len(content) >= MAX_BYTES or (lines is not None and content.count(b"\n") > lines):
             break
-        content = _end(part, wanted - len(content)) + content
-    return content if lines is None else _last(content, lines)
+        content = _read_end(file, MAX_BYTES - len(content)) + content
+    return content if lines is None else _last_lines(content, lines)
 
 
-def _parts(path: Path) -> Iterator[Path]:
+def _log_files(path: Path) -> Iterator[Path]:
     """Newest first."""
     yield path
     pattern = re.compile(re.escape(path.name) + r"\.(\d+)")
@@ -36,23 +35,19 @@ def _parts(path: Path) -> Iterator[Path]:
     yield from (other for _, other in sorted(numbered))
 
 
-def _end(path: Path, length: int) -> bytes:
+def _read_end(path: Path, length: int) -> bytes:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - length))
             return file.read(length)
     except FileNotFoundError:
-        return b""  # cut just now, or never written
+        return b""  # just rotated, or never written
 
 
-def _count(content: bytes) -> int:
-    return content.count(b"\n")
-
-
-def _last(content: bytes, lines: int) -> bytes:
+def _last_lines(content: bytes, lines: int) -> bytes:
     if lines <= 0:
         return b""
-    # Whole lines end; what stands after the last end is a line as well.
+    # Text after the last newline is a line as well.
     end = b"\n" if content.endswith(b"\n") else b""
     return b"\n".join(content.removesuffix(end).split(b"\n")[-lines:]) + end

@@ -1,4 +1,4 @@
-"""Where the devices of a guest are on its buses, written down for what the guest is told of those with a tag."""
+"""Records the bus addresses of a guest's devices, for the metadata of tagged devices."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 def is_tagged(guest: Guest) -> bool:
-    tags = [one.tag for one in guest.nics] + [one.tag for one in guest.disks]
-    return any(tags + [one.tag for one in guest.local_disks or []])
+    tags = [nic.tag for nic in guest.nics] + [disk.tag for disk in guest.disks]
+    return any(tags + [disk.tag for disk in guest.local_disks or []])
 
 
-async def note(hv: Hypervisor, guest: Guest) -> None:
-    """For guests with tags, whenever their domain has changed."""
-    from kilonova.hosts.drivers.libvirt.hypervisor import write
+async def record_addresses(hv: Hypervisor, guest: Guest) -> None:
+    """Record the addresses of a guest with tagged devices. Called whenever its domain has changed."""
+    from kilonova.hosts.drivers.libvirt.hypervisor import write_file
 
     if is_tagged(guest):
-        found = await hv.connection.ask(_addresses, guest.id)
-        write(hv.layout.file(guest.id, names.DEVICES), orjson.dumps(found))
+        found = await hv.connection.call(_addresses, guest.id)
+        write_file(hv.layout.file(guest.id, names.DEVICE_ADDRESSES), orjson.dumps(found))
 
 
-def addresses(hv: Hypervisor, guest_id: str) -> dict[str, str]:
-    """By the ids of ports and volumes and the names of files."""
+def read_addresses(hv: Hypervisor, guest_id: str) -> dict[str, str]:
+    """Bus addresses by port id, volume id or file name of the disk."""
     try:
-        found: dict[str, str] = orjson.loads(hv.layout.file(guest_id, names.DEVICES).read_bytes())
+        found: dict[str, str] = orjson.loads(hv.layout.file(guest_id, names.DEVICE_ADDRESSES).read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return {}
     return found
@@ -62,7 +62,7 @@ def _name(device: ET.Element) -> str:
 
 
 def _address(address: ET.Element) -> str:
-    """`0000:00:03.0` on the PCI bus, `0:0:1:0` on those of disks."""
+    """`0000:00:03.0` on a PCI bus, `0:0:1:0` on a disk controller."""
     if address.get("type") == "pci":
         domain, bus, slot, function = (
             int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")

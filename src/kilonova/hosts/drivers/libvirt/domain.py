@@ -1,4 +1,4 @@
-"""The domain of a guest as libvirt wants it told: built of elements, so that nothing a user names can become markup."""
+"""Builds the libvirt domain XML of a guest, from elements, so that user text is always escaped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import flavor_quotas
 from kilonova.hosts.drivers.libvirt import layout as names
-from kilonova.hosts.drivers.libvirt import limits
-from kilonova.hosts.drivers.libvirt.machine import Machine, machine_of
+from kilonova.hosts.drivers.libvirt.hardware import Hardware, guest_hardware
 from kilonova.hosts.messages import Disk, Guest, Nic
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ AGENT_CHANNEL = "org.qemu.guest_agent.0"
 
 ET.register_namespace("kilonova", NAMESPACE)
 
-# What XML cannot say at all.
-_UNSPEAKABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters that XML cannot represent.
+_INVALID_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def document(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = None) -> str:
-    """`files`: the disks of its directory; None are those that `disks.files` tells, in rescue if it is."""
-    return ET.tostring(element(hv, guest, files=files), encoding="unicode")
+def domain_xml(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = None) -> str:
+    """`files`: the local disks; None for the result of `disks.disk_files`, with the rescue disk during a rescue."""
+    return ET.tostring(domain_element(hv, guest, files=files), encoding="unicode")
 
 
-def element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = None) -> ET.Element:
+def domain_element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = None) -> ET.Element:
     from kilonova.hosts.drivers.libvirt import disks, rescue
 
-    machine = machine_of(hv.config.libvirt, guest)
-    rescued = rescue.variation(hv.layout, guest.id)
+    machine = guest_hardware(hv.config.libvirt, guest)
+    rescued = rescue.read_mode(hv.layout, guest.id)
     if files is None:
-        files = disks.files(guest, hv.config.libvirt.machine, rescued)
-    # Where the disk to rescue from takes the place of the root, the others take those of volumes.
+        files = disks.disk_files(guest, hv.config.libvirt.machine_type, rescued)
+    # In an unstable rescue the guest's local disks take the device names of the volumes.
     attached = guest.disks if rescued is None or rescued.stable else []
     domain = ET.Element("domain", type=machine.virt_type)
     _text(domain, "name", domain_name(guest.id))
@@ -46,30 +46,30 @@ def element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | None = 
     domain.append(_metadata(guest))
     _text(domain, "memory", guest.flavor.ram_mb, unit="MiB")
     _text(domain, "vcpu", guest.flavor.vcpus, placement="static")
-    limits.apply(domain, guest)
+    flavor_quotas.apply_to_domain(domain, guest)
     domain.append(_os(hv, guest, machine))
     domain.append(_sysinfo(guest))
     domain.append(_features())
     domain.append(machine.cpu())
     domain.append(machine.clock())
-    for what, then in (("on_poweroff", "destroy"), ("on_reboot", "restart"), ("on_crash", "destroy")):
-        _text(domain, what, then)
+    for event, action in (("on_poweroff", "destroy"), ("on_reboot", "restart"), ("on_crash", "destroy")):
+        _text(domain, event, action)
     devices = ET.SubElement(domain, "devices")
     devices.extend(_disks(hv, guest, machine, files, attached))
-    devices.extend(nic(hv, guest, one) for one in guest.nics)
+    devices.extend(nic_element(hv, guest, nic) for nic in guest.nics)
     devices.extend(_controllers(devices, machine))
-    devices.extend(_others(hv, guest, machine))
+    devices.extend(_other_devices(hv, guest, machine))
     return domain
 
 
 def domain_name(guest_id: str) -> str:
-    from kilonova.hosts.drivers.libvirt.hypervisor import PREFIX
+    from kilonova.hosts.drivers.libvirt.hypervisor import DOMAIN_PREFIX
 
-    return PREFIX + guest_id
+    return DOMAIN_PREFIX + guest_id
 
 
-def target(device: str, bus: str, taken: Iterable[str]) -> str:
-    """What the bus calls a device that the control plane calls `/dev/vdb`; the first free name if it has none."""
+def choose_target(device: str, bus: str, taken: Iterable[str]) -> str:
+    """The target name on the bus for a device such as `/dev/vdb`; the first free name without a usable device name."""
     from kilonova.hosts.drivers.libvirt.disks import PREFIXES, device_names
 
     prefix = PREFIXES.get(bus, "sd")
@@ -80,26 +80,26 @@ def target(device: str, bus: str, taken: Iterable[str]) -> str:
     return next(name for name in device_names(prefix) if name not in used)
 
 
-def nic(hv: Hypervisor, guest: Guest, one: Nic) -> ET.Element:
+def nic_element(hv: Hypervisor, guest: Guest, nic: Nic) -> ET.Element:
     """The interface of a port, on the bridge of its network."""
-    if hv.wiring is None:
-        raise DriverError(f"{hv.host} has no networks for guests: bridges.enabled is off")
-    machine = machine_of(hv.config.libvirt, guest)
+    if hv.networks is None:
+        raise DriverError(f"{hv.host} provides no networks for guests: bridges.enabled is off")
+    machine = guest_hardware(hv.config.libvirt, guest)
     interface = ET.Element("interface", type="bridge")
-    ET.SubElement(interface, "mac", address=one.mac)
-    ET.SubElement(interface, "source", bridge=hv.wiring.bridge_of(one.network_id))
-    ET.SubElement(interface, "target", dev=hv.wiring.tap_of(one.port_id))
+    ET.SubElement(interface, "mac", address=nic.mac)
+    ET.SubElement(interface, "source", bridge=hv.networks.bridge_of(nic.network_id))
+    ET.SubElement(interface, "target", dev=hv.networks.tap_of(nic.port_id))
     ET.SubElement(interface, "model", type=machine.nic_model)
     if machine.queues > 1:
         ET.SubElement(interface, "driver", queues=str(machine.queues))
-    ET.SubElement(interface, "mtu", size=str(hv.wiring.mtu_of(one.network_id)))
-    limits.apply_to_nic(interface, guest)
-    ET.SubElement(interface, "alias", name=nic_alias(one.port_id))
+    ET.SubElement(interface, "mtu", size=str(hv.networks.mtu_of(nic.network_id)))
+    flavor_quotas.apply_to_nic(interface, guest)
+    ET.SubElement(interface, "alias", name=nic_alias(nic.port_id))
     return interface
 
 
 def nic_alias(port_id: str) -> str:
-    """libvirt's name for the device; those that are given to it begin so."""
+    """libvirt requires the prefix `ua-` for user-defined aliases."""
     return f"ua-{port_id}"
 
 
@@ -107,7 +107,7 @@ def nic_alias(port_id: str) -> str:
 
 
 def _metadata(guest: Guest) -> ET.Element:
-    """For people who look at the domain; nothing is read from here but the name."""
+    """Information for operators who inspect the domain."""
     metadata = ET.Element("metadata")
     server = ET.SubElement(metadata, f"{{{NAMESPACE}}}server")
     for key, value in (("name", guest.name), ("project", guest.project_id), ("flavor", guest.flavor.name)):
@@ -117,7 +117,7 @@ def _metadata(guest: Guest) -> ET.Element:
     return metadata
 
 
-def _os(hv: Hypervisor, guest: Guest, machine: Machine) -> ET.Element:
+def _os(hv: Hypervisor, guest: Guest, machine: Hardware) -> ET.Element:
     os = ET.Element("os", firmware="efi") if machine.uefi else ET.Element("os")
     _text(os, "type", "hvm", arch="x86_64", machine=machine.type)
     if machine.uefi:
@@ -138,36 +138,36 @@ def _features() -> ET.Element:
 
 
 def _disks(
-    hv: Hypervisor, guest: Guest, machine: Machine, files: Sequence[DiskFile], attached: Sequence[Disk]
+    hv: Hypervisor, guest: Guest, machine: Hardware, files: Sequence[DiskFile], attached: Sequence[Disk]
 ) -> list[ET.Element]:
-    """Those of its directory first, then volumes."""
+    """Local disks first, then volumes."""
     from kilonova.hosts.drivers.libvirt import volumes
 
-    found = [_file(hv, guest, file) for file in files]
+    found = [_disk_file(hv, guest, file) for file in files]
     taken = {file.target for file in files}
     order = max((file.boot or 0 for file in files), default=0)
     for disk in sorted(attached, key=_boot_order):
         bus = disk.bus or machine.disk_bus
-        name = target(disk.device, bus, taken)
+        name = choose_target(disk.device, bus, taken)
         taken.add(name)
-        one = volumes.element(disk, name, bus)
-        if _boots(disk) and one.find("boot") is None:
+        element = volumes.disk_element(disk, name, bus)
+        if _is_bootable(disk) and element.find("boot") is None:
             order += 1
-            ET.SubElement(one, "boot", order=str(order))
-        found.append(one)
+            ET.SubElement(element, "boot", order=str(order))
+        found.append(element)
     return found
 
 
-def _boots(disk: Disk) -> bool:
+def _is_bootable(disk: Disk) -> bool:
     return disk.boot_index is not None and disk.boot_index >= 0
 
 
 def _boot_order(disk: Disk) -> tuple[bool, int, bool]:
-    """Those that have names before those that get what is left."""
-    return not _boots(disk), disk.boot_index or 0, not disk.device
+    """Sort key. Disks with a device name come first, because the others get the remaining names."""
+    return not _is_bootable(disk), disk.boot_index or 0, not disk.device
 
 
-def _file(hv: Hypervisor, guest: Guest, file: DiskFile) -> ET.Element:
+def _disk_file(hv: Hypervisor, guest: Guest, file: DiskFile) -> ET.Element:
     disk = ET.Element("disk", type="file", device=file.device)
     driver = ET.SubElement(disk, "driver", name="qemu", type=file.format)
     ET.SubElement(disk, "source", file=str(hv.layout.file(guest.id, file.name)))
@@ -175,7 +175,7 @@ def _file(hv: Hypervisor, guest: Guest, file: DiskFile) -> ET.Element:
     if file.device == "disk":
         driver.set("cache", hv.config.libvirt.cache_mode)
         driver.set("discard", "unmap")
-        limits.apply_to_disk(disk, guest)
+        flavor_quotas.apply_to_disk(disk, guest)
     else:
         ET.SubElement(disk, "readonly")
     if file.boot is not None:
@@ -183,14 +183,14 @@ def _file(hv: Hypervisor, guest: Guest, file: DiskFile) -> ET.Element:
     return disk
 
 
-def _controllers(devices: ET.Element, machine: Machine) -> list[ET.Element]:
+def _controllers(devices: ET.Element, machine: Hardware) -> list[ET.Element]:
     buses = {bus.get("bus") for bus in devices.findall("disk/target")}
     if "scsi" not in buses:
         return []
     return [ET.Element("controller", type="scsi", index="0", model=machine.scsi_model)]
 
 
-def _others(hv: Hypervisor, guest: Guest, machine: Machine) -> list[ET.Element]:
+def _other_devices(hv: Hypervisor, guest: Guest, machine: Hardware) -> list[ET.Element]:
     found = [_serial(hv, guest)]
     if machine.agent:
         channel = ET.Element("channel", type="unix")
@@ -208,7 +208,7 @@ def _others(hv: Hypervisor, guest: Guest, machine: Machine) -> list[ET.Element]:
     if machine.rng:
         rng = ET.Element("rng", model="virtio")
         _text(rng, "backend", "/dev/urandom", model="random")
-        limits.apply_to_rng(rng, guest)
+        flavor_quotas.apply_to_rng(rng, guest)
         found.append(rng)
     balloon = ET.Element("memballoon", model="virtio")
     ET.SubElement(balloon, "stats", period="10")
@@ -217,13 +217,13 @@ def _others(hv: Hypervisor, guest: Guest, machine: Machine) -> list[ET.Element]:
 
 def _serial(hv: Hypervisor, guest: Guest) -> ET.Element:
     serial = ET.Element("serial", type="pty")
-    ET.SubElement(serial, "log", file=str(hv.layout.file(guest.id, names.CONSOLE)), append="on")
+    ET.SubElement(serial, "log", file=str(hv.layout.file(guest.id, names.CONSOLE_LOG)), append="on")
     ET.SubElement(serial, "target", port="0")
     return serial
 
 
 def _sysinfo(guest: Guest) -> ET.Element:
-    """By the product's name systems in guests recognise what kind of metadata they may expect."""
+    """cloud-init recognizes OpenStack metadata by the product name."""
     sysinfo = ET.Element("sysinfo", type="smbios")
     system = ET.SubElement(sysinfo, "system")
     for name, value in (
@@ -239,5 +239,5 @@ def _sysinfo(guest: Guest) -> ET.Element:
 
 def _text(parent: ET.Element, name: str, value: object, **attributes: str) -> ET.Element:
     child = ET.SubElement(parent, name, attributes)
-    child.text = _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", str(value))
+    child.text = _INVALID_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
     return child

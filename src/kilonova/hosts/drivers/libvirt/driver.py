@@ -1,4 +1,4 @@
-"""The driver of a host with libvirt: which part does what is asked."""
+"""The libvirt driver: passes each call of the driver interface to the module that implements it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError, Images
+from kilonova.hosts.drivers.libvirt import admin_password as passwords
 from kilonova.hosts.drivers.libvirt import (
-    arrivals,
-    building,
+    cold_moves,
     console,
     devices,
+    disk_transfer,
     disks,
+    encrypted_password,
     facts,
-    looks,
-    migration,
-    moves,
+    guest_info,
+    lifecycle,
+    live_migration,
+    migration_records,
     nics,
-    peers,
     power,
+    pre_live_migration,
     rescue,
-    sealed,
     snapshots,
 )
-from kilonova.hosts.drivers.libvirt import password as passwords
-from kilonova.hosts.drivers.libvirt.connection import Connection, Event, finished, in_thread
+from kilonova.hosts.drivers.libvirt.connection import Connection, Event, in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, make_directory
 from kilonova.hosts.drivers.libvirt.images import ImageCache
-from kilonova.hosts.drivers.libvirt.layout import CONSOLE, Layout
-from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+from kilonova.hosts.drivers.libvirt.layout import CONSOLE_LOG, Layout
+from kilonova.hosts.drivers.libvirt.networks.host_networks import HostNetworks
 from kilonova.hosts.drivers.libvirt.volumes import Volumes
 from kilonova.hosts.messages import (
     Disk,
@@ -52,58 +53,63 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TIDY_EVERY = 600.0
+_IMAGE_CACHE_CLEANUP_SECONDS = 600.0
 
 
 class LibvirtDriver:
-    """`images`: how the data of images are read and written."""
+    """`images`: reads and writes image data."""
 
     def __init__(self, host: str, config: Config, images: Images) -> None:
-        layout = Layout(instances(config))
+        layout = Layout(instances_directory(config))
         _prepare(config, layout)
         self.hypervisor = hv = Hypervisor(host, config, Connection(config.libvirt.uri), layout)
         hv.images = ImageCache(layout.base, images)
         hv.volumes = Volumes(hv)
         if config.bridges.enabled:
-            hv.wiring = Wiring(config, host, config.data_dir / "networks", hv.find_spec)
-            hv.wiring.keep_password = lambda guest, password: sealed.keep(hv, guest, password)
-            hv.wiring.addresses = lambda guest_id: devices.addresses(hv, guest_id)
+            hv.networks = HostNetworks(config, host, config.data_dir / "networks", hv.find_spec)
+            hv.networks.store_password = lambda guest, password: encrypted_password.store(hv, guest, password)
+            hv.networks.addresses = lambda guest_id: devices.read_addresses(hv, guest_id)
 
     async def run(self) -> None:
-        """Everything that goes on beside commands, until cancelled."""
+        """Run the driver's background work until cancelled."""
         hv = self.hypervisor
-        work = [hv.connection.keep(), arrivals.watch(hv), peers.serve(hv), self._tidy()]
-        work += [arrivals.recover(hv), snapshots.recover(hv)]
-        if hv.wiring is not None:
-            work.append(hv.wiring.run())
+        work = [
+            hv.connection.keep_open(),
+            migration_records.watch_arrivals(hv),
+            disk_transfer.serve(hv),
+            self._clean_image_cache(),
+        ]
+        work += [migration_records.resume_removals(hv), snapshots.recover(hv)]
+        if hv.networks is not None:
+            work.append(hv.networks.run())
         async with asyncio.TaskGroup() as tasks:
             for part in work:
                 tasks.create_task(part)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback` is called when a guest may have another power than before."""
+        """Call `callback` whenever the power state of a guest may have changed."""
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if event.kind in ("lifecycle", "reconnected"):
                 callback()
 
-        self.hypervisor.connection.on_event(hear)
+        self.hypervisor.connection.on_event(on_event)
 
-    async def _tidy(self) -> None:
-        """Images that nobody has used for long go."""
+    async def _clean_image_cache(self) -> None:
+        """Regularly remove cached images that no guest has used for a while."""
         hv = self.hypervisor
         while True:
-            await asyncio.sleep(_TIDY_EVERY)
+            await asyncio.sleep(_IMAGE_CACHE_CLEANUP_SECONDS)
             try:
-                in_use = await finished(in_thread(disks.bases, hv.layout))
-                await hv.images.tidy(in_use, hv.config.libvirt.image_cache_seconds)
-            except (DriverError, OSError) as trouble:
-                log.warning("the cache of images is not tidied this time: %s", trouble)
+                in_use = await wait_until_done(in_thread(disks.base_images_in_use, hv.layout))
+                await hv.images.remove_unused(in_use, hv.config.libvirt.image_cache_seconds)
+            except (DriverError, OSError) as error:
+                log.warning("the image cache could not be cleaned: %s", error)
 
     async def close(self) -> None:
-        """Guests go on without us."""
-        if self.hypervisor.wiring is not None:
-            await self.hypervisor.wiring.close()
+        """Close the connection. Guests keep running."""
+        if self.hypervisor.networks is not None:
+            await self.hypervisor.networks.close()
         await self.hypervisor.connection.close()
 
     # Guests
@@ -111,10 +117,10 @@ class LibvirtDriver:
     async def spawn(
         self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
     ) -> GuestState:
-        return await building.spawn(self.hypervisor, guest, start=start, data=data, disk_of=disk_of)
+        return await lifecycle.spawn(self.hypervisor, guest, start=start, data=data, disk_of=disk_of)
 
     async def destroy(self, guest_id: str) -> None:
-        await building.destroy(self.hypervisor, guest_id)
+        await lifecycle.destroy(self.hypervisor, guest_id)
 
     async def power_on(self, guest_id: str) -> GuestState:
         return await power.on(self.hypervisor, guest_id)
@@ -156,28 +162,28 @@ class LibvirtDriver:
         return await nics.detach(self.hypervisor, guest_id, port_id)
 
     async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
-        await building.set_metadata(self.hypervisor, guest_id, name, metadata, forgetting)
+        await lifecycle.set_metadata(self.hypervisor, guest_id, name, metadata, forgetting)
 
     # Moves
 
     async def park(self, guest_id: str, slot: str) -> GuestState:
-        return await moves.park(self.hypervisor, guest_id, slot)
+        return await cold_moves.park(self.hypervisor, guest_id, slot)
 
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
-        return await moves.unpark(self.hypervisor, guest_id, slot, start, disks)
+        return await cold_moves.unpark(self.hypervisor, guest_id, slot, start, disks)
 
     async def discard(self, guest_id: str, slot: str) -> None:
-        await moves.discard(self.hypervisor, guest_id, slot)
+        await cold_moves.discard(self.hypervisor, guest_id, slot)
 
     async def receive(
         self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
     ) -> GuestState:
-        return await moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
+        return await cold_moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
 
     async def offer(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        return await moves.offer(self.hypervisor, guest_id, destination, slot, reach or {})
+        return await pre_live_migration.offer(self.hypervisor, guest_id, destination, slot, reach or {})
 
     async def expect(
         self,
@@ -188,26 +194,26 @@ class LibvirtDriver:
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
     ) -> None:
-        await moves.expect(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
+        await pre_live_migration.expect(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
 
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
     ) -> None:
-        await migration.migrate_live(self.hypervisor, guest_id, destination, slot, block, reach or {})
+        await live_migration.migrate_live(self.hypervisor, guest_id, destination, slot, block, reach or {})
 
     async def stop_migration(self, guest_id: str) -> None:
-        await migration.stop(self.hypervisor, guest_id)
+        await live_migration.abort(self.hypervisor, guest_id)
 
     async def hurry_migration(self, guest_id: str) -> None:
-        await migration.hurry(self.hypervisor, guest_id)
+        await live_migration.force_complete(self.hypervisor, guest_id)
 
     async def look_migration(self, guest_id: str) -> MigrationState | None:
-        return await migration.look(self.hypervisor, guest_id)
+        return await live_migration.progress(self.hypervisor, guest_id)
 
     # Disks
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
-        await snapshots.take(self.hypervisor, guest_id, data)
+        await snapshots.create(self.hypervisor, guest_id, data)
 
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
         await self.hypervisor.volumes.attach(guest_id, disk)
@@ -227,41 +233,43 @@ class LibvirtDriver:
         await self.hypervisor.volumes.grow(guest_id, volume_id, size_gb)
         return await self.hypervisor.state(guest_id)
 
-    # Looks
+    # Information
 
     async def look_console(self, guest_id: str, lines: int | None) -> bytes:
         self.hypervisor.spec(guest_id)
-        path = self.hypervisor.layout.file(guest_id, CONSOLE)
+        path = self.hypervisor.layout.file(guest_id, CONSOLE_LOG)
         return await asyncio.to_thread(console.tail, path, lines)
 
     async def look_display(self, guest_id: str, kind: str) -> Display:
-        return await looks.display(self.hypervisor, guest_id, kind)
+        return await guest_info.display(self.hypervisor, guest_id, kind)
 
     async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
-        return await looks.diagnostics(self.hypervisor, guest_id)
+        return await guest_info.diagnostics(self.hypervisor, guest_id)
 
     async def look_connector(self) -> dict[str, Any]:
         return facts.connector(self.hypervisor)
 
     async def apply_network(self, plan: NetworkPlan) -> None:
-        if self.hypervisor.wiring is None:
+        if self.hypervisor.networks is None:
             raise DriverError(f"{self.hypervisor.host} has no networks of its own: bridges.enabled is off")
-        await self.hypervisor.wiring.apply(plan)
+        await self.hypervisor.networks.apply(plan)
 
-    async def guests(self) -> list[GuestState]:
-        return await looks.guests(self.hypervisor)
+    async def list_guests(self) -> list[GuestState]:
+        return await guest_info.list_guests(self.hypervisor)
 
     async def describe(self) -> HostFacts:
         return await facts.describe(self.hypervisor)
 
 
-def instances(config: Config) -> Path:
-    """Where the guests of this host lie."""
-    return Path(config.agent.instances).absolute() if config.agent.instances else config.data_dir / "instances"
+def instances_directory(config: Config) -> Path:
+    """The directory with the files of this host's guests."""
+    return (
+        Path(config.agent.instances_path).absolute() if config.agent.instances_path else config.data_dir / "instances"
+    )
 
 
 def _prepare(config: Config, layout: Layout) -> None:
-    """QEMU, which is often another user, has to get through to what it opens; to look around it has not."""
+    """Make the directories. QEMU, which usually runs as another user, must be able to enter but not to list them."""
     for path in (layout.root, layout.base):
         make_directory(path)
     if config.data_dir in layout.root.parents:

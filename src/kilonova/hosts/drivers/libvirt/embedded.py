@@ -1,9 +1,8 @@
-"""The one host with real guests that a whole cloud in a process has: this machine."""
+"""The libvirt host of an all-in-one process: this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,60 +10,52 @@ from kilonova import clock
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import Images
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from kilonova.hosts.journal import NAME, Journal, tend
+from kilonova.hosts.journal import JOURNAL_FILE_NAME, Journal, maintain_files
 from kilonova.hosts.messages import Command, HostFacts, Report
-from kilonova.hosts.reports import Reporter, every
-from kilonova.hosts.transport import HostTrouble, InProcess, describe_all
+from kilonova.hosts.reports import Reporter, report_interval
+from kilonova.hosts.transport import InProcess, describe_reachable
 
 if TYPE_CHECKING:
     from kilonova.config import Config
 
-log = logging.getLogger(__name__)
-
-_DESCRIBE_TIMEOUT = 15.0
-# So many missing reports in a row mean that libvirt is gone.
-_MISSING = 3
+_DESCRIBE_TIMEOUT_SECONDS = 15.0
+# After this many missed reports in a row the host counts as unreachable.
+_MAX_MISSED_REPORTS = 3
 
 
 class LibvirtHost:
-    """A transport together with the host that it reaches. `heard` is told what the host reports."""
+    """A transport together with its only host. `on_report` receives the host's reports."""
 
-    def __init__(self, host: str, config: Config, images: Images, heard: Callable[[Report], None]) -> None:
+    def __init__(self, host: str, config: Config, images: Images, on_report: Callable[[Report], None]) -> None:
         self.names = [host]
-        self._journal = Journal(config.data_dir / NAME)
+        self._journal = Journal(config.data_dir / JOURNAL_FILE_NAME)
         self._driver = LibvirtDriver(host, config, images)
         agent = Agent(host, self._driver, self._journal)
         self._transport = InProcess(lambda name: agent if name == host else None)
-        self._heard = heard
-        seconds = every(config.hosts.report_seconds)
+        self._on_report = on_report
+        seconds = report_interval(config.hosts.report_seconds)
         self._reporter = Reporter(host, self._driver, self._report, seconds)
-        self._patience = _MISSING * seconds
+        self._report_timeout_seconds = _MAX_MISSED_REPORTS * seconds
         self._reported_at = clock.now()
 
     async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
         return await self._transport.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
-        found = []
-        for host, answer in (await describe_all(self, hosts, timeout=_DESCRIBE_TIMEOUT)).items():
-            if isinstance(answer, HostTrouble):
-                log.warning("host %s does not say what it is: %s", host, answer.message)
-            else:
-                found.append(answer)
-        return found
+        return await describe_reachable(self, hosts, timeout=_DESCRIBE_TIMEOUT_SECONDS)
 
-    def silent(self, hosts: Iterable[str]) -> list[str]:
-        """A host whose libvirt has not answered for a while counts as cut off."""
-        quiet = clock.now() - self._reported_at > self._patience
-        return [host for host in hosts if quiet and host in self.names]
+    def unreachable(self, hosts: Iterable[str]) -> list[str]:
+        """The host counts as unreachable if its libvirt has not responded for a while."""
+        overdue = clock.now() - self._reported_at > self._report_timeout_seconds
+        return [host for host in hosts if overdue and host in self.names]
 
     def outdated(self, hosts: Iterable[str]) -> list[str]:
         return []
 
     async def run(self) -> None:
-        """Reports and keeps files small, until cancelled."""
+        """Run driver, reports and journal maintenance until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._driver.run(), self._reporter.run(), tend(self._journal)):
+            for work in (self._driver.run(), self._reporter.run(), maintain_files(self._journal)):
                 tasks.create_task(work)
 
     async def close(self) -> None:
@@ -73,4 +64,4 @@ class LibvirtHost:
 
     async def _report(self, report: Report) -> None:
         self._reported_at = clock.now()
-        self._heard(report)
+        self._on_report(report)

@@ -1,4 +1,4 @@
-"""What a host with libvirt is: what it has for guests, what it can do, where it is reached."""
+"""Describes the host: inventory, traits and addresses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kilonova.hosts.drivers.libvirt.hardware import DISK_BUSES, NIC_MODELS, VIDEO_MODELS, cpu_flags, get_virt_type
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
-from kilonova.hosts.drivers.libvirt.machine import (
-    DISK_BUSES,
-    NIC_MODELS,
-    VIDEO_MODELS,
-    processor_flags,
-    virt_type_of,
-)
 from kilonova.hosts.messages import HostFacts, Inventory
 
 if TYPE_CHECKING:
@@ -24,10 +18,10 @@ if TYPE_CHECKING:
 
     from kilonova.config import Libvirt
 
-TYPE = "QEMU"
+HYPERVISOR_TYPE = "QEMU"
 _GIB = 1 << 30
 
-# What every host of this driver does.
+# Traits of every host of this driver.
 _TRAITS = frozenset(
     {
         "COMPUTE_NODE",
@@ -50,8 +44,8 @@ _TRAITS = frozenset(
 )
 _CONVERTED = {"vmdk": "COMPUTE_IMAGE_TYPE_VMDK", "vdi": "COMPUTE_IMAGE_TYPE_VDI", "vhd": "COMPUTE_IMAGE_TYPE_VHD"}
 _CONVERTED |= {"vhdx": "COMPUTE_IMAGE_TYPE_VHDX"}
-# Where the kernel calls a feature of the processor otherwise than the trait does, beside underscores.
-_FEATURES = {
+# CPU flags of the kernel whose traits have other names.
+_CPU_FLAG_TRAITS = {
     "abm": ("ABM",),
     "aes": ("AESNI",),
     "bmi1": ("BMI",),
@@ -66,36 +60,36 @@ _FEATURES = {
 
 async def describe(hv: Hypervisor) -> HostFacts:
     config = hv.config
-    version, capabilities, domain = await hv.connection.ask(_asked, virt_type_of(config.libvirt))
+    version, capabilities, domain = await hv.connection.call(_query_libvirt, get_virt_type(config.libvirt))
     return HostFacts(
         host=hv.host,
-        # Not what libvirt calls it: that asks a name server, and may be another name the next time, or take long.
+        # Not libvirt's name: it comes from a DNS lookup, which may be slow and return other names later.
         hypervisor_hostname=hv.host,
-        hypervisor_type=TYPE,
+        hypervisor_type=HYPERVISOR_TYPE,
         hypervisor_version=version,
         host_ip=config.agent.address,
         cpu_info=_cpu_info(capabilities),
         inventory=_inventory(hv),
         traits=sorted(_traits(config.libvirt, capabilities, domain)),
         booted_at=booted_at(),
-        addresses=addresses(hv),
-        networked=hv.wiring is not None,
+        addresses=peer_addresses(hv),
+        networked=hv.networks is not None,
     )
 
 
-def addresses(hv: Hypervisor) -> dict[str, str]:
-    """Where other hosts reach this one, by what for."""
+def peer_addresses(hv: Hypervisor) -> dict[str, str]:
+    """Addresses of this host for other hosts, by purpose."""
     config, address = hv.config.libvirt, hv.config.agent.address
     found = {
         "migration": config.migration_uri.replace("{address}", address),
         "guests": config.migration_address or address,
         "disks": hv.disks_url,
     }
-    return {what: where for what, where in found.items() if where}
+    return {purpose: address for purpose, address in found.items() if address}
 
 
 def connector(hv: Hypervisor) -> dict[str, Any]:
-    """`kilonova_nbd`: QEMU here reads volumes from the network by itself."""
+    """The volume connector. `kilonova_nbd`: this host's QEMU connects to volumes over NBD."""
     return {
         "host": hv.host,
         "ip": hv.config.agent.address,
@@ -114,7 +108,7 @@ def booted_at() -> float | None:
     return None
 
 
-# What it has
+# Inventory
 
 
 def _inventory(hv: Hypervisor) -> dict[str, Inventory]:
@@ -125,31 +119,31 @@ def _inventory(hv: Hypervisor) -> dict[str, Inventory]:
     disk = os.statvfs(hv.layout.root)
     disk_gb = disk.f_blocks * disk.f_frsize // _GIB
     return {
-        "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=config.cpu_ratio),
+        "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=config.cpu_allocation_ratio),
         "MEMORY_MB": Inventory(
             total=memory,
             reserved=min(config.reserved_memory_mb, memory),
             max_unit=memory,
-            allocation_ratio=config.memory_ratio,
+            allocation_ratio=config.ram_allocation_ratio,
         ),
         "DISK_GB": Inventory(
             total=disk_gb,
             reserved=min(config.reserved_disk_gb, disk_gb),
             max_unit=disk_gb,
-            allocation_ratio=config.disk_ratio,
+            allocation_ratio=config.disk_allocation_ratio,
         ),
     }
 
 
 def memory_mb() -> int:
-    """From the kernel: what libvirt says of it is wrong in some virtual machines."""
+    """Read from the kernel, because libvirt's number is wrong in some virtual machines."""
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) // 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1 << 20)
 
 
-# What it can
+# Traits
 
 
 def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> set[str]:
@@ -159,8 +153,8 @@ def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> se
     found |= {trait for format, trait in _CONVERTED.items() if format in formats.CONVERTED}
     found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in DISK_BUSES}
     found |= {f"COMPUTE_NET_VIF_MODEL_{model.upper()}" for model in NIC_MODELS}
-    told = {value.text for value in domain.findall("devices/video/enum[@name='modelType']/value")}
-    found |= {f"COMPUTE_GRAPHICS_MODEL_{model.upper()}" for model in VIDEO_MODELS if model in told}
+    supported = {value.text for value in domain.findall("devices/video/enum[@name='modelType']/value")}
+    found |= {f"COMPUTE_GRAPHICS_MODEL_{model.upper()}" for model in VIDEO_MODELS if model in supported}
     if any(value.text == "efi" for value in domain.findall("os/enum[@name='firmware']/value")):
         found.add("COMPUTE_FIRMWARE_UEFI")
     if config.auto_converge:
@@ -171,12 +165,14 @@ def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> se
 
 
 def _cpu_traits(config: Libvirt) -> set[str]:
-    """Guests see the processor's features only where it runs them itself."""
-    return cpu_traits(processor_flags()) if virt_type_of(config) == "kvm" else set()
+    """Only with KVM do guests see the features of the host's CPU."""
+    return cpu_traits(cpu_flags()) if get_virt_type(config) == "kvm" else set()
 
 
 def cpu_traits(flags: Iterable[str]) -> set[str]:
-    found = {f"HW_CPU_X86_{name}" for flag in flags for name in _FEATURES.get(flag, (flag.replace("_", "").upper(),))}
+    found = {
+        f"HW_CPU_X86_{name}" for flag in flags for name in _CPU_FLAG_TRAITS.get(flag, (flag.replace("_", "").upper(),))
+    }
     return found & _known_traits()
 
 
@@ -195,7 +191,7 @@ def _cpu_info(capabilities: ET.Element) -> dict[str, Any]:
         "arch": _text(capabilities, "host/cpu/arch"),
         "model": _text(capabilities, "host/cpu/model"),
         "vendor": _text(capabilities, "host/cpu/vendor"),
-        "features": sorted(processor_flags()),
+        "features": sorted(cpu_flags()),
         "topology": {part: int(sizes[part]) for part in ("sockets", "dies", "cores", "threads") if part in sizes},
     }
 
@@ -211,7 +207,7 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _asked(connection: libvirt.virConnect, virt_type: str) -> tuple[int, ET.Element, ET.Element]:
+def _query_libvirt(connection: libvirt.virConnect, virt_type: str) -> tuple[int, ET.Element, ET.Element]:
     capabilities = ET.fromstring(connection.getCapabilities())
     domain = ET.fromstring(connection.getDomainCapabilities(None, "x86_64", None, virt_type, 0))
     return connection.getVersion(), capabilities, domain

@@ -1,4 +1,4 @@
-"""What all parts of the driver share: the host, its guests' domains, and what is written down of them."""
+"""State and helpers that all modules of the driver share: guests' specs, file ownership and libvirt domains."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
+from kilonova.hosts.drivers.libvirt import encrypted_password
 from kilonova.hosts.drivers.libvirt import layout as names
-from kilonova.hosts.drivers.libvirt import sealed
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.layout import Layout
 from kilonova.hosts.messages import Guest, GuestState, Power, WiredNetwork
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from kilonova.config import Config
     from kilonova.hosts.drivers.libvirt.images import ImageCache
-    from kilonova.hosts.drivers.libvirt.networks.wiring import Wiring
+    from kilonova.hosts.drivers.libvirt.networks.host_networks import HostNetworks
     from kilonova.hosts.drivers.libvirt.volumes import Volumes
 
-PREFIX = "kn-"
+DOMAIN_PREFIX = "kn-"
 
 
 class Hypervisor:
-    """A guest's domain has the guest's id, and the guest's spec is what it is built from whenever it starts.
+    """A domain's UUID is the guest's id. The domain is built from the guest's spec at every start.
 
-    Nothing is kept in memory: whoever asks reads libvirt and the files.
+    Guests' state is never cached: it is read from libvirt and the files each time.
     """
 
     images: ImageCache
@@ -43,20 +43,20 @@ class Hypervisor:
         self.config = config
         self.connection = connection
         self.layout = layout
-        self.wiring: Wiring | None = None
-        # How long a guest waits for its networks before whoever starts it is told that they do not come.
-        self.wire_seconds = 60.0
-        # Guests that this process has leave just now, and those of which it is finding out where they are.
-        self.carried: set[str] = set()
-        self.settling: dict[str, asyncio.Task[None]] = {}
-        # Where other hosts fetch disks from this one; nothing while nobody serves them.
+        self.networks: HostNetworks | None = None
+        # How long a starting guest waits for its networks.
+        self.network_timeout_seconds = 60.0
+        # Guests that this process is migrating to other hosts, and those whose migration records it is reconciling.
+        self.migrating_out: set[str] = set()
+        self.reconciling: dict[str, asyncio.Task[None]] = {}
+        # The URL of this host's disk server; empty while it does not run.
         self.disks_url = ""
 
-    # What is written down
+    # Specs
 
     def find_spec(self, guest_id: str, slot: str = "") -> Guest | None:
-        """What the guest is, or the one in the slot; None if nothing is known of it, or it is another host's."""
-        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        """The spec of the guest or of the one in the slot; None if there is none or another host owns it."""
+        directory = self.layout.directory(guest_id, slot)
         if not self.owns(guest_id, slot):
             return None
         try:
@@ -73,41 +73,41 @@ class Hypervisor:
         return guest
 
     def write_spec(self, guest: Guest, slot: str = "") -> None:
-        directory = self.layout.slot(guest.id, slot) if slot else self.layout.guest(guest.id)
+        directory = self.layout.directory(guest.id, slot)
         make_directory(directory)
-        write(directory / names.SPEC, messages.encode(guest))
+        write_file(directory / names.SPEC, messages.encode(guest))
 
-    # Whose the files are: on storage that hosts share, only he who has the guest may remove them.
+    # Ownership: on shared storage only the owner of a directory may remove it.
 
     def owner(self, guest_id: str, slot: str = "") -> str:
-        """Whose host it is; nobody's if nobody said so."""
-        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        """The host that owns the directory; empty if none is recorded."""
+        directory = self.layout.directory(guest_id, slot)
         try:
             return (directory / names.OWNER).read_text()
         except FileNotFoundError:
             return ""
 
     def owns(self, guest_id: str, slot: str = "") -> bool:
-        """Whether what lies there may be removed here. What nobody owns is everybody's."""
+        """Whether this host may use the directory: it owns it, or no host does."""
         return self.owner(guest_id, slot) in ("", self.host)
 
-    def take(self, guest_id: str, slot: str = "") -> None:
-        """This host has the guest from now on."""
+    def set_owner(self, guest_id: str, slot: str = "") -> None:
+        """Record this host as the owner."""
         if self.owner(guest_id, slot) == self.host:
             return
-        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
+        directory = self.layout.directory(guest_id, slot)
         make_directory(directory)
-        write(directory / names.OWNER, self.host.encode())
+        write_file(directory / names.OWNER, self.host.encode())
 
     async def remove_files(self, guest_id: str, slot: str = "") -> None:
-        """The directory of the guest or the slot, if it is this host's."""
-        directory = self.layout.slot(guest_id, slot) if slot else self.layout.guest(guest_id)
-        await self.connection.run(_remove, directory, lambda: self.owns(guest_id, slot))
+        """Remove the directory of the guest or the slot, unless another host owns it."""
+        directory = self.layout.directory(guest_id, slot)
+        await self.connection.run(_remove_directory, directory, lambda: self.owns(guest_id, slot))
 
     # Domains
 
     async def find_domain(self, guest_id: str) -> libvirt.virDomain | None:
-        return await self.connection.ask(look_up, guest_id)
+        return await self.connection.call(lookup_domain, guest_id)
 
     async def domain(self, guest_id: str) -> libvirt.virDomain:
         """Raises MissingGuest."""
@@ -117,15 +117,15 @@ class Hypervisor:
         return domain
 
     async def power(self, guest_id: str) -> Power | None:
-        """None: there is no domain."""
-        return await self.connection.ask(_power, guest_id)
+        """None if there is no domain."""
+        return await self.connection.call(_power, guest_id)
 
     async def state(self, guest_id: str) -> GuestState:
         """Raises MissingGuest. A guest without a domain is shut down."""
         guest = self.spec(guest_id)
-        return self.state_of(guest, await self.power(guest_id) or "shutdown")
+        return self.guest_state(guest, await self.power(guest_id) or "shutdown")
 
-    def state_of(self, guest: Guest, power: Power, slot: str = "") -> GuestState:
+    def guest_state(self, guest: Guest, power: Power, slot: str = "") -> GuestState:
         return GuestState(
             id=guest.id,
             name=guest.name,
@@ -136,55 +136,52 @@ class Hypervisor:
             created_at=guest.created_at,
             slot=slot,
             volumes=[disk.volume_id for disk in guest.disks],
-            sealed_password="" if slot else sealed.look(self, guest),
+            sealed_password="" if slot else encrypted_password.read(self, guest),
         )
 
     async def define(self, guest: Guest, **variations: Any) -> None:
-        """Build the domain of the guest anew; one that runs becomes this at its next start.
-
-        Variations are those of `domain.document`.
-        """
+        """Define the domain from the spec. A running one changes at its next start. `variations`: of `domain_xml`."""
         from kilonova.hosts.drivers.libvirt import devices, domain
 
         guest = await self.volumes.prepare(guest)
-        await self.connection.ask(_define, domain.document(self, guest, **variations))
-        await devices.note(self, guest)
+        await self.connection.call(_define, domain.domain_xml(self, guest, **variations))
+        await devices.record_addresses(self, guest)
 
-    async def wire(self, guest: Guest) -> list[WiredNetwork]:
-        """The networks of the guest, once they are there. Raises DriverError."""
+    async def wait_for_networks(self, guest: Guest) -> list[WiredNetwork]:
+        """Wait until the host has the guest's networks, and return them. Raises DriverError."""
         ports = [nic.port_id for nic in guest.nics]
         if not ports:
             return []
-        if self.wiring is None:
-            raise DriverError(f"{self.host} has no networks for guests: bridges.enabled is off")
-        return await self.wiring.wired(ports, self.wire_seconds)
+        if self.networks is None:
+            raise DriverError(f"{self.host} provides no networks for guests: bridges.enabled is off")
+        return await self.networks.wait_for_ports(ports, self.network_timeout_seconds)
 
     async def boot(self, guest_id: str) -> None:
-        """Build the domain of a guest that stands still from what is written down, and start it."""
+        """Define the domain of a stopped guest from its spec, and start it."""
         guest = self.spec(guest_id)
-        await self.wire(guest)
+        await self.wait_for_networks(guest)
         await self.define(guest)
         await self.start(guest_id)
 
     async def start(self, guest_id: str) -> None:
-        """A domain that runs is left alone, one that is paused goes on, one with saved memory continues from there."""
-        self.take(guest_id)
-        if await self.connection.ask(_start, guest_id):
+        """Start, resume or restore the domain. A running domain is left alone."""
+        self.set_owner(guest_id)
+        if await self.connection.call(_start, guest_id):
             os.utime(self.layout.file(guest_id, names.OWNER))
 
-    async def cut(self, guest_id: str) -> None:
-        """Take the power from the guest; saved memory is forgotten. No domain is a success."""
-        await self.connection.ask(_cut, guest_id)
+    async def power_off(self, guest_id: str) -> None:
+        """Power the guest off and delete its saved memory. Succeeds without a domain."""
+        await self.connection.call(_destroy, guest_id)
 
     async def undefine(self, guest_id: str) -> None:
-        """Remove the domain, which is cut if it runs. No domain is a success."""
-        await self.connection.ask(_undefine, guest_id)
+        """Power the guest off and remove its domain. Succeeds without a domain."""
+        await self.connection.call(_undefine, guest_id)
 
 
 # In threads
 
 
-def look_up(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain | None:
+def lookup_domain(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain | None:
     import libvirt
 
     try:
@@ -195,7 +192,7 @@ def look_up(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain 
         raise
 
 
-def power_of(domain: libvirt.virDomain) -> Power:
+def power_state(domain: libvirt.virDomain) -> Power:
     import libvirt
 
     state, reason = domain.state()
@@ -210,8 +207,8 @@ def power_of(domain: libvirt.virDomain) -> Power:
 
 
 def _power(connection: libvirt.virConnect, guest_id: str) -> Power | None:
-    domain = look_up(connection, guest_id)
-    return power_of(domain) if domain is not None else None
+    domain = lookup_domain(connection, guest_id)
+    return power_state(domain) if domain is not None else None
 
 
 def _define(connection: libvirt.virConnect, document: str) -> None:
@@ -219,19 +216,19 @@ def _define(connection: libvirt.virConnect, document: str) -> None:
 
 
 def _start(connection: libvirt.virConnect, guest_id: str) -> bool:
-    """Whether it had to be."""
-    domain = look_up(connection, guest_id)
+    """Returns whether the domain was started from off or from saved memory."""
+    domain = lookup_domain(connection, guest_id)
     if domain is None:
         raise MissingGuest(guest_id)
     if not domain.isActive():
         domain.create()
         return True
-    go_on(domain)
+    resume_domain(domain)
     return False
 
 
-def go_on(domain: libvirt.virDomain) -> None:
-    """Have a guest that is halted run, whoever halted it; one that runs is left alone."""
+def resume_domain(domain: libvirt.virDomain) -> None:
+    """Resume a paused or suspended domain. A running domain is left alone."""
     import libvirt
 
     match domain.state()[0]:
@@ -241,8 +238,8 @@ def go_on(domain: libvirt.virDomain) -> None:
             domain.pMWakeup(0)
 
 
-def _cut(connection: libvirt.virConnect, guest_id: str) -> None:
-    domain = look_up(connection, guest_id)
+def _destroy(connection: libvirt.virConnect, guest_id: str) -> None:
+    domain = lookup_domain(connection, guest_id)
     if domain is not None:
         _stop(domain)
         if domain.isPersistent() and domain.hasManagedSaveImage():
@@ -252,7 +249,7 @@ def _cut(connection: libvirt.virConnect, guest_id: str) -> None:
 def _undefine(connection: libvirt.virConnect, guest_id: str) -> None:
     import libvirt
 
-    domain = look_up(connection, guest_id)
+    domain = lookup_domain(connection, guest_id)
     if domain is None:
         return
     persistent = domain.isPersistent()
@@ -264,7 +261,7 @@ def _undefine(connection: libvirt.virConnect, guest_id: str) -> None:
             libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
             | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-            | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM  # it lies with the guest's disks
+            | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM  # it is in the guest's directory
         )
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
@@ -278,7 +275,7 @@ def _stop(domain: libvirt.virDomain) -> None:
         if domain.isActive():
             domain.destroy()
     except libvirt.libvirtError as error:
-        # It ended by itself in between.
+        # The domain has stopped meanwhile.
         if error.get_error_code() not in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
             raise
 
@@ -287,23 +284,23 @@ def _stop(domain: libvirt.virDomain) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Others get through to what they are told of, but do not see what there is."""
+    """Make a directory that other users, such as QEMU's, can traverse but not list."""
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o711)
 
 
-def write(path: Path, content: bytes) -> None:
-    """At once or not at all, and on the disk when this returns; for this process's user alone."""
+def write_file(path: Path, content: bytes) -> None:
+    """Write the file atomically and durably, readable by this process's user only."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    settle(new, path)
+    commit_file(new, path)
 
 
-def settle(part: Path, path: Path) -> None:
-    """On the disk for good, and then under its name."""
+def commit_file(part: Path, path: Path) -> None:
+    """Sync the file to disk, then rename it to its final name."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(path)
@@ -314,8 +311,6 @@ def settle(part: Path, path: Path) -> None:
         os.close(directory)
 
 
-def _remove(directory: Path, allowed: Any) -> None:
-    if not directory.exists():
-        return
-    if allowed():
+def _remove_directory(directory: Path, allowed: Any) -> None:
+    if directory.exists() and allowed():
         shutil.rmtree(directory, ignore_errors=False)

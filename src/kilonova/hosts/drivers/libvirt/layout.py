@@ -1,4 +1,4 @@
-"""Where what belongs to guests lies on a host: a directory per guest, one per slot, and the cache of images."""
+"""Paths of guests' files on the host: a directory per guest, one per slot, and one for base images."""
 
 from __future__ import annotations
 
@@ -9,52 +9,51 @@ from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
 
-# What is in a guest's directory.
+# File names in a guest's directory.
 SPEC = "spec"
 OWNER = "owner"
 DISK = "disk"
 SWAP = "disk.swap"
 CONFIG_DRIVE = "disk.config"
-RESCUE = "disk.rescue"
+RESCUE_DISK = "disk.rescue"
 RESCUE_CONFIG_DRIVE = "disk.config.rescue"
-# That the guest is in rescue, and how.
+# Exists while the guest is in rescue.
 RESCUE_MODE = "rescue"
-CONSOLE = "console.log"
-# Which the guest has given away, encrypted.
-PASSWORD = "password"
-# What its firmware remembers.
+CONSOLE_LOG = "console.log"
+ENCRYPTED_PASSWORD = "password"
+# Variables of the UEFI firmware.
 NVRAM = "nvram"
-# Where its devices are on its buses.
-DEVICES = "devices"
+# Bus addresses of tagged devices.
+DEVICE_ADDRESSES = "devices"
 
 _BASE = "_base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 class Layout:
-    """`root` holds the guests of this host, or of several that share the storage."""
+    """`root`: the directory for the guests of this host, or of all hosts that share the storage."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @property
     def base(self) -> Path:
-        """Images as they were fetched, which disks of guests are laid over."""
+        """The directory of the image cache."""
         return self.root / _BASE
 
-    def guest(self, guest_id: str) -> Path:
+    def guest_directory(self, guest_id: str) -> Path:
         return self.root / _checked(guest_id)
 
-    def slot(self, guest_id: str, slot: str) -> Path:
+    def directory(self, guest_id: str, slot: str = "") -> Path:
+        return self.slot_directory(guest_id, slot) if slot else self.guest_directory(guest_id)
+
+    def slot_directory(self, guest_id: str, slot: str) -> Path:
         return self.root / f"{_checked(guest_id)}@{_checked(slot)}"
 
     def file(self, guest_id: str, name: str) -> Path:
-        return self.guest(guest_id) / _checked(name)
+        return self.guest_directory(guest_id) / _checked(name)
 
-    def ephemeral(self, number: int) -> str:
-        return f"{DISK}.eph{number}"
-
-    def guests(self) -> Iterator[str]:
+    def guest_ids(self) -> Iterator[str]:
         """The ids of guests that have a directory."""
         for name in self._names():
             if "@" not in name:
@@ -80,7 +79,7 @@ class Layout:
 
 
 def _checked(name: str) -> str:
-    """Names come from outside: none may lead out of the directory."""
+    """Names come from other hosts and users, and must not escape the directory."""
     if not _NAME.fullmatch(name):
-        raise DriverError(f"{name!r} cannot be the name of a file", kind="malformed")
+        raise DriverError(f"{name!r} is not a valid file name", kind="malformed")
     return name

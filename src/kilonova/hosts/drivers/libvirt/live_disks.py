@@ -1,6 +1,6 @@
-"""What is done to the disks of a domain, running or not. All of it blocks: for threads.
+"""Changes the disks of a domain, running or not. All functions block and run in threads.
 
-A disk is known by where its content is; the serial number that a guest was told stays when its volume is swapped.
+Disks are matched by the location of their content, not by serial number: a swap does not change the serial number.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError, MissingDisk, MissingGuest, NotRunning
-from kilonova.hosts.drivers.libvirt import reconnecting
-from kilonova.hosts.drivers.libvirt.hypervisor import look_up
+from kilonova.hosts.drivers.libvirt import nbd_reconnect
+from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import libvirt
 
-Place = tuple[str, ...]
-"""Where a disk's content is."""
+Location = tuple[str, ...]
+"""Identifies the content of a disk."""
 
-_COPY_LOOK_SECONDS = 0.1
+_COPY_POLL_SECONDS = 0.1
 
 
-def place(source: ET.Element | None) -> Place:
+def get_location(source: ET.Element | None) -> Location:
     if source is None:
         return ()
     host = source.find("host")
@@ -33,73 +33,75 @@ def place(source: ET.Element | None) -> Place:
     return tuple(str(source.get(key) or "") for key in ("protocol", "name", "file", "dev"))
 
 
-def attach(connection: libvirt.virConnect, guest_id: str, where: Place, build: Callable[[set[str]], ET.Element]) -> str:
-    """Give the domain the disk, now and for later starts. `build` makes it, given the names that are taken.
+def attach(
+    connection: libvirt.virConnect, guest_id: str, location: Location, build: Callable[[set[str]], ET.Element]
+) -> str:
+    """Attach the disk to the running domain and to its definition. Returns the name of the target device.
 
-    The name that the guest has it by.
+    `build` makes the element, given the target names in use.
     """
     import libvirt
 
     domain = _domain(connection, guest_id)
     both = [*_disks(domain, live=True), *_disks(domain, live=False)]
-    there = next((disk for disk in both if place(disk.find("source")) == where), None)
-    # Half attached by an earlier try: the other half gets the same name.
-    made = build({_target(disk) for disk in both} if there is None else set())
-    if there is not None:
-        _rename(made, there)
-    document = ET.tostring(made, encoding="unicode")
-    if domain.isActive() and _find(domain, where, live=True) is None:
+    attached = next((disk for disk in both if get_location(disk.find("source")) == location), None)
+    # An earlier attempt may have attached the disk to one of both: the other gets the same target.
+    new = build({_target(disk) for disk in both} if attached is None else set())
+    if attached is not None:
+        _copy_target(new, attached)
+    document = ET.tostring(new, encoding="unicode")
+    if domain.isActive() and _find_disk(domain, location, live=True) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    if _find(domain, where, live=False) is None:
+    if _find_disk(domain, location, live=False) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-    return _target(made)
+    return _target(new)
 
 
-def has(connection: libvirt.virConnect, guest_id: str, where: Place, *, later: bool = False) -> bool:
-    """Whether the guest runs and has it; with `later` also whether one that stands still will have it."""
-    domain = look_up(connection, guest_id)
+def has_disk(connection: libvirt.virConnect, guest_id: str, location: Location, *, later: bool = False) -> bool:
+    """Whether the running guest has the disk; with `later` also whether a stopped guest will have it."""
+    domain = lookup_domain(connection, guest_id)
     if domain is None:
         return False
     active = bool(domain.isActive())
-    return (active or later) and _find(domain, where, live=active) is not None
+    return (active or later) and _find_disk(domain, location, live=active) is not None
 
 
-def ask_back(connection: libvirt.virConnect, guest_id: str, where: Place) -> bool:
-    """Ask the running guest to let the disk go; False if it has not got it."""
+def request_detach(connection: libvirt.virConnect, guest_id: str, location: Location) -> bool:
+    """Ask the running guest to release the disk. Returns False if it does not have the disk."""
     import libvirt
 
-    if not has(connection, guest_id, where):
+    if not has_disk(connection, guest_id, location):
         return False
     domain = _domain(connection, guest_id)
-    found = _find(domain, where, live=True)
+    found = _find_disk(domain, location, live=True)
     if found is None:
         return False
     try:
         domain.detachDeviceFlags(ET.tostring(found, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
         code = error.get_error_code()
-        # Stopped or gone meanwhile; and asked before, which QEMU does not want to hear twice at once.
+        # The guest stopped or released the disk meanwhile. QEMU also refuses a second request while one is pending.
         if code in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_INVALID):
-            return has(connection, guest_id, where)
+            return has_disk(connection, guest_id, location)
         if "already in the process of unplug" not in str(error):
             raise
     return True
 
 
-def forget(connection: libvirt.virConnect, guest_id: str, where: Place) -> None:
-    """Later starts of the domain are without the disk. No domain, and no such disk, are fine."""
+def detach_from_config(connection: libvirt.virConnect, guest_id: str, location: Location) -> None:
+    """Remove the disk from the domain's definition. Succeeds without the domain or the disk."""
     import libvirt
 
-    domain = look_up(connection, guest_id)
+    domain = lookup_domain(connection, guest_id)
     if domain is None or not domain.isPersistent():
         return
-    found = _find(domain, where, live=False)
+    found = _find_disk(domain, location, live=False)
     if found is not None:
         domain.detachDeviceFlags(ET.tostring(found, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
 
-class Copying:
-    """A swap that may be stopped from outside."""
+class CopyControl:
+    """Stops a swap from another thread."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -109,43 +111,48 @@ class Copying:
 
 
 def swap(
-    connection: libvirt.virConnect, guest_id: str, old: Place, new: Place, made: ET.Element, copying: Copying
+    connection: libvirt.virConnect,
+    guest_id: str,
+    old: Location,
+    new: Location,
+    element: ET.Element,
+    control: CopyControl,
 ) -> None:
-    """Copy what the old disk has to the new one, to the last write, and have the running guest go on with that."""
+    """Mirror the old disk to the new one, then switch the running guest to the new one."""
     import libvirt
 
     domain = _domain(connection, guest_id)
     if not domain.isActive():
         raise NotRunning(guest_id)
-    if _find(domain, new, live=True) is not None:
+    if _find_disk(domain, new, live=True) is not None:
         return
-    found = _find(domain, old, live=True)
+    found = _find_disk(domain, old, live=True)
     if found is None:
         raise MissingDisk(guest_id, old[1] if len(old) > 1 else "")
     name = _target(found)
-    _rename(made, found)
-    # What an earlier try has left half copied starts over.
+    _copy_target(element, found)
+    # A copy of an earlier attempt starts over.
     if domain.blockJobInfo(name, 0):
         domain.blockJobAbort(name, 0)
     flags = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
-    domain.blockCopy(name, ET.tostring(made, encoding="unicode"), flags=flags)
+    domain.blockCopy(name, ET.tostring(element, encoding="unicode"), flags=flags)
     try:
-        _wait_for_copy(domain, name, copying)
+        _wait_for_copy(domain, name, control)
         domain.blockJobAbort(name, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
     except BaseException:
         _abort(domain, name)
         raise
 
 
-def _wait_for_copy(domain: libvirt.virDomain, name: str, copying: Copying) -> None:
+def _wait_for_copy(domain: libvirt.virDomain, name: str, control: CopyControl) -> None:
     while True:
         job = domain.blockJobInfo(name, 0)
         if not job:
-            raise DriverError("the copy of the volume broke off: one of the volumes cannot be read or written")
-        # The mirror is in step when the document says so; both numbers are equal before that for a moment.
+            raise DriverError("the copy of the volume failed: one of the volumes cannot be read or written")
+        # The numbers may be equal for a moment before the mirror is ready.
         if job["cur"] == job["end"] and job["end"] > 0 and _is_ready(domain, name):
             return
-        if copying.stopped.wait(_COPY_LOOK_SECONDS):
+        if control.stopped.wait(_COPY_POLL_SECONDS):
             raise DriverError("the copy of the volume was stopped", kind="interrupted")
 
 
@@ -163,73 +170,73 @@ def _abort(domain: libvirt.virDomain, name: str) -> None:
     try:
         domain.blockJobAbort(name, 0)
     except libvirt.libvirtError:
-        pass  # there is none any more
+        pass  # no job any more
 
 
-def replace(connection: libvirt.virConnect, guest_id: str, old: Place, made: ET.Element) -> None:
-    """Later starts of the domain have the new disk where they had the old one."""
+def replace(connection: libvirt.virConnect, guest_id: str, old: Location, new: ET.Element) -> None:
+    """Replace the old disk by the new one in the domain's definition."""
     import libvirt
 
     domain = _domain(connection, guest_id)
-    if _find(domain, old, live=False) is None:
+    if _find_disk(domain, old, live=False) is None:
         return
     document = ET.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE))
     devices = document.find("devices")
     assert devices is not None
     for position, disk in enumerate(devices):
-        if disk.tag == "disk" and place(disk.find("source")) == old:
-            _rename(made, disk)
-            for part in ("boot", "address", "iotune"):
-                if (kept := disk.find(part)) is not None and made.find(part) is None:
-                    made.append(kept)
-            devices[position] = made
+        if disk.tag == "disk" and get_location(disk.find("source")) == old:
+            _copy_target(new, disk)
+            for tag in ("boot", "address", "iotune"):
+                if (child := disk.find(tag)) is not None and new.find(tag) is None:
+                    new.append(child)
+            devices[position] = new
     connection.defineXML(ET.tostring(document, encoding="unicode"))
 
 
-def capacity(connection: libvirt.virConnect, guest_id: str, where: Place) -> int:
-    """Bytes, as the running guest sees it; 0 if it has no such disk."""
+def capacity(connection: libvirt.virConnect, guest_id: str, location: Location) -> int:
+    """The size in bytes that the running guest sees; 0 if it has no such disk."""
     domain = _domain(connection, guest_id)
-    found = _find(domain, where, live=True)
+    found = _find_disk(domain, location, live=True)
     return int(domain.blockInfo(_target(found))[0]) if found is not None else 0
 
 
-def grow(connection: libvirt.virConnect, guest_id: str, where: Place, size: int) -> None:
-    """Have the running guest see the size; a domain that stands still sees it when it starts."""
+def grow(connection: libvirt.virConnect, guest_id: str, location: Location, size: int) -> None:
+    """Make the running guest see the new size. A stopped guest sees it at its next start."""
     import libvirt
 
     domain = _domain(connection, guest_id)
     if not domain.isActive():
         return
-    found = _find(domain, where, live=True)
+    found = _find_disk(domain, location, live=True)
     if found is None:
-        raise MissingDisk(guest_id, where[1] if len(where) > 1 else "")
+        raise MissingDisk(guest_id, location[1] if len(location) > 1 else "")
     name = _target(found)
     if domain.blockInfo(name)[0] >= size:
         return
-    if where[0] == "nbd":
-        reconnecting.renew(domain, found)
+    if location[0] == "nbd":
+        nbd_reconnect.replace_client(domain, found)
     try:
         domain.blockResize(name, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
     except libvirt.libvirtError as error:
         raise DriverError(
-            f"QEMU does not see that the volume has grown: {error.get_error_message()}", passing=True
+            f"QEMU cannot resize the disk to {size} bytes: {error.get_error_message()}", passing=True
         ) from error
 
 
-def steady(connection: libvirt.virConnect, guest_id: str) -> None:
-    domain = look_up(connection, guest_id)
+def ensure_reconnect(connection: libvirt.virConnect, guest_id: str) -> None:
+    domain = lookup_domain(connection, guest_id)
     if domain is not None:
-        reconnecting.steady(domain)
+        nbd_reconnect.ensure_reconnect(domain)
 
 
-def tidy(connection: libvirt.virConnect, guest_id: str) -> None:
-    domain = look_up(connection, guest_id)
+def remove_unused_clients(connection: libvirt.virConnect, guest_id: str) -> None:
+    domain = lookup_domain(connection, guest_id)
     if domain is not None:
-        reconnecting.tidy(domain)
+        nbd_reconnect.remove_unused_clients(domain)
 
 
-def keep_secret(connection: libvirt.virConnect, usage: str, value: str) -> None:
-    """Give libvirt what a storage wants to be told. Not written to its disk."""
+def store_secret(connection: libvirt.virConnect, usage: str, value: str) -> None:
+    """Store the password of an iSCSI volume in libvirt, in memory only."""
     import libvirt
 
     secret = ET.Element("secret", ephemeral="yes", private="yes")
@@ -243,14 +250,14 @@ def keep_secret(connection: libvirt.virConnect, usage: str, value: str) -> None:
 
 
 def _domain(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain:
-    domain = look_up(connection, guest_id)
+    domain = lookup_domain(connection, guest_id)
     if domain is None:
         raise MissingGuest(guest_id)
     return domain
 
 
 def _disks(domain: libvirt.virDomain, *, live: bool) -> list[ET.Element]:
-    """Of the domain as it runs, or as it starts the next time."""
+    """The disks of the running domain, or of its definition."""
     import libvirt
 
     if live and not domain.isActive():
@@ -259,8 +266,8 @@ def _disks(domain: libvirt.virDomain, *, live: bool) -> list[ET.Element]:
     return ET.fromstring(domain.XMLDesc(flags | libvirt.VIR_DOMAIN_XML_SECURE)).findall("devices/disk")
 
 
-def _find(domain: libvirt.virDomain, where: Place, *, live: bool) -> ET.Element | None:
-    return next((disk for disk in _disks(domain, live=live) if place(disk.find("source")) == where), None)
+def _find_disk(domain: libvirt.virDomain, location: Location, *, live: bool) -> ET.Element | None:
+    return next((disk for disk in _disks(domain, live=live) if get_location(disk.find("source")) == location), None)
 
 
 def _target(disk: ET.Element) -> str:
@@ -268,8 +275,8 @@ def _target(disk: ET.Element) -> str:
     return str(target.get("dev")) if target is not None else ""
 
 
-def _rename(made: ET.Element, like: ET.Element) -> None:
-    """Under the name and on the bus of the other one."""
-    target, other = made.find("target"), like.find("target")
-    if target is not None and other is not None:
-        target.attrib.update({key: other.attrib[key] for key in ("dev", "bus") if key in other.attrib})
+def _copy_target(disk: ET.Element, other: ET.Element) -> None:
+    """Give the disk the target name and bus of the other."""
+    target, source = disk.find("target"), other.find("target")
+    if target is not None and source is not None:
+        target.attrib.update({key: source.attrib[key] for key in ("dev", "bus") if key in source.attrib})

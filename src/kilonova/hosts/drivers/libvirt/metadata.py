@@ -1,7 +1,7 @@
-"""What a guest is told of itself, in the forms that guests ask for: OpenStack's, and EC2's.
+"""Guest metadata in the formats of OpenStack and EC2.
 
-`documents` gives everything, by path. The metadata service answers from it by `look`; a config drive is made of what
-stands below `openstack/` and `ec2/`.
+`documents` returns all documents by path. The metadata service finds its responses in them with `find_document`. A
+config drive contains the documents below `openstack/` and `ec2/`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kilonova.hosts.messages import Guest, Nic, WiredNetwork, WiredSubnet
 
 log = logging.getLogger(__name__)
 
-# Each version of OpenStack's form, and what came with it: files, and keys of meta_data.json.
+# Versions of the OpenStack format with the files and the keys of meta_data.json that each one added.
 _VERSIONS: dict[str, tuple[str, ...]] = {
     "2012-08-10": ("meta_data.json", "user_data"),
     "2013-04-04": ("random_seed",),
@@ -48,9 +48,8 @@ EC2_VERSIONS = (
     "2009-04-04",
     "latest",
 )
-# Those that a config drive has.
-_EC2_ON_DRIVES = ("2009-04-04", "latest")
-_LATER_KEYS = frozenset({"random_seed", "project_id", "devices", "dedicated_cpus"})
+_CONFIG_DRIVE_EC2_VERSIONS = ("2009-04-04", "latest")
+_VERSIONED_KEYS = frozenset({"random_seed", "project_id", "devices", "dedicated_cpus"})
 _SEED_BYTES = 512
 
 OPENSTACK, EC2 = "openstack", "ec2"
@@ -67,33 +66,33 @@ def documents(
     password: str = "",
     addresses: Mapping[str, str] | None = None,
 ) -> Documents:
-    """`vendor`: what `vendor_data` has read. `password`: only where it is new. `addresses`: where devices are on the
-    guest's buses, by the ids of ports and volumes, as far as known."""
+    """`vendor`: the result of `vendor_data`. `password`: the admin password of a rescue. `addresses`: known bus
+    addresses of devices, by port id, volume id or file name."""
     return {
         **_openstack(guest, networks, vendor or {}, password, addresses or {}),
         **_ec2(guest, networks),
     }
 
 
-def look(found: Mapping[str, bytes], path: str) -> bytes | None:
-    """What the metadata service answers: a document, or the list of what is below; None if there is nothing."""
-    asked = "/".join(part for part in path.split("/") if part)
-    if asked in found and not asked.startswith(f"{EC2}/"):
-        return found[asked]
-    if not asked:
+def find_document(found: Mapping[str, bytes], path: str) -> bytes | None:
+    """The metadata service's response: a document, or the list of names below the path; None if there is neither."""
+    key = "/".join(part for part in path.split("/") if part)
+    if key in found and not key.startswith(f"{EC2}/"):
+        return found[key]
+    if not key:
         return "\n".join(EC2_VERSIONS).encode()
-    if asked == EC2 or asked.startswith(f"{EC2}/"):
+    if key == EC2 or key.startswith(f"{EC2}/"):
         return None
-    if asked == OPENSTACK:
+    if key == OPENSTACK:
         return "\n".join(OPENSTACK_VERSIONS).encode()
-    below = {_child(asked, other) for other in found if other.startswith(f"{asked}/")}
-    # What is a document and has others below is listed for the latter.
+    below = {_child(key, other) for other in found if other.startswith(f"{key}/")}
+    # A name that is both a document and a directory is listed as the directory.
     listed = sorted(name for name in below if f"{name}/" not in below)
     return "\n".join(listed).encode() if listed else None
 
 
 def vendor_data(path: str) -> dict[str, Any]:
-    """The operator's own words to all guests, a file of JSON. One that cannot be read keeps no guest from booting."""
+    """Read the operator's vendor data, a JSON file. An unreadable file is logged and does not prevent booting."""
     if not path:
         return {}
     try:
@@ -102,18 +101,18 @@ def vendor_data(path: str) -> dict[str, Any]:
         log.error("vendor data cannot be read from %s: %s", path, error)
         return {}
     if not isinstance(found, dict):
-        log.error("vendor data in %s is not an object", path)
+        log.error("vendor data in %s is not a JSON object", path)
         return {}
     return found
 
 
 def _child(path: str, other: str) -> str:
-    """With a slash if there is more below."""
+    """The name below the path that leads to the other path; with a slash if it is a directory."""
     name, slash, _ = other[len(path) + 1 :].partition("/")
     return name + slash
 
 
-# OpenStack's form
+# OpenStack's format
 
 
 def _openstack(
@@ -131,9 +130,9 @@ def _openstack(
         "network_data.json": orjson.dumps(network_data(guest, networks)),
     }
     found, known = {}, set[str]()
-    for version, news in _VERSIONS.items():
-        known.update(news)
-        keys = {key: value for key, value in meta.items() if key not in _LATER_KEYS or key in known}
+    for version, added in _VERSIONS.items():
+        known.update(added)
+        keys = {key: value for key, value in meta.items() if key not in _VERSIONED_KEYS or key in known}
         found[f"{OPENSTACK}/{version}/meta_data.json"] = orjson.dumps(keys)
         for name, content in files.items():
             if name in known and content is not None:
@@ -168,30 +167,34 @@ def _hostname(guest: Guest) -> str:
 
 
 def _devices(guest: Guest, addresses: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Those that have a tag, by which software in the guest finds what is meant for it."""
+    """The tagged devices."""
     found: list[dict[str, Any]] = []
     for nic in guest.nics:
         if nic.tag:
-            found.append({"type": "nic", "mac": nic.mac, "tags": [nic.tag], **_place(addresses.get(nic.port_id))})
+            found.append(
+                {"type": "nic", "mac": nic.mac, "tags": [nic.tag], **_bus_and_address(addresses.get(nic.port_id))}
+            )
     for disk in guest.disks:
         if disk.tag:
-            place = _place(addresses.get(disk.volume_id), disk.bus)
-            found.append({"type": "disk", "serial": disk.volume_id, "path": disk.device, "tags": [disk.tag], **place})
-    for file in disks.files(guest):
+            location = _bus_and_address(addresses.get(disk.volume_id), disk.bus)
+            found.append(
+                {"type": "disk", "serial": disk.volume_id, "path": disk.device, "tags": [disk.tag], **location}
+            )
+    for file in disks.disk_files(guest):
         if file.tag:
-            place = _place(addresses.get(file.name), file.bus)
-            found.append({"type": "disk", "path": f"/dev/{file.target}", "tags": [file.tag], **place})
+            location = _bus_and_address(addresses.get(file.name), file.bus)
+            found.append({"type": "disk", "path": f"/dev/{file.target}", "tags": [file.tag], **location})
     return found
 
 
-def _place(address: str | None, bus: str = "virtio") -> dict[str, str]:
-    """Virtio devices are on the PCI bus for whoever looks from inside."""
-    place = {"bus": "pci" if bus in ("", "virtio") else bus}
-    return {**place, "address": address} if address else place
+def _bus_and_address(address: str | None, bus: str = "virtio") -> dict[str, str]:
+    """The guest sees virtio devices on the PCI bus."""
+    found = {"bus": "pci" if bus in ("", "virtio") else bus}
+    return {**found, "address": address} if address else found
 
 
 def network_data(guest: Guest, networks: Sequence[WiredNetwork]) -> dict[str, Any]:
-    """Links are the guest's interfaces, networks what is to be configured on each, services those of everybody."""
+    """network_data.json: links are the guest's interfaces, networks their addresses, services the DNS servers."""
     by_id = {network.id: network for network in networks}
     links: list[dict[str, Any]] = []
     configured: list[dict[str, Any]] = []
@@ -210,7 +213,7 @@ def network_data(guest: Guest, networks: Sequence[WiredNetwork]) -> dict[str, An
 
 
 def _addresses(nic: Nic, network: WiredNetwork | None) -> Iterable[tuple[str, WiredSubnet]]:
-    """The port's addresses as its network knows them, which may be newer than what the guest was built with."""
+    """The port's addresses with their subnets, from the network plan, which may be newer than the guest's spec."""
     if network is None:
         return
     port = next((port for port in network.ports if port.id == nic.port_id), None)
@@ -221,7 +224,7 @@ def _addresses(nic: Nic, network: WiredNetwork | None) -> Iterable[tuple[str, Wi
 
 
 def _configuration(name: str, link: str, network_id: str, address: str, subnet: WiredSubnet) -> dict[str, Any]:
-    """By DHCP where there is one for IPv4; else everything is told, which also holds for IPv6."""
+    """DHCP if the subnet has DHCP for IPv4, else a static configuration."""
     cidr = ipaddress.ip_network(subnet.cidr, strict=False)
     common = {"id": name, "link": link, "network_id": network_id}
     if cidr.version == 4 and subnet.dhcp:
@@ -244,7 +247,7 @@ def _route(destination: str, gateway: str) -> dict[str, str]:
     return {"network": str(network.network_address), "netmask": str(network.netmask), "gateway": gateway}
 
 
-# EC2's form
+# EC2's format
 
 
 def _ec2(guest: Guest, networks: Sequence[WiredNetwork]) -> Documents:
@@ -254,11 +257,11 @@ def _ec2(guest: Guest, networks: Sequence[WiredNetwork]) -> Documents:
         for path, value in _leaves(tree):
             found[f"{version}/{_META}/{path}"] = value.encode()
         if guest.key is not None:
-            # This list says more than names.
+            # Unlike other lists this one contains more than names.
             found[f"{version}/{_META}/public-keys"] = f"0={guest.key.name}".encode()
         if guest.user_data is not None:
             found[f"{version}/{_USER}"] = guest.user_data
-    for version in _EC2_ON_DRIVES:
+    for version in _CONFIG_DRIVE_EC2_VERSIONS:
         found[f"{EC2}/{version}/{_META}.json"] = orjson.dumps(tree)
         if guest.user_data is not None:
             found[f"{EC2}/{version}/{_USER}"] = guest.user_data
@@ -270,13 +273,13 @@ def _ec2_tree(guest: Guest, networks: Sequence[WiredNetwork]) -> dict[str, Any]:
     floating = [public for network in networks for public, private in network.floating if private in fixed]
     name = _hostname(guest)
     tree: dict[str, Any] = {
-        "ami-id": _short("ami", guest.image.id) if guest.image else "",
+        "ami-id": _ec2_id("ami", guest.image.id) if guest.image else "",
         "ami-launch-index": str(guest.launch_index),
         "ami-manifest-path": "",
-        "block-device-mapping": _mapping(guest),
+        "block-device-mapping": _block_device_mapping(guest),
         "hostname": name,
         "instance-action": "none",
-        "instance-id": _short("i", guest.id),
+        "instance-id": _ec2_id("i", guest.id),
         "instance-type": guest.flavor.name,
         "local-hostname": name,
         "local-ipv4": fixed[0] if fixed else "",
@@ -290,8 +293,8 @@ def _ec2_tree(guest: Guest, networks: Sequence[WiredNetwork]) -> dict[str, Any]:
     return tree
 
 
-def _mapping(guest: Guest) -> dict[str, str]:
-    """What each disk is for, and the name that the guest is expected to give it."""
+def _block_device_mapping(guest: Guest) -> dict[str, str]:
+    """EC2's names for the disks, with the expected device name of each."""
     found: dict[str, str] = {}
     numbers = {"ephemeral": 0, "ebs": 0}
 
@@ -299,7 +302,7 @@ def _mapping(guest: Guest) -> dict[str, str]:
         numbers[kind] += 1
         return f"{kind}{numbers[kind] - 1}"
 
-    for file in disks.files(guest):
+    for file in disks.disk_files(guest):
         if file.boot:
             found |= {"ami": file.target, "root": f"/dev/{file.target}"}
         elif file.name == SWAP:
@@ -324,7 +327,7 @@ def _leaves(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield name, value
 
 
-def _short(kind: str, identity: str) -> str:
-    """EC2 has eight digits where we have thirty-two; the first ones let people find the long id again."""
+def _ec2_id(kind: str, identity: str) -> str:
+    """EC2 ids have 8 digits: the first 8 of the UUID, so that operators can find the UUID."""
     digits = "".join(letter for letter in identity.lower() if letter in "0123456789abcdef")
     return f"{kind}-{digits[:8].rjust(8, '0')}"

@@ -1,4 +1,4 @@
-"""Ports of guests that come and go while these run."""
+"""Attaches and detaches ports of guests."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from msgspec import structs
 from kilonova.hosts.drivers.base import DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import devices
 from kilonova.hosts.drivers.libvirt import domain as domains
+from kilonova.hosts.drivers.libvirt.events import guest_events
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
-from kilonova.hosts.drivers.libvirt.waiting import events_of
 from kilonova.hosts.messages import Guest, GuestState, Nic
 
 if TYPE_CHECKING:
     import libvirt
 
-# How long a guest's system has to let a device go, and how often it is asked meanwhile.
-LET_GO_SECONDS = 30.0
-_ASK_EVERY = 5.0
+# How long the guest's operating system may take to release a device, and how often the request is repeated.
+DETACH_TIMEOUT_SECONDS = 30.0
+_DETACH_RETRY_SECONDS = 5.0
 
 
 async def attach(hv: Hypervisor, guest_id: str, nic: Nic) -> GuestState:
     guest = hv.spec(guest_id)
     changed = guest
-    if all(one.port_id != nic.port_id for one in guest.nics):
+    if all(other.port_id != nic.port_id for other in guest.nics):
         changed = structs.replace(guest, nics=[*guest.nics, nic])
     match await hv.power(guest_id):
         case "running" | "paused":
-            await hv.wire(changed)
-            await hv.connection.ask(_plug, guest_id, domains.nic(hv, guest, nic), nic.mac)
-            await devices.note(hv, changed)
+            await hv.wait_for_networks(changed)
+            await hv.connection.call(_attach_device, guest_id, domains.nic_element(hv, guest, nic), nic.mac)
+            await devices.record_addresses(hv, changed)
         case "suspended":
             raise NotRunning(guest_id)
-    # Last: a guest that did not get it has it not, and a repeat finds it in the domain. One that stands still is built
-    # anew when it starts.
+    # The spec last: after a failure a repeated call finds the device in the domain.
     hv.write_spec(changed)
     return await hv.state(guest_id)
 
@@ -45,46 +44,47 @@ async def detach(hv: Hypervisor, guest_id: str, port_id: str) -> GuestState | No
     guest = hv.find_spec(guest_id)
     if guest is None:
         return None
-    nic = next((one for one in guest.nics if one.port_id == port_id), None)
+    nic = next((nic for nic in guest.nics if nic.port_id == port_id), None)
     if nic is not None:
-        left = structs.replace(guest, nics=[one for one in guest.nics if one.port_id != port_id])
+        changed = structs.replace(guest, nics=[other for other in guest.nics if other.port_id != port_id])
         match await hv.power(guest_id):
             case "running" | "paused":
-                await _let_go(hv, guest, nic)
+                await _detach_live(hv, guest, nic)
             case "suspended":
                 raise NotRunning(guest_id)
-        hv.write_spec(left)
+        hv.write_spec(changed)
     return await hv.state(guest_id)
 
 
-async def _let_go(hv: Hypervisor, guest: Guest, nic: Nic) -> None:
-    """Ask the guest's system until the device is gone."""
-    end = time.monotonic() + LET_GO_SECONDS
-    asked = float("-inf")
-    async with events_of(hv.connection, guest.id) as events:
-        while await hv.connection.ask(_live, guest.id, nic.mac) is not None:
-            if time.monotonic() - asked >= _ASK_EVERY:
-                await hv.connection.ask(_unplug, guest.id, nic.mac)
-                asked = time.monotonic()
-            if not await events.next(end - time.monotonic()):
-                raise DriverError(f"the system in guest {guest.id} does not let the interface {nic.mac} go")
-    await hv.connection.ask(_forget, guest.id, nic.mac)
+async def _detach_live(hv: Hypervisor, guest: Guest, nic: Nic) -> None:
+    """Request the detach until the guest's operating system has released the device."""
+    end = time.monotonic() + DETACH_TIMEOUT_SECONDS
+    requested_at = float("-inf")
+    async with guest_events(hv.connection, guest.id) as events:
+        while await hv.connection.call(_live_interface, guest.id, nic.mac) is not None:
+            if time.monotonic() - requested_at >= _DETACH_RETRY_SECONDS:
+                await hv.connection.call(_request_detach, guest.id, nic.mac)
+                requested_at = time.monotonic()
+            if not await events.wait(end - time.monotonic()):
+                raise DriverError(f"the operating system of guest {guest.id} does not release interface {nic.mac}")
+    await hv.connection.call(_detach_from_config, guest.id, nic.mac)
 
 
-# In threads. A port is known by its address, which libvirt shows in whatever form the element was given.
+# In threads. Interfaces are matched by MAC, ignoring case: libvirt keeps the case of the given XML.
 
 
-def _plug(connection: libvirt.virConnect, guest_id: str, element: ET.Element, mac: str) -> None:
+def _attach_device(connection: libvirt.virConnect, guest_id: str, element: ET.Element, mac: str) -> None:
     import libvirt
 
     domain = connection.lookupByUUIDString(guest_id)
     document = ET.tostring(element, encoding="unicode")
-    for flag, inactive in ((libvirt.VIR_DOMAIN_AFFECT_LIVE, 0), (libvirt.VIR_DOMAIN_AFFECT_CONFIG, _inactive())):
-        if _interface(domain, mac, inactive) is None:
-            domain.attachDeviceFlags(document, flag)
+    if _interface(domain, mac, 0) is None:
+        domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    if _interface(domain, mac, libvirt.VIR_DOMAIN_XML_INACTIVE) is None:
+        domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
 
-def _unplug(connection: libvirt.virConnect, guest_id: str, mac: str) -> None:
+def _request_detach(connection: libvirt.virConnect, guest_id: str, mac: str) -> None:
     import libvirt
 
     domain = connection.lookupByUUIDString(guest_id)
@@ -94,25 +94,25 @@ def _unplug(connection: libvirt.virConnect, guest_id: str, mac: str) -> None:
     try:
         domain.detachDeviceFlags(ET.tostring(element, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
-        # Gone in this moment, or the guest is still being asked.
+        # The device was just removed, or an earlier request is still pending.
         if error.get_error_code() not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED):
             raise
 
 
-def _forget(connection: libvirt.virConnect, guest_id: str, mac: str) -> None:
+def _detach_from_config(connection: libvirt.virConnect, guest_id: str, mac: str) -> None:
     import libvirt
 
     domain = connection.lookupByUUIDString(guest_id)
-    element = _interface(domain, mac, _inactive())
+    element = _interface(domain, mac, libvirt.VIR_DOMAIN_XML_INACTIVE)
     if element is not None:
         domain.detachDeviceFlags(ET.tostring(element, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
 
-def _live(connection: libvirt.virConnect, guest_id: str, mac: str) -> ET.Element | None:
-    from kilonova.hosts.drivers.libvirt.hypervisor import look_up
+def _live_interface(connection: libvirt.virConnect, guest_id: str, mac: str) -> ET.Element | None:
+    from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 
-    domain = look_up(connection, guest_id)
-    # A guest that has ended meanwhile has no devices.
+    domain = lookup_domain(connection, guest_id)
+    # A guest that has stopped meanwhile has no live devices.
     return _interface(domain, mac, 0) if domain is not None and domain.isActive() else None
 
 
@@ -122,9 +122,3 @@ def _interface(domain: libvirt.virDomain, mac: str, flags: int) -> ET.Element | 
         if address is not None and str(address.get("address")).lower() == mac.lower():
             return element
     return None
-
-
-def _inactive() -> int:
-    import libvirt
-
-    return int(libvirt.VIR_DOMAIN_XML_INACTIVE)

@@ -1,4 +1,4 @@
-"""The power of guests: on, off, again, halted and going on."""
+"""Powers guests on and off, reboots, pauses and suspends them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import time
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import NotRunning
-from kilonova.hosts.drivers.libvirt import arrivals
-from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, go_on
-from kilonova.hosts.drivers.libvirt.waiting import events_of
+from kilonova.hosts.drivers.libvirt import migration_records
+from kilonova.hosts.drivers.libvirt.events import guest_events
+from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, resume_domain
 from kilonova.hosts.messages import GuestState
 
 if TYPE_CHECKING:
     import libvirt
 
-# A system that just boots does not notice the button; it is pressed again.
-_PRESS_EVERY = 10.0
+# An operating system that is still booting ignores the power button, so it is pressed again.
+_BUTTON_RETRY_SECONDS = 10.0
 
 
 async def on(hv: Hypervisor, guest_id: str) -> GuestState:
-    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
+    await migration_records.reconcile_guest(hv, guest_id)  # a migrated guest must not run on both hosts
     guest = hv.spec(guest_id)
     match await hv.power(guest_id):
         case "running":
             pass
         case "paused" | "suspended":
-            await hv.wire(guest)
+            await hv.wait_for_networks(guest)
             await hv.start(guest_id)
         case _:
             await hv.boot(guest_id)
@@ -37,21 +37,21 @@ async def off(hv: Hypervisor, guest_id: str, grace: float) -> GuestState:
     power = await hv.power(guest_id)
     if power == "running" and grace > 0:
         await _shut_down(hv, guest_id, grace)
-    await hv.cut(guest_id)
+    await hv.power_off(guest_id)
     if await hv.power(guest_id) == "crashed":
-        # Only a new domain forgets how the last run of the old one ended.
+        # Only a new definition clears the crashed state.
         await hv.undefine(guest_id)
         await hv.define(guest)
     return await hv.state(guest_id)
 
 
 async def reboot(hv: Hypervisor, guest_id: str, hard: bool) -> GuestState:
-    """Whatever became of the domain, it is built anew from what is written down."""
-    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
+    """The domain is always redefined from the spec."""
+    await migration_records.reconcile_guest(hv, guest_id)  # a migrated guest must not run on both hosts
     hv.spec(guest_id)
     if not hard and await hv.power(guest_id) == "running":
-        await _shut_down(hv, guest_id, hv.config.compute.shutdown_seconds)
-    await hv.cut(guest_id)
+        await _shut_down(hv, guest_id, hv.config.compute.shutdown_timeout_seconds)
+    await hv.power_off(guest_id)
     await hv.boot(guest_id)
     return await hv.state(guest_id)
 
@@ -68,12 +68,12 @@ async def pause(hv: Hypervisor, guest_id: str) -> GuestState:
 
 
 async def unpause(hv: Hypervisor, guest_id: str) -> GuestState:
-    await arrivals.settle_guest(hv, guest_id)  # it must not run where it was, and where it went to
+    await migration_records.reconcile_guest(hv, guest_id)  # a migrated guest must not run on both hosts
     hv.spec(guest_id)
     power = await hv.power(guest_id)
     if power == "paused":
         domain = await hv.domain(guest_id)
-        await hv.connection.run(go_on, domain)
+        await hv.connection.run(resume_domain, domain)
     elif power != "running":
         raise NotRunning(guest_id)
     return await hv.state(guest_id)
@@ -94,7 +94,7 @@ async def resume(hv: Hypervisor, guest_id: str) -> GuestState:
     guest = hv.spec(guest_id)
     power = await hv.power(guest_id)
     if power == "suspended":
-        await hv.wire(guest)
+        await hv.wait_for_networks(guest)
         await hv.start(guest_id)
     elif power != "running":
         raise NotRunning(guest_id)
@@ -110,26 +110,26 @@ async def crash_dump(hv: Hypervisor, guest_id: str) -> None:
 
 
 async def _shut_down(hv: Hypervisor, guest_id: str, seconds: float) -> None:
-    """Press the button and wait; what becomes of it is seen afterwards."""
+    """Press the ACPI power button and wait until the guest has stopped or the time is over."""
     end = time.monotonic() + seconds
-    pressed = float("-inf")
-    async with events_of(hv.connection, guest_id) as events:
+    pressed_at = float("-inf")
+    async with guest_events(hv.connection, guest_id) as events:
         while await hv.power(guest_id) == "running":
             now = time.monotonic()
-            if now - pressed >= _PRESS_EVERY:
-                await hv.connection.ask(_press, guest_id)
-                pressed = now
-            if not await events.next(end - now):
+            if now - pressed_at >= _BUTTON_RETRY_SECONDS:
+                await hv.connection.call(_press_power_button, guest_id)
+                pressed_at = now
+            if not await events.wait(end - now):
                 return
 
 
-def _press(connection: libvirt.virConnect, guest_id: str) -> None:
+def _press_power_button(connection: libvirt.virConnect, guest_id: str) -> None:
     import libvirt
 
     try:
         connection.lookupByUUIDString(guest_id).shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
     except libvirt.libvirtError as error:
-        # It may have ended in this moment.
+        # The guest may have stopped just now.
         if error.get_error_code() not in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
             raise
 
@@ -137,5 +137,5 @@ def _press(connection: libvirt.virConnect, guest_id: str) -> None:
 def _save(domain: libvirt.virDomain) -> None:
     import libvirt
 
-    # Whether it was paused or not, it goes on when it is resumed.
+    # Also a paused guest runs after it is resumed.
     domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)

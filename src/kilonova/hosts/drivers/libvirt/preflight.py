@@ -1,4 +1,4 @@
-"""What a machine lacks for real guests, one line each with how to get it."""
+"""Checks whether this machine can run guests. Each finding says how to fix it."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import peers, programs
-from kilonova.hosts.drivers.libvirt.driver import instances
-from kilonova.hosts.drivers.libvirt.machine import why_no_kvm
+from kilonova.hosts.drivers.libvirt import disk_transfer, programs
+from kilonova.hosts.drivers.libvirt.driver import instances_directory
+from kilonova.hosts.drivers.libvirt.hardware import kvm_problem
 
 if TYPE_CHECKING:
     from kilonova.config import Config
 
-_NETWORKS = {"ip": "iproute2", "nft": "nftables", "dnsmasq": "dnsmasq-base"}
-# Interfaces have 15 characters at most, of which ids need enough to be told apart.
+_NETWORK_TOOLS = {"ip": "iproute2", "nft": "nftables", "dnsmasq": "dnsmasq-base"}
+# Interface names have at most 15 characters, and ids need most of them.
 _PREFIX = re.compile(r"[a-z][a-z0-9]{1,5}")
-_CONFIG_DRIVES = ("genisoimage", "mkisofs", "xorrisofs")
+_ISO_TOOLS = ("genisoimage", "mkisofs", "xorrisofs")
 _QEMU_CONF = Path("/etc/libvirt/qemu.conf")
 
 
 def missing(config: Config) -> list[str]:
-    """Without these no guest runs."""
-    found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_room(config), *_tls(config)]
+    """Problems that prevent guests from running."""
+    found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_instances(config), *_tls(config)]
     if config.bridges.enabled:
-        found += [*_networks(), *_names(config), *_closed(config)]
+        found += [*_networks(), *_interface_prefix(config), *_closed_prefixes(config)]
     return found
 
 
 def notes(config: Config) -> list[str]:
-    """Guests run without these, but less well."""
+    """Problems that limit guests but do not prevent them from running."""
     found = []
-    if not config.libvirt.virt_type and (reason := why_no_kvm()):
+    if not config.libvirt.virt_type and (reason := kvm_problem()):
         found.append(f"{reason}: guests are emulated, which is slow; turn on virtualization in the firmware or nesting")
-    if not any(programs.find(one) for one in _CONFIG_DRIVES):
+    if not any(map(programs.find, _ISO_TOOLS)):
         found.append("genisoimage is missing, so servers cannot have config drives: apt install genisoimage")
     if programs.find("qemu-storage-daemon") is None and not config.volume.url:
         found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-system-common")
@@ -49,16 +49,16 @@ def notes(config: Config) -> list[str]:
 
 
 def first_image(config: Config) -> list[str]:
-    """What becomes of the image that a cloud has at its first start."""
+    """The state of the image that a new cloud gets at its first start."""
     from kilonova import tiny
 
     images = config.data_dir / "images"
     if images.is_dir() and any(images.iterdir()):
         return []
-    if lacking := tiny.missing():
+    if lacking := tiny.missing_packages():
         packages = " ".join(lacking)
         return [f"the image tiny cannot be built: apt install {packages}, and then: kilonova image tiny --data DIR"]
-    return ["the image tiny is being built, and there in a minute; if not, kilonova.log in the data directory says why"]
+    return ["the image tiny is being built and ready in a minute; errors are in kilonova.log in the data directory"]
 
 
 def _libvirt(config: Config) -> list[str]:
@@ -69,36 +69,36 @@ def _libvirt(config: Config) -> list[str]:
             "libvirt-python is missing: apt install libvirt-dev pkg-config gcc python3-dev, "
             "then pip install 'kilonova[libvirt]'"
         ]
-    from kilonova.hosts.drivers.libvirt.connection import start_events
+    from kilonova.hosts.drivers.libvirt.connection import start_event_loop
 
-    start_events()
+    start_event_loop()
     uri = config.libvirt.uri
     try:
         connection = libvirt.open(uri)
     except libvirt.libvirtError as error:
-        return [_unanswered(uri, str(error.get_error_message() or error))]
+        return [_connection_problem(uri, str(error.get_error_message() or error))]
     try:
         if "<domain type='qemu'" not in connection.getCapabilities():
-            return ["libvirt knows no QEMU for x86_64: apt install qemu-system-x86"]
+            return ["libvirt finds no QEMU for x86_64: apt install qemu-system-x86"]
     finally:
         connection.close()
     return []
 
 
-def _unanswered(uri: str, message: str) -> str:
+def _connection_problem(uri: str, message: str) -> str:
     words = " ".join(message.split())
     if "ermission denied" in words or "authentication" in words:
         return f"{_user()} may not use libvirt at {uri} ({words}): run as root, or usermod -aG libvirt {_user()}"
     return (
-        f"libvirt does not answer at {uri} ({words}): apt install libvirt-daemon-system qemu-system-x86, "
+        f"libvirt does not respond at {uri} ({words}): apt install libvirt-daemon-system qemu-system-x86, "
         "then systemctl start libvirtd"
     )
 
 
 def _kvm(config: Config) -> list[str]:
-    reason = why_no_kvm() if config.libvirt.virt_type == "kvm" else ""
+    reason = kvm_problem() if config.libvirt.virt_type == "kvm" else ""
     return (
-        [f"libvirt.virt_type is kvm, but {reason}: leave it empty, or say qemu for emulated guests"] if reason else []
+        [f"libvirt.virt_type is kvm, but {reason}: leave it empty, or set it to qemu for emulation"] if reason else []
     )
 
 
@@ -109,47 +109,49 @@ def _tools(packages: dict[str, str]) -> list[str]:
 
 
 def _networks() -> list[str]:
-    found = [f"{line} (or bridges.enabled = false, for servers without networks)" for line in _tools(_NETWORKS)]
+    found = [f"{line} (or bridges.enabled = false, for servers without networks)" for line in _tools(_NETWORK_TOOLS)]
     if os.geteuid() != 0:
-        found.append("networks of servers are made by root: run as root, or set bridges.enabled = false")
+        found.append("networks for servers require root: run as root, or set bridges.enabled = false")
     return found
 
 
-def _names(config: Config) -> list[str]:
+def _interface_prefix(config: Config) -> list[str]:
     prefix = config.bridges.prefix
     if _PREFIX.fullmatch(prefix):
         return []
     return [
-        f"bridges.prefix is {prefix!r}, but has to be 2 to 6 small letters and digits, a letter first: names of "
-        "interfaces begin with it and have 15 characters at most"
+        f"bridges.prefix is {prefix!r}, but must be 2 to 6 lower-case letters and digits, starting with a letter: "
+        "interface names start with it and have at most 15 characters"
     ]
 
 
-def _closed(config: Config) -> list[str]:
+def _closed_prefixes(config: Config) -> list[str]:
     found = []
-    for one in config.bridges.closed:
+    for prefix in config.bridges.blocked_addresses:
         try:
-            ipaddress.ip_network(one)
+            ipaddress.ip_network(prefix)
         except ValueError as error:
-            found.append(f"bridges.closed has {one!r}, which is no address or prefix: {error}")
+            found.append(f"bridges.blocked_addresses has {prefix!r}, which is not an address or prefix: {error}")
     return found
 
 
-def _room(config: Config) -> list[str]:
-    """Guests' disks are opened by QEMU, which is often another user than we."""
-    root = instances(config)
-    there = next((path for path in (root, *root.parents) if path.exists()), Path("/"))
-    if not os.access(there, os.W_OK | os.X_OK):
-        return [f"{_user()} may not write to {there}, where guests would lie: set agent.instances to another place"]
+def _instances(config: Config) -> list[str]:
+    """Check that this process can write to the instances directory, and that QEMU's user can enter it."""
+    root = instances_directory(config)
+    existing = next((path for path in (root, *root.parents) if path.exists()), Path("/"))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [
+            f"{_user()} may not write to {existing}, the place of guests' files: set agent.instances_path to another"
+        ]
     user = _qemu_user()
     if user is None or user.pw_uid in (0, os.geteuid()):
         return []
     own = (config.data_dir, root)
-    for path in (there, *there.parents):
-        # What is ours we open ourselves.
+    for path in (existing, *existing.parents):
+        # The driver sets the mode of its own directories.
         if path not in own and not _may_enter(path, user):
             return [
-                f"QEMU runs as {user.pw_name}, which cannot enter {path}: set agent.instances to another place, "
+                f"QEMU runs as {user.pw_name}, which cannot enter {path}: set agent.instances_path to another path, "
                 f"such as /var/lib/kilonova/instances, or chmod o+x {path}"
             ]
     return []
@@ -157,7 +159,7 @@ def _room(config: Config) -> list[str]:
 
 def _tls(config: Config) -> list[str]:
     try:
-        peers.tls(config.agent, ssl.Purpose.CLIENT_AUTH)
+        disk_transfer.tls_context(config.agent, ssl.Purpose.CLIENT_AUTH)
     except DriverError as error:
         return [error.message]
     return []
@@ -173,14 +175,14 @@ def _may_enter(path: Path, user: pwd.struct_passwd) -> bool:
 
 
 def _qemu_user() -> pwd.struct_passwd | None:
-    """As libvirt's configuration says, or the one that distributions make; None if there is none."""
+    """The user in libvirt's configuration, or the distribution's default; None if there is neither."""
     names = ["libvirt-qemu", "qemu"]
     try:
-        told = re.search(r'^\s*user\s*=\s*"\+?([^"]+)"', _QEMU_CONF.read_text(), re.MULTILINE)
+        configured = re.search(r'^\s*user\s*=\s*"\+?([^"]+)"', _QEMU_CONF.read_text(), re.MULTILINE)
     except OSError:
-        told = None
-    if told is not None:
-        names.insert(0, told.group(1))
+        configured = None
+    if configured is not None:
+        names.insert(0, configured.group(1))
     for name in names:
         try:
             return pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)

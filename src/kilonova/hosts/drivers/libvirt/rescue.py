@@ -1,11 +1,10 @@
-"""Rescue: the guest runs from another image with its own disks beside, until somebody has repaired them.
+"""Rescue: the guest boots from another image, with its own disks attached for repair.
 
-That a guest is in rescue is written beside its disks, so that whoever builds its domain anew, at a hard reboot or after
-the host has booted, builds the one in rescue.
+The mode is a file beside the disks, so that a hard reboot or a reboot of the host starts the guest in rescue again.
 
-Stable is a rescue whose image says how its disk is to be attached (`hw_rescue_device`, `hw_rescue_bus`): everything
-else of the guest keeps its place. Otherwise the rescue disk takes the place of the root, the guest's own disks come
-after it, and volumes are left out, whose places these take.
+In a stable device rescue the image has the properties `hw_rescue_device` or `hw_rescue_bus`, and all other disks keep
+their device names. Otherwise the rescue disk replaces the root disk, the guest's own disks follow it, and volumes are
+not attached, because the local disks take their device names.
 """
 
 from __future__ import annotations
@@ -16,22 +15,18 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import config_drive, disks, metadata
-from kilonova.hosts.drivers.libvirt.hypervisor import write
-from kilonova.hosts.drivers.libvirt.layout import RESCUE, RESCUE_CONFIG_DRIVE, RESCUE_MODE, Layout
+from kilonova.hosts.drivers.libvirt.hypervisor import write_file
+from kilonova.hosts.drivers.libvirt.layout import RESCUE_CONFIG_DRIVE, RESCUE_DISK, RESCUE_MODE, Layout
 from kilonova.hosts.messages import Guest, GuestState, Image, Transfer
 
 if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 
-_DEVICES = {
-    "disk": ("virtio", "scsi", "sata", "ide", "usb"),
-    "cdrom": ("ide", "sata", "scsi", "usb"),
-    "floppy": ("fdc",),
-}
+_BUSES = {"disk": ("virtio", "scsi", "sata", "ide", "usb"), "cdrom": ("ide", "sata", "scsi", "usb"), "floppy": ("fdc",)}
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """How a guest is in rescue. `config_drive`: whether it has one of its own, with the password of the rescue."""
+    """How a guest is rescued. `config_drive`: the rescue has its own config drive, with the admin password."""
 
     image_id: str
     stable: bool
@@ -40,40 +35,40 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     config_drive: bool = False
 
 
-def variation(layout: Layout, guest_id: str) -> Mode | None:
-    """None: the guest is not in rescue. For `disks.files`."""
+def read_mode(layout: Layout, guest_id: str) -> Mode | None:
+    """The rescue mode, for `disks.disk_files`; None if the guest is not in rescue."""
     try:
-        return msgspec.msgpack.decode((layout.guest(guest_id) / RESCUE_MODE).read_bytes(), type=Mode)
+        return msgspec.msgpack.decode((layout.guest_directory(guest_id) / RESCUE_MODE).read_bytes(), type=Mode)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise DriverError(f"how guest {guest_id} is in rescue cannot be read: {error}") from None
+        raise DriverError(f"the rescue mode of guest {guest_id} cannot be read: {error}") from None
 
 
 async def rescue(
     hv: Hypervisor, guest_id: str, image: Image | None, data: Transfer | None, password: str = ""
 ) -> GuestState:
     guest = hv.spec(guest_id)
-    if variation(hv.layout, guest_id) is None:
+    if read_mode(hv.layout, guest_id) is None:
         mode = await _prepare(hv, guest, image or guest.image, data, password)
-        # Noted between two runs of the guest, so that what is noted and what runs are never at odds. Saved memory goes:
-        # it is of another machine than the one that starts now.
-        await hv.cut(guest_id)
-        write(hv.layout.guest(guest_id) / RESCUE_MODE, msgspec.msgpack.encode(mode))
-    return await _started(hv, guest_id)
+        # The mode is written while the guest is off, so that it always matches the running domain. Powering off deletes
+        # saved memory, which would not fit the rescue domain.
+        await hv.power_off(guest_id)
+        write_file(hv.layout.guest_directory(guest_id) / RESCUE_MODE, msgspec.msgpack.encode(mode))
+    return await _start(hv, guest_id)
 
 
 async def unrescue(hv: Hypervisor, guest_id: str) -> GuestState:
     hv.spec(guest_id)
-    if variation(hv.layout, guest_id) is not None:
-        await hv.cut(guest_id)
-        (hv.layout.guest(guest_id) / RESCUE_MODE).unlink()
-    state = await _started(hv, guest_id)
-    _drop(hv, guest_id)
+    if read_mode(hv.layout, guest_id) is not None:
+        await hv.power_off(guest_id)
+        (hv.layout.guest_directory(guest_id) / RESCUE_MODE).unlink()
+    state = await _start(hv, guest_id)
+    _remove_files(hv, guest_id)
     return state
 
 
-async def _started(hv: Hypervisor, guest_id: str) -> GuestState:
+async def _start(hv: Hypervisor, guest_id: str) -> GuestState:
     if await hv.power(guest_id) in ("running", "paused", "suspended"):
         await hv.start(guest_id)
     else:
@@ -82,39 +77,39 @@ async def _started(hv: Hypervisor, guest_id: str) -> GuestState:
 
 
 async def _prepare(hv: Hypervisor, guest: Guest, image: Image | None, data: Transfer | None, password: str) -> Mode:
-    """What the guest in rescue needs; nothing has changed for it yet."""
+    """Make the files of the rescue. The guest is still unchanged."""
     if image is None:
-        raise DriverError(f"guest {guest.id} boots from a volume: it needs an image to be rescued with")
-    mode = _mode(guest, image, hv.config.libvirt.machine)
-    directory = hv.layout.guest(guest.id)
-    _drop(hv, guest.id)
-    base = await hv.images.ensure(image, data)
-    await disks.overlay(directory / RESCUE, base, base.virtual_size)
+        raise DriverError(f"guest {guest.id} boots from a volume: its rescue requires an image")
+    mode = _mode(guest, image, hv.config.libvirt.machine_type)
+    directory = hv.layout.guest_directory(guest.id)
+    _remove_files(hv, guest.id)
+    base = await hv.images.get(image, data)
+    await disks.create_overlay(directory / RESCUE_DISK, base, base.virtual_size)
     if not (guest.config_drive and password):
         return mode
     vendor = metadata.vendor_data(hv.config.libvirt.vendor_data)
-    told = metadata.documents(guest, await hv.wire(guest), vendor=vendor, password=password)
-    await config_drive.build_at(directory / RESCUE_CONFIG_DRIVE, told)
+    documents = metadata.documents(guest, await hv.wait_for_networks(guest), vendor=vendor, password=password)
+    await config_drive.build(directory / RESCUE_CONFIG_DRIVE, documents)
     return msgspec.structs.replace(mode, config_drive=True)
 
 
 def _mode(guest: Guest, image: Image, machine: str) -> Mode:
-    told = image.properties
-    stable = "hw_rescue_device" in told or "hw_rescue_bus" in told
+    properties = image.properties
+    stable = "hw_rescue_device" in properties or "hw_rescue_bus" in properties
     if guest.image is None and not stable:
         raise DriverError(
             f"guest {guest.id} boots from a volume: only an image with hw_rescue_device or hw_rescue_bus can rescue it"
         )
-    device = told.get("hw_rescue_device") or ("cdrom" if image.disk_format == "iso" else "disk")
-    if device not in _DEVICES:
-        raise DriverError(f"hw_rescue_device of image {image.id} is {device!r}, and not one of {', '.join(_DEVICES)}")
-    usual = {"disk": disks.disk_bus(guest), "cdrom": disks.cdrom_bus(guest, machine), "floppy": "fdc"}[device]
-    bus = told.get("hw_rescue_bus") or usual
-    if bus not in _DEVICES[device]:
-        raise DriverError(f"hw_rescue_bus of image {image.id} is {bus!r}, where no {device} can be")
+    device = properties.get("hw_rescue_device") or ("cdrom" if image.disk_format == "iso" else "disk")
+    if device not in _BUSES:
+        raise DriverError(f"hw_rescue_device of image {image.id} is {device!r}, not one of {', '.join(_BUSES)}")
+    default = {"disk": disks.disk_bus(guest), "cdrom": disks.cdrom_bus(guest, machine), "floppy": "fdc"}[device]
+    bus = properties.get("hw_rescue_bus") or default
+    if bus not in _BUSES[device]:
+        raise DriverError(f"hw_rescue_bus of image {image.id} is {bus!r}, which does not support device type {device}")
     return Mode(image_id=image.id, stable=stable, device=device, bus=bus)
 
 
-def _drop(hv: Hypervisor, guest_id: str) -> None:
-    for name in (RESCUE, RESCUE_CONFIG_DRIVE):
-        (hv.layout.guest(guest_id) / name).unlink(missing_ok=True)
+def _remove_files(hv: Hypervisor, guest_id: str) -> None:
+    for name in (RESCUE_DISK, RESCUE_CONFIG_DRIVE):
+        (hv.layout.guest_directory(guest_id) / name).unlink(missing_ok=True)

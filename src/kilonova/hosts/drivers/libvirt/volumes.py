@@ -1,4 +1,4 @@
-"""Volumes in guests: how a disk is told to libvirt, and how a guest gets, loses, swaps and sees the growth of one."""
+"""Volumes of guests: builds their libvirt elements, and attaches, detaches, swaps and extends them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, MissingDisk, NotRunning
-from kilonova.hosts.drivers.libvirt import live_disks, reconnecting
-from kilonova.hosts.drivers.libvirt.live_disks import Place
+from kilonova.hosts.drivers.libvirt import live_disks, nbd_reconnect
+from kilonova.hosts.drivers.libvirt.live_disks import Location
 from kilonova.hosts.messages import Disk, Guest
 
 if TYPE_CHECKING:
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GIB = 1 << 30
-# Which bus a device has by its name, where nobody says.
+# The default bus, by the prefix of the device name.
 _BUSES = {"vd": "virtio", "sd": "scsi", "hd": "ide", "fd": "fdc", "xv": "xen"}
 _DEVICES = ("disk", "cdrom", "floppy", "lun")
-_FILES = ("kilonova_file", "local")
-# What QEMU reaches by itself.
-_CLIENTS = ("nbd", "rbd", "iscsi", *_FILES)
-# A guest that does not let a disk go is asked again every so many seconds, and given up after as many tries.
-DETACH_SECONDS = 10.0
-DETACH_TRIES = 6
-_LOOK_SECONDS = 0.2
-# Kept with the disk that a guest is about to lose to another one, until it is settled which of them it has.
-_SWAPPING = "swapping"
+_FILE_TYPES = ("kilonova_file", "local")
+# Volume types that QEMU connects to without a block device of the host.
+_QEMU_PROTOCOLS = ("nbd", "rbd", "iscsi", *_FILE_TYPES)
+# A detach is requested this often, with this time between two requests.
+DETACH_ATTEMPT_SECONDS = 10.0
+DETACH_ATTEMPTS = 6
+_POLL_SECONDS = 0.2
+# During a swap, the key of the new disk in the old disk's connection.
+_SWAP_KEY = "swapping"
 
 
-# What libvirt is told
+# libvirt elements
 
 
-def element(disk: Disk, target: str, bus: str = "") -> ET.Element:
-    """The disk under the guest's name for it. Raises DriverError where this host cannot reach such a volume."""
+def disk_element(disk: Disk, target: str, bus: str = "") -> ET.Element:
+    """The libvirt element of the disk. Raises DriverError if this host cannot connect to such a volume."""
     device = disk.type if disk.type in _DEVICES else "disk"
     kind, source = _source(disk)
     found = ET.Element("disk", type=kind, device=device)
@@ -59,18 +59,18 @@ def element(disk: Disk, target: str, bus: str = "") -> ET.Element:
 
 
 def _source(disk: Disk) -> tuple[str, ET.Element]:
-    kind, data = _kind(disk), _data(disk)
+    kind, data = _volume_type(disk), _connection_data(disk)
     try:
         if kind == "nbd":
             return "network", _nbd(data)
-        if kind in _FILES:
+        if kind in _FILE_TYPES:
             return "file", ET.Element("source", file=str(data["device_path"]))
         if kind == "rbd":
             return "network", _rbd(data)
         if kind == "iscsi":
             return "network", _iscsi(data)
     except (KeyError, IndexError, ValueError, TypeError):
-        raise DriverError(f"volume {disk.volume_id} is said to be reached by {kind}, but not how") from None
+        raise DriverError(f"the connection of volume {disk.volume_id} is incomplete for {kind}") from None
     if path := data.get("device_path"):
         return "block", ET.Element("source", dev=str(path))
     raise _unreachable(disk)
@@ -79,11 +79,11 @@ def _source(disk: Disk) -> tuple[str, ET.Element]:
 def _nbd(data: dict[str, Any]) -> ET.Element:
     source = ET.Element("source", protocol="nbd", name=str(data["export"]))
     if data.get("tls"):
-        # The certificates are those that qemu.conf names.
+        # libvirt takes the certificates from qemu.conf.
         source.set("tls", "yes")
     ET.SubElement(source, "host", name=str(data["host"]), port=str(int(data["port"])))
-    # Old releases of libvirt pass over it; for those there is `reconnecting`.
-    ET.SubElement(source, "reconnect", delay=str(reconnecting.SECONDS))
+    # Old releases of libvirt ignore it; see `nbd_reconnect`.
+    ET.SubElement(source, "reconnect", delay=str(nbd_reconnect.RECONNECT_SECONDS))
     return source
 
 
@@ -102,92 +102,89 @@ def _iscsi(data: dict[str, Any]) -> ET.Element:
 
 
 def _add_auth(source: ET.Element, disk: Disk) -> None:
-    """By a secret that libvirt has: the operator's for rbd, ours for iscsi (see `Volumes.prepare`)."""
-    protocol, data = source.get("protocol"), _data(disk)
+    """Refer to a secret in libvirt: the operator's for rbd, Kilonova's for iscsi (see `Volumes.prepare`)."""
+    protocol, data = source.get("protocol"), _connection_data(disk)
     if protocol == "rbd" and data.get("auth_enabled") and data.get("secret_uuid"):
         auth = ET.SubElement(source, "auth", username=str(data.get("auth_username") or ""))
         ET.SubElement(auth, "secret", type="ceph", uuid=str(data["secret_uuid"]))
     if protocol == "iscsi" and data.get("auth_method") == "CHAP":
         auth = ET.SubElement(source, "auth", username=str(data.get("auth_username") or ""))
-        ET.SubElement(auth, "secret", type="iscsi", usage=_usage(disk))
+        ET.SubElement(auth, "secret", type="iscsi", usage=_secret_usage(disk))
 
 
-def _usage(disk: Disk) -> str:
+def _secret_usage(disk: Disk) -> str:
     return f"kilonova-{disk.volume_id}"
 
 
-def _kind(disk: Disk) -> str:
+def _volume_type(disk: Disk) -> str:
     return str(disk.connection.get("driver_volume_type") or "")
 
 
-def _data(disk: Disk) -> dict[str, Any]:
+def _connection_data(disk: Disk) -> dict[str, Any]:
     data = disk.connection.get("data")
     return data if isinstance(data, dict) else {}
 
 
 def _format(disk: Disk) -> str:
-    return "qcow2" if _data(disk).get("format") == "qcow2" else "raw"
+    return "qcow2" if _connection_data(disk).get("format") == "qcow2" else "raw"
 
 
 def check_tls(hv: Hypervisor, disks: Iterable[Disk]) -> None:
-    """Refuse volumes that QEMU here has no certificates for, before it is told of them."""
+    """Refuse NBD volumes with TLS if this host's QEMU has no certificates."""
     for disk in disks:
-        if _kind(disk) == "nbd" and _data(disk).get("tls") and not hv.config.libvirt.nbd_tls:
+        if _volume_type(disk) == "nbd" and _connection_data(disk).get("tls") and not hv.config.libvirt.nbd_tls:
             raise DriverError(
-                f"volume {disk.volume_id} is reached by TLS, for which {hv.host} has no certificates: libvirt.nbd_tls"
-                " is off"
+                f"volume {disk.volume_id} requires TLS, but {hv.host} has no certificates: libvirt.nbd_tls is off"
             )
 
 
-def place_of(disk: Disk) -> Place:
-    """Where the content is."""
-    return live_disks.place(_source(disk)[1])
+def disk_location(disk: Disk) -> Location:
+    return live_disks.get_location(_source(disk)[1])
 
 
 class Volumes:
-    """What happens to the volumes of this host's guests. The guest's spec is kept in step."""
+    """Changes the volumes of this host's guests, and their specs with them."""
 
     def __init__(self, hv: Hypervisor) -> None:
         self._hv = hv
-        self._steadying: set[asyncio.Task[None]] = set()
-        hv.connection.on_event(self._noticed)
+        self._tasks: set[asyncio.Task[None]] = set()
+        hv.connection.on_event(self._on_event)
 
     # Guests that start
 
     async def prepare(self, guest: Guest) -> Guest:
-        """The guest with volumes that libvirt can be told of; for before it is defined. Idempotent."""
+        """Connect the guest's volumes to this host before its domain is defined. Idempotent."""
         check_tls(self._hv, guest.disks)
-        disks = [await self._connected(disk) for disk in guest.disks]
+        disks = [await self._connect(disk) for disk in guest.disks]
         return guest if disks == guest.disks else msgspec.structs.replace(guest, disks=disks)
 
-    async def steady(self, guest_id: str) -> None:
-        """Have a running guest wait for the volume service, should that be away, rather than fail.
+    async def ensure_reconnect(self, guest_id: str) -> None:
+        """Make a running guest wait for an unreachable volume service instead of seeing I/O errors.
 
-        This is done for every guest that starts or comes, but a moment later; a caller who starts one may want it now.
+        libvirt's events trigger this for every guest that starts or arrives, slightly later.
         """
-        await self._hv.connection.ask(live_disks.steady, guest_id)
+        await self._hv.connection.call(live_disks.ensure_reconnect, guest_id)
 
-    def _noticed(self, event: Event) -> None:
-        """Wherever a guest came from, and whoever started it; and all of them when we start ourselves."""
+    def _on_event(self, event: Event) -> None:
         if event.kind == "reconnected":
-            self._begin(self._steady_all())
-        elif event.kind == "lifecycle" and event.event in _starts():
-            self._begin(self._steady_one(event.guest_id))
+            self._start_task(self._ensure_reconnect_of_all())
+        elif event.kind == "lifecycle" and event.event in _start_events():
+            self._start_task(self._try_ensure_reconnect(event.guest_id))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._steadying.add(task)
-        task.add_done_callback(self._steadying.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _steady_one(self, guest_id: str) -> None:
+    async def _try_ensure_reconnect(self, guest_id: str) -> None:
         try:
-            await self.steady(guest_id)
+            await self.ensure_reconnect(guest_id)
         except DriverError as error:
-            log.warning("volumes of guest %s would not outlast the volume service: %s", guest_id, error.message)
+            log.warning("volumes of guest %s will not reconnect to the volume service: %s", guest_id, error.message)
 
-    async def _steady_all(self) -> None:
-        for guest_id in self._hv.layout.guests():
-            await self._steady_one(guest_id)
+    async def _ensure_reconnect_of_all(self) -> None:
+        for guest_id in self._hv.layout.guest_ids():
+            await self._try_ensure_reconnect(guest_id)
 
     # Attach and detach
 
@@ -196,178 +193,184 @@ class Volumes:
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
         check_tls(self._hv, [disk])
-        disk = await self._connected(disk)
-        name = await self._hv.connection.ask(live_disks.attach, guest_id, place_of(disk), self._builder(guest, disk))
-        await self.steady(guest_id)
-        # Under the same name from now on.
-        self._hv.write_spec(_with(guest, msgspec.structs.replace(disk, device=f"/dev/{name}")))
+        disk = await self._connect(disk)
+        name = await self._hv.connection.call(
+            live_disks.attach, guest_id, disk_location(disk), self._builder(guest, disk)
+        )
+        await self.ensure_reconnect(guest_id)
+        # Keep the device name for later starts.
+        self._hv.write_spec(_add_disk(guest, msgspec.structs.replace(disk, device=f"/dev/{name}")))
 
     def _builder(self, guest: Guest, disk: Disk) -> Callable[[set[str]], ET.Element]:
         from kilonova.hosts.drivers.libvirt import domain
-        from kilonova.hosts.drivers.libvirt.machine import machine_of
+        from kilonova.hosts.drivers.libvirt.hardware import guest_hardware
 
-        bus = disk.bus or machine_of(self._hv.config.libvirt, guest).disk_bus
-        return lambda taken: element(disk, domain.target(disk.device, bus, taken), bus)
+        bus = disk.bus or guest_hardware(self._hv.config.libvirt, guest).disk_bus
+        return lambda taken: disk_element(disk, domain.choose_target(disk.device, bus, taken), bus)
 
     async def detach(self, guest_id: str, volume_id: str) -> None:
         guest = self._hv.spec(guest_id)
-        disk = _find(guest, volume_id)
+        disk = _find_disk(guest, volume_id)
         if disk is None:
             return
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
-        disk = await self._connected(disk)
-        await self._let_go(guest_id, volume_id, place_of(disk))
-        await self._hv.connection.ask(live_disks.forget, guest_id, place_of(disk))
-        await self._hv.connection.ask(live_disks.tidy, guest_id)
-        await self._disconnected(disk)
-        self._hv.write_spec(_without(guest, volume_id))
+        disk = await self._connect(disk)
+        await self._detach_live(guest_id, volume_id, disk_location(disk))
+        await self._hv.connection.call(live_disks.detach_from_config, guest_id, disk_location(disk))
+        await self._hv.connection.call(live_disks.remove_unused_clients, guest_id)
+        await self._disconnect(disk)
+        self._hv.write_spec(_remove_disk(guest, volume_id))
 
-    async def _let_go(self, guest_id: str, volume_id: str, where: Place) -> None:
-        """A running guest has to agree; it is asked several times, as one that still boots does not hear."""
-        ask = self._hv.connection.ask
-        for _ in range(DETACH_TRIES):
-            if not await ask(live_disks.ask_back, guest_id, where):
+    async def _detach_live(self, guest_id: str, volume_id: str, location: Location) -> None:
+        """Request the detach several times: a guest that is still booting ignores the request."""
+        call = self._hv.connection.call
+        for _ in range(DETACH_ATTEMPTS):
+            if not await call(live_disks.request_detach, guest_id, location):
                 return
-            end = time.monotonic() + DETACH_SECONDS
+            end = time.monotonic() + DETACH_ATTEMPT_SECONDS
             while time.monotonic() < end:
-                if not await ask(live_disks.has, guest_id, where):
+                if not await call(live_disks.has_disk, guest_id, location):
                     return
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         raise DriverError(
-            f"the guest does not let volume {volume_id} go: its system does not answer, or keeps the disk in use"
+            f"the guest does not release volume {volume_id}: its operating system does not respond or uses the disk"
         )
 
     # Swap and grow
 
     async def swap(self, guest_id: str, volume_id: str, disk: Disk) -> None:
-        """The guest goes on meanwhile. The serial number that it knows stays that of the old volume until it stops."""
-        guest, ask = self._hv.spec(guest_id), self._hv.connection.ask
-        old = _find(guest, volume_id)
+        """Replace the volume while the guest runs. Until it stops, the guest sees the old volume's serial number."""
+        guest, call = self._hv.spec(guest_id), self._hv.connection.call
+        old = _find_disk(guest, volume_id)
         if old is None:
-            if _find(guest, disk.volume_id) is None:
+            if _find_disk(guest, disk.volume_id) is None:
                 raise MissingDisk(guest_id, volume_id)
             return
         check_tls(self._hv, [disk])
-        old, disk = await self._connected(old), await self._connected(disk)
+        old, disk = await self._connect(old), await self._connect(disk)
         disk = msgspec.structs.replace(disk, device=old.device or disk.device)
-        where, there = place_of(old), place_of(disk)
-        made = element(disk, (disk.device or "vda").removeprefix("/dev/"), old.bus)
-        if not await ask(partial(live_disks.has, later=True), guest_id, there):
+        old_location, location = disk_location(old), disk_location(disk)
+        element = disk_element(disk, (disk.device or "vda").removeprefix("/dev/"), old.bus)
+        if not await call(partial(live_disks.has_disk, later=True), guest_id, location):
             if await self._hv.power(guest_id) not in ("running", "paused"):
                 raise NotRunning(guest_id)
-            await self._check_room(guest_id, where, disk)
-            # So that either is found by its id, wherever this ends.
-            self._hv.write_spec(_swapped(guest, volume_id, _marked(old, disk)))
-            copying = live_disks.Copying()
-            await ask(live_disks.swap, guest_id, where, there, made, copying, stop=copying.stop)
-            await self.steady(guest_id)
-        await ask(live_disks.replace, guest_id, where, made)
-        self._hv.write_spec(_swapped(guest, volume_id, disk))
-        await ask(live_disks.tidy, guest_id)
-        await self._disconnected(old)
+            await self._check_size(guest_id, old_location, disk)
+            # Both volumes can be found in the spec if the swap is interrupted.
+            self._hv.write_spec(_replace_disk(guest, volume_id, _mark_swapping(old, disk)))
+            control = live_disks.CopyControl()
+            await call(live_disks.swap, guest_id, old_location, location, element, control, stop=control.stop)
+            await self.ensure_reconnect(guest_id)
+        await call(live_disks.replace, guest_id, old_location, element)
+        self._hv.write_spec(_replace_disk(guest, volume_id, disk))
+        await call(live_disks.remove_unused_clients, guest_id)
+        await self._disconnect(old)
 
-    async def _check_room(self, guest_id: str, where: Place, disk: Disk) -> None:
-        size = int(_data(disk).get("size") or 0) * GIB
-        has = await self._hv.connection.ask(live_disks.capacity, guest_id, where)
-        if 0 < size < has:
-            raise DriverError(f"volume {disk.volume_id} has {size} bytes, and the one it shall replace {has}")
+    async def _check_size(self, guest_id: str, old_location: Location, disk: Disk) -> None:
+        size = int(_connection_data(disk).get("size") or 0) * GIB
+        old_size = await self._hv.connection.call(live_disks.capacity, guest_id, old_location)
+        if 0 < size < old_size:
+            raise DriverError(f"volume {disk.volume_id} has {size} bytes, fewer than the {old_size} of the old volume")
 
     async def grow(self, guest_id: str, volume_id: str, size_gb: int) -> None:
-        disk = _find(self._hv.spec(guest_id), volume_id)
+        disk = _find_disk(self._hv.spec(guest_id), volume_id)
         if disk is None:
             raise MissingDisk(guest_id, volume_id)
-        disk = await self._connected(disk)
-        await self._extended(disk)
-        await self._hv.connection.ask(live_disks.grow, guest_id, place_of(disk), size_gb * GIB)
+        disk = await self._connect(disk)
+        await self._extend(disk)
+        await self._hv.connection.call(live_disks.grow, guest_id, disk_location(disk), size_gb * GIB)
 
-    # What the host's kernel has to connect
+    # Connections of the host
 
-    async def _connected(self, disk: Disk) -> Disk:
-        """The disk with a device, where one is needed that only os-brick makes; secrets are given to libvirt."""
-        data = _data(disk)
-        if _kind(disk) == "iscsi" and data.get("auth_method") == "CHAP":
-            await self._hv.connection.ask(live_disks.keep_secret, _usage(disk), str(data.get("auth_password") or ""))
-        if _kind(disk) in _CLIENTS:
+    async def _connect(self, disk: Disk) -> Disk:
+        """Store the volume's secret in libvirt, or connect the volume with os-brick and add its device path."""
+        data = _connection_data(disk)
+        if _volume_type(disk) == "iscsi" and data.get("auth_method") == "CHAP":
+            await self._hv.connection.call(
+                live_disks.store_secret, _secret_usage(disk), str(data.get("auth_password") or "")
+            )
+        if _volume_type(disk) in _QEMU_PROTOCOLS:
             return disk
-        device = await asyncio.to_thread(_brick(disk).connect_volume, data)
-        way = {**disk.connection, "data": {**data, "device_path": str(device["path"])}}
-        return msgspec.structs.replace(disk, connection=way)
+        device = await asyncio.to_thread(_os_brick_connector(disk).connect_volume, data)
+        connection = {**disk.connection, "data": {**data, "device_path": str(device["path"])}}
+        return msgspec.structs.replace(disk, connection=connection)
 
-    async def _disconnected(self, disk: Disk) -> None:
-        if _kind(disk) not in _CLIENTS:
-            await asyncio.to_thread(_brick(disk).disconnect_volume, _data(disk), None, force=True)
+    async def _disconnect(self, disk: Disk) -> None:
+        if _volume_type(disk) not in _QEMU_PROTOCOLS:
+            await asyncio.to_thread(
+                _os_brick_connector(disk).disconnect_volume, _connection_data(disk), None, force=True
+            )
 
-    async def _extended(self, disk: Disk) -> None:
-        if _kind(disk) not in _CLIENTS:
-            await asyncio.to_thread(_brick(disk).extend_volume, _data(disk))
+    async def _extend(self, disk: Disk) -> None:
+        if _volume_type(disk) not in _QEMU_PROTOCOLS:
+            await asyncio.to_thread(_os_brick_connector(disk).extend_volume, _connection_data(disk))
 
 
-def _starts() -> tuple[int, ...]:
-    """Events after which a guest may run with disks that we have not seen."""
+def _start_events() -> tuple[int, ...]:
+    """Lifecycle events after which a guest may run with new disks."""
     import libvirt
 
     return libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_RESUMED
 
 
-def _brick(disk: Disk) -> Any:
-    """What connects such a volume by the host's kernel."""
+def _os_brick_connector(disk: Disk) -> Any:
+    """The os-brick connector for volumes of this type."""
     try:
         from os_brick.initiator import connector  # type: ignore[import-not-found]
     except ImportError:
         raise _unreachable(disk) from None
-    return connector.InitiatorConnector.factory(_kind(disk).upper(), "sudo", use_multipath=False)
+    return connector.InitiatorConnector.factory(_volume_type(disk).upper(), "sudo", use_multipath=False)
 
 
 def _unreachable(disk: Disk) -> DriverError:
     return DriverError(
-        f"volume {disk.volume_id} is reached by {_kind(disk) or 'nothing'}, for which this host has no client: nbd,"
-        " rbd, iscsi and files work as they are, and others with os-brick, which is not installed"
+        f"volume {disk.volume_id} has connection type {_volume_type(disk)!r}, which requires os-brick: it is not"
+        " installed; without it the types nbd, rbd, iscsi and local work"
     )
 
 
 # Specs
 
 
-def _find(guest: Guest, volume_id: str) -> Disk | None:
-    """Also one that a swap has left half given."""
+def _find_disk(guest: Guest, volume_id: str) -> Disk | None:
+    """Also finds the new volume of an interrupted swap."""
     for disk in guest.disks:
         if disk.volume_id == volume_id:
             return disk
-    others = (_other(disk) for disk in guest.disks)
+    others = (_swap_target(disk) for disk in guest.disks)
     return next((msgspec.convert(other, Disk) for other in others if other.get("volume_id") == volume_id), None)
 
 
-def _with(guest: Guest, disk: Disk) -> Guest:
-    """In the place of an earlier word on the same volume, or last."""
-    disks = [disk if one.volume_id == disk.volume_id else one for one in guest.disks]
+def _add_disk(guest: Guest, disk: Disk) -> Guest:
+    """Add the disk, or replace the disk with the same volume."""
+    disks = [disk if other.volume_id == disk.volume_id else other for other in guest.disks]
     if disk not in disks:
         disks.append(disk)
     return msgspec.structs.replace(guest, disks=disks)
 
 
-def _without(guest: Guest, volume_id: str) -> Guest:
-    kept = [one for one in guest.disks if volume_id not in (one.volume_id, _other(one).get("volume_id"))]
-    return msgspec.structs.replace(guest, disks=kept)
-
-
-def _swapped(guest: Guest, volume_id: str, disk: Disk) -> Guest:
-    """With the disk in the place of the one that had the volume, and nothing else of either."""
-    disks: list[Disk] = []
-    for one in guest.disks:
-        if volume_id in (one.volume_id, _other(one).get("volume_id")):
-            if disk not in disks:
-                disks.append(disk)
-        elif one.volume_id not in (disk.volume_id, _other(disk).get("volume_id")):
-            disks.append(one)
+def _remove_disk(guest: Guest, volume_id: str) -> Guest:
+    disks = [disk for disk in guest.disks if volume_id not in (disk.volume_id, _swap_target(disk).get("volume_id"))]
     return msgspec.structs.replace(guest, disks=disks)
 
 
-def _marked(old: Disk, new: Disk) -> Disk:
-    way = {key: value for key, value in old.connection.items() if key != _SWAPPING}
-    return msgspec.structs.replace(old, connection={**way, _SWAPPING: msgspec.to_builtins(new)})
+def _replace_disk(guest: Guest, volume_id: str, disk: Disk) -> Guest:
+    """Put the disk in the position of the volume's disk, and drop other disks of either volume."""
+    disks: list[Disk] = []
+    for other in guest.disks:
+        if volume_id in (other.volume_id, _swap_target(other).get("volume_id")):
+            if disk not in disks:
+                disks.append(disk)
+        elif other.volume_id not in (disk.volume_id, _swap_target(disk).get("volume_id")):
+            disks.append(other)
+    return msgspec.structs.replace(guest, disks=disks)
 
 
-def _other(disk: Disk) -> dict[str, Any]:
-    other = disk.connection.get(_SWAPPING)
-    return other if isinstance(other, dict) else {}
+def _mark_swapping(old: Disk, new: Disk) -> Disk:
+    """The old disk with the new one recorded in its connection."""
+    return msgspec.structs.replace(old, connection={**old.connection, _SWAP_KEY: msgspec.to_builtins(new)})
+
+
+def _swap_target(disk: Disk) -> dict[str, Any]:
+    target = disk.connection.get(_SWAP_KEY)
+    return target if isinstance(target, dict) else {}

@@ -1,1 +1,1 @@
-"""The simulated hypervisor: thousands of hosts in a process, their guests on disk, their troubles made to order."""
+"""The simulated hypervisor: many hosts in one process, guests in a file, failures and delays by rules."""

@@ -1,4 +1,4 @@
-"""The bytes of volumes as a simulated host reaches them: files that the volume service names."""
+"""Volume content as seen by simulated hosts: files at the paths that the volume service gives."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pathlib import Path
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.messages import Disk
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 
-async def copy(source: Disk, target: Disk) -> None:
-    """All that is on one volume onto another. The work in the thread has ended when this does."""
-    copying = asyncio.ensure_future(asyncio.to_thread(_copy, path_of(source), path_of(target)))
+async def copy_volume(source: Disk, target: Disk) -> None:
+    """Copy a volume's content in a thread. A cancellation is raised only after the thread has ended."""
+    task = asyncio.ensure_future(asyncio.to_thread(_copy_file, device_path(source), device_path(target)))
     try:
-        await asyncio.shield(copying)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([copying])
+        await asyncio.wait([task])
         raise
     except OSError as error:
         raise DriverError(f"cannot copy volume {source.volume_id}: {error.strerror}") from error
 
 
-def path_of(disk: Disk) -> Path:
+def device_path(disk: Disk) -> Path:
     path = disk.connection.get("data", {}).get("device_path")
     if not path:
-        raise DriverError(f"volume {disk.volume_id} is none that simulated hosts can reach")
+        raise DriverError(f"the connection of volume {disk.volume_id} has no device_path for simulated hosts")
     return Path(path)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """What does not fit on the target is refused before anything is written; what is empty stays so."""
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy the data, not the holes. A target that is too small is refused before anything is written."""
     with source.open("rb") as reader, target.open("r+b") as writer:
         size = os.fstat(writer.fileno()).st_size
         extents = list(_extents(reader.fileno()))
@@ -44,14 +44,14 @@ def _copy(source: Path, target: Path) -> None:
         writer.truncate(size)
         for start, end in extents:
             writer.seek(start)
-            for offset in range(start, end, BLOCK):
-                writer.write(os.pread(reader.fileno(), min(BLOCK, end - offset), offset))
+            for offset in range(start, end, BLOCK_BYTES):
+                writer.write(os.pread(reader.fileno(), min(BLOCK_BYTES, end - offset), offset))
         writer.flush()
         os.fsync(writer.fileno())
 
 
 def _extents(fd: int) -> Iterator[tuple[int, int]]:
-    """From where to where something is written in the file. Most of a volume is empty."""
+    """Yield the start and end of each range with data. Most of a volume is holes."""
     end = 0
     while True:
         try:

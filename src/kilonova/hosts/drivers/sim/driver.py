@@ -1,4 +1,4 @@
-"""The driver of one simulated host: each step takes its latency, fails if a rule says so, then changes `sim.db`."""
+"""The driver of one simulated host: each method waits for its latency, applies failure rules, then changes `sim.db`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ import orjson
 from msgspec import structs
 
 from kilonova import ids
-from kilonova.hosts.drivers.base import (
-    DriverError,
-    Images,
-    MissingDisk,
-    MissingGuest,
-    NoAnswer,
-    NoSuchSlot,
-    NotRunning,
-)
-from kilonova.hosts.drivers.sim.disks import copy
-from kilonova.hosts.drivers.sim.facts import ARCH, HYPERVISOR_TYPE, Body, facts
+from kilonova.hosts.drivers.base import DriverError, Images, MissingDisk, MissingGuest, NoAnswer, NoSuchSlot, NotRunning
+from kilonova.hosts.drivers.sim.disks import copy_volume
+from kilonova.hosts.drivers.sim.facts import ARCH, HYPERVISOR_TYPE, Hardware, host_facts
 from kilonova.hosts.drivers.sim.migration import Migration
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
 from kilonova.hosts.drivers.sim.store import SimStore
@@ -38,19 +30,19 @@ from kilonova.hosts.messages import (
     Transfer,
 )
 
-_HANG_LOOKS_EVERY = 0.1
-# What a snapshot's data begins with; and more than this is nobody's snapshot of ours.
-_SNAPSHOT = "kilonova-sim disk"
-_MOST_SNAPSHOT_BYTES = 4096
+_HANG_POLL_SECONDS = 0.1
+# Key of the disk id in the JSON data of a simulated snapshot. Longer data is not a simulated snapshot.
+_SNAPSHOT_MARK = "kilonova-sim disk"
+_MAX_SNAPSHOT_BYTES = 4096
 
 
 class SimDriver:
-    """`peers`: the bodies of all hosts of the store, by name. `images`: without, nothing is read or written there."""
+    """`peers`: the hardware of all hosts in the store, by name."""
 
     def __init__(
         self,
         host: str,
-        peers: Mapping[str, Body],
+        peers: Mapping[str, Hardware],
         store: SimStore,
         rules: Rules,
         latency: Mapping[str, float],
@@ -67,137 +59,140 @@ class SimDriver:
     async def spawn(
         self, guest: Guest, *, start: bool = True, data: Transfer | None = None, disk_of: str = ""
     ) -> GuestState:
-        await self._pass("spawn")
-        found = self._identical(guest)
+        await self._simulate("spawn")
+        found = self._find_identical(guest)
         if found is None:
-            disk = self._disk_left(guest.id, disk_of) or await self._disk_from(guest, data) or ids.new_id()
+            disk = (
+                self._disk_on_failed_host(guest.id, disk_of)
+                or await self._disk_from_snapshot(guest, data)
+                or ids.new_id()
+            )
             if start:
-                self._check_writers(guest, left=disk_of)
+                self._check_writers(guest, failed_host=disk_of)
             self._store.add_guest(self._host, guest, disk, running=start)
             return self._guest(guest.id)
-        return self._started(guest.id) if start else found
+        return self._start(guest.id) if start else found
 
     async def destroy(self, guest_id: str) -> None:
-        await self._pass("destroy")
+        await self._simulate("destroy")
         self._store.remove_guest(self._host, guest_id)
 
     async def power_on(self, guest_id: str) -> GuestState:
-        await self._pass("power_on")
-        return self._started(guest_id)
+        await self._simulate("power_on")
+        return self._start(guest_id)
 
     async def power_off(self, guest_id: str, grace: float = 0.0) -> GuestState:
-        await self._pass("power_off")
-        return self._stopped(guest_id)
+        await self._simulate("power_off")
+        return self._stop(guest_id)
 
     async def reboot(self, guest_id: str, hard: bool) -> GuestState:
-        await self._pass("reboot")
+        await self._simulate("reboot")
         self._store.set_power(self._host, guest_id, "running", boots=1)
         return self._guest(guest_id)
 
     async def pause(self, guest_id: str) -> GuestState:
-        await self._pass("pause")
-        return self._halted(guest_id, "paused")
+        await self._simulate("pause")
+        return self._halt(guest_id, "paused")
 
     async def unpause(self, guest_id: str) -> GuestState:
-        await self._pass("unpause")
-        return self._going_on(guest_id, "paused")
+        await self._simulate("unpause")
+        return self._continue(guest_id, "paused")
 
     async def suspend(self, guest_id: str) -> GuestState:
-        await self._pass("suspend")
-        return self._halted(guest_id, "suspended")
+        await self._simulate("suspend")
+        return self._halt(guest_id, "suspended")
 
     async def resume(self, guest_id: str) -> GuestState:
-        await self._pass("resume")
-        return self._going_on(guest_id, "suspended")
+        await self._simulate("resume")
+        return self._continue(guest_id, "suspended")
 
     async def rescue(self, guest_id: str, image: Image | None, data: Transfer | None, password: str = "") -> GuestState:
-        await self._pass("rescue")
+        await self._simulate("rescue")
         guest = self._spec(guest_id)
         if self._store.rescue(self._host, guest_id) is None:
             if image is None and guest.image is None:
-                raise DriverError(f"guest {guest_id} boots from a volume: it needs an image to be rescued with")
+                raise DriverError(f"guest {guest_id} boots from a volume: its rescue needs an image")
             self._check_writers(guest)
             self._store.set_rescue(self._host, guest_id, image.id if image else "")
             self._store.set_power(self._host, guest_id, "running", boots=1)
-        return self._started(guest_id)
+        return self._start(guest_id)
 
     async def unrescue(self, guest_id: str) -> GuestState:
-        await self._pass("unrescue")
+        await self._simulate("unrescue")
         self._spec(guest_id)
         if self._store.rescue(self._host, guest_id) is not None:
             self._store.set_rescue(self._host, guest_id, None)
             self._store.set_power(self._host, guest_id, "running", boots=1)
-        return self._started(guest_id)
+        return self._start(guest_id)
 
     async def set_password(self, guest_id: str, user: str, password: str) -> None:
-        await self._pass("set_password")
-        self._running(guest_id)
+        await self._simulate("set_password")
+        self._running_guest(guest_id)
 
     async def crash_dump(self, guest_id: str) -> None:
-        """The system writes its dump, and boots."""
-        await self._pass("crash_dump")
-        self._running(guest_id)
+        await self._simulate("crash_dump")
+        self._running_guest(guest_id)
         self._store.set_power(self._host, guest_id, "running", boots=1)
 
     async def attach_nic(self, guest_id: str, nic: Nic) -> GuestState:
-        await self._pass("attach_nic")
+        await self._simulate("attach_nic")
         guest = self._spec(guest_id)
-        if all(one.port_id != nic.port_id for one in guest.nics):
+        if all(other.port_id != nic.port_id for other in guest.nics):
             self._store.set_spec(self._host, structs.replace(guest, nics=[*guest.nics, nic]))
         return self._guest(guest_id)
 
     async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
-        await self._pass("detach_nic")
+        await self._simulate("detach_nic")
         guest = self._store.spec(self._host, guest_id)
         if guest is None:
             return None
-        left = [nic for nic in guest.nics if nic.port_id != port_id]
-        self._store.set_spec(self._host, structs.replace(guest, nics=left))
+        nics = [nic for nic in guest.nics if nic.port_id != port_id]
+        self._store.set_spec(self._host, structs.replace(guest, nics=nics))
         return self._guest(guest_id)
 
     async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
-        await self._pass("set_metadata")
+        await self._simulate("set_metadata")
         self._store.set_spec(self._host, structs.replace(self._spec(guest_id), name=name, metadata=metadata))
 
     async def park(self, guest_id: str, slot: str) -> GuestState:
-        await self._pass("park")
-        if self._store.kept(self._host, guest_id, slot) is None:
+        await self._simulate("park")
+        if self._store.slot(self._host, guest_id, slot) is None:
             self._guest(guest_id)
             self._store.park(self._host, guest_id, slot)
-        return self._kept(self._host, guest_id, slot)
+        return self._slot(self._host, guest_id, slot)
 
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
-        await self._pass("unpark")
-        if self._store.kept(self._host, guest_id, slot) is not None:
+        await self._simulate("unpark")
+        if self._store.slot(self._host, guest_id, slot) is not None:
             self._store.unpark(self._host, guest_id, slot)
         elif self._store.guest(self._host, guest_id) is None:
             raise NoSuchSlot(guest_id, slot, self._host)
         if disks is not None:
             self._store.set_spec(self._host, structs.replace(self._spec(guest_id), disks=disks))
-        return self._started(guest_id) if start else self._stopped(guest_id)
+        return self._start(guest_id) if start else self._stop(guest_id)
 
     async def discard(self, guest_id: str, slot: str) -> None:
-        await self._pass("discard")
-        self._store.drop(self._host, guest_id, slot)
+        await self._simulate("discard")
+        self._store.remove_slot(self._host, guest_id, slot)
 
     async def receive(
         self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
     ) -> GuestState:
-        await self._pass("receive")
-        found = self._identical(guest)
+        await self._simulate("receive")
+        found = self._find_identical(guest)
         if found is None:
-            self._reach(source)
-            disk = self._kept(source, guest.id, slot).disk
+            self._check_reachable(source)
+            disk = self._slot(source, guest.id, slot).disk
             if start:
                 self._check_writers(guest)
             self._store.add_guest(self._host, guest, disk, running=start)
             return self._guest(guest.id)
-        return self._started(guest.id) if start else found
+        return self._start(guest.id) if start else found
 
     async def offer(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        await self._pass("offer")
+        await self._simulate("offer")
         self._guest(guest_id)
         return {}
 
@@ -210,10 +205,10 @@ class SimDriver:
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
     ) -> None:
-        await self._pass("expect")
+        await self._simulate("expect")
         self._moves_disks(guest, source, block)
         if self._store.guest(self._host, guest.id) is None:
-            self._store.keep(self._host, guest, slot)
+            self._store.prepare_slot(self._host, guest, slot)
         elif self._store.guest(source, guest.id) is not None:
             raise DriverError(f"guest {guest.id} is here already, and on {source} too", kind="guest differs")
 
@@ -224,38 +219,38 @@ class SimDriver:
         if not is_here and self._store.guest(destination, guest_id) is not None:
             return
         guest = self._guest(guest_id)
-        self._kept(destination, guest_id, slot)
+        self._slot(destination, guest_id, slot)
         disks = self._moves_disks(self._spec(guest_id), destination, block)
-        migration = Migration(guest, disks, self._takes("migrate_live"))
+        migration = Migration(guest, disks, self._latency_of("migrate_live"))
         self._migrations[guest_id] = migration
         try:
-            while await migration.goes_on():
-                self._reach(destination)
-                self._kept(destination, guest_id, slot)  # nobody receives it any more: it ends
-            await self._fail_as_told("migrate_live")
-            self._arrive(guest_id, destination, slot)
+            while await migration.advance():
+                self._check_reachable(destination)
+                self._slot(destination, guest_id, slot)  # fails if the destination has discarded the slot
+            await self._apply_failures("migrate_live")
+            self._complete_migration(guest_id, destination, slot)
         finally:
             del self._migrations[guest_id]
 
     async def stop_migration(self, guest_id: str) -> None:
-        # The agent has cancelled the migration before it asks for this.
-        await self._pass("stop_migration")
+        # The agent has cancelled the migration already.
+        await self._simulate("stop_migration")
 
     async def hurry_migration(self, guest_id: str) -> None:
-        await self._pass("hurry_migration")
+        await self._simulate("hurry_migration")
         migration = self._migrations.get(guest_id)
         if migration is not None:
             migration.hurry()
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
-        await self._pass("snapshot")
-        content = {_SNAPSHOT: self._guest(guest_id).disk, "guest": guest_id}
+        await self._simulate("snapshot")
+        content = {_SNAPSHOT_MARK: self._guest(guest_id).disk, "guest": guest_id}
         await self._image_service().write(data, orjson.dumps(content))
 
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
-        await self._pass("attach_disk")
+        await self._simulate("attach_disk")
         guest = self._spec(guest_id)
-        if not _has(guest, disk.volume_id):
+        if not _has_volume(guest, disk.volume_id):
             changed = structs.replace(guest, disks=[*guest.disks, disk])
             if self._guest(guest_id).power == "running":
                 self._check_writers(changed)
@@ -263,34 +258,34 @@ class SimDriver:
         return self._guest(guest_id)
 
     async def detach_disk(self, guest_id: str, volume_id: str) -> GuestState | None:
-        await self._pass("detach_disk")
+        await self._simulate("detach_disk")
         guest = self._store.spec(self._host, guest_id)
         if guest is None:
             return None
-        self._store.set_spec(self._host, structs.replace(guest, disks=_without(guest, volume_id)))
+        self._store.set_spec(self._host, structs.replace(guest, disks=_without_volume(guest, volume_id)))
         return self._guest(guest_id)
 
     async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState:
-        await self._pass("swap_disk")
+        await self._simulate("swap_disk")
         guest = self._spec(guest_id)
-        old = next((one for one in guest.disks if one.volume_id == volume_id), None)
-        if old is None and not _has(guest, disk.volume_id):
+        old = next((current for current in guest.disks if current.volume_id == volume_id), None)
+        if old is None and not _has_volume(guest, disk.volume_id):
             raise MissingDisk(guest_id, volume_id)
         if old is not None:
             self._check_writers(structs.replace(guest, disks=[disk]))
-            await copy(old, disk)
+            await copy_volume(old, disk)
             guest = self._spec(guest_id)
-            self._store.set_spec(self._host, structs.replace(guest, disks=[*_without(guest, volume_id), disk]))
+            self._store.set_spec(self._host, structs.replace(guest, disks=[*_without_volume(guest, volume_id), disk]))
         return self._guest(guest_id)
 
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
-        await self._pass("grow_disk")
-        if not _has(self._spec(guest_id), volume_id):
+        await self._simulate("grow_disk")
+        if not _has_volume(self._spec(guest_id), volume_id):
             raise MissingDisk(guest_id, volume_id)
         return self._guest(guest_id)
 
     async def look_connector(self) -> dict[str, Any]:
-        await self._pass("look_connector")
+        await self._simulate("look_connector")
         return {
             "host": self._host,
             "ip": "127.0.0.1",
@@ -301,12 +296,12 @@ class SimDriver:
         }
 
     async def look_migration(self, guest_id: str) -> MigrationState | None:
-        await self._pass("look_migration")
+        await self._simulate("look_migration")
         migration = self._migrations.get(guest_id)
         return None if migration is None else migration.state()
 
     async def look_console(self, guest_id: str, lines: int | None) -> bytes:
-        await self._pass("look_console")
+        await self._simulate("look_console")
         guest = self._guest(guest_id)
         written = []
         for boot in range(1, guest.boots + 1):
@@ -316,13 +311,13 @@ class SimDriver:
         ).encode()
 
     async def look_display(self, guest_id: str, kind: str) -> Display:
-        await self._pass("look_display")
-        self._running(guest_id)
+        await self._simulate("look_display")
+        self._running_guest(guest_id)
         raise DriverError(f"simulated guests have no {kind} display", kind="no display")
 
     async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
-        await self._pass("look_diagnostics")
-        guest = self._running(guest_id)
+        await self._simulate("look_diagnostics")
+        guest = self._running_guest(guest_id)
         return {
             "state": guest.power,
             "driver": "libvirt",
@@ -340,15 +335,15 @@ class SimDriver:
         }
 
     async def apply_network(self, plan: NetworkPlan) -> None:
-        """Simulated guests send nothing."""
+        """Do nothing: simulated guests have no networks."""
 
-    async def guests(self) -> list[GuestState]:
-        await self._pass("guests")
+    async def list_guests(self) -> list[GuestState]:
+        await self._simulate("guests")
         return self._store.guests(self._host)
 
     async def describe(self) -> HostFacts:
-        await self._pass("describe")
-        return facts(self._host, self._peers[self._host], self._store.booted_at(self._host))
+        await self._simulate("describe")
+        return host_facts(self._host, self._peers[self._host], self._store.booted_at(self._host))
 
     def _guest(self, guest_id: str) -> GuestState:
         guest = self._store.guest(self._host, guest_id)
@@ -362,162 +357,163 @@ class SimDriver:
             raise MissingGuest(guest_id)
         return guest
 
-    def _started(self, guest_id: str) -> GuestState:
+    def _start(self, guest_id: str) -> GuestState:
         guest = self._guest(guest_id)
         if guest.power == "running":
             return guest
         self._check_writers(self._spec(guest_id))
-        goes_on = guest.power in ("paused", "suspended")
-        self._store.set_power(self._host, guest_id, "running", boots=0 if goes_on else 1)
+        continues = guest.power in ("paused", "suspended")
+        self._store.set_power(self._host, guest_id, "running", boots=0 if continues else 1)
         return self._guest(guest_id)
 
-    def _running(self, guest_id: str) -> GuestState:
+    def _running_guest(self, guest_id: str) -> GuestState:
         guest = self._guest(guest_id)
         if guest.power != "running":
             raise NotRunning(guest_id)
         return guest
 
-    def _halted(self, guest_id: str, power: Power) -> GuestState:
+    def _halt(self, guest_id: str, power: Power) -> GuestState:
         guest = self._guest(guest_id)
         if guest.power != power:
-            self._running(guest_id)
+            self._running_guest(guest_id)
             self._store.set_power(self._host, guest_id, power)
         return self._guest(guest_id)
 
-    def _going_on(self, guest_id: str, power: Power) -> GuestState:
+    def _continue(self, guest_id: str, power: Power) -> GuestState:
         if self._guest(guest_id).power == power:
             self._check_writers(self._spec(guest_id))
             self._store.set_power(self._host, guest_id, "running")
-        return self._running(guest_id)
+        return self._running_guest(guest_id)
 
-    def _stopped(self, guest_id: str) -> GuestState:
+    def _stop(self, guest_id: str) -> GuestState:
         self._store.set_power(self._host, guest_id, "shutdown")
         return self._guest(guest_id)
 
-    def _identical(self, guest: Guest) -> GuestState | None:
+    def _find_identical(self, guest: Guest) -> GuestState | None:
         built = self._store.spec(self._host, guest.id)
         if built is None:
             return None
-        if not built.same_machine(guest):
-            raise DriverError(f"guest {guest.id} is there already, built otherwise", kind="guest differs")
+        if not built.has_same_hardware(guest):
+            raise DriverError(f"the host has guest {guest.id} with other hardware", kind="guest differs")
         return self._guest(guest.id)
 
-    def _kept(self, host: str, guest_id: str, slot: str) -> GuestState:
-        found = self._store.kept(host, guest_id, slot)
+    def _slot(self, host: str, guest_id: str, slot: str) -> GuestState:
+        found = self._store.slot(host, guest_id, slot)
         if found is None:
             raise NoSuchSlot(guest_id, slot, host)
         return found
 
     # Disks
 
-    def _check_writers(self, guest: Guest, left: str = "") -> None:
-        """Refuse what would write to a volume that another guest writes to, or this one elsewhere.
+    def _check_writers(self, guest: Guest, failed_host: str = "") -> None:
+        """Refuse a second writer of a volume: another guest, or the same guest on another host.
 
-        A host that failed is left: nobody can ask it, so whoever moves the guest away answers for that.
+        The same guest on a failed or unreachable host does not count: the evacuation has made sure that it is down.
         """
         for disk in guest.disks:
             for host, other in () if disk.shared else self._store.writers(disk.volume_id):
                 is_self = (host, other.id) == (self._host, guest.id)
-                is_lost = other.id == guest.id and (host == left or self._rules.silent([host]))
+                is_lost = other.id == guest.id and (host == failed_host or self._rules.unreachable([host]))
                 if not is_self and not is_lost:
                     raise DriverError(f"volume {disk.volume_id} is written to by guest {other.id} on {host}")
 
-    def _disk_left(self, guest_id: str, host: str) -> str:
-        """The disk that the guest had on a host that failed, if it can be had from here."""
-        found = self._store.guest(host, guest_id) if host and self._shares_disks(host) else None
+    def _disk_on_failed_host(self, guest_id: str, host: str) -> str:
+        """Return the disk that the guest had on a failed host, if it is on shared storage; else ""."""
+        found = self._store.guest(host, guest_id) if host and self._shares_storage(host) else None
         return "" if found is None else found.disk
 
-    async def _disk_from(self, guest: Guest, data: Transfer | None) -> str:
-        """The disk that a snapshot was taken of. Whatever else people call a snapshot is an image like any other."""
+    async def _disk_from_snapshot(self, guest: Guest, data: Transfer | None) -> str:
+        """Return the disk that a simulated snapshot was taken of. Any other image gives ""."""
         if data is None or guest.image is None or guest.image.properties.get("image_type") != "snapshot":
             return ""
         content = b""
         async for chunk in self._image_service().read(data):
             content += chunk
-            if len(content) > _MOST_SNAPSHOT_BYTES:
+            if len(content) > _MAX_SNAPSHOT_BYTES:
                 return ""
         try:
-            return str(orjson.loads(content)[_SNAPSHOT])
+            return str(orjson.loads(content)[_SNAPSHOT_MARK])
         except (ValueError, KeyError, TypeError):
             return ""
 
     def _image_service(self) -> Images:
         if self._images is None:
-            raise DriverError(f"{self._host} has no image service to read from or write to")
+            raise DriverError(f"host {self._host} has no image service")
         return self._images
 
-    def _shares_disks(self, other: str) -> bool:
-        here, there = (_disk_stores(self._peers.get(host)) for host in (self._host, other))
+    def _shares_storage(self, other: str) -> bool:
+        here, there = (_shared_disk_stores(self._peers.get(host)) for host in (self._host, other))
         return not here.isdisjoint(there)
 
     def _moves_disks(self, guest: Guest, other: str, block: bool | None) -> bool:
-        """Whether a migration between both moves the disks too. What is asked for and cannot be is refused."""
+        """Return whether a migration between both hosts copies the disks. Refuses an impossible `block`."""
         if _has_only_volumes(guest):
             return False
-        shared = self._shares_disks(other)
+        shared = self._shares_storage(other)
         if block is False and not shared:
-            raise DriverError(f"{self._host} and {other} share no storage, so that the disks have to be moved as well")
+            raise DriverError(f"{self._host} and {other} share no storage: block migration is required")
         if block and shared:
-            raise DriverError(f"{self._host} and {other} share the storage of disks, so that these cannot be moved")
+            raise DriverError(f"{self._host} and {other} share storage: block migration is not possible")
         return not shared
 
     # Moves
 
-    def _reach(self, other: str) -> None:
-        if other != self._host and self._rules.silent([other]):
+    def _check_reachable(self, other: str) -> None:
+        if other != self._host and self._rules.unreachable([other]):
             raise DriverError(f"{other} cannot be reached from {self._host}")
 
-    def _arrive(self, guest_id: str, destination: str, slot: str) -> None:
-        self._reach(destination)
+    def _complete_migration(self, guest_id: str, destination: str, slot: str) -> None:
+        self._check_reachable(destination)
         if not self._store.hand_over(self._host, guest_id, destination, slot):
             self._guest(guest_id)
-            self._kept(destination, guest_id, slot)
+            self._slot(destination, guest_id, slot)
             raise DriverError(f"guest {guest_id} is on {destination} already, and here too", kind="guest differs")
 
-    # Troubles made to order
+    # Latency and failures
 
-    async def _pass(self, step: Step) -> None:
-        seconds = self._takes(step)
+    async def _simulate(self, step: Step) -> None:
+        seconds = self._latency_of(step)
         if seconds > 0:
             await asyncio.sleep(seconds)
-        await self._fail_as_told(step)
+        await self._apply_failures(step)
 
-    def _takes(self, step: Step) -> float:
+    def _latency_of(self, step: Step) -> float:
         seconds = self._rules.latency(self._host, step)
         return self._latency.get(step, 0.0) if seconds is None else seconds
 
-    async def _fail_as_told(self, step: Step) -> None:
+    async def _apply_failures(self, step: Step) -> None:
         while (rule := self._rules.take_failure(self._host, step)) is not None:
             await self._fail(rule, step)
 
     async def _fail(self, rule: Rule, step: Step) -> None:
-        """A hang lasts until its rule is cleared, and then the step goes on to the next rule that is due."""
+        """Fail by the rule. A hang ends when its rule is cleared; the next rule applies then."""
         message = rule.message or f"simulated failure of {step}"
         match rule.mode:
             case "unreachable":
                 raise NoAnswer(message)
             case "hang":
-                while self._rules.standing(rule):
-                    await asyncio.sleep(_HANG_LOOKS_EVERY)
+                while self._rules.exists(rule):
+                    await asyncio.sleep(_HANG_POLL_SECONDS)
             case _:
                 raise DriverError(message)
 
 
-def _has(guest: Guest, volume_id: str) -> bool:
+def _has_volume(guest: Guest, volume_id: str) -> bool:
     return any(disk.volume_id == volume_id for disk in guest.disks)
 
 
-def _without(guest: Guest, volume_id: str) -> list[Disk]:
+def _without_volume(guest: Guest, volume_id: str) -> list[Disk]:
     return [disk for disk in guest.disks if disk.volume_id != volume_id]
 
 
 def _has_only_volumes(guest: Guest) -> bool:
-    """Whether it boots from a volume, and has no disk on its host."""
+    """Return whether the guest boots from a volume and has no local disks."""
     boots = guest.image is None and any(disk.boot_index == 0 for disk in guest.disks)
     local = guest.flavor.ephemeral_gb or guest.flavor.swap_mb if guest.local_disks is None else guest.local_disks
     return boots and not local
 
 
-def _disk_stores(body: Body | None) -> set[str]:
-    """The names of what the host has its disks on together with others."""
-    return {one.name for one in body.sharing if "DISK_GB" in one.inventory} if body is not None else set()
+def _shared_disk_stores(hardware: Hardware | None) -> set[str]:
+    """Return the names of the host's sharing providers of DISK_GB."""
+    sharing = hardware.sharing if hardware is not None else ()
+    return {provider.name for provider in sharing if "DISK_GB" in provider.inventory}

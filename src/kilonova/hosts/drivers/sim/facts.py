@@ -1,4 +1,4 @@
-"""What a simulated host is, and what it tells of itself."""
+"""Facts that a simulated host reports about itself."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, inventory_of
+from kilonova.hosts.drivers.sim.shapes import Shape, arch_traits, to_inventory
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.messages import HostFacts, Inventory, SharingProvider
 
 RESERVED_MEMORY_MB = 512
 CPU_ALLOCATION_RATIO = 4.0
 HYPERVISOR_TYPE = "kilonova-sim"
-HYPERVISOR_VERSION = 1_000_000  # 1.0.0, as libvirt would count it
+HYPERVISOR_VERSION = 1_000_000  # 1.0.0 in libvirt's numbering
 
 ARCH = "x86_64"
 TRAITS = [
@@ -37,32 +37,31 @@ TRAITS = [
 ]
 X86_TRAITS = ["HW_CPU_X86_SSE42", "HW_CPU_X86_VMX"]
 
-_PLAIN = Shape(name="plain")
-_CPUS = {"VCPU", "PCPU"}
+_DEFAULT_SHAPE = Shape(name="plain")
+_CPU_CLASSES = {"VCPU", "PCPU"}
 
 
-class Body(msgspec.Struct, frozen=True):
-    """What a simulated host is made of: so much, or of a shape, and with a share in what others have too."""
+class Hardware(msgspec.Struct, frozen=True):
+    """The hardware of a simulated host. A shape replaces the default inventory; `sharing`: its sharing providers."""
 
     size: Size = Size()
     shape: Shape | None = None
     sharing: Sequence[SharingProvider] = ()
 
 
-def facts(host: str, body: Body, booted_at: float | None = None) -> HostFacts:
-    """What the host tells of itself."""
-    shape = body.shape or _PLAIN
+def host_facts(host: str, hardware: Hardware, booted_at: float | None = None) -> HostFacts:
+    shape = hardware.shape or _DEFAULT_SHAPE
     return HostFacts(
         host=host,
         hypervisor_hostname=host,
         hypervisor_type=shape.hypervisor_type or HYPERVISOR_TYPE,
         hypervisor_version=shape.hypervisor_version or HYPERVISOR_VERSION,
         host_ip="127.0.0.1",
-        cpu_info=_cpu_info(body.size, shape),
-        inventory=inventory_of(shape.inventory) if body.shape else _inventory(body.size),
+        cpu_info=_cpu_info(hardware.size, shape),
+        inventory=to_inventory(shape.inventory) if hardware.shape else _inventory(hardware.size),
         traits=_traits(shape),
         nested=shape.providers(),
-        sharing=list(body.sharing),
+        sharing=list(hardware.sharing),
         booted_at=booted_at,
     )
 
@@ -78,13 +77,13 @@ def _inventory(size: Size) -> dict[str, Inventory]:
 
 
 def _traits(shape: Shape) -> list[str]:
-    named = [*TRAITS, *arch_traits(shape.arch), *(X86_TRAITS if shape.arch == ARCH else ()), *shape.traits]
-    return [trait for trait in dict.fromkeys(named) if trait not in shape.without_traits]
+    traits = [*TRAITS, *arch_traits(shape.arch), *(X86_TRAITS if shape.arch == ARCH else ()), *shape.traits]
+    return [trait for trait in dict.fromkeys(traits) if trait not in shape.without_traits]
 
 
 def _cpu_info(size: Size, shape: Shape) -> dict[str, Any]:
-    cells = sum(not _CPUS.isdisjoint(part.inventory) for part in shape.providers()) or 1
+    cells = sum(not _CPU_CLASSES.isdisjoint(provider.inventory) for provider in shape.providers()) or 1
     cores = max(1, size.vcpus // cells)
-    known = {"model": "Nehalem", "vendor": "Intel", "features": ["sse4.2", "vmx"]} if shape.arch == ARCH else {}
+    model = {"model": "Nehalem", "vendor": "Intel", "features": ["sse4.2", "vmx"]} if shape.arch == ARCH else {}
     topology = {"cells": cells, "sockets": 1, "cores": cores, "threads": 1}
-    return {"arch": shape.arch, **known, "topology": topology, **shape.cpu_info}
+    return {"arch": shape.arch, **model, "topology": topology, **shape.cpu_info}

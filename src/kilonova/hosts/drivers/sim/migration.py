@@ -1,4 +1,4 @@
-"""A live migration of a simulated guest: it takes its time, and can be watched and hurried."""
+"""A simulated live migration: it takes time, reports progress, and can be forced to complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.messages import GuestState, MigrationState
 
 _MEGABYTE, _GIGABYTE = 2**20, 2**30
-_PIECE = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Migration:
@@ -22,13 +22,13 @@ class Migration:
         self._began = time.monotonic()
         self._hurried = asyncio.Event()
 
-    async def goes_on(self) -> bool:
-        """False once it is through; else a piece of it has been done."""
-        left = self._began + self._seconds - time.monotonic()
-        if left <= 0 or self._hurried.is_set():
+    async def advance(self) -> bool:
+        """Wait for a short while. Return False when the migration is complete."""
+        remaining = self._began + self._seconds - time.monotonic()
+        if remaining <= 0 or self._hurried.is_set():
             return False
         try:
-            async with asyncio.timeout(min(left, _PIECE)):
+            async with asyncio.timeout(min(remaining, _POLL_SECONDS)):
                 await self._hurried.wait()
         except TimeoutError:
             pass
@@ -38,8 +38,8 @@ class Migration:
         self._hurried.set()
 
     def state(self) -> MigrationState:
-        passed = time.monotonic() - self._began
-        done = 1.0 if self._hurried.is_set() or passed >= self._seconds else passed / self._seconds
+        elapsed = time.monotonic() - self._began
+        done = 1.0 if self._hurried.is_set() or elapsed >= self._seconds else elapsed / self._seconds
         return MigrationState(
             memory_total=self._memory,
             memory_processed=int(self._memory * done),

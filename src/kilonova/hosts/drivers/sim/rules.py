@@ -1,4 +1,4 @@
-"""What shall go wrong on simulated hosts: rules kept in `sim.db`, so that any process can add them at any time."""
+"""Rules for failures and latencies of simulated hosts, in `sim.db`, so that any process can add them at any time."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ ANY = "*"
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`host` is a name or a shell pattern; `step` is one of STEPS or `*`; no `times` means until cleared.
+    """`host` is a name or a shell pattern; `step` is one of STEPS or `*`; without `times` the rule holds until cleared.
 
-    With a `chance` it strikes in that part of the cases, else in all.
+    `chance` is the probability that the rule applies; None means always.
     """
 
     id: int
@@ -83,7 +83,7 @@ class Rule(msgspec.Struct, frozen=True):
     def matches(self, host: str, step: str) -> bool:
         return self.step in (step, ANY) and fnmatchcase(host, self.host)
 
-    def drawn(self) -> bool:
+    def applies_now(self) -> bool:
         return self.chance is None or random.random() < self.chance
 
 
@@ -100,13 +100,13 @@ class Rules:
             "INSERT INTO rules (kind, host, step, mode, times, message, chance) VALUES ('fail', ?, ?, ?, ?, ?, ?)",
             (host, step, mode, times, message, chance),
         )
-        self._forget()
+        self._invalidate()
         return self._connection.last_insert_rowid()
 
     def set_latency(self, host: str, step: str, seconds: float, chance: float | None = None) -> None:
-        """The newest latency that matches counts, so a 0 exempts; one for the same host and step is replaced.
+        """Set a latency, replacing the rule for the same host pattern and step.
 
-        Where one with a chance does not strike, the next one counts.
+        The newest matching rule that applies wins, so a rule of 0 seconds exempts a host.
         """
         with self._connection:
             self._connection.execute("DELETE FROM rules WHERE kind = 'latency' AND host = ? AND step = ?", (host, step))
@@ -114,18 +114,18 @@ class Rules:
                 "INSERT INTO rules (kind, host, step, seconds, chance) VALUES ('latency', ?, ?, ?, ?)",
                 (host, step, seconds, chance),
             )
-        self._forget()
+        self._invalidate()
 
     def clear(self, host: str | None = None, step: str | None = None) -> int:
-        """Removes all rules, or those made for exactly this host pattern and step."""
+        """Delete all rules, or those with exactly this host pattern and step. Return their number."""
         self._connection.execute(
             "DELETE FROM rules WHERE host = coalesce(?, host) AND step = coalesce(?, step)", (host, step)
         )
-        self._forget()
+        self._invalidate()
         return self._connection.changes()
 
     def all(self) -> list[Rule]:
-        # The data version changes with every commit of another connection; asking it reads no table.
+        # The data version changes with every commit of another connection. Reading it is cheap.
         version = self._connection.pragma("data_version")
         if version != self._version:
             self._rules = self._load()
@@ -134,24 +134,23 @@ class Rules:
 
     def latency(self, host: str, step: str) -> float | None:
         for rule in reversed(self.all()):
-            if rule.kind == "latency" and rule.matches(host, step) and rule.drawn():
+            if rule.kind == "latency" and rule.matches(host, step) and rule.applies_now():
                 return rule.seconds
         return None
 
     def take_failure(self, host: str, step: str) -> Rule | None:
-        """The oldest failure that is due here, counted as fired."""
+        """Return the oldest failure that applies, and count it as fired."""
         for rule in self.all():
-            is_due = rule.kind == "fail" and not rule.spent and rule.matches(host, step) and rule.drawn()
+            is_due = rule.kind == "fail" and not rule.spent and rule.matches(host, step) and rule.applies_now()
             if is_due and self._fire(rule):
                 return rule
         return None
 
-    def standing(self, rule: Rule) -> bool:
-        """Whether nobody has cleared it."""
+    def exists(self, rule: Rule) -> bool:
         return any(other.id == rule.id for other in self.all())
 
-    def silent(self, hosts: Iterable[str]) -> list[str]:
-        """Those cut off for good, so that not even their heartbeats come through."""
+    def unreachable(self, hosts: Iterable[str]) -> list[str]:
+        """Return which of the hosts are cut off until a rule is cleared. They send no heartbeats."""
         cuts = [
             rule for rule in self.all() if rule.mode == "unreachable" and rule.times is None and rule.chance is None
         ]
@@ -161,10 +160,10 @@ class Rules:
         self._connection.execute(
             "UPDATE rules SET fired = fired + 1 WHERE id = ? AND (times IS NULL OR fired < times)", (rule.id,)
         )
-        self._forget()
+        self._invalidate()
         return self._connection.changes() == 1
 
-    def _forget(self) -> None:
+    def _invalidate(self) -> None:
         # The connection's own commits do not change its data version.
         self._version = None
 

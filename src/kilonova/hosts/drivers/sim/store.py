@@ -1,4 +1,4 @@
-"""`sim.db`: the simulated hosts, their guests and slots, and the rules of what shall go wrong on them."""
+"""The file `sim.db`: the simulated hosts, their guests and slots, and the rules for failures and latencies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 
 from kilonova import clock
 from kilonova.hosts import messages
-from kilonova.hosts.disk import open_file
 from kilonova.hosts.messages import Guest, GuestState, Power
+from kilonova.hosts.sqlite_files import open_file
 
-FILE_NAME = "sim.db"
+SIM_FILE_NAME = "sim.db"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS hosts (
@@ -71,8 +71,8 @@ CREATE TABLE IF NOT EXISTS rules (
 );
 """
 
-# What files of older releases lack, and how it is filled there.
-_ADDED = (
+# Columns that files of older releases lack, and the statements that fill them.
+_ADDED_COLUMNS = (
     ("hosts", "booted_at", "REAL", "UPDATE hosts SET booted_at = :now WHERE booted_at IS NULL"),
     ("guests", "disk", "TEXT NOT NULL DEFAULT ''", "UPDATE guests SET disk = lower(hex(randomblob(16)))"),
     ("rules", "chance", "REAL", ""),
@@ -81,13 +81,13 @@ _ADDED = (
     ("guests", "rescue", "TEXT", ""),
 )
 
-_STATE = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, volumes"
-# What is known of a guest before it first runs.
-_BUILT = "name, vcpus, ram_mb, disk_gb, spec, volumes, created_at"
+_STATE_COLUMNS = "id, name, power, vcpus, ram_mb, disk_gb, created_at, boots, disk, volumes"
+# Columns that are set when a guest is built.
+_SPEC_COLUMNS = "name, vcpus, ram_mb, disk_gb, spec, volumes, created_at"
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How big a simulated host is."""
+    """The size of a simulated host."""
 
     vcpus: int = 32
     memory_mb: int = 131072
@@ -95,29 +95,29 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class SimStore:
-    """One file for all simulated hosts of a process. Calls take microseconds and are made on the event loop."""
+    """One file for all simulated hosts of a process. Calls are short enough to run on the event loop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = open_file(path, _SCHEMA)
-        self._add_missing()
+        self._add_missing_columns()
 
     def close(self) -> None:
         self.connection.close()
 
-    def _add_missing(self) -> None:
-        for table, column, kind, fill in _ADDED:
+    def _add_missing_columns(self) -> None:
+        for table, column, kind, fill in _ADDED_COLUMNS:
             if not any(row[1] == column for row in self.connection.execute(f"PRAGMA table_info({table})")):
-                with contextlib.suppress(apsw.SQLError), self.connection:  # another process may be quicker
+                with contextlib.suppress(apsw.SQLError), self.connection:  # another process may have added it
                     self.connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
                     self.connection.execute(fill, {"now": clock.now()})
 
     # Hosts
 
     def set_hosts(self, sizes: Mapping[str, Size]) -> None:
-        """Makes or resizes these hosts. Others stay, for their guests may still be there.
+        """Create or resize these hosts. Other hosts stay, because they may have guests.
 
-        A simulated host boots when it is made, and runs on while no process serves it.
+        A simulated host boots when it is created, and keeps running while no process serves it.
         """
         known = self.hosts()
         now = clock.now()
@@ -146,9 +146,9 @@ class SimStore:
 
     def add_guest(self, host: str, guest: Guest, disk: str, *, running: bool = True) -> None:
         power: Power = "running" if running else "shutdown"
-        values = (host, guest.id, *_built(guest), power, int(running), disk)
+        values = (host, guest.id, *_spec_values(guest), power, int(running), disk)
         self.connection.execute(
-            f"INSERT INTO guests (host, id, {_BUILT}, power, boots, disk) VALUES ({_marks(12)})", values
+            f"INSERT INTO guests (host, id, {_SPEC_COLUMNS}, power, boots, disk) VALUES ({_placeholders(12)})", values
         )
 
     def remove_guest(self, host: str, guest_id: str) -> None:
@@ -161,7 +161,7 @@ class SimStore:
         )
 
     def rescue(self, host: str, guest_id: str) -> str | None:
-        """The image that the guest is being rescued with, if it is; nothing of it where it is its own."""
+        """Return the rescue image of a guest in rescue: "" for its own image. None if it is not in rescue."""
         sql = "SELECT rescue FROM guests WHERE host = ? AND id = ?"
         row = self.connection.execute(sql, (host, guest_id)).fetchone()
         return None if row is None else row[0]
@@ -170,25 +170,24 @@ class SimStore:
         self.connection.execute("UPDATE guests SET rescue = ? WHERE host = ? AND id = ?", (image_id, host, guest_id))
 
     def guest(self, host: str, guest_id: str) -> GuestState | None:
-        sql = f"SELECT {_STATE} FROM guests WHERE host = ? AND id = ?"
+        sql = f"SELECT {_STATE_COLUMNS} FROM guests WHERE host = ? AND id = ?"
         row = self.connection.execute(sql, (host, guest_id)).fetchone()
         return None if row is None else _state(row)
 
     def spec(self, host: str, guest_id: str) -> Guest | None:
-        """What the guest was built from."""
+        """Return the definition that the guest was built from."""
         sql = "SELECT spec FROM guests WHERE host = ? AND id = ?"
         row = self.connection.execute(sql, (host, guest_id)).fetchone()
         return None if row is None else messages.decode_guest(row[0])
 
     def set_spec(self, host: str, guest: Guest) -> None:
-        """What the guest would be built from now."""
         self.connection.execute(
             "UPDATE guests SET spec = ?, volumes = ? WHERE host = ? AND id = ?",
-            (messages.encode(guest), _volumes(guest), host, guest.id),
+            (messages.encode(guest), _volume_ids(guest), host, guest.id),
         )
 
     def writers(self, volume_id: str) -> list[tuple[str, Guest]]:
-        """The guests that run with the volume, and the hosts they are on."""
+        """Return the running guests with the volume, and their hosts."""
         rows = self.connection.execute(
             "SELECT host, spec FROM guests WHERE volumes LIKE '%' || ? || '%' AND power IN ('running', 'paused')",
             (volume_id,),
@@ -196,7 +195,7 @@ class SimStore:
         return [(host, messages.decode_guest(spec)) for host, spec in rows]
 
     def guests(self, host: str) -> list[GuestState]:
-        """Those in slots too."""
+        """Return all guests of the host, including those in slots."""
         return [guest for _, guest in self._all("WHERE host = ?1", host)]
 
     def all_guests(self) -> list[tuple[str, GuestState]]:
@@ -204,33 +203,34 @@ class SimStore:
 
     def _all(self, condition: str, *values: str) -> list[tuple[str, GuestState]]:
         sql = (
-            f"SELECT host, {_STATE}, '' AS slot FROM guests {condition}"
-            f" UNION ALL SELECT host, {_STATE}, slot FROM kept {condition} ORDER BY host, created_at, id, slot"
+            f"SELECT host, {_STATE_COLUMNS}, '' AS slot FROM guests {condition}"
+            f" UNION ALL SELECT host, {_STATE_COLUMNS}, slot FROM kept {condition} ORDER BY host, created_at, id, slot"
         )
         return [(host, _state(row)) for host, *row in self.connection.execute(sql, values)]
 
     # Slots
 
-    def kept(self, host: str, guest_id: str, slot: str) -> GuestState | None:
-        sql = f"SELECT {_STATE}, slot FROM kept WHERE host = ? AND id = ? AND slot = ?"
+    def slot(self, host: str, guest_id: str, slot: str) -> GuestState | None:
+        sql = f"SELECT {_STATE_COLUMNS}, slot FROM kept WHERE host = ? AND id = ? AND slot = ?"
         row = self.connection.execute(sql, (host, guest_id, slot)).fetchone()
         return None if row is None else _state(row)
 
-    def keep(self, host: str, guest: Guest, slot: str) -> None:
-        """Makes a slot ready for a guest that is to come."""
+    def prepare_slot(self, host: str, guest: Guest, slot: str) -> None:
+        """Create a slot for an incoming guest."""
         self.connection.execute(
-            f"INSERT OR IGNORE INTO kept (host, id, slot, {_BUILT}, power, boots, disk) VALUES ({_marks(13)})",
-            (host, guest.id, slot, *_built(guest), "shutdown", 0, ""),
+            f"INSERT OR IGNORE INTO kept (host, id, slot, {_SPEC_COLUMNS}, power, boots, disk)"
+            f" VALUES ({_placeholders(13)})",
+            (host, guest.id, slot, *_spec_values(guest), "shutdown", 0, ""),
         )
 
-    def drop(self, host: str, guest_id: str, slot: str) -> None:
+    def remove_slot(self, host: str, guest_id: str, slot: str) -> None:
         self.connection.execute("DELETE FROM kept WHERE host = ? AND id = ? AND slot = ?", (host, guest_id, slot))
 
     def park(self, host: str, guest_id: str, slot: str) -> None:
         with self.connection:
             self.connection.execute(
-                f"INSERT INTO kept (host, id, slot, {_BUILT}, power, boots, disk)"
-                f" SELECT host, id, ?, {_BUILT}, 'shutdown', boots, disk FROM guests WHERE host = ? AND id = ?",
+                f"INSERT INTO kept (host, id, slot, {_SPEC_COLUMNS}, power, boots, disk)"
+                f" SELECT host, id, ?, {_SPEC_COLUMNS}, 'shutdown', boots, disk FROM guests WHERE host = ? AND id = ?",
                 (slot, host, guest_id),
             )
             self.remove_guest(host, guest_id)
@@ -238,17 +238,18 @@ class SimStore:
     def unpark(self, host: str, guest_id: str, slot: str) -> None:
         with self.connection:
             self.connection.execute(
-                f"INSERT OR REPLACE INTO guests (host, id, {_BUILT}, power, boots, disk)"
-                f" SELECT host, id, {_BUILT}, power, boots, disk FROM kept WHERE host = ? AND id = ? AND slot = ?",
+                f"INSERT OR REPLACE INTO guests (host, id, {_SPEC_COLUMNS}, power, boots, disk)"
+                f" SELECT host, id, {_SPEC_COLUMNS}, power, boots, disk FROM kept"
+                " WHERE host = ? AND id = ? AND slot = ?",
                 (host, guest_id, slot),
             )
-            self.drop(host, guest_id, slot)
+            self.remove_slot(host, guest_id, slot)
 
     def hand_over(self, source: str, guest_id: str, destination: str, slot: str) -> bool:
-        """The slot at the destination becomes the guest, and the source has none. False: guest or slot is not there."""
+        """Replace the destination's slot by the source's guest. Return False if the guest or the slot is missing."""
         with self.connection:
             self.connection.execute(
-                f"INSERT OR IGNORE INTO guests (host, id, {_BUILT}, power, boots, disk)"
+                f"INSERT OR IGNORE INTO guests (host, id, {_SPEC_COLUMNS}, power, boots, disk)"
                 " SELECT k.host, k.id, k.name, k.vcpus, k.ram_mb, k.disk_gb, k.spec, k.volumes, g.created_at, g.power,"
                 " g.boots, g.disk FROM guests g JOIN kept k ON k.id = g.id AND k.host = ?3 AND k.slot = ?4"
                 " WHERE g.host = ?1 AND g.id = ?2",
@@ -257,21 +258,21 @@ class SimStore:
             if self.connection.changes() != 1:
                 return False
             self.remove_guest(source, guest_id)
-            self.drop(destination, guest_id, slot)
+            self.remove_slot(destination, guest_id, slot)
         return True
 
 
-def _built(guest: Guest) -> tuple[object, ...]:
+def _spec_values(guest: Guest) -> tuple[object, ...]:
     flavor = guest.flavor
-    spec, volumes = messages.encode(guest), _volumes(guest)
+    spec, volumes = messages.encode(guest), _volume_ids(guest)
     return guest.name, flavor.vcpus, flavor.ram_mb, flavor.disk_gb, spec, volumes, clock.now()
 
 
-def _volumes(guest: Guest) -> str:
+def _volume_ids(guest: Guest) -> str:
     return " ".join(disk.volume_id for disk in guest.disks)
 
 
-def _marks(number: int) -> str:
+def _placeholders(number: int) -> str:
     return ", ".join("?" * number)
 
 

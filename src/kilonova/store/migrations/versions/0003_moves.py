@@ -1,4 +1,4 @@
-"""Moves of servers between hosts, shelved servers, and bindings of ports that are not active yet."""
+"""Moves of servers between hosts, shelved servers, and inactive port bindings."""
 
 from __future__ import annotations
 

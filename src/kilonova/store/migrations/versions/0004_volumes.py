@@ -1,4 +1,4 @@
-"""Volumes, and the disks of servers beside those that every server has."""
+"""Volumes, and block devices of servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What real guests bring: tags of servers, links to their consoles, locks, deletes to undo, hosts with networks;
-why volumes failed; and the time in which nobody carried an operation's step out.
-"""
+"""Tags, console tokens, locks and soft deletes of servers, networks of hosts, volume messages, idle step time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The networks of a host's guests: bridges, addresses, firewalls, and the ways between hosts and to the outside."""
+"""Networks for guests on the host: bridges, VXLAN, DHCP, metadata, firewall, routing, NAT and floating IPs."""

@@ -1,4 +1,4 @@
-"""A bridge per network, its VXLAN to the other hosts, and the link to the network's namespace."""
+"""Per network: a bridge, a VXLAN interface to other hosts, and the addresses and routes of the network's namespace."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.networks import namespaces
-from kilonova.hosts.drivers.libvirt.networks.commands import batch, look, run
-from kilonova.hosts.drivers.libvirt.networks.names import GATE, METADATA, Names, gateway_mac, joint
+from kilonova.hosts.drivers.libvirt.networks.commands import run, run_batch, run_json
+from kilonova.hosts.drivers.libvirt.networks.names import GATEWAY, METADATA_ADDRESS, Names, gateway_mac, router_link
 from kilonova.hosts.messages import WiredNetwork
 
 log = logging.getLogger(__name__)
 
 Links = dict[str, dict[str, Any]]
 
-# What VXLAN puts around a frame, over IPv4 and IPv6.
-_ROOM = {4: 50, 6: 70}
-_EVERYBODY = "00:00:00:00:00:00"
-# How the two namespaces of a joint call each other: the lower network id is the first.
-_JOINT_ENDS = ("169.254.0.1", "169.254.0.2")
+# By IP version of the underlay.
+_VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
+_ANY_MAC = "00:00:00:00:00:00"
+# IPv4 addresses of the two ends of a link between namespaces. The network with the lower id has the first.
+_ROUTER_LINK_ADDRESSES = ("169.254.0.1", "169.254.0.2")
 
 
-async def links() -> Links:
+async def list_links() -> Links:
     """The host's interfaces, by name."""
-    return {link["ifname"]: link for link in await look("ip", "-d", "-j", "link", "show")}
+    return {link["ifname"]: link for link in await run_json("ip", "-d", "-j", "link", "show")}
 
 
-async def underlay_mtu(address: str) -> int:
-    """How large a network's packets may be to go to other hosts in one piece; 0 where nobody knows."""
-    for link in await look("ip", "-j", "addr", "show"):
+async def max_overlay_mtu(address: str) -> int:
+    """The largest MTU of VXLAN networks without fragmentation; 0 if the host's interface is not found."""
+    for link in await run_json("ip", "-j", "addr", "show"):
         if any(held.get("local") == address for held in link.get("addr_info", ())):
-            return int(link["mtu"]) - _ROOM[ipaddress.ip_address(address).version]
+            return int(link["mtu"]) - _VXLAN_OVERHEAD_BYTES[ipaddress.ip_address(address).version]
     return 0
 
 
-def quiet(interface: str) -> None:
-    """The host itself says nothing on this interface."""
+def disable_ipv6(interface: str) -> None:
+    """Keep the host from sending IPv6 traffic, such as neighbour discovery, on the interface."""
     if Path(f"/proc/sys/net/ipv6/conf/{interface}").exists():
         namespaces.write_setting(f"ipv6/conf/{interface}/disable_ipv6", "1")
 
@@ -50,183 +50,184 @@ class Bridges:
         self._address = address
         self._vxlan_port = vxlan_port
 
-    async def ensure(self, network: WiredNetwork, mtu: int, there: Links, *, handed: bool) -> None:
-        """`handed`: whether packets have to go through the host's own hooks for their connections to be known."""
+    async def ensure(self, network: WiredNetwork, mtu: int, links: Links, *, br_netfilter: bool) -> None:
+        """`br_netfilter`: pass packets to the host's netfilter hooks for connection tracking."""
         bridge = self._names.bridge(network.id)
-        if bridge not in there:
-            calls = "nf_call_iptables 1 nf_call_ip6tables 1" if handed else ""
-            await batch("ip", [f"link add {bridge} type bridge forward_delay 0 mcast_snooping 0 {calls}"])
-            quiet(bridge)
-        await batch("ip", [f"link set {bridge} mtu {mtu} up"] if _differs(there.get(bridge), mtu) else [])
-        await self._vxlan(network, bridge, mtu, there)
-        await self._gate(network, bridge, mtu, there)
-        await self._taps(network, bridge, there)
+        if bridge not in links:
+            calls = "nf_call_iptables 1 nf_call_ip6tables 1" if br_netfilter else ""
+            await run_batch("ip", [f"link add {bridge} type bridge forward_delay 0 mcast_snooping 0 {calls}"])
+            disable_ipv6(bridge)
+        await run_batch("ip", [f"link set {bridge} mtu {mtu} up"] if _differs(links.get(bridge), mtu) else [])
+        await self._ensure_vxlan(network, bridge, mtu, links)
+        await self._ensure_gateway(network, bridge, mtu, links)
+        await self._connect_taps(network, bridge, links)
 
-    async def _vxlan(self, network: WiredNetwork, bridge: str, mtu: int, there: Links) -> None:
+    async def _ensure_vxlan(self, network: WiredNetwork, bridge: str, mtu: int, links: Links) -> None:
         name = self._names.vxlan(network.id)
         wanted = network.vni is not None and bool(network.peers)
-        found = there.get(name)
+        found = links.get(name)
         if found is not None and not (wanted and self._fits(found, network.vni)):
             await run("ip", "link", "del", name)
             found = None
         if not wanted:
             return
         if found is None:
-            about = f"id {network.vni} local {self._address} dstport {self._vxlan_port}"
-            await batch("ip", [f"link add {name} type vxlan {about}"])
-            quiet(name)
+            options = f"id {network.vni} local {self._address} dstport {self._vxlan_port}"
+            await run_batch("ip", [f"link add {name} type vxlan {options}"])
+            disable_ipv6(name)
         if _differs(found, mtu, bridge):
-            await batch("ip", [f"link set {name} mtu {mtu} master {bridge} up"])
-        await self._flood(name, network.peers)
+            await run_batch("ip", [f"link set {name} mtu {mtu} master {bridge} up"])
+        await self._set_peers(name, network.peers)
 
     def _fits(self, link: dict[str, Any], vni: int | None) -> bool:
         data = link.get("linkinfo", {}).get("info_data", {})
         local = data.get("local") or data.get("local6")
         return bool(data.get("id") == vni and local == self._address and data.get("port") == self._vxlan_port)
 
-    async def _flood(self, name: str, peers: list[str]) -> None:
-        """What is for everybody or for nobody known goes to every peer."""
-        entries = await look("bridge", "-j", "fdb", "show", "dev", name)
-        known = {entry["dst"] for entry in entries if entry.get("mac") == _EVERYBODY and "dst" in entry}
-        await batch(
+    async def _set_peers(self, name: str, peers: list[str]) -> None:
+        """Send broadcast and unknown unicast frames to every peer."""
+        entries = await run_json("bridge", "-j", "fdb", "show", "dev", name)
+        known = {entry["dst"] for entry in entries if entry.get("mac") == _ANY_MAC and "dst" in entry}
+        await run_batch(
             "bridge",
             [
-                *(f"fdb append {_EVERYBODY} dev {name} dst {peer}" for peer in sorted(set(peers) - known)),
-                *(f"fdb del {_EVERYBODY} dev {name} dst {peer}" for peer in sorted(known - set(peers))),
+                *(f"fdb append {_ANY_MAC} dev {name} dst {peer}" for peer in sorted(set(peers) - known)),
+                *(f"fdb del {_ANY_MAC} dev {name} dst {peer}" for peer in sorted(known - set(peers))),
             ],
         )
 
-    async def _gate(self, network: WiredNetwork, bridge: str, mtu: int, there: Links) -> None:
-        name, space, mac = self._names.gate(network.id), self._names.space(network.id), gateway_mac(network.id)
-        found = there.get(name)
+    async def _ensure_gateway(self, network: WiredNetwork, bridge: str, mtu: int, links: Links) -> None:
+        name, namespace = self._names.gateway_veth(network.id), self._names.namespace(network.id)
+        mac = gateway_mac(network.id)
+        found = links.get(name)
         if found is None:
-            await batch("ip", [f"link add {name} type veth peer name {GATE} address {mac} netns {space}"])
-            quiet(name)
+            await run_batch("ip", [f"link add {name} type veth peer name {GATEWAY} address {mac} netns {namespace}"])
+            disable_ipv6(name)
         if _differs(found, mtu, bridge):
-            await batch("ip", [f"link set {name} mtu {mtu} master {bridge} up"])
-            await batch("ip", [f"link set {GATE} mtu {mtu} up"], space)
-            # Other hosts' gateways have the same MAC: that this one is here must not be forgotten.
-            await batch("bridge", [f"fdb replace {mac} dev {name} master static sticky"])
+            await run_batch("ip", [f"link set {name} mtu {mtu} master {bridge} up"])
+            await run_batch("ip", [f"link set {GATEWAY} mtu {mtu} up"], namespace)
+            # Gateways of other hosts have the same MAC, so the entry must not move to the VXLAN port.
+            await run_batch("bridge", [f"fdb replace {mac} dev {name} master static sticky"])
 
-    async def _taps(self, network: WiredNetwork, bridge: str, there: Links) -> None:
-        """A guest whose bridge was made anew is plugged in again."""
-        taps = [tap for tap in (self._names.tap(port.id) for port in network.ports) if tap in there]
-        await batch("ip", [f"link set {tap} master {bridge}" for tap in taps if there[tap].get("master") != bridge])
+    async def _connect_taps(self, network: WiredNetwork, bridge: str, links: Links) -> None:
+        """Connect taps to a bridge that was recreated."""
+        taps = [tap for tap in (self._names.tap(port.id) for port in network.ports) if tap in links]
+        await run_batch("ip", [f"link set {tap} master {bridge}" for tap in taps if links[tap].get("master") != bridge])
 
     # Inside the namespace
 
-    async def address(self, network: WiredNetwork) -> None:
-        """The gateways' addresses, and what leads to guests where there are none."""
-        space = self._names.space(network.id)
+    async def configure_addresses(self, network: WiredNetwork) -> None:
+        """Set the gateways' addresses, and a route to subnets that have none."""
+        namespace = self._names.namespace(network.id)
         wanted = _addresses(network)
-        shown = await look("ip", "-n", space, "-j", "addr", "show", "dev", GATE)
+        shown = await run_json("ip", "-n", namespace, "-j", "addr", "show", "dev", GATEWAY)
         known = {
             f"{held['local']}/{held['prefixlen']}"
             for link in shown
             for held in link.get("addr_info", ())
             if held.get("scope") != "link" or held["local"].startswith("169.254.")
         }
-        await batch(
+        await run_batch(
             "ip",
             [
-                *(f"addr del {one} dev {GATE}" for one in sorted(known - wanted)),
-                *(f"addr add {one} dev {GATE}{' nodad' if ':' in one else ''}" for one in sorted(wanted - known)),
-                *(f"route replace {one.cidr} dev {GATE}" for one in network.subnets if not one.held),
+                *(f"addr del {ip} dev {GATEWAY}" for ip in sorted(known - wanted)),
+                *(f"addr add {ip} dev {GATEWAY}{' nodad' if ':' in ip else ''}" for ip in sorted(wanted - known)),
+                *(f"route replace {subnet.cidr} dev {GATEWAY}" for subnet in network.subnets if not subnet.held),
             ],
-            space,
+            namespace,
         )
-        await self._neighbours(network, space)
+        await self._set_neighbours(network, namespace)
 
-    async def _neighbours(self, network: WiredNetwork, space: str) -> None:
-        """Who is on other hosts cannot be asked for, because answers go to their own gateway."""
-        shown = await look("ip", "-n", space, "-j", "neigh", "show", "dev", GATE, "nud", "permanent")
+    async def _set_neighbours(self, network: WiredNetwork, namespace: str) -> None:
+        """Set permanent entries for guests on other hosts: their ARP replies would go to their own host's gateway."""
+        shown = await run_json("ip", "-n", namespace, "-j", "neigh", "show", "dev", GATEWAY, "nud", "permanent")
         known = {(entry["lladdr"], entry["dst"]) for entry in shown if "lladdr" in entry}
         wanted = set(network.neighbours)
-        gone = {address for _, address in known} - {address for _, address in wanted}
-        await batch(
+        stale = {address for _, address in known} - {address for _, address in wanted}
+        await run_batch(
             "ip",
             [
-                *(f"neigh del {address} dev {GATE}" for address in sorted(gone)),
+                *(f"neigh del {address} dev {GATEWAY}" for address in sorted(stale)),
                 *(
-                    f"neigh replace {address} lladdr {mac} dev {GATE} nud permanent"
+                    f"neigh replace {address} lladdr {mac} dev {GATEWAY} nud permanent"
                     for mac, address in sorted(wanted - known)
                 ),
             ],
-            space,
+            namespace,
         )
 
     async def join(self, network: WiredNetwork, present: set[str]) -> None:
-        """Links to the namespaces of networks that a router joins to this one; whoever comes first makes both ends."""
-        space = self._names.space(network.id)
+        """Link the network's namespace to those of networks on the same router, and set the routes."""
+        namespace = self._names.namespace(network.id)
         routed = [(cidr, other) for cidr, other in network.routed if other in present]
-        shown = {link["ifname"] for link in await look("ip", "-n", space, "-j", "link", "show")}
-        wanted = {joint(other): other for _, other in routed}
+        shown = {link["ifname"] for link in await run_json("ip", "-n", namespace, "-j", "link", "show")}
+        wanted = {router_link(other): other for _, other in routed}
         for name in sorted(name for name in shown if name.startswith("j") and name not in wanted):
-            await batch("ip", [f"link del {name}"], space)
+            await run_batch("ip", [f"link del {name}"], namespace)
         for name, other in sorted(wanted.items()):
             if name not in shown:
                 await self._link(network.id, other)
-        await batch(
-            "ip", [f"route replace {cidr} {_towards(network.id, other, cidr)}" for cidr, other in routed], space
+        await run_batch(
+            "ip", [f"route replace {cidr} {_next_hop(network.id, other, cidr)}" for cidr, other in routed], namespace
         )
-        await self._routes(network, {network.id, *(other for _, other in routed)})
+        await self._set_static_routes(network, {network.id, *(other for _, other in routed)})
 
-    async def _routes(self, network: WiredNetwork, reached: set[str]) -> None:
-        """The static ones of routers. People write them: one that the kernel refuses hinders nothing else."""
-        space = self._names.space(network.id)
+    async def _set_static_routes(self, network: WiredNetwork, reached: set[str]) -> None:
+        """Set the routers' static routes. Users write them, so a route that the kernel refuses is skipped."""
+        namespace = self._names.namespace(network.id)
         wanted: dict[str, list[str]] = defaultdict(list)
         for destination, hop, other in network.routes:
             if other in reached:
-                near = f"via {hop} dev {GATE} onlink"
-                wanted[destination].append(near if other == network.id else _towards(network.id, other, hop))
+                direct = f"via {hop} dev {GATEWAY} onlink"
+                wanted[destination].append(direct if other == network.id else _next_hop(network.id, other, hop))
         lines = []
         for family, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
-            shown = await look("ip", family, "-n", space, "-j", "route", "show", "proto", "static")
+            shown = await run_json("ip", family, "-n", namespace, "-j", "route", "show", "proto", "static")
             known = {everything if route["dst"] == "default" else _prefix(route["dst"]) for route in shown}
-            lines += [f"route del {one} proto static" for one in sorted(known - wanted.keys())]
+            lines += [f"route del {prefix} proto static" for prefix in sorted(known - wanted.keys())]
         for destination, hops in sorted(wanted.items()):
-            # Two networks may be the way to one hop, but one way is enough.
-            ways = sorted(set(hops))
-            several = " ".join(f"nexthop {way}" for way in ways) if len(ways) > 1 else ways[0]
-            lines.append(f"route replace {destination} proto static {several}")
+            unique = sorted(set(hops))
+            next_hops = " ".join(f"nexthop {hop}" for hop in unique) if len(unique) > 1 else unique[0]
+            lines.append(f"route replace {destination} proto static {next_hops}")
         if lines:
             try:
-                await run("ip", "-force", "-n", space, "-batch", "-", given="\n".join([*lines, ""]))
+                await run("ip", "-force", "-n", namespace, "-batch", "-", given="\n".join([*lines, ""]))
             except DriverError as error:
-                log.warning("not all routes of network %s are made: %s", network.id, error.message)
+                log.warning("not all static routes of network %s could be set: %s", network.id, error.message)
 
-    async def _link(self, one: str, other: str) -> None:
-        first, second = sorted((one, other))
-        here, there = self._names.space(first), self._names.space(second)
-        await batch("ip", [f"link add {joint(second)} type veth peer name {joint(first)} netns {there}"], here)
-        for space, name, end, own in (
-            (here, joint(second), _JOINT_ENDS[0], first),
-            (there, joint(first), _JOINT_ENDS[1], second),
+    async def _link(self, network_id: str, other: str) -> None:
+        first, second = sorted((network_id, other))
+        first_namespace, second_namespace = self._names.namespace(first), self._names.namespace(second)
+        pair = f"{router_link(second)} type veth peer name {router_link(first)} netns {second_namespace}"
+        await run_batch("ip", [f"link add {pair}"], first_namespace)
+        for namespace, name, end, own in (
+            (first_namespace, router_link(second), _ROUTER_LINK_ADDRESSES[0], first),
+            (second_namespace, router_link(first), _ROUTER_LINK_ADDRESSES[1], second),
         ):
-            lines = [f"addr add {end}/32 dev {name}", f"addr add {_joint_address(own)}/64 dev {name} nodad"]
-            await batch("ip", [f"link set {name} up", *lines], space)
+            lines = [f"addr add {end}/32 dev {name}", f"addr add {_router_link_address(own)}/64 dev {name} nodad"]
+            await run_batch("ip", [f"link set {name} up", *lines], namespace)
 
 
-def _towards(one: str, other: str, address: str) -> str:
-    """The way by the joint of two networks, in the family of the address."""
-    via = _joint_address(other) if ":" in address else _JOINT_ENDS[1 if one < other else 0]
-    return f"via {via} dev {joint(other)} onlink"
+def _next_hop(network_id: str, other: str, address: str) -> str:
+    """The next hop from one network to the other, in the IP version of the address."""
+    via = _router_link_address(other) if ":" in address else _ROUTER_LINK_ADDRESSES[1 if network_id < other else 0]
+    return f"via {via} dev {router_link(other)} onlink"
 
 
 def _prefix(text: str) -> str:
     return str(ipaddress.ip_network(text))
 
 
-def _joint_address(network_id: str) -> str:
+def _router_link_address(network_id: str) -> str:
     return str(ipaddress.ip_address(f"fe80::{network_id[:4]}:{network_id[4:8]}:{network_id[9:13]}"))
 
 
 def _addresses(network: WiredNetwork) -> set[str]:
-    held = {f"{METADATA}/32"}
+    held = {f"{METADATA_ADDRESS}/32"}
     for subnet in network.subnets:
         cidr = ipaddress.ip_network(subnet.cidr)
-        for one in map(ipaddress.ip_address, subnet.held):
-            held.add(f"{one}/{cidr.prefixlen if one in cidr else cidr.max_prefixlen}")
+        for address in map(ipaddress.ip_address, subnet.held):
+            held.add(f"{address}/{cidr.prefixlen if address in cidr else cidr.max_prefixlen}")
     return held
 
 

@@ -1,7 +1,7 @@
-"""The addresses that ports have, told to their guests: one dnsmasq per network, for the ports of this host alone.
+"""DHCP and router advertisements: one dnsmasq per network, for the ports of this host only.
 
-It knows every guest by its MAC and keeps no leases, so that it is simply started anew when something changes, and goes
-on when the agent ends.
+dnsmasq identifies guests by MAC and keeps no leases, so it is restarted after every change. It continues without the
+agent.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.commands import run
-from kilonova.hosts.drivers.libvirt.networks.names import GATE, METADATA, Names
+from kilonova.hosts.drivers.libvirt.networks.names import GATEWAY, METADATA_ADDRESS, Names
 from kilonova.hosts.messages import WiredNetwork, WiredPort, WiredSubnet
 
-_LEASE = "86400s"
+_LEASE_TIME = "86400s"
 _RESOLVERS = Path("/etc/resolv.conf")
-_CONF, _PID = "dnsmasq.conf", "dnsmasq.pid"
-# Options that people may give their ports: known by name or number, and nothing that could end the line or the value.
+_CONFIG_FILE, _PID_FILE = "dnsmasq.conf", "dnsmasq.pid"
+# Users set DHCP options of ports: names, numbers and values must not contain characters that end the line or the value.
 _OPTION = re.compile(r"[a-z0-9-]{1,64}")
 _VALUE = re.compile(r"[A-Za-z0-9 ._:/,@%+=~-]{0,255}")
-# The word that each way of IPv6 has for itself.
-_MODES = {"slaac": "ra-only,", "dhcpv6-stateless": "ra-stateless,", "dhcpv6-stateful": "static,"}
+# dnsmasq's modes by the IPv6 address mode of the subnet.
+_IPV6_MODES = {"slaac": "ra-only,", "dhcpv6-stateless": "ra-stateless,", "dhcpv6-stateful": "static,"}
 
 
 class Dhcp:
@@ -41,27 +41,27 @@ class Dhcp:
             await self.remove(network.id)
             return
         wanted = await self._configuration(network, mtu)
-        where = self._where(network.id)
-        conf = where / _CONF
+        directory = self._network_directory(network.id)
+        conf = directory / _CONFIG_FILE
         if self._pid(network.id) is not None and conf.exists() and conf.read_text() == wanted:
             return
         await self.stop(network.id)
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         conf.write_text(wanted)
-        # It leaves the agent's session and goes on without it.
-        await run(*namespaces.entering(self._names.space(network.id)), "dnsmasq", f"--conf-file={conf}")
+        # dnsmasq detaches itself from the agent.
+        await run(*namespaces.nsenter_command(self._names.namespace(network.id)), "dnsmasq", f"--conf-file={conf}")
 
     def is_served(self, network: WiredNetwork) -> bool:
-        """Whether what shall run runs."""
+        """Whether dnsmasq runs if the network requires it."""
         return not any(map(_is_served, network.subnets)) or self._pid(network.id) is not None
 
     async def remove(self, network_id: str) -> None:
         await self.stop(network_id)
-        where = self._where(network_id)
-        for name in (_CONF, _PID):
-            (where / name).unlink(missing_ok=True)
+        directory = self._network_directory(network_id)
+        for name in (_CONFIG_FILE, _PID_FILE):
+            (directory / name).unlink(missing_ok=True)
         with suppress(OSError):
-            where.rmdir()
+            directory.rmdir()
 
     async def stop(self, network_id: str) -> None:
         pid = self._pid(network_id)
@@ -75,32 +75,32 @@ class Dhcp:
                     return
                 await asyncio.sleep(0.01)
 
-    def _where(self, network_id: str) -> Path:
+    def _network_directory(self, network_id: str) -> Path:
         return self._directory / network_id
 
     def _pid(self, network_id: str) -> int | None:
-        """Of the process, if it is alive and really ours: numbers come again."""
-        where = self._where(network_id)
+        """The id of the running dnsmasq. Checks its command line, because process ids are reused."""
+        directory = self._network_directory(network_id)
         try:
-            pid = int((where / _PID).read_text())
-            said = Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid = int((directory / _PID_FILE).read_text())
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return None
-        return pid if f"--conf-file={where / _CONF}".encode() in said else None
+        return pid if f"--conf-file={directory / _CONFIG_FILE}".encode() in command_line else None
 
     async def _configuration(self, network: WiredNetwork, mtu: int) -> str:
-        """What people gave their ports must not keep dnsmasq from starting: it is tried before."""
+        """The configuration file. Users' options are tested first, so that they cannot keep dnsmasq from starting."""
         lines = [
             "port=0",
             "bind-interfaces",
-            f"interface={GATE}",
+            f"interface={GATEWAY}",
             "except-interface=lo",
             "leasefile-ro",
             "dhcp-authoritative",
             "no-ping",
             "no-hosts",
             "no-resolv",
-            f"pid-file={self._where(network.id) / _PID}",
+            f"pid-file={self._network_directory(network.id) / _PID_FILE}",
             f"dhcp-option=option:mtu,{mtu}",
             f"dhcp-lease-max={2 * len(network.ports) + 16}",
         ]
@@ -112,11 +112,11 @@ class Dhcp:
             lines += _hosts(port, served)
             for name, value in sorted(port.dhcp_options.items()):
                 line = _option(name, value)
-                if line is not None and await self._is_fine(line):
+                if line is not None and await self._is_valid_option(line):
                     lines.append(f"dhcp-option=tag:{_tag(port)},{line}")
         return "\n".join([*lines, ""])
 
-    async def _is_fine(self, option: str) -> bool:
+    async def _is_valid_option(self, option: str) -> bool:
         if option not in self._options:
             if len(self._options) > 1000:
                 self._options.clear()
@@ -129,38 +129,38 @@ class Dhcp:
 
 
 def _is_served(subnet: WiredSubnet) -> bool:
-    """IPv6 of no known mode is somebody else's to give."""
-    return subnet.dhcp and (":" not in subnet.cidr or subnet.mode in _MODES)
+    """Whether dnsmasq serves the subnet. IPv6 addresses without a mode come from elsewhere."""
+    return subnet.dhcp and (":" not in subnet.cidr or subnet.mode in _IPV6_MODES)
 
 
 def _advertisements(subnets: list[WiredSubnet], mtu: int) -> list[str]:
-    """An interface has one kind of them. Guests whose gateway is elsewhere are not led here."""
-    new = [subnet for subnet in subnets if ":" in subnet.cidr]
-    is_gateway = any(subnet.gateway in subnet.held for subnet in new)
-    return ["enable-ra", f"ra-param={GATE},mtu:{mtu},0,{1800 if is_gateway else 0}"] if new else []
+    """Router advertisements, with a lifetime of 0 unless this host is the gateway: one setting for the interface."""
+    ipv6 = [subnet for subnet in subnets if ":" in subnet.cidr]
+    is_gateway = any(subnet.gateway in subnet.held for subnet in ipv6)
+    return ["enable-ra", f"ra-param={GATEWAY},mtu:{mtu},0,{1800 if is_gateway else 0}"] if ipv6 else []
 
 
 def _subnet(subnet: WiredSubnet, tag: str, *, nat: bool) -> list[str]:
     network = ipaddress.ip_network(subnet.cidr)
     if network.version == 6:
-        mode = _MODES[subnet.mode]
-        lines = [f"dhcp-range=set:{tag},{network.network_address},{mode}{network.prefixlen},{_LEASE}"]
+        mode = _IPV6_MODES[subnet.mode]
+        lines = [f"dhcp-range=set:{tag},{network.network_address},{mode}{network.prefixlen},{_LEASE_TIME}"]
         servers = [f"[{server}]" for server in subnet.dns if ":" in server]
         return [*lines, *([f"dhcp-option=tag:{tag},option6:dns-server,{','.join(servers)}"] if servers else [])]
-    lines = [f"dhcp-range=set:{tag},{network.network_address},static,{network.netmask},{_LEASE}"]
+    lines = [f"dhcp-range=set:{tag},{network.network_address},static,{network.netmask},{_LEASE_TIME}"]
     if not any(ipaddress.ip_address(address) in network for address in subnet.held):
-        # The interface has no address of the subnet, which is how dnsmasq would know that it is meant.
-        lines.append(f"shared-network={GATE},{network.network_address}")
+        # dnsmasq finds the subnet by the interface's addresses, and the interface has none in this subnet.
+        lines.append(f"shared-network={GATEWAY},{network.network_address}")
     lines += [f"dhcp-option=tag:{tag},{option}" for option in _options(subnet, nat=nat)]
     return lines
 
 
 def _options(subnet: WiredSubnet, *, nat: bool) -> list[str]:
-    routes = [f"{METADATA}/32,{subnet.gateway if subnet.gateway in subnet.held else '0.0.0.0'}"]
+    routes = [f"{METADATA_ADDRESS}/32,{subnet.gateway if subnet.gateway in subnet.held else '0.0.0.0'}"]
     routes += [f"{destination},{hop}" for destination, hop in subnet.routes if ":" not in destination + hop]
     options = []
     if subnet.gateway:
-        # Whoever reads the list of routes does not look at the option for the router.
+        # Clients that use the classless routes ignore the router option.
         routes.append(f"0.0.0.0/0,{subnet.gateway}")
         options.append(f"option:router,{subnet.gateway}")
     else:
@@ -172,7 +172,7 @@ def _options(subnet: WiredSubnet, *, nat: bool) -> list[str]:
 
 
 def _resolvers() -> list[str]:
-    """The host's own, for guests that may go outside and are told of no others."""
+    """The host's DNS servers, for guests with external access whose subnet has none."""
     try:
         words = [line.split() for line in _RESOLVERS.read_text().splitlines()]
     except OSError:

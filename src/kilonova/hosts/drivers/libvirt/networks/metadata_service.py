@@ -1,6 +1,6 @@
-"""The metadata service at 169.254.169.254: a guest asks who it is, and is known by its network and its address.
+"""The metadata service at 169.254.169.254. It identifies guests by network and source address.
 
-Guests are strangers: requests are small, soon, and few at a time, or they are not answered.
+Guests are untrusted, so size, duration and number of requests are limited.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import urllib.parse
 from collections.abc import Callable
 from contextlib import suppress
 
+from kilonova.hosts.drivers.libvirt.encrypted_password import MAX_BYTES
 from kilonova.hosts.drivers.libvirt.networks import namespaces
-from kilonova.hosts.drivers.libvirt.networks.names import METADATA
-from kilonova.hosts.drivers.libvirt.sealed import MOST_BYTES
+from kilonova.hosts.drivers.libvirt.networks.names import METADATA_ADDRESS
 
 log = logging.getLogger(__name__)
 
 PORT = 80
-_HEAD_BYTES = 8192
-_MOST_UNREAD = 16
-_SECONDS = 15.0
-# Connections of a network, and of one guest, so that none keeps the others out.
-_AT_ONCE = 64
-_EACH = 16
-_REQUESTS = 100
+_MAX_HEAD_BYTES = 8192
+_MAX_UNREAD_BLOCKS = 16
+_REQUEST_TIMEOUT_SECONDS = 15.0
+# Connections of a network and of one guest, so that one guest cannot block the others.
+_MAX_CONNECTIONS = 64
+_MAX_CONNECTIONS_PER_GUEST = 16
+_MAX_REQUESTS = 100
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -35,28 +35,28 @@ _REASONS = {
     413: "Content Too Large",
     500: "Internal Server Error",
 }
-# The one thing that is taken from guests: a password, encrypted and so a line of letters.
-_PASSWORD = re.compile(r"/openstack/[a-z0-9-]+/password/?")
-_SEALED = re.compile(rb"[\x21-\x7e]+")
+# Guests may post only their encrypted password: one line of printable characters.
+_PASSWORD_PATH = re.compile(r"/openstack/[a-z0-9-]+/password/?")
+_ENCRYPTED_PASSWORD = re.compile(rb"[\x21-\x7e]+")
 
 # (network id, source address, path) -> the document, or None
-Answers = Callable[[str, str, str], bytes | None]
-# (network id, source address, password) -> whether it is kept, or None if nothing is taken from there
-Takes = Callable[[str, str, str], bool | None]
+FindDocument = Callable[[str, str, str], bytes | None]
+# (network id, source address, password) -> whether it was stored, or None if the source is not a guest
+StorePassword = Callable[[str, str, str], bool | None]
 
 
 class MetadataService:
-    def __init__(self, answers: Answers, takes: Takes = lambda *_: None) -> None:
-        self._answers = answers
-        self._takes = takes
+    def __init__(self, find_document: FindDocument, store_password: StorePassword = lambda *_: None) -> None:
+        self._find_document = find_document
+        self._store_password = store_password
         self._servers: dict[str, asyncio.Server] = {}
-        # By network: those under way, and where they come from.
+        # By network: the tasks of open connections with their source address.
         self._connections: dict[str, dict[asyncio.Task[None], str]] = {}
 
-    async def ensure(self, network_id: str, space: str) -> None:
+    async def ensure(self, network_id: str, namespace: str) -> None:
         if network_id in self._servers:
             return
-        bound = await namespaces.inside(space, lambda: namespaces.listen(METADATA, PORT))
+        bound = await namespaces.run_inside(namespace, lambda: namespaces.listen(METADATA_ADDRESS, PORT))
         connections: dict[asyncio.Task[None], str] = {}
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,10 @@ class MetadataService:
             assert task is not None
             source = _source(writer)
             try:
-                if len(connections) < _AT_ONCE and list(connections.values()).count(source) < _EACH:
+                if (
+                    len(connections) < _MAX_CONNECTIONS
+                    and list(connections.values()).count(source) < _MAX_CONNECTIONS_PER_GUEST
+                ):
                     connections[task] = source
                     await self._serve(network_id, reader, writer)
             finally:
@@ -72,7 +75,7 @@ class MetadataService:
                 writer.close()
 
         self._connections[network_id] = connections
-        self._servers[network_id] = await asyncio.start_server(serve, sock=bound, limit=_HEAD_BYTES)
+        self._servers[network_id] = await asyncio.start_server(serve, sock=bound, limit=_MAX_HEAD_BYTES)
 
     async def remove(self, network_id: str) -> None:
         server = self._servers.pop(network_id, None)
@@ -88,13 +91,13 @@ class MetadataService:
     async def _serve(self, network_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         source = _source(writer)
         try:
-            for _ in range(_REQUESTS):
-                async with asyncio.timeout(_SECONDS):
+            for _ in range(_MAX_REQUESTS):
+                async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    if (length := _posted(head)) is not None:
-                        status = await self._take(network_id, source, reader, length)
+                    if (length := _password_length(head)) is not None:
+                        status = await self._receive_password(network_id, source, reader, length)
                         writer.write(_response(status, b"", False))
-                        await (writer.drain() if status != 413 else _hear_out(reader))
+                        await (writer.drain() if status != 413 else _drain(reader))
                         return
                     status, body, keep = self._respond(network_id, source, head)
                     writer.write(body if status < 0 else _response(status, body, keep))
@@ -103,26 +106,26 @@ class MetadataService:
                     return
         except asyncio.LimitOverrunError:
             writer.write(_response(400, b"", False))
-            await _hear_out(reader)
+            await _drain(reader)
         except (asyncio.IncompleteReadError, TimeoutError, ConnectionError):
             pass
 
-    async def _take(self, network_id: str, source: str, reader: asyncio.StreamReader, length: int) -> int:
-        """The status of the answer to who gives a password away."""
-        if length > MOST_BYTES:
+    async def _receive_password(self, network_id: str, source: str, reader: asyncio.StreamReader, length: int) -> int:
+        """Read and store a posted password. Returns the HTTP status."""
+        if length > MAX_BYTES:
             return 413
         password = (await reader.readexactly(length)).strip()
-        if not _SEALED.fullmatch(password):
+        if not _ENCRYPTED_PASSWORD.fullmatch(password):
             return 400
         try:
-            kept = await asyncio.to_thread(self._takes, network_id, source, password.decode("ascii"))
+            stored = await asyncio.to_thread(self._store_password, network_id, source, password.decode("ascii"))
         except Exception:
-            log.exception("the password of a guest could not be kept")
+            log.exception("storing the password of a guest failed")
             return 500
-        return {True: 200, False: 409, None: 404}[kept]
+        return {True: 200, False: 409, None: 404}[stored]
 
     def _respond(self, network_id: str, source: str, head: bytes) -> tuple[int, bytes, bool]:
-        """Status, body, and whether the connection goes on. Who asks is known by where from, whatever headers say."""
+        """Status, body, and whether to keep the connection open. Headers do not identify the guest, the source does."""
         try:
             lines = head.decode("ascii").split("\r\n")
             method, target, version = lines[0].split(" ")
@@ -134,16 +137,16 @@ class MetadataService:
         if version not in ("HTTP/1.0", "HTTP/1.1"):
             return 400, b"", False
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            # Nothing is taken from guests; what they send after the head is not read.
+            # Request bodies are not read.
             return (405 if method in ("POST", "PUT") else 400), b"", False
         if method not in ("GET", "HEAD"):
             return 405, b"", False
         keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
         path = urllib.parse.unquote(target.split("?")[0], errors="replace")
         try:
-            found = self._answers(network_id, source, path)
+            found = self._find_document(network_id, source, path)
         except Exception:
-            log.exception("a guest's question for metadata could not be answered")
+            log.exception("a metadata request failed")
             return 500, b"", False
         if method == "HEAD":
             return -1, _response(200 if found is not None else 404, found or b"", keep, with_body=False), keep
@@ -154,23 +157,23 @@ def _source(writer: asyncio.StreamWriter) -> str:
     return str((writer.get_extra_info("peername") or ("",))[0])
 
 
-def _posted(head: bytes) -> int | None:
-    """How many bytes of a password follow; None if it is another question."""
+def _password_length(head: bytes) -> int | None:
+    """The length of the posted password; None for other requests."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
-    if method != "POST" or not _PASSWORD.fullmatch(rest.partition(" ")[0]):
+    if method != "POST" or not _PASSWORD_PATH.fullmatch(rest.partition(" ")[0]):
         return None
-    named = (line.partition(":") for line in lines)
-    lengths = [value.strip() for name, _, value in named if name.strip().lower() == "content-length"]
+    headers = (line.partition(":") for line in lines)
+    lengths = [value.strip() for name, _, value in headers if name.strip().lower() == "content-length"]
     return int(lengths[0]) if len(lengths) == 1 and re.fullmatch(r"[0-9]{1,9}", lengths[0]) else None
 
 
-async def _hear_out(reader: asyncio.StreamReader) -> None:
-    """For a moment: a connection that is closed with words unread takes the answer with it."""
+async def _drain(reader: asyncio.StreamReader) -> None:
+    """Read the rest of the request: closing a connection with unread data would discard the response."""
     with suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(1.0):
-            for _ in range(_MOST_UNREAD):
-                if not await reader.read(_HEAD_BYTES):
+            for _ in range(_MAX_UNREAD_BLOCKS):
+                if not await reader.read(_MAX_HEAD_BYTES):
                     return
 
 

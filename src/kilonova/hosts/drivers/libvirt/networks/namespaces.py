@@ -1,4 +1,4 @@
-"""The namespace of each network: where its gateway, DHCP and metadata are, apart from the host's own network."""
+"""Network namespaces: each network has one for its gateway, DHCP and metadata service."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CLONE_NEWNET = 0x40000000
 T = TypeVar("T")
 
 
-def present() -> set[str]:
-    """The names of namespaces. Of one that is gone with its host's power the file may be left."""
+def list_namespaces() -> set[str]:
+    """The names of existing namespaces. After a power failure files without a namespace may remain."""
     try:
         names = os.listdir(DIRECTORY)
     except FileNotFoundError:
@@ -37,17 +37,17 @@ def _is_alive(name: str) -> bool:
 
 
 async def ensure(name: str) -> bool:
-    """A namespace that routes, and believes nobody's advertisements. Whether it had to be made."""
-    made = not _is_alive(name)
-    if made:
+    """Make a namespace that routes and ignores router advertisements. Returns whether it is new."""
+    is_new = not _is_alive(name)
+    if is_new:
         (DIRECTORY / name).unlink(missing_ok=True)
         await run("ip", "netns", "add", name)
-    await inside(name, _settle)
+    await run_inside(name, _apply_settings)
     await run("ip", "-n", name, "link", "set", "lo", "up")
-    return made
+    return is_new
 
 
-# Nobody is told of shorter ways: guests would keep to them when routes have changed.
+# No redirects: guests would keep using them after routes have changed.
 _SETTINGS = {
     "ipv4/ip_forward": "1",
     "ipv4/conf/all/send_redirects": "0",
@@ -57,13 +57,13 @@ _SETTINGS = {
 }
 
 
-def _settle() -> None:
+def _apply_settings() -> None:
     for key, value in _SETTINGS.items():
         write_setting(key, value)
 
 
 def write_setting(key: str, value: str) -> None:
-    """Of the namespace that the thread is in. What the kernel does not have need not be set."""
+    """Write a sysctl of the thread's namespace. Settings that the kernel does not have are skipped."""
     try:
         Path(f"/proc/sys/net/{key}").write_text(value)
     except FileNotFoundError:
@@ -78,34 +78,32 @@ async def remove(name: str) -> None:
         (DIRECTORY / name).unlink(missing_ok=True)
 
 
-def entering(name: str) -> list[str]:
-    """Before a command that is to run there. Unlike `ip netns exec` it keeps the mounts as they are: copies of them
-    would hold on to other namespaces for as long as the command runs.
-    """
+def nsenter_command(name: str) -> list[str]:
+    """The prefix of a command in the namespace. `ip netns exec` copies mounts, which keeps other namespaces alive."""
     return ["nsenter", f"--net={DIRECTORY / name}", "--"]
 
 
-async def inside(name: str, work: Callable[[], T]) -> T:
-    """Do something in the namespace. A thread of its own, for a namespace is a thread's, and it never comes back."""
-    return await asyncio.to_thread(_enter_and, name, work)
+async def run_inside(name: str, work: Callable[[], T]) -> T:
+    """Call `work` in the namespace, in a new thread, because a thread cannot leave the namespace safely."""
+    return await asyncio.to_thread(_run_in_thread, name, work)
 
 
-def _enter_and(name: str, work: Callable[[], T]) -> T:
+def _run_in_thread(name: str, work: Callable[[], T]) -> T:
     outcome: list[T] = []
-    trouble: list[BaseException] = []
+    errors: list[BaseException] = []
 
-    def there() -> None:
+    def enter_and_work() -> None:
         try:
             _enter(name)
             outcome.append(work())
         except BaseException as error:
-            trouble.append(error)
+            errors.append(error)
 
-    thread = threading.Thread(target=there, name=f"in {name}")
+    thread = threading.Thread(target=enter_and_work, name=f"in {name}")
     thread.start()
     thread.join()
-    if trouble:
-        raise trouble[0]
+    if errors:
+        raise errors[0]
     return outcome[0]
 
 
@@ -123,7 +121,7 @@ def _enter(name: str) -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket of the namespace that the thread is in; it stays there wherever it is used."""
+    """A listening socket of the thread's namespace. It stays in the namespace when other threads use it."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,1 +1,0 @@
-"""What hypervisors see of servers."""

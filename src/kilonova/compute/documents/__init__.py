@@ -1,1 +1,0 @@
-"""What the Compute API says of itself: versions, extensions, OpenAPI."""

@@ -1,1 +1,0 @@
-"""Floating addresses as compute's clients knew them: taken from pools, which are external networks."""

@@ -1,1 +1,0 @@
-"""What the API once had and no longer has."""

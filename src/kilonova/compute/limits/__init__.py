@@ -1,1 +1,0 @@
-"""Limits: what the caller's project may have, and has."""

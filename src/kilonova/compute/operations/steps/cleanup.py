@@ -1,0 +1,285 @@
+"""Cleanup on a host, for undo steps: done now, or deferred if the host does not respond or refuses too often.
+
+Deferred cleanup is an operation of its own (`operations/deferred_cleanup.py`). A host with a guest to clean up does not
+count as up until the guest is destroyed.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kilonova.compute.block_devices import model as devices
+from kilonova.compute.operations.steps import volumes
+from kilonova.compute.operations.steps.hosts import PROBE_TIMEOUT_SECONDS, call_once_or_fail, is_unresponsive
+from kilonova.compute.operations.steps.server import fence, nic_of
+from kilonova.compute.servers import model
+from kilonova.hosts.messages import Disk
+from kilonova.hosts.messages.verbs import (
+    AttachDisk,
+    AttachNic,
+    Change,
+    Destroy,
+    DetachDisk,
+    DetachNic,
+    Discard,
+    GuestVerb,
+    Park,
+    PowerOff,
+    PowerOn,
+    SwapDisk,
+    Unpark,
+)
+from kilonova.hosts.transport import HostFailed, HostUnreachable
+from kilonova.operations import Failed, Operation, begin, get_kind
+from kilonova.store import Row, Transaction
+
+CLEAN_UP_GUEST, CLEAN_UP_SLOT, RESTORE_GUEST = "clean_up_guest", "clean_up_slot", "restore_guest"
+PARK_GUEST, RESTORE_DISK, RESTORE_INTERFACE = "park_guest", "restore_disk", "restore_interface"
+# Ids of deferred operations are derived from these words. Changing a word would begin stored operations again.
+_SEEDS = {
+    CLEAN_UP_GUEST: "clear guest",
+    CLEAN_UP_SLOT: "clear slot",
+    RESTORE_GUEST: "restore guest",
+    PARK_GUEST: "park guest again",
+    RESTORE_DISK: "restore disk",
+    RESTORE_INTERFACE: "restore nic",
+}
+NO_DEADLINE = 100 * 365 * 24 * 3600.0
+# Errors of a host that mean that there is nothing to clean up.
+MISSING = ("missing guest", "no such slot")
+NOT_RUNNING = ("not running",)
+# How often a host may refuse an undo, or not finish it: about one and ten minutes, by the engine's pauses. Operations
+# that wait for the undo, such as a delete, must not wait for ever.
+MAX_REFUSALS, MAX_DELAYS = 10, 20
+
+
+async def clean_up(
+    op: Operation, host: str, step: str, *, slot: str | None = None, defer_if_unreachable: bool = True
+) -> None:
+    """Remove the operation's guest, or the contents of its slot, from the host: now or deferred.
+
+    `defer_if_unreachable=False` is for a guest that another deferred operation replaces.
+    """
+    verb = clean_up_verb(str(op.server_id), slot)
+    if not await call_or_defer(op, host, step, verb) and defer_if_unreachable:
+        async with op.db.transaction() as tx:
+            await defer_clean_up(op, tx, host, slot=slot)
+
+
+async def restore(
+    op: Operation, host: str, step: str, *, running: bool, slot: str | None = None, aside: str | None = None
+) -> None:
+    """Restore the operation's guest on its host: now or deferred.
+
+    A server that is being deleted and a missing guest need no restore. A guest whose restore from the slot is deferred
+    needs no other one, and the host must not receive a command of this operation before that.
+    """
+    if slot is None and (
+        await model.is_being_deleted(op.db, str(op.server_id)) or await is_unrestored(op, host, slot=op.id)
+    ):
+        return
+    disks = await volumes.disks(op) if slot is not None else []
+    for verb in restore_verbs(str(op.server_id), slot, aside, running, disks):
+        if not await call_or_defer(op, host, step, verb):
+            async with op.db.transaction() as tx:
+                await _defer_guest(op, tx, RESTORE_GUEST, host, slot, running=running, aside=aside)
+            return
+
+
+async def reverse(op: Operation, host: str, step: str, *verbs: type[GuestVerb], running: bool) -> None:
+    """Undo a change of the operation's guest with these verbs: now or deferred.
+
+    `running`: whether the guest runs afterwards. A guest that has stopped by itself stays stopped.
+    """
+    if await model.is_being_deleted(op.db, str(op.server_id)):
+        return
+    for verb in verbs:
+        if not await call_or_defer(op, host, step, verb_for(verb, str(op.server_id)), done=MISSING + NOT_RUNNING):
+            names = [verb.tag() for verb in verbs]
+            async with op.db.transaction() as tx:
+                await _defer_guest(op, tx, RESTORE_GUEST, host, None, running=running, verbs=names)
+            return
+
+
+async def defer_stop(op: Operation, tx: Transaction, host: str) -> None:
+    """Power the guest off when the host responds again, unless the server was started in the meantime."""
+    await _defer_guest(op, tx, RESTORE_GUEST, host, None, running=False)
+
+
+async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
+    """Park the operation's guest in the slot again, on a host that its server has left: now or deferred."""
+    for verb in park_verbs(str(op.server_id), slot):
+        if not await call_or_defer(op, host, step, verb):
+            async with op.db.transaction() as tx:
+                await _defer_guest(op, tx, PARK_GUEST, host, slot)
+            return
+
+
+async def defer_clean_up(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
+    """Begin the deferred removal of the operation's guest, or of the contents of the slot. Idempotent."""
+    await _defer_guest(op, tx, _clean_up_kind(slot), host, slot)
+
+
+async def is_deferred(op: Operation, host: str, *, slot: str | None = None) -> bool:
+    """Whether the operation has deferred this removal. The host would refuse its further commands."""
+    possible = [deferred_id(op, _clean_up_kind(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
+
+
+async def is_unrestored(op: Operation, host: str, *, slot: str) -> bool:
+    """Whether an earlier round has deferred taking the guest out of the slot, and that is unfinished."""
+    possible = [deferred_id(op, RESTORE_GUEST, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    sql = "SELECT 1 FROM operations WHERE id = ANY($1) AND finished_at IS NULL LIMIT 1"
+    return bool(await op.db.fetch_value(sql, possible))
+
+
+async def is_refused_too_often(op: Operation) -> bool:
+    """Whether refusals have reached the limit after which the operation ends without the cleanup."""
+    return op.attempt >= MAX_REFUSALS or (op.attempt > 0 and await model.is_being_deleted(op.db, str(op.server_id)))
+
+
+@asynccontextmanager
+async def tolerate_refusals(op: Operation) -> AsyncIterator[None]:
+    """Give up an undo that another service refuses too often. `kilonova doctor` reports what remains."""
+    try:
+        yield
+    except Failed:
+        if not await is_refused_too_often(op):
+            raise
+
+
+async def call_or_defer(op: Operation, host: str, step: str, verb: Change, done: tuple[str, ...] = MISSING) -> bool:
+    """Call the host now. Returns False if it does not respond or refuses too often: the caller defers the call."""
+    since = time.monotonic()
+    try:
+        await call_once_or_fail(op, host, step, verb, timeout=PROBE_TIMEOUT_SECONDS)
+    except HostUnreachable:
+        # An operation that left this host because it did not respond need not probe it again.
+        if host in op.note.get("tried", {}) or op.attempt >= MAX_DELAYS:
+            return False
+        if not await is_unresponsive(op, host, since):
+            raise
+        return False
+    except (Failed, HostFailed) as error:
+        if isinstance(error.__cause__, HostFailed) and error.__cause__.kind in done:
+            return True
+        if not await is_refused_too_often(op):
+            raise
+        return False
+    return True
+
+
+async def _defer_guest(op: Operation, tx: Transaction, kind: str, host: str, slot: str | None, **more: Any) -> None:
+    await defer(op, tx, kind, host, slot, {"slot": slot, **more})
+
+
+async def defer(op: Operation, tx: Transaction, kind: str, host: str, part: str | None, what: dict[str, Any]) -> None:
+    """Begin a deferred operation once. `part` of the guest makes its id unique on the host."""
+    identity = deferred_id(op, kind, host, part, op.epoch)
+    if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
+        return
+    fence = {"operation": op.id, "round": op.round, "epoch": op.epoch + 1}
+    await begin(
+        tx,
+        get_kind(kind),
+        params={"guest_id": op.server_id, "host": host, **fence, **what},
+        project_id=op.project_id,
+        user_id=op.user_id,
+        request_id=op.request_id,
+        host=host,
+        operation_id=identity,
+    )
+
+
+def deferred_id(op: Operation, kind: str, host: str, part: str | None, epoch: int) -> str:
+    return str(uuid.uuid5(uuid.UUID(op.id), f"{_SEEDS.get(kind, kind)} {host} {part} {epoch}"))
+
+
+def verb_for(verb: Any, guest_id: str) -> Change:
+    change: Change = verb(guest_id=guest_id)
+    return change
+
+
+def _clean_up_kind(slot: str | None) -> str:
+    return CLEAN_UP_GUEST if slot is None else CLEAN_UP_SLOT
+
+
+def clean_up_verb(guest_id: str, slot: str | None) -> Change:
+    return Destroy(guest_id=guest_id) if slot is None else Discard(guest_id=guest_id, slot=slot)
+
+
+def restore_verbs(guest_id: str, slot: str | None, aside: str | None, running: bool, disks: list[Disk]) -> list[Change]:
+    if slot is None:
+        return [PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)]
+    before = park_verbs(guest_id, aside) if aside is not None else []
+    return [*before, Unpark(guest_id=guest_id, slot=slot, start=running, disks=disks)]
+
+
+def park_verbs(guest_id: str, slot: str) -> list[Change]:
+    return [PowerOff(guest_id=guest_id), Park(guest_id=guest_id, slot=slot)]
+
+
+# Disks
+
+
+async def detach_disk(op: Operation, host: str, step: str, volume_id: str) -> None:
+    """Detach the volume from the operation's guest: now or deferred."""
+    verb = DetachDisk(guest_id=str(op.server_id), volume_id=volume_id)
+    if not await call_or_defer(op, host, step, verb):
+        await _defer_disk(op, host, volume_id, None)
+
+
+async def attach_disk(op: Operation, host: str, step: str, device: Row, *, instead_of: str | None = None) -> None:
+    """Attach the volume to the operation's guest, or swap it in for another one: now or deferred.
+
+    A swap copies what the guest wrote to the other volume.
+    """
+    verb = attach_verb(str(op.server_id), device, instead_of)
+    if not await call_or_defer(op, host, step, verb):
+        await _defer_disk(op, host, device["volume_id"], instead_of)
+
+
+async def is_disk_deferred(op: Operation, host: str, volume_id: str) -> bool:
+    """Whether the operation has deferred this change, which then also releases the volume."""
+    possible = [deferred_id(op, RESTORE_DISK, host, volume_id, epoch) for epoch in range(1, op.epoch + 1)]
+    return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
+
+
+async def _defer_disk(op: Operation, host: str, volume_id: str, other: str | None) -> None:
+    async with op.db.transaction() as tx:
+        await defer(op, tx, RESTORE_DISK, host, volume_id, {"volume_id": volume_id, "other": other})
+        await fence(op, tx)
+
+
+def attach_verb(guest_id: str, device: Row, instead_of: str | None) -> Change:
+    disk = devices.disk_of(device)
+    if instead_of is None:
+        return AttachDisk(guest_id=guest_id, disk=disk)
+    return SwapDisk(guest_id=guest_id, volume_id=instead_of, disk=disk)
+
+
+# Interfaces
+
+
+async def detach_interface(op: Operation, host: str, step: str, port_id: str) -> None:
+    """Detach the interface from the operation's guest: now or deferred."""
+    verb = DetachNic(guest_id=str(op.server_id), port_id=port_id)
+    if not await call_or_defer(op, host, step, verb):
+        await _defer_interface(op, host, port_id)
+
+
+async def attach_interface(op: Operation, host: str, step: str, nic: dict[str, Any]) -> None:
+    """Attach the interface to the operation's guest: now or deferred."""
+    verb = AttachNic(guest_id=str(op.server_id), nic=nic_of(nic))
+    if not await call_or_defer(op, host, step, verb):
+        await _defer_interface(op, host, nic["port_id"])
+
+
+async def _defer_interface(op: Operation, host: str, port_id: str) -> None:
+    async with op.db.transaction() as tx:
+        await defer(op, tx, RESTORE_INTERFACE, host, port_id, {"port_id": port_id})
+        await fence(op, tx)

@@ -1,0 +1,209 @@
+"""Steps for a server's ports: create them or bind requested ones, move their bindings, release them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from kilonova.compute.operations.steps.server import server_of
+from kilonova.network.client import NetworkError
+from kilonova.operations import Failed, Operation, TransientError
+
+_UNBOUND = {"device_id": "", "device_owner": "", "binding:host_id": ""}
+
+
+async def create_or_bind(
+    op: Operation, host: str, wanted: list[dict[str, Any]], security_groups: list[str]
+) -> list[dict[str, Any]]:
+    """Create or bind one port per requested interface. Returns their records for the server's row.
+
+    Ports that an earlier run created are deleted and created again.
+    """
+    if not wanted:
+        return []
+    network, token = op.services.network, await op.services.identity.token()
+    server_id = str(op.server_id)
+    owner = {"device_id": server_id, "device_owner": "compute:nova", "binding:host_id": host}
+    given = {entry["port"] for entry in wanted}
+    left = [port["id"] for port in await network.ports_of_device(server_id, token) if port["id"] not in given]
+    await network.delete_ports(left, token)
+    groups = await _groups(op, security_groups, token)
+    try:
+        wanted = [entry if entry["network_id"] else await _auto_allocate(op, entry, token) for entry in wanted]
+        new = [entry for entry in wanted if not entry["port"]]
+        created = iter(await network.create_ports([_request(op, entry, owner, groups) for entry in new], token))
+        rows = []
+        for entry in wanted:
+            port = await _bind(op, entry["port"], owner, token) if entry["port"] else next(created)
+            rows.append(nic(entry, port, security_groups))
+    except NetworkError as error:
+        if error.status == 412:
+            raise TransientError(str(error)) from error
+        # Users read this text, so it must not name the host.
+        message = str(error).replace(host, "the host")
+        raise Failed(f"Failed to allocate the network(s): {message}", fault=f"{host}: {error}") from error
+    return rows
+
+
+async def _auto_allocate(op: Operation, entry: dict[str, Any], token: str) -> dict[str, Any]:
+    """The entry with the project's auto-allocated network, created now because the server has a host."""
+    made = await op.services.network.auto_allocate(str(op.project_id), token)
+    return {**entry, "network_id": made["id"], "label": made["name"]}
+
+
+async def _bind(op: Operation, port_id: str, owner: dict[str, str], token: str) -> dict[str, Any]:
+    """Bind a port that is free or already this server's. The revision number decides between two servers."""
+    port = await op.services.network.port(port_id, token)
+    if port is None:
+        raise Failed(f"Port id {port_id} could not be found.")
+    if port["device_id"] not in ("", op.server_id):
+        raise Failed(f"Port {port_id} is still in use.")
+    bound: dict[str, Any] = await op.services.network.update_port(port_id, owner, token, port.get("revision_number"))
+    return bound
+
+
+async def release(op: Operation, given: Collection[str]) -> None:
+    """Delete ports that were created for the server, and unbind `given` ports of the user. Idempotent."""
+    network, token = op.services.network, await op.services.identity.token()
+    there = await network.ports_of_device(str(op.server_id), token)
+    await network.delete_ports([port["id"] for port in there if port["id"] not in given], token)
+    for port in there:
+        if port["id"] in given:
+            await _unbind(op, port["id"], token)
+
+
+async def _unbind(op: Operation, port_id: str, token: str) -> None:
+    try:
+        await op.services.network.update_port(port_id, _UNBOUND, token)
+    except NetworkError as error:
+        if error.status != 404:
+            raise
+
+
+async def prepare_standby(op: Operation, host: str) -> None:
+    """Add an inactive binding to this host to every port, so that the ports can move at once."""
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _binding_errors(hosts):
+        for port in await list_ports(op, token):
+            hosts.add(port["binding:host_id"])
+            if port["binding:host_id"] != host:
+                await _create_binding(op, port, host, token)
+
+
+async def _create_binding(op: Operation, port: dict[str, Any], host: str, token: str) -> None:
+    network, port_id = op.services.network, port["id"]
+    wanted = {"host": host, "vnic_type": port["binding:vnic_type"], "profile": port["binding:profile"]}
+    try:
+        made = await network.create_binding(port_id, wanted, token)
+    except NetworkError as error:
+        if error.status == 404:
+            return  # the port is deleted, or the service has no extended bindings
+        there = [one for one in await network.bindings(port_id, token) if one["host"] == host]
+        if error.status != 409 or not there:
+            raise
+        made = there[0]
+    if made["vif_type"] == "binding_failed":
+        raise Failed(f"Port {port_id} cannot be bound to the destination.", fault=f"{host}: port {port_id}: {made}")
+
+
+async def drop_standby(op: Operation, host: str) -> None:
+    """Undo `prepare_standby`. Ports that are active on the host stay there."""
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _binding_errors(hosts):
+        for port in await list_ports(op, token):
+            hosts.add(port["binding:host_id"])
+            if port["binding:host_id"] != host:
+                await op.services.network.delete_binding(port["id"], host, token)
+
+
+async def move(op: Operation, host: str) -> None:
+    """Bind every port to this host only, or with an empty host to none. Idempotent."""
+    token = await op.services.identity.token()
+    hosts = {host}
+    async with _binding_errors(hosts):
+        for port in await list_ports(op, token):
+            bindings = await op.services.network.bindings(port["id"], token)
+            active = next((one["host"] for one in bindings if one["status"] == "ACTIVE"), port["binding:host_id"])
+            others = {one["host"] for one in bindings} - {active}
+            hosts |= {active, *others}
+            await _move(op, port["id"], active, others, host, token)
+
+
+async def _move(op: Operation, port_id: str, active: str, others: set[str], host: str, token: str) -> None:
+    network = op.services.network
+    try:
+        if host in others:
+            await network.activate_binding(port_id, host, token)
+            others = {*others, active}
+        elif host != active:
+            await network.update_port(port_id, {"binding:host_id": host}, token)
+        for other in sorted(others - {host, ""}):
+            await network.delete_binding(port_id, other, token)
+    except NetworkError as error:
+        if error.status == 404:
+            # If the port is deleted, the next run skips it.
+            raise TransientError(f"port {port_id} has changed just now") from error
+        raise
+
+
+async def list_ports(op: Operation, token: str) -> list[dict[str, Any]]:
+    """The ports of the server's interfaces, without those that users have deleted or rebound."""
+    nics = [nic["port_id"] for nic in orjson.loads((await server_of(op))["nics"])]
+    if not nics:
+        return []
+    there = {port["id"]: port for port in await op.services.network.ports_of_device(str(op.server_id), token)}
+    return [there[port_id] for port_id in nics if port_id in there]
+
+
+@asynccontextmanager
+async def _binding_errors(hosts: set[str]) -> AsyncIterator[None]:
+    """Turn errors of the network service into Failed, without names of hosts for users."""
+    try:
+        yield
+    except NetworkError as error:
+        if error.status in (409, 412):
+            raise TransientError(str(error)) from error
+        message = str(error)
+        for host in sorted(hosts - {""}, key=len, reverse=True):
+            message = message.replace(host, "the host")
+        raise Failed(f"The network ports could not be bound: {message}", fault=str(error)) from error
+
+
+async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
+    """The ids of the project's security groups with these names or ids."""
+    if names == ["default"]:
+        return []  # the network service adds it by default
+    known = await op.services.network.security_groups(str(op.project_id), token)
+    ids = {group["name"]: group["id"] for group in known} | {group["id"]: group["id"] for group in known}
+    for name in names:
+        if name not in ids:
+            raise Failed(f"Security group {name} not found for project {op.project_id}.")
+    return [ids[name] for name in names]
+
+
+def _request(op: Operation, entry: dict[str, Any], owner: dict[str, str], groups: list[str]) -> dict[str, Any]:
+    port: dict[str, Any] = {"network_id": entry["network_id"], "project_id": op.project_id, **owner}
+    if entry["fixed_ip"]:
+        port["fixed_ips"] = [{"ip_address": entry["fixed_ip"]}]
+    if groups:
+        port["security_groups"] = groups
+    return port
+
+
+def nic(entry: dict[str, Any], port: dict[str, Any], security_groups: list[str]) -> dict[str, Any]:
+    """The interface's record in the server's row."""
+    return {
+        "port_id": port["id"],
+        "network_id": port["network_id"],
+        "label": entry["label"],
+        "mac": port["mac_address"],
+        "addresses": [address["ip_address"] for address in port["fixed_ips"]],
+        "security_groups": security_groups,
+        "tag": entry["tag"],
+        "given": bool(entry["port"]),
+    }

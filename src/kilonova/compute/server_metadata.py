@@ -1,0 +1,106 @@
+"""Routes of the metadata of a server."""
+
+from __future__ import annotations
+
+import orjson
+
+from kilonova.compute.api import api
+from kilonova.compute.operations import update_metadata
+from kilonova.compute.servers import action_checks, create, model
+from kilonova.http import Context, Response
+from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.parameter_types import METADATA, Schema, closed_object
+from kilonova.store import Row, Transaction
+
+RULE = "os_compute_api:server-metadata:"
+PATH = "/servers/{server_id}/metadata"
+ITEM_PATH = PATH + "/{key}"
+Metadata = dict[str, str]
+ALL_SCHEMA: Schema = closed_object({"metadata": METADATA}, ["metadata"])
+ITEM_SCHEMA: Schema = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
+
+
+@api.route("GET", PATH, checks=[RULE + "index"], query={})
+async def index(ctx: Context, server_id: str) -> Response:
+    """Show the metadata of a server."""
+    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
+    return Response({"metadata": _metadata(row)})
+
+
+@api.route("POST", PATH, checks=[RULE + "create"], body=ALL_SCHEMA, query={})
+async def add(ctx: Context, server_id: str) -> Response:
+    """Add to the metadata of a server, and change it."""
+    async with ctx.db.transaction() as tx:
+        row = await _lock_ready_server(ctx, tx, server_id, "create")
+        metadata = _metadata(row) | ctx.body["metadata"]
+        await _write(ctx, tx, row, metadata)
+    return Response({"metadata": metadata})
+
+
+@api.route("PUT", PATH, checks=[RULE + "update_all"], body=ALL_SCHEMA, query={})
+async def replace(ctx: Context, server_id: str) -> Response:
+    """Replace all the metadata of a server."""
+    metadata: Metadata = ctx.body["metadata"]
+    async with ctx.db.transaction() as tx:
+        await _write(ctx, tx, await _lock_ready_server(ctx, tx, server_id, "update_all"), metadata)
+    return Response({"metadata": metadata})
+
+
+@api.route("GET", ITEM_PATH, checks=[RULE + "show"], query={})
+async def show(ctx: Context, server_id: str, key: str) -> Response:
+    """Show one item of a server's metadata."""
+    metadata = _metadata(await model.find(ctx, ctx.db, server_id, rule=RULE + "show"))
+    _check_known(metadata, key)
+    return Response({"meta": {key: metadata[key]}})
+
+
+@api.route("PUT", ITEM_PATH, checks=[RULE + "update"], body=ITEM_SCHEMA, query={})
+async def update(ctx: Context, server_id: str, key: str) -> Response:
+    """Write one item of a server's metadata."""
+    item: Metadata = ctx.body["meta"]
+    if key not in item:
+        raise BadRequest("Request body and URI mismatch")
+    async with ctx.db.transaction() as tx:
+        row = await _lock_ready_server(ctx, tx, server_id, "update")
+        await _write(ctx, tx, row, _metadata(row) | item)
+    return Response({"meta": item})
+
+
+@api.route("DELETE", ITEM_PATH, checks=[RULE + "delete"], query={}, status=204)
+async def delete(ctx: Context, server_id: str, key: str) -> Response:
+    """Delete one item of a server's metadata."""
+    async with ctx.db.transaction() as tx:
+        row = await _lock_ready_server(ctx, tx, server_id, "delete")
+        metadata = _metadata(row)
+        _check_known(metadata, key)
+        del metadata[key]
+        await _write(ctx, tx, row, metadata)
+    return Response()
+
+
+def _metadata(row: Row) -> Metadata:
+    metadata: Metadata = orjson.loads(row["metadata"])
+    return metadata
+
+
+def _check_known(metadata: Metadata, key: str) -> None:
+    if key not in metadata:
+        raise NotFound("Metadata item was not found")
+
+
+async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Row:
+    return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="metadata")
+
+
+async def _write(ctx: Context, tx: Transaction, row: Row, metadata: Metadata) -> None:
+    """Write the row, and begin the operation that updates the guest when its host responds."""
+    if metadata == _metadata(row):
+        return
+    await create.check_metadata(ctx, metadata, tx)
+    await tx.execute(
+        "UPDATE servers SET metadata = $2, updated_at = $3 WHERE id = $1",
+        row["id"],
+        orjson.dumps(metadata).decode(),
+        ctx.now,
+    )
+    await update_metadata.begin_update(ctx, tx, row)

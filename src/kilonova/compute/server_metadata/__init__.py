@@ -1,1 +1,0 @@
-"""What users say of their servers, and their servers are told."""

@@ -1,1 +1,0 @@
-"""Passwords that guests make for their users."""

@@ -1,1 +1,0 @@
-"""Security groups of servers, which the network service keeps."""

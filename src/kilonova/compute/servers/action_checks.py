@@ -1,0 +1,133 @@
+"""Checks that actions on servers share: policy, lock, state, and no unfinished operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kilonova.compute import dry_run
+from kilonova.compute.migrations.model import begin_move
+from kilonova.compute.servers import model, states
+from kilonova.http import Context, Response
+from kilonova.http.errors import BadRequest, Conflict
+from kilonova.operations import Operation, begin, control
+from kilonova.operations import views as operations
+from kilonova.store import Reader, Row, Transaction
+
+
+async def begin_action(
+    ctx: Context,
+    server_id: str,
+    operation: type[Operation],
+    *,
+    rule: str,
+    transition: str,
+    params_of: Callable[[Row], dict[str, Any]] | None = None,
+) -> Response:
+    """Check the server and begin the operation, in one transaction. For actions that choose no host."""
+    async with ctx.db.transaction() as tx:
+        row = await find_ready(ctx, tx, server_id, rule=rule, transition=transition)
+        if not dry_run.is_requested(ctx):
+            await begin_operation(ctx, tx, row, operation, params_of(row) if params_of else None)
+            return Response()
+    return await dry_run.plan_response(ctx, model.target(row), [])
+
+
+async def find_ready(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Row:
+    """Find the server for an action on its host, and lock its row. Raises 404, 403 or 409, in this order."""
+    row = await find_unlocked(ctx, tx, server_id, rule=rule, transition=transition)
+    if row["host"] is None:
+        raise Conflict(f"Instance {server_id} is not ready: it has no host")
+    return row
+
+
+async def find_unlocked(
+    ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str | None = None
+) -> Row:
+    """Find the server, which may have no host, and lock its row. Without a transition every state is allowed."""
+    row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
+    check_unlocked(ctx, row)
+    if transition is not None:
+        await check_state(tx, row, states.TRANSITIONS[transition])
+    return row
+
+
+async def begin_operation(
+    ctx: Context,
+    tx: Transaction,
+    row: Row,
+    operation: type[Operation],
+    params: dict[str, Any] | None = None,
+    *,
+    without: frozenset[str] = frozenset(),
+) -> str:
+    """Begin the operation, without the steps `without`. Returns its id."""
+    return await begin(
+        tx,
+        operation,
+        params=params,
+        server_id=row["id"],
+        project_id=row["project_id"],
+        user_id=ctx.token.user_id,
+        request_id=ctx.request_id,
+        host=row["host"],
+        without=without,
+    )
+
+
+async def record_action(ctx: Context, tx: Transaction, row: Row, action: str, words: str) -> None:
+    """Record an instance action that this transaction completes."""
+    await control.record_notice(
+        tx,
+        action=action,
+        message=words,
+        server_id=row["id"],
+        project_id=row["project_id"],
+        user_id=ctx.token.user_id,
+        request_id=ctx.request_id,
+        host=row["host"],
+    )
+
+
+async def begin_move_operation(
+    ctx: Context, tx: Transaction, row: Row, operation: type[Operation], type: str, params: dict[str, Any]
+) -> str:
+    """Begin the operation and insert its migration. Returns the operation's id."""
+    return await begin_move(
+        tx, operation, row, type=type, params=params, user_id=ctx.token.user_id, request_id=ctx.request_id
+    )
+
+
+async def check_destination(reader: Reader, row: Row, host: str | None) -> None:
+    """Check that the requested destination exists and is not the server's host."""
+    if host is None:
+        return
+    await check_host(reader, host)
+    if host == row["host"]:
+        raise BadRequest("The target host can't be the same one.")
+
+
+async def check_host(reader: Reader, host: str) -> None:
+    if await reader.fetch_one("SELECT 1 AS one FROM hypervisors WHERE host = $1", host) is None:
+        raise BadRequest(f"Compute host {host} could not be found.")
+
+
+def check_unlocked(ctx: Context, row: Row) -> None:
+    if row["locked"] and not ctx.may("os_compute_api:os-lock-server:unlock:unlock_override", model.target(row)):
+        raise Conflict(f"Instance {row['id']} is locked")
+
+
+async def check_state(tx: Transaction, row: Row, transition: states.Transition) -> None:
+    running = (await operations.find_running(tx, [row["id"]])).get(row["id"])
+    word = "task_state" if running else "vm_state"
+    state = running.task_state if running else row["vm_state"]
+    if running or state not in transition.allowed:
+        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in {word} {state}")
+
+
+# Whether the provider of host $1 and hypervisor $2 has the trait $3.
+HAS_TRAIT = """
+SELECT 1 FROM hypervisors h JOIN resource_providers p ON p.uuid = h.uuid
+JOIN provider_traits t ON t.provider_id = p.id AND t.trait = $3
+WHERE h.host = $1 AND h.hypervisor_hostname = $2
+"""

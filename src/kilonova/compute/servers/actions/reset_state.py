@@ -1,0 +1,55 @@
+"""Reset the state of a server, and reset its network."""
+
+from __future__ import annotations
+
+from kilonova.compute.api import api
+from kilonova.compute.operations import reset_state
+from kilonova.compute.operations.delete import Delete
+from kilonova.compute.operations.reset_state import ResetState
+from kilonova.compute.servers import action_checks, model, states
+from kilonova.http import Context, Response
+from kilonova.http.errors import Conflict
+from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
+from kilonova.operations import request_cancel
+from kilonova.store import Row
+
+RULE = "os_compute_api:os-admin-actions:"
+
+RESET_STATE: Schema = closed_object({"state": {"type": "string", "enum": [states.ACTIVE, states.ERROR]}}, ["state"])
+
+
+@api.action("os-resetState", body=RESET_STATE, checks=[RULE + "reset_state"], status=202)
+async def reset(ctx: Context, server_id: str) -> Response:
+    """Set the state of a server to active or error, after its unfinished operation is undone."""
+    state = ctx.body["os-resetState"]["state"]
+    async with ctx.db.transaction() as tx:
+        row = await model.find(ctx, tx, server_id, rule=RULE + "reset_state", lock=True)
+        unfinished = await model.unfinished(tx, server_id)
+        _check(row, state, unfinished)
+        for operation in unfinished:
+            await request_cancel(tx, operation["id"])
+        if unfinished:
+            await action_checks.begin_operation(ctx, tx, row, ResetState, {"state": state})
+        else:
+            await reset_state.write(tx, server_id, state)
+            await action_checks.record_action(ctx, tx, row, ResetState.action, f"set to {state}")
+    return Response()
+
+
+def _check(row: Row, state: str, unfinished: list[Row]) -> None:
+    transition = states.TRANSITIONS["os-resetState"]
+    if any(operation["kind"] == Delete.kind for operation in unfinished):
+        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in task_state deleting")
+    building = row["vm_state"] == states.BUILDING and state == states.ERROR
+    if row["vm_state"] not in transition.allowed and not building:
+        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in vm_state {row['vm_state']}")
+    if state == states.ACTIVE and row["host"] is None:
+        raise Conflict(f"Instance {row['id']} is not ready: it has no host")
+
+
+@api.action("injectNetworkInfo", body=ANYTHING, checks=[RULE + "inject_network_info"], status=202)
+async def inject_network_info(ctx: Context, server_id: str) -> Response:
+    """Do nothing, for old clients. DHCP and metadata always have the current networks."""
+    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "inject_network_info")
+    action_checks.check_unlocked(ctx, row)
+    return Response()

@@ -1,1 +1,0 @@
-"""What projects have used, by the time that their servers were there."""

@@ -1,1 +1,0 @@
-"""How a server's processors and memory are laid out."""

@@ -1,1 +1,0 @@
-"""Usage audits: how many servers each host had in the last whole month."""

@@ -1,0 +1,55 @@
+"""Lists of identity objects: filters and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
+
+from kilonova.http import Context, Response
+from kilonova.http.errors import BadRequest
+from kilonova.identity.api import Json, link, list_links
+from kilonova.store import Row
+from kilonova.store.conditions import Conditions
+
+
+def flag(ctx: Context, key: str) -> bool:
+    """A boolean of the query. A key without a value is true."""
+    return ctx.query_one(key, "0") not in ("0", "false", "False")
+
+
+def filters(ctx: Context, texts: Sequence[str], flags: Sequence[str] = ()) -> Conditions:
+    """Equality filters: each query key is the name of its column."""
+    where = Conditions()
+    for key in texts:
+        if (value := ctx.query_one(key)) is not None:
+            where.add(f"{key} = ?", value)
+    for key in flags:
+        if key in ctx.query:
+            where.add(f"{key} = ?", flag(ctx, key))
+    return where
+
+
+async def list_page(
+    ctx: Context,
+    table: str,
+    where: Conditions,
+    view: Callable[[Context, Row], Json],
+    keep: Callable[[Row], bool] | None = None,
+) -> Response:
+    """The rows of a table by name: all of them, unless the query has a limit."""
+    marker = ctx.query_one("marker")
+    if marker is not None:
+        start = await ctx.db.fetch_one(f"SELECT name, id FROM {table} WHERE id = $1", marker)
+        if start is None:
+            raise BadRequest(f"The marker {marker[:80]} is not the id of an entry of this list.")
+        where.add("(name, id) > (?, ?)", start["name"], start["id"])
+    sql = f"SELECT * FROM {table} WHERE {where.where()} ORDER BY name, id"
+    limit = ctx.query_one("limit")
+    rows = await ctx.db.fetch(f"{sql} LIMIT {int(limit) + 1}" if limit else sql, *where.arguments)
+    next_link = None
+    if limit is not None and len(rows) > int(limit):
+        rows = rows[: int(limit)]
+        query = {key: values[-1] for key, values in ctx.query.items() if key != "marker"}
+        next_link = link(ctx, f"{table}?{urlencode({**query, 'marker': rows[-1]['id']})}")
+    shown = [view(ctx, row) for row in rows if keep is None or keep(row)]
+    return Response({table: shown, "links": list_links(ctx, table, next_link)})

@@ -1,0 +1,209 @@
+"""Issues, validates and revokes tokens. Validated tokens are cached for some seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from kilonova import clock
+from kilonova.identity.token import SYSTEM, UNSCOPED, Claims, Scope, Token, new_audit_id, pack, unpack
+
+if TYPE_CHECKING:
+    from kilonova.identity.token_keys import KeyRing
+    from kilonova.store import Database, Row, Transaction
+
+CHANGES_CHANNEL = "identity"
+CACHE_SECONDS = 10.0
+CACHE_SIZE = 20_000
+MAX_TOKEN_LENGTH = 1024
+# How long an expired token is still accepted from services that finish work which began with it.
+EXPIRED_WINDOW_SECONDS = 2 * 86400.0
+
+
+class TokenCache:
+    """Caches validated tokens. `forget` drops all of them, including those that are being looked up."""
+
+    def __init__(
+        self,
+        look_up: Callable[[str], Awaitable[Token | None]],
+        seconds: float = CACHE_SECONDS,
+        size: int = CACHE_SIZE,
+    ) -> None:
+        self._look_up = look_up
+        self._seconds = seconds
+        self._size = size
+        self._cache: dict[str, tuple[Token, float]] = {}
+        self._generation = 0
+
+    async def validate(self, token: str) -> Token | None:
+        now = clock.now()
+        cached = self._cache.get(token)
+        if cached is not None and cached[1] > now:
+            return cached[0]
+        generation = self._generation
+        found = await self._look_up(token)
+        self._cache.pop(token, None)
+        if found is not None and generation == self._generation:
+            if len(self._cache) >= self._size:
+                # An entry in use is replaced after some seconds, so the oldest entry is the least recently used.
+                del self._cache[next(iter(self._cache))]
+            self._cache[token] = found, min(now + self._seconds, found.expires_at)
+        return found
+
+    def forget(self) -> None:
+        self._generation += 1
+        self._cache.clear()
+
+
+class TokenProvider(TokenCache):
+    """Tokens of the built-in service. Changes by other processes apply at once on PostgreSQL, else within seconds."""
+
+    def __init__(self, db: Database, keys: KeyRing, *, token_seconds: float = 3600.0) -> None:
+        super().__init__(self.look_up)
+        self.db = db
+        self.keys = keys
+        self.token_seconds = token_seconds
+        db.listen(CHANGES_CHANNEL, self.forget)
+
+    async def look_up(self, token: str, *, allow_expired: bool = False) -> Token | None:
+        """Validate without the cache."""
+        claims = self._claims(token)
+        if claims is None:
+            return None
+        end = claims.expires_at + (EXPIRED_WINDOW_SECONDS if allow_expired else 0.0)
+        return await self.resolve(claims) if end > clock.now() else None
+
+    def _claims(self, token: str) -> Claims | None:
+        if len(token) > MAX_TOKEN_LENGTH or not token.isascii():
+            return None
+        raw = self.keys.decrypt(token)
+        if raw is None:
+            return None
+        try:
+            return unpack(raw)
+        except (ValueError, IndexError):
+            return None
+
+    async def issue(
+        self,
+        user_id: str,
+        scope: Scope,
+        methods: Iterable[str],
+        *,
+        issued_at: float,
+        parent: Token | None = None,
+    ) -> tuple[str, Token] | None:
+        """A new token, or None if the user has no role in the scope. It does not outlive its parent token.
+
+        `issued_at` is when the credentials were read, so that a revocation meanwhile applies to this token too.
+        """
+        expires_at = min(issued_at + self.token_seconds, parent.expires_at if parent else float("inf"))
+        audit_ids = (new_audit_id(), *(parent.audit_ids[-1:] if parent else ()))
+        methods = dict.fromkeys((*methods, *(parent.methods if parent else ())))
+        claims = Claims(user_id, scope, tuple(methods), issued_at, expires_at, audit_ids)
+        token = await self.resolve(claims)
+        return (self.keys.encrypt(pack(claims)), token) if token is not None else None
+
+    async def resolve(self, claims: Claims) -> Token | None:
+        """The token of the claims, or None if its user or scope is deleted or disabled, or the token is revoked."""
+        row = await self.db.fetch_one(_SELECT_SUBJECT, *_subject_arguments(claims))
+        if row is None or not row["user_enabled"]:
+            return None
+        scope = claims.scope
+        if scope.kind in ("project", "domain") and not row["scope_enabled"]:
+            return None
+        roles = () if scope == UNSCOPED else await effective_roles(self.db, claims.user_id, scope)
+        if scope != UNSCOPED and not roles:
+            return None
+        return _token(claims, row, roles)
+
+
+async def effective_roles(db: Database, user_id: str, scope: Scope) -> tuple[tuple[str, str], ...]:
+    """Id and name of every role that the user has in the scope: assigned, inherited or implied."""
+    rows = await db.fetch(_SELECT_ROLES, user_id, scope.kind, scope.id)
+    return tuple((row["id"], row["name"]) for row in rows)
+
+
+_SELECT_SUBJECT = """
+SELECT u.name AS user_name, u.domain_id AS user_domain_id, ud.name AS user_domain_name,
+       u.enabled AND ud.enabled AS user_enabled,
+       p.name AS project_name, p.domain_id AS project_domain_id, pd.name AS project_domain_name,
+       d.name AS domain_name, CASE WHEN d.id IS NULL THEN p.enabled AND pd.enabled ELSE d.enabled END AS scope_enabled
+FROM users u
+JOIN domains ud ON ud.id = u.domain_id
+LEFT JOIN projects p ON p.id = $2
+LEFT JOIN domains pd ON pd.id = p.domain_id
+LEFT JOIN domains d ON d.id = $3
+WHERE u.id = $1 AND NOT EXISTS (
+    SELECT 1 FROM revocations r
+    WHERE (r.subject = ANY($4) OR r.subject = 'domain ' || u.domain_id OR r.subject = 'domain ' || p.domain_id)
+      AND r.issued_until >= $5
+)
+"""
+
+_SELECT_ROLES = """
+WITH RECURSIVE held(role_id) AS (
+    SELECT role_id FROM role_assignments WHERE user_id = $1 AND target_kind = $2 AND target_id = $3
+    UNION
+    SELECT a.role_id FROM role_assignments a JOIN projects p ON p.domain_id = a.target_id
+    WHERE a.user_id = $1 AND a.target_kind = 'inherited' AND $2 = 'project' AND p.id = $3
+    UNION
+    SELECT i.implied_id FROM implied_roles i JOIN held ON held.role_id = i.prior_id
+)
+SELECT r.id, r.name FROM held JOIN roles r ON r.id = held.role_id ORDER BY r.name
+"""
+
+
+def _subject_arguments(claims: Claims) -> tuple[str, str | None, str | None, list[str], float]:
+    scope = claims.scope
+    return (
+        claims.user_id,
+        scope.id if scope.kind == "project" else None,
+        scope.id if scope.kind == "domain" else None,
+        [
+            f"token {claims.audit_ids[0]}",
+            f"user {claims.user_id}",
+            f"{scope.kind} {scope.id}",
+            f"user {claims.user_id} {scope.kind} {scope.id}",
+        ],
+        claims.issued_at,
+    )
+
+
+def _token(claims: Claims, row: Row, roles: tuple[tuple[str, str], ...]) -> Token:
+    scope = claims.scope
+    return Token(
+        user_id=claims.user_id,
+        user_name=row["user_name"],
+        user_domain_id=row["user_domain_id"],
+        user_domain_name=row["user_domain_name"],
+        project_id=scope.id if scope.kind == "project" else None,
+        project_name=row["project_name"],
+        project_domain_id=row["project_domain_id"],
+        project_domain_name=row["project_domain_name"],
+        domain_id=scope.id if scope.kind == "domain" else None,
+        domain_name=row["domain_name"],
+        system=scope == SYSTEM,
+        roles=frozenset(name.lower() for _, name in roles),
+        role_ids=roles,
+        methods=claims.methods,
+        issued_at=claims.issued_at,
+        expires_at=claims.expires_at,
+        audit_ids=claims.audit_ids,
+    )
+
+
+async def revoke(tx: Transaction, subject: str, issued_until: float, token_seconds: float) -> None:
+    """Revoke the subject's tokens that were issued until then.
+
+    Subjects are `token AUDIT`, `user ID`, `project ID`, `domain ID`, and `user ID project ID` for one scope of a user.
+    """
+    now = clock.now()
+    await tx.execute("DELETE FROM revocations WHERE expires_at < $1", now)
+    await tx.execute(
+        "INSERT INTO revocations (subject, issued_until, expires_at) VALUES ($1, $2, $3) "
+        "ON CONFLICT (subject) DO UPDATE SET issued_until = excluded.issued_until, expires_at = excluded.expires_at",
+        subject,
+        issued_until,
+        now + token_seconds + EXPIRED_WINDOW_SECONDS,
+    )

@@ -1,0 +1,152 @@
+"""Routes of floating IPs. Networked hosts do the address translation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import store
+from kilonova.http import Context, Response
+from kilonova.network import resources
+from kilonova.network.api import api
+from kilonova.network.authorization import authorize_attributes, policy_target, requested_project, sees_all
+from kilonova.network.errors import conflict, floating_ip_not_found, port_not_found
+from kilonova.network.floating_ips import model
+from kilonova.network.listing import Attribute, Listing, select_fields
+from kilonova.network.networks.api import load as load_network
+from kilonova.network.ports import model as ports
+from kilonova.network.ports.api import load as load_port
+from kilonova.network.quotas import check_quota
+from kilonova.network.resources import CHANGES_CHANNEL
+from kilonova.network.schemas import IP_OR_NULL, SHOW_QUERY, UUID, UUID_OR_NULL, Schema, create_body, update_body
+from kilonova.store import Reader, Row, Transaction
+
+_CHANGEABLE: Schema = {"port_id": UUID_OR_NULL, "fixed_ip_address": IP_OR_NULL}
+CREATE = create_body(
+    "floatingip",
+    "floatingips",
+    {**_CHANGEABLE, "floating_network_id": UUID, "floating_ip_address": IP_OR_NULL, "subnet_id": UUID_OR_NULL},
+    ("floating_network_id",),
+)
+UPDATE = update_body("floatingip", _CHANGEABLE)
+
+LISTING = Listing(
+    "floatingips",
+    "floating_ips r",
+    {
+        "status": Attribute("r.status"),
+        "floating_network_id": Attribute("r.floating_network_id"),
+        "floating_ip_address": Attribute("r.floating_ip_address"),
+        "fixed_ip_address": Attribute("r.fixed_ip_address", nullable=True),
+        "port_id": Attribute("r.port_id", nullable=True),
+        "router_id": Attribute("r.router_id", nullable=True),
+    },
+)
+
+
+@api.route("GET", "/v2.0/floatingips", policy="get_floatingip", query=LISTING.query_schema)
+async def index(ctx: Context) -> Response:
+    """List the project's floating IPs."""
+    found = await LISTING.fetch_own_page(ctx, "get_floatingip")
+    return Response(LISTING.response_body(ctx, [view(row) for row in found]))
+
+
+@api.route("GET", "/v2.0/floatingips/{floatingip_id}", checks=["get_floatingip"], query=SHOW_QUERY)
+async def show(ctx: Context, floatingip_id: str) -> Response:
+    """Show a floating IP."""
+    return Response({"floatingip": select_fields(ctx, view(await _load(ctx, ctx.db, floatingip_id)))})
+
+
+async def _load(ctx: Context, reader: Reader, floatingip_id: str) -> Row:
+    row = await resources.get(reader, "floating_ips", floatingip_id)
+    if row is None or not ctx.may("get_floatingip", policy_target(row["project_id"])):
+        raise floating_ip_not_found(floatingip_id)
+    return row
+
+
+@api.route("POST", "/v2.0/floatingips", checks=["create_floatingip"], body=CREATE, status=201)
+async def create(ctx: Context) -> Response:
+    """Create one or several floating IPs, and associate them with ports where the body names them."""
+    bodies = ctx.body.get("floatingips") or [ctx.body["floatingip"]]
+    try:
+        async with ctx.db.transaction() as tx:
+            created = [await _create(ctx, tx, body) for body in bodies]
+            tx.notify(CHANGES_CHANNEL)
+    except store.Conflict:
+        raise _changed_meanwhile() from None
+    shown = [view(row) for row in created]
+    return Response({"floatingips": shown} if "floatingips" in ctx.body else {"floatingip": shown[0]})
+
+
+def _changed_meanwhile() -> Exception:
+    return conflict("RetryRequest", "The port or its addresses were changed meanwhile; try again.")
+
+
+async def _create(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
+    project_id = requested_project(ctx, body)
+    target = policy_target(project_id)
+    ctx.authorize("create_floatingip", target)
+    authorize_attributes(ctx, "create_floatingip", body, target, {"floating_ip_address": None})
+    network = await load_network(ctx, tx, body["floating_network_id"])
+    await check_quota(tx, project_id, "floatingip")
+    row = await model.create(tx, project_id, network, body, ctx.now)
+    return await _associate(ctx, tx, row, body) if body.get("port_id") else row
+
+
+async def _associate(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any]) -> Row:
+    port = await load_port(ctx, tx, body["port_id"])
+    if port["project_id"] != row["project_id"] and not sees_all(ctx, "update_floatingip"):
+        raise port_not_found(body["port_id"])
+    changes = await model.associate(tx, row, (await ports.load_details(tx, [port]))[0], body.get("fixed_ip_address"))
+    return await resources.update(tx, "floating_ips", row, changes, ctx.now)
+
+
+@api.route("PUT", "/v2.0/floatingips/{floatingip_id}", checks=["update_floatingip"], body=UPDATE)
+async def update(ctx: Context, floatingip_id: str) -> Response:
+    """Associate a floating IP with a port, or disassociate it."""
+    body = ctx.body["floatingip"]
+    try:
+        async with ctx.db.transaction() as tx:
+            row = await _load(ctx, tx, floatingip_id)
+            row = await resources.lock(tx, "floating_ips", floatingip_id) or row
+            ctx.authorize("update_floatingip", policy_target(row["project_id"]))
+            row = await _update(ctx, tx, row, body)
+            tx.notify(CHANGES_CHANNEL)
+    except store.Conflict:
+        raise _changed_meanwhile() from None
+    return Response({"floatingip": view(row)})
+
+
+async def _update(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any]) -> Row:
+    if body.get("port_id"):
+        row = await _associate(ctx, tx, row, body)
+    elif "port_id" in body:
+        row = await resources.update(tx, "floating_ips", row, dict(model.UNASSOCIATED), ctx.now)
+    elif body.get("fixed_ip_address") and row["port_id"]:
+        row = await _associate(ctx, tx, row, {**body, "port_id": row["port_id"]})
+    if "description" in body:
+        row = await resources.update(tx, "floating_ips", row, {"description": body["description"] or ""}, ctx.now)
+    return row
+
+
+@api.route("DELETE", "/v2.0/floatingips/{floatingip_id}", checks=["delete_floatingip"], status=204)
+async def delete(ctx: Context, floatingip_id: str) -> Response:
+    """Delete a floating IP."""
+    async with ctx.db.transaction() as tx:
+        row = await _load(ctx, tx, floatingip_id)
+        ctx.authorize("delete_floatingip", policy_target(row["project_id"]))
+        await model.remove(tx, row)
+        tx.notify(CHANGES_CHANNEL)
+    return Response()
+
+
+def view(row: Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "status": row["status"],
+        "floating_network_id": row["floating_network_id"],
+        "floating_ip_address": row["floating_ip_address"],
+        "port_id": row["port_id"],
+        "fixed_ip_address": row["fixed_ip_address"],
+        "router_id": row["router_id"],
+        **resources.standard_view(row),
+    }

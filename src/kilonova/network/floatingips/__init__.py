@@ -1,1 +1,0 @@
-"""Floating addresses: external addresses that lead to a port."""

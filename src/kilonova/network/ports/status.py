@@ -1,0 +1,37 @@
+"""The current status of ports on networked hosts: ACTIVE while the guest runs and the host responds.
+
+The status is not stored. An agent starts a guest only after its ports are wired, and agents report which guests run.
+"""
+
+from __future__ import annotations
+
+from kilonova.hosts.networked import is_networked_sql, is_up_sql
+from kilonova.http import Context
+from kilonova.network.listing import Query
+from kilonova.network.ports.model import Port
+from kilonova.store import Reader
+
+
+def _down_since(ctx: Context) -> float:
+    return float(ctx.now - ctx.services.config.hosts.down_seconds)
+
+
+def _is_idle_sql(ctx: Context, since: str) -> str:
+    """SQL condition: port `r`, whose stored status is ACTIVE, carries no packets."""
+    works = f"{ctx.services.compute_status.is_running_sql('r.device_id')} AND {is_up_sql('r.host_id', since)}"
+    return f"({is_networked_sql('r.host_id')} AND NOT ({works}))"
+
+
+async def with_current_status(ctx: Context, reader: Reader, ports: list[Port]) -> list[Port]:
+    bound = [port.row["id"] for port in ports if port.row["host_id"] and port.row["status"] == "ACTIVE"]
+    if not bound:
+        return ports
+    sql = f"SELECT r.id FROM ports r WHERE r.id = ANY($1) AND {_is_idle_sql(ctx, '$2')}"
+    idle = {row["id"] for row in await reader.fetch(sql, bound, _down_since(ctx))}
+    return [port._replace(row={**port.row, "status": "DOWN"}) if port.row["id"] in idle else port for port in ports]
+
+
+def filter_by_status(ctx: Context, query: Query, statuses: list[str]) -> None:
+    idle = _is_idle_sql(ctx, query.arg(_down_since(ctx)))
+    wanted = query.arg(statuses)
+    query.add(f"CASE WHEN r.status = 'ACTIVE' AND {idle} THEN 'DOWN' ELSE r.status END = ANY({wanted})")

@@ -1,0 +1,210 @@
+"""Routes of routers. Networked hosts do the routing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from kilonova.http import Context, Response
+from kilonova.http.errors import NotFound
+from kilonova.network import resources
+from kilonova.network.api import api
+from kilonova.network.authorization import authorize_attributes, authorize_network_use, policy_target, requested_project
+from kilonova.network.availability_zones import check_zone_hints
+from kilonova.network.errors import port_not_found, router_not_found
+from kilonova.network.listing import Attribute, Listing, select_fields
+from kilonova.network.networks.api import load as load_network
+from kilonova.network.ports import model as ports
+from kilonova.network.ports.api import load as load_port
+from kilonova.network.ports.model import Port
+from kilonova.network.quotas import check_quota
+from kilonova.network.resources import write_transaction
+from kilonova.network.routers import model
+from kilonova.network.routers.schemas import CREATE, EXTRA_ROUTES, INTERFACE, UPDATE
+from kilonova.network.routers.views import view
+from kilonova.network.schemas import SHOW_QUERY, to_bool
+from kilonova.network.subnets.api import load as load_subnet
+from kilonova.store import Reader, Row, Transaction
+
+LISTING = Listing(
+    "routers",
+    "routers r",
+    {
+        "name": Attribute("r.name"),
+        "status": Attribute("r.status"),
+        "admin_state_up": Attribute("r.admin_state_up", "boolean"),
+    },
+)
+
+
+@api.route("GET", "/v2.0/routers", policy="get_router", query=LISTING.query_schema)
+async def index(ctx: Context) -> Response:
+    """List the project's routers."""
+    found = await LISTING.fetch_own_page(ctx, "get_router")
+    gateways = await model.gateways(ctx.db, found)
+    return Response(LISTING.response_body(ctx, [view(row, gateways.get(row["gateway_port_id"])) for row in found]))
+
+
+@api.route("GET", "/v2.0/routers/{router_id}", checks=["get_router"], query=SHOW_QUERY)
+async def show(ctx: Context, router_id: str) -> Response:
+    """Show a router."""
+    return Response({"router": select_fields(ctx, await _view(ctx.db, await _load(ctx, ctx.db, router_id)))})
+
+
+async def _view(reader: Reader, row: Row) -> dict[str, Any]:
+    return view(row, (await model.gateways(reader, [row])).get(row["gateway_port_id"]))
+
+
+async def _load(ctx: Context, reader: Reader, router_id: str) -> Row:
+    row = await resources.get(reader, "routers", router_id)
+    if row is None or not ctx.may("get_router", policy_target(row["project_id"])):
+        raise router_not_found(router_id)
+    return row
+
+
+async def _lock(ctx: Context, tx: Transaction, router_id: str, rule: str) -> Row:
+    await _load(ctx, tx, router_id)
+    row = await resources.lock(tx, "routers", router_id)
+    if row is None:
+        raise router_not_found(router_id)
+    ctx.authorize(rule, policy_target(row["project_id"]))
+    return row
+
+
+@api.route("POST", "/v2.0/routers", checks=["create_router"], body=CREATE, status=201)
+async def create(ctx: Context) -> Response:
+    """Create one or several routers."""
+    shown = []
+    async with write_transaction(ctx) as tx:
+        for body in ctx.body.get("routers") or [ctx.body["router"]]:
+            shown.append(await _view(tx, await _create(ctx, tx, body)))
+    return Response({"routers": shown} if "routers" in ctx.body else {"router": shown[0]})
+
+
+async def _create(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
+    project_id = requested_project(ctx, body)
+    ctx.authorize("create_router", policy_target(project_id))
+    check_zone_hints(body)
+    row = model.new_row(project_id, body, ctx.now)
+    await check_quota(tx, project_id, "router")
+    await resources.insert(tx, "routers", row)
+    return await _update_gateway(ctx, tx, row, body, "create_router")
+
+
+async def _update_gateway(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any], rule: str) -> Row:
+    if "external_gateway_info" not in body:
+        return row
+    info = body["external_gateway_info"] or {}
+    target = policy_target(row["project_id"])
+    authorize_attributes(ctx, rule, {"external_gateway_info": info}, target)
+    if not info.get("network_id"):
+        return await model.clear_gateway(tx, row, None, ctx.now)
+    authorize_attributes(ctx, f"{rule}:external_gateway_info", info, target, {"external_fixed_ips": []})
+    network = await load_network(ctx, tx, info["network_id"])
+    return await model.set_gateway(tx, row, network, info, ctx.now)
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}", checks=["update_router"], body=UPDATE)
+async def update(ctx: Context, router_id: str) -> Response:
+    """Change a router, its gateway or its extra routes."""
+    body = ctx.body["router"]
+    async with write_transaction(ctx) as tx:
+        row = await _lock(ctx, tx, router_id, "update_router")
+        row = await _update_gateway(ctx, tx, row, body, "update_router")
+        changes: Row = {name: body[name] or "" for name in ("name", "description") if name in body}
+        if "admin_state_up" in body:
+            changes["admin_state_up"] = to_bool(body["admin_state_up"])
+        row = await resources.update(tx, "routers", row, changes, ctx.now)
+        if "routes" in body:
+            row = await model.set_routes(tx, row, body["routes"] or [], ctx.now)
+        shown = await _view(tx, row)
+    return Response({"router": shown})
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}/add_extraroutes", checks=["add_extraroutes"], body=EXTRA_ROUTES)
+async def add_routes(ctx: Context, router_id: str) -> Response:
+    """Add extra routes to a router."""
+    async with write_transaction(ctx) as tx:
+        row = await _lock(ctx, tx, router_id, "add_extraroutes")
+        routes = [*orjson.loads(row["routes"]), *ctx.body["router"]["routes"]]
+        shown = await _view(tx, await model.set_routes(tx, row, routes, ctx.now))
+    return Response({"router": shown})
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}/remove_extraroutes", checks=["remove_extraroutes"], body=EXTRA_ROUTES)
+async def remove_routes(ctx: Context, router_id: str) -> Response:
+    """Remove extra routes from a router; missing routes are no error."""
+    async with write_transaction(ctx) as tx:
+        row = await _lock(ctx, tx, router_id, "remove_extraroutes")
+        removed = ctx.body["router"]["routes"]
+        routes = [route for route in orjson.loads(row["routes"]) if route not in removed]
+        shown = await _view(
+            tx, await resources.update(tx, "routers", row, {"routes": resources.to_json(routes)}, ctx.now)
+        )
+    return Response({"router": shown})
+
+
+@api.route("DELETE", "/v2.0/routers/{router_id}", checks=["delete_router"], status=204)
+async def delete(ctx: Context, router_id: str) -> Response:
+    """Delete a router; refused while it has interfaces."""
+    async with write_transaction(ctx) as tx:
+        await model.remove(tx, await _lock(ctx, tx, router_id, "delete_router"), ctx.now)
+    return Response()
+
+
+@api.route("PUT", "/v2.0/routers/{router_id}/add_router_interface", checks=["add_router_interface"], body=INTERFACE)
+async def add_interface(ctx: Context, router_id: str) -> Response:
+    """Add an interface to a router: on a subnet, or an existing port."""
+    async with write_transaction(ctx) as tx:
+        router = await _lock(ctx, tx, router_id, "add_router_interface")
+        if "subnet_id" in ctx.body:
+            subnet, network = await load_subnet(ctx, tx, ctx.body["subnet_id"])
+            authorize_network_use(ctx, router["project_id"], network)
+            port = await model.add_subnet(tx, router, subnet, network, ctx.now)
+        else:
+            await load_port(ctx, tx, ctx.body["port_id"])
+            held = await resources.lock(tx, "ports", ctx.body["port_id"])
+            if held is None:
+                raise port_not_found(ctx.body["port_id"])
+            port = await model.add_port(tx, router, (await ports.load_details(tx, [held]))[0], ctx.now)
+    return Response(_interface_view(router, port))
+
+
+@api.route(
+    "PUT", "/v2.0/routers/{router_id}/remove_router_interface", checks=["remove_router_interface"], body=INTERFACE
+)
+async def remove_interface(ctx: Context, router_id: str) -> Response:
+    """Remove an interface from a router."""
+    async with write_transaction(ctx) as tx:
+        router = await _lock(ctx, tx, router_id, "remove_router_interface")
+        port = _find_interface(router, await model.interfaces(tx, router_id), ctx.body)
+        await model.remove_interface(tx, router, port)
+    return Response(_interface_view(router, port))
+
+
+def _find_interface(router: Row, interfaces: list[Port], body: dict[str, str]) -> Port:
+    for port in interfaces:
+        if body.get("port_id") == port.row["id"]:
+            return port
+        if any(fixed["subnet_id"] == body.get("subnet_id") for fixed in port.fixed_ips):
+            return port
+    if "subnet_id" in body:
+        raise model.interface_not_found(router["id"], body["subnet_id"])
+    raise NotFound(
+        f"Router {router['id']} does not have an interface with id {body['port_id']}", code="RouterInterfaceNotFound"
+    )
+
+
+def _interface_view(router: Row, port: Port) -> dict[str, Any]:
+    subnet_ids = [fixed["subnet_id"] for fixed in port.fixed_ips]
+    return {
+        "id": router["id"],
+        "project_id": router["project_id"],
+        "tenant_id": router["project_id"],
+        "port_id": port.row["id"],
+        "network_id": port.row["network_id"],
+        "subnet_id": subnet_ids[0],
+        "subnet_ids": subnet_ids,
+        "tags": resources.unpack_tags(router["tags"]),
+    }

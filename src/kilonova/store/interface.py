@@ -1,0 +1,75 @@
+"""The interface to a database, the same for SQLite and PostgreSQL, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+class StoreError(Exception):
+    """Base of all errors of the database."""
+
+
+class Conflict(StoreError):
+    """A unique or foreign key is violated. `kind` is "unique" or "foreign key"; `constraint` is its name if known."""
+
+    def __init__(self, message: str, *, kind: str = "unique", constraint: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.constraint = constraint
+
+
+class Invalid(StoreError, ValueError):
+    """A value that the column cannot store: wrong type, out of range, null, or NUL in text."""
+
+
+class Unavailable(StoreError):
+    """A transient failure (deadlock, connection lost, busy, disk full): a retry may succeed."""
+
+
+class SchemaError(StoreError):
+    """This release can neither use nor upgrade the database's schema."""
+
+
+class Reader(Protocol):
+    async def fetch(self, sql: str, *args: Any) -> list[Row]: ...
+
+    async def fetch_one(self, sql: str, *args: Any) -> Row | None: ...
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        """The first column of the first row, or None."""
+
+
+class Transaction(Reader, Protocol):
+    """Sees its own writes. After a failed statement it can only be left with an exception."""
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Run a statement. Returns the number of rows inserted, updated or deleted."""
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
+
+    async def lock(self, key: str) -> None:
+        """Take an advisory lock until the end of the transaction."""
+
+    def notify(self, channel: str) -> None:
+        """Call the channel's listeners after commit: in all processes on PostgreSQL, in this one on SQLite."""
+
+
+class Database(Reader, Protocol):
+    """Statements outside a transaction see committed data, and cannot write."""
+
+    dialect: str
+
+    @property
+    def commits(self) -> int:
+        """The number of COMMITs. On SQLite, a group of transactions has one."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Commits at exit, rolls back on an exception. Changes are durable when the exit returns."""
+
+    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
+
+    async def close(self) -> None: ...

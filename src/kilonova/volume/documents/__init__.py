@@ -1,1 +1,0 @@
-"""The version documents of the volume service."""

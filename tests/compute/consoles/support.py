@@ -1,0 +1,111 @@
+"""A cloud whose guests have displays: servers that greet like a VNC server, and echo the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qs, urlsplit
+
+from kilonova.compute.consoles.novnc_files import novnc_pages
+from kilonova.compute.consoles.proxy import Proxy
+from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.sim.driver import SimDriver
+from kilonova.hosts.messages import Display
+from kilonova.http import App
+from kilonova.http.server import Server, listen, socket_url
+from tests.support.full_cloud import FullCloud, full_cloud
+
+GREETING = b"RFB 003.008\n"
+
+
+class FakeDisplay:
+    """An echo server. Records the received bytes and the number of clients."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.clients = 0
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients += 1
+        try:
+            writer.write(GREETING)
+            while data := await reader.read(65536):
+                self.received += data
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            self.clients -= 1
+            writer.close()
+
+
+@contextmanager
+def fake_displays(**displays: Display) -> Iterator[None]:
+    """Give simulated guests these displays, by kind."""
+
+    async def look_display(self: Any, guest_id: str, kind: str) -> Display:
+        self._running_guest(guest_id)
+        if kind not in displays:
+            raise DriverError(f"no {kind}", kind="no display")
+        return displays[kind]
+
+    with patch.object(SimDriver, "look_display", look_display):
+        yield
+
+
+@asynccontextmanager
+async def fake_display() -> AsyncIterator[FakeDisplay]:
+    made = FakeDisplay()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        with fake_displays(vnc=Display(host="127.0.0.1", port=made.port)):
+            yield made
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def served(database_url: str, **flags: Any) -> AsyncIterator[tuple[FullCloud, str]]:
+    """Run a cloud on a real socket. Yields the cloud and its URL."""
+    async with full_cloud(database_url, hosts=1, **flags) as c:
+        services = c.services
+        apis = c.app.apis.values()
+        app = App(
+            services,
+            apis,
+            pages={MOUNT: novnc_pages(services.config.console)},
+            sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
+        )
+        bound = listen("127.0.0.1", 0)
+        server = Server(app, bound)
+        await server.start()
+        try:
+            yield c, socket_url(bound)
+        finally:
+            await server.stop()
+            bound.close()
+
+
+async def console_url(c: FullCloud, server_id: str, base: str, **keys: Any) -> str:
+    body = {"remote_console": {"protocol": "vnc", "type": "novnc", **keys}}
+    host = {"X-Forwarded-Host": urlsplit(base).netloc}
+    answer = await c.post(f"/servers/{server_id}/remote-consoles", body, version="2.104", headers=host)
+    assert answer.status == 200, answer.body
+    shown = answer.json()["remote_console"]
+    assert {key: shown[key] for key in ("protocol", "type")} == {"protocol": "vnc", "type": "novnc", **keys}
+    url: str = shown["url"]
+    return url
+
+
+def websocket_url(url: str) -> str:
+    """Return the URL of the websocket that noVNC opens from a page with this URL."""
+    at = urlsplit(url)
+    (path,) = parse_qs(at.query)["path"]
+    return f"ws://{at.netloc}/{path}"

@@ -1,0 +1,139 @@
+"""The console proxy: guests' displays through websockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from kilonova.compute.consoles import proxy
+from kilonova.hosts.messages import Display
+from tests.compute.consoles.support import (
+    GREETING,
+    FakeDisplay,
+    console_url,
+    fake_display,
+    fake_displays,
+    served,
+    websocket_url,
+)
+from tests.compute.servers.support import act
+from tests.support import run
+from tests.support.full_cloud import TIMEOUT_SECONDS
+from tests.support.ports import free_port
+
+BINARY: dict[str, Any] = {"subprotocols": ["binary"], "compression": None, "proxy": None, "open_timeout": 60}
+
+
+async def refused_status(url: str, **options: Any) -> int:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(url, proxy=None, open_timeout=60, **options):
+            pass
+    return caught.value.response.status_code
+
+
+async def wait_closed(socket: ClientConnection) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        with pytest.raises(ConnectionClosed):
+            while True:
+                await socket.recv()
+
+
+async def wait_without_clients(display: FakeDisplay) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while display.clients:
+            await asyncio.sleep(0.01)
+
+
+def test_bytes_are_forwarded_both_ways(database_url: str) -> None:
+    async def scenario() -> None:
+        async with served(database_url) as (c, base), fake_display() as display:
+            server_id = (await c.boot_active())["id"]
+            url = await console_url(c, server_id, base)
+            assert url.startswith(f"{base}/console/vnc_auto.html?path=console%2Fwebsocket%3Ftoken%3D")
+            async with connect(websocket_url(url), origin=base, **BINARY) as socket:  # type: ignore[arg-type]
+                assert socket.subprotocol == "binary"
+                assert await socket.recv() == GREETING
+                await socket.send(b"\x00\xff" * 3)
+                assert await socket.recv() == b"\x00\xff" * 3
+                large = bytes(range(256)) * 4096 * 3
+                sending = asyncio.create_task(socket.send(large))
+                received = b""
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    while len(received) < len(large):
+                        received += await socket.recv()  # type: ignore[operator]
+                    await sending
+                assert received == large
+                assert display.clients == 1
+            await wait_without_clients(display)
+            # The token is valid until it expires, so that the page can be reloaded.
+            async with connect(websocket_url(url), proxy=None, open_timeout=60) as again:
+                assert (await again.recv(), again.subprotocol) == (GREETING, None)
+
+    run(scenario())
+
+
+def test_invalid_token_or_origin_is_refused(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base), fake_display() as display:
+            server_id = (await c.boot_active())["id"]
+            url = websocket_url(await console_url(c, server_id, base))
+            assert await refused_status(url + "0") == 403
+            assert await refused_status(url.partition("?")[0]) == 403
+            assert await refused_status(url.replace("/websocket", "/other")) == 403
+            assert await refused_status(url, origin="http://elsewhere.example") == 403
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE console_tokens SET expires_at = 1")
+            assert await refused_status(url) == 403
+            assert display.clients == 0
+            kept = await c.db.fetch("SELECT * FROM console_tokens")
+            assert url.rpartition("=")[2] not in str(kept)
+
+    run(scenario())
+
+
+def test_console_closes_when_server_is_deleted_or_stopped(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base), fake_display() as display:
+            first, second = (await c.boot_active())["id"], (await c.boot_active())["id"]
+            with patch.object(proxy, "SERVER_CHECK_SECONDS", 0.02):
+                async with connect(websocket_url(await console_url(c, first, base)), **BINARY) as socket:
+                    assert await socket.recv() == GREETING
+                    await c.delete(f"/servers/{first}")
+                    await wait_closed(socket)
+            url = websocket_url(await console_url(c, second, base))
+            await act(c, second, "os-stop")
+            await c.wait_until_settled(second)
+            assert await refused_status(url) == 403
+            await wait_without_clients(display)
+
+    run(scenario())
+
+
+def test_unreachable_display_is_refused(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base):
+            server_id = (await c.boot_active())["id"]
+            with fake_displays(vnc=Display(host="127.0.0.1", port=free_port())):
+                assert await refused_status(websocket_url(await console_url(c, server_id, base))) == 403
+
+    run(scenario())
+
+
+def test_stop_does_not_wait_for_consoles(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kilonova.http.server.SHUTDOWN_GRACE_SECONDS", 300)
+
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base), fake_display():
+            server_id = (await c.boot_active())["id"]
+            socket = await connect(websocket_url(await console_url(c, server_id, base)), **BINARY)
+            assert await socket.recv() == GREETING
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 60
+        await wait_closed(socket)
+
+    run(scenario())

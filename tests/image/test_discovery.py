@@ -1,0 +1,63 @@
+"""Version documents, schemas and other discovery routes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.image.support import images
+
+ID = "6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"
+
+
+WRONG: list[tuple[Any, int]] = [
+    (None, 400),
+    ([], 400),
+    ({"id": "no-uuid"}, 400),
+    ({"id": f"../{ID}"}, 400),
+    ({"name": "x" * 256}, 400),
+    ({"name": 7}, 400),
+    ({"disk_format": "floppy"}, 400),
+    ({"container_format": "crate"}, 400),
+    ({"visibility": "secret"}, 400),
+    ({"min_disk": -1}, 400),
+    ({"min_ram": 2**40}, 400),
+    ({"protected": "yes"}, 400),
+    ({"tags": ["x" * 256]}, 400),
+    ({"tags": "t"}, 400),
+    ({"my_property": 7}, 400),
+    ({"my_property": {"a": "b"}}, 400),
+    ({"my_property": "a\u0000b"}, 400),
+    ({"x" * 256: "too long a name"}, 400),
+    ({"": "no name"}, 400),
+    ({"status": "active"}, 403),
+    ({"size": 1}, 403),
+    ({"locations": []}, 403),
+    ({"deleted": "true"}, 403),
+    ({f"p{n}": "v" for n in range(129)}, 413),
+]
+
+
+def test_discovery_documents(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(sqlite_url, tmp_path) as cloud:
+            root = await cloud.request("GET", "", root="/image", as_=None)
+            assert root.status == 300
+            assert root.json()["versions"][0] == {
+                "id": "v2.9",
+                "status": "CURRENT",
+                "links": [{"rel": "self", "href": "http://localhost/image/v2/"}],
+            }
+            assert (await cloud.request("GET", "/versions", root="/image", as_=None)).json() == root.json()
+            assert (await cloud.call("GET", "", as_=None)).status == 200
+            assert "os_hidden" in (await cloud.ok("GET", "/schemas/image"))["properties"]
+            assert (await cloud.ok("GET", "/schemas/images"))["properties"]["images"]["type"] == "array"
+            assert (await cloud.ok("GET", "/schemas/member"))["name"] == "member"
+            assert (await cloud.ok("GET", "/schemas/members"))["name"] == "members"
+            assert await cloud.status("GET", "/schemas/tasks") == 404
+            assert (await cloud.ok("GET", "/info/import"))["import-methods"]["value"] == []
+            assert await cloud.status("GET", "/info/stores") == 404
+            assert await cloud.status("POST", f"/images/{ID}/import", {}) == 405
+
+    asyncio.run(scenario())

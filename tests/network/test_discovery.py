@@ -1,0 +1,28 @@
+"""Version documents, extensions, agents and availability zones."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.network.support import net
+
+
+def test_discovery_documents(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with net(sqlite_url) as cloud:
+            versions = (await cloud.request("GET", "", root="/network", as_=None)).json()["versions"]
+            assert [(version["id"], version["status"]) for version in versions] == [("v2.0", "CURRENT")]
+            assert versions[0]["links"][0]["href"] == "http://localhost/network/v2.0/"
+            assert (await cloud.call("GET", "", as_=None)).json()["resources"]
+            aliases = {item["alias"] for item in (await cloud.ok("GET", "/extensions"))["extensions"]}
+            assert {"security-group", "binding", "router", "external-net", "port-security", "provider"} <= aliases
+            for alias in aliases:
+                await cloud.ok("GET", f"/extensions/{alias}")
+            assert (await cloud.refused("GET", "/extensions/trunk"))[0] == 404
+            assert (await cloud.ok("GET", "/agents", as_="admin")) == {"agents": []}
+            assert (await cloud.ok("GET", "/agents")) == {"agents": []}
+            zones = (await cloud.ok("GET", "/availability_zones"))["availability_zones"]
+            assert {zone["resource"] for zone in zones} == {"network", "router"}
+            assert (await cloud.refused("GET", "/trunks"))[0] == 404
+
+    asyncio.run(scenario())

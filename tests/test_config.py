@@ -1,0 +1,59 @@
+"""Tests of the configuration: where settings come from, and former names of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kilonova.config import FORMER_NAMES, Config, ConfigError, load
+
+BY_NAME = [(section, old, new) for (section, old), new in FORMER_NAMES.items()]
+VALUES: dict[type, tuple[str, object]] = {
+    int: ("7", 7),
+    float: ("7.5", 7.5),
+    str: ('"seven"', "seven"),
+    list: ('["seven"]', ["seven"]),
+}
+
+
+def value(config: Config, section: str, name: str) -> object:
+    found: object = getattr(getattr(config, section), name)
+    return found
+
+
+@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
+def test_former_name_in_a_file_sets_the_setting(tmp_path: Path, section: str, old: str, new: str) -> None:
+    text, expected = VALUES[type(value(Config(), section, new))]
+    file = tmp_path / "kilonova.toml"
+    file.write_text(f"[{section}]\n{old} = {text}\n")
+    assert value(load(file, {}), section, new) == expected
+
+
+@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
+def test_former_name_in_the_environment_and_in_flags_sets_the_setting(section: str, old: str, new: str) -> None:
+    text, expected = VALUES[type(value(Config(), section, new))]
+    text = text.strip('["]')
+    assert value(load(None, {f"KILONOVA_{section}__{old}".upper(): text}), section, new) == expected
+    assert value(load(None, {}, {f"{section}.{old}": text}), section, new) == expected
+
+
+@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
+def test_former_name_is_no_setting_of_its_own(section: str, old: str, new: str) -> None:
+    assert hasattr(getattr(Config(), section), new)
+    assert not hasattr(getattr(Config(), section), old)
+
+
+def test_both_names_of_one_setting_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "kilonova.toml"
+    file.write_text("[operations]\nhost_seconds = 5\nhost_timeout_seconds = 6\n")
+    with pytest.raises(
+        ConfigError, match=r"operations\.host_seconds is the former name of operations\.host_timeout_seconds"
+    ):
+        load(file, {})
+
+
+def test_environment_overrides_a_former_name_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "kilonova.toml"
+    file.write_text("[operations]\nhost_seconds = 5\n")
+    assert load(file, {"KILONOVA_OPERATIONS__HOST_TIMEOUT_SECONDS": "6"}).operations.host_timeout_seconds == 6
