@@ -9,7 +9,7 @@ import pytest
 
 from tests.compute.operations.support import wait_until_finished
 from tests.compute.placements.test_dry_run import DRY, dump_tables
-from tests.compute.servers.moves import HOST, action_refusal, dump_server, newest_action, newest_migration, run_move
+from tests.compute.servers.moves import HOST, action_refusal, dump_server, newest_migration, run_move
 from tests.compute.servers.support import act, guest_on, make_flavor, rules, wait_for_fields
 from tests.support import run
 from tests.support.full_cloud import FullCloud, full_cloud
@@ -136,31 +136,6 @@ def test_resize_and_revert(database_url: str) -> None:
             assert (await newest_migration(c, server_id))["status"] == "reverted"
             # The server can be resized again.
             assert (await resize(c, server_id))["status"] == "VERIFY_RESIZE"
-
-    run(scenario())
-
-
-@proves(ROUTE + "migrate")
-def test_cold_migrate_and_revert_or_confirm(database_url: str) -> None:
-    async def scenario() -> None:
-        async with full_cloud(database_url, hosts=3) as c:
-            server = await c.boot_active()
-            server_id, source, disk = server["id"], server[HOST], await guest_disks(c)
-            target = next(name for name in c.hosts.names if name != source)
-            for body, expected_host in ((None, None), ({}, None), ({"host": None}, None), ({"host": target}, target)):
-                shown = await run_move(c, server_id, "migrate", body)
-                assert (shown["status"], shown["flavor"]) == ("VERIFY_RESIZE", server["flavor"])
-                assert shown[HOST] == expected_host if expected_host else shown[HOST] != source
-                assert await allocations_of(c, server_id) == {
-                    "server": (shown[HOST], TINY_RESOURCES),
-                    "MIGRATION": (source, TINY_RESOURCES),
-                }
-                assert (await newest_action(c, server_id))["action"] == "migrate"
-                assert (await revert(c, server_id))[HOST] == source
-            shown = await run_move(c, server_id, "migrate", {"host": target}, as_="admin")
-            assert (await confirm(c, server_id))[HOST] == target
-            assert await guest_disks(c) == disk
-            assert await allocations_of(c, server_id) == {"server": (target, TINY_RESOURCES)}
 
     run(scenario())
 
@@ -396,27 +371,6 @@ def test_resize_of_a_diskless_server(database_url: str) -> None:
             assert (await resize(c, server_id, "bare-too", as_="admin"))["status"] == "VERIFY_RESIZE"
             await confirm(c, server_id, as_="admin")
             assert (await resize(c, server_id, "2", as_="admin"))["status"] == "VERIFY_RESIZE"
-
-    run(scenario())
-
-
-def test_migrate_refuses_bad_hosts(database_url: str) -> None:
-    async def scenario() -> None:
-        async with full_cloud(database_url, hosts=2) as c:
-            server = await c.boot_active()
-            server_id, source = server["id"], server[HOST]
-
-            async def refusal(body: Any, version: str = "2.56") -> tuple[int, str]:
-                return await action_refusal(c, server_id, "migrate", body, version=version)
-
-            assert await refusal({"host": "unknown"}) == (400, "Compute host unknown could not be found.")
-            assert await refusal({"host": source}) == (400, "The target host can't be the same one.")
-            wrong: tuple[Any, ...] = ({"host": ""}, {"host": "a b"}, {"host": 1}, {"hosts": source}, "x", [])
-            for body in wrong:
-                assert (await refusal(body))[0] == 400, body
-            # Before 2.56 the host is ignored.
-            shown = await run_move(c, server_id, "migrate", {"host": "unknown"}, version="2.55", as_="manager")
-            assert shown["status"] == "VERIFY_RESIZE"
 
     run(scenario())
 

@@ -1,4 +1,4 @@
-"""Resize or cold-migrate a server, confirm or revert it."""
+"""Resize a server, and confirm or revert a resize or migration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kilonova.compute.block_devices.model import is_volume_backed
 from kilonova.compute.flavors import lookup as flavors
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.confirm_resize import ConfirmResize
-from kilonova.compute.operations.resize import Migrate, Resize
+from kilonova.compute.operations.resize import Resize
 from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.compute.operations.steps import power
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.servers import action_checks, model
 from kilonova.compute.servers.create import flavor_copy
-from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF, HOST
+from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
@@ -27,11 +27,8 @@ from kilonova.scheduler.requirements import host_requirements
 from kilonova.store import Row, Transaction
 
 RULE = "os_compute_api:servers:"
-MIGRATE = "os_compute_api:os-migrate-server:migrate"
-TO_HOST = MIGRATE + ":host"
 
 RESIZE_BODY: Schema = closed_object({"flavorRef": FLAVOR_REF, "OS-DCF:diskConfig": DISK_CONFIG}, ["flavorRef"])
-MIGRATE_BODY: Schema = closed_object({"host": {**HOST, "type": ["string", "null"]}}, type=["object", "null"])
 
 
 @api.action("resize", body=RESIZE_BODY, checks=[RULE + "resize"], status=202, dry_run=True)
@@ -70,22 +67,6 @@ async def begin_resize(
         request_id=request_id,
         new_flavor={"flavor_id": flavor_id, **new},
     )
-
-
-@api.action("migrate", body=MIGRATE_BODY, checks=[MIGRATE, TO_HOST], status=202, dry_run=True)
-async def migrate(ctx: Context, server_id: str) -> Response:
-    """Migrate a server to another host, stopped during the move."""
-    host = (ctx.body["migrate"] or {}).get("host")
-    async with ctx.db.transaction() as tx:
-        if host is not None:
-            await model.find(ctx, tx, server_id, rule=TO_HOST)
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=MIGRATE, transition="migrate")
-        params = moves.move_params(host=host, **power.shutdown_params(row))
-        await action_checks.check_destination(tx, row, host)
-        if not dry_run.is_requested(ctx):
-            await action_checks.begin_move_operation(ctx, tx, row, Migrate, moves.MIGRATION, params)
-            return Response()
-    return await dry_run.move_plan_response(ctx, row, params)
 
 
 @api.action("confirmResize", body=ANYTHING, checks=[RULE + "confirm_resize"], status=204, dry_run=True)
