@@ -5,6 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from kilonova.compute.server_groups import model as groups
+from kilonova.compute.servers import scheduling
+from kilonova.scheduler import Candidate
+from kilonova.store import Transaction
 from tests.compute.servers.live_migrations import complete_migration, wait_for_transfer
 from tests.compute.servers.moves import HOST
 from tests.compute.servers.support import act, rules
@@ -26,6 +32,14 @@ async def wait_for_idle(c: FullCloud, servers: list[dict[str, Any]]) -> list[str
             shown = [await c.show(server["id"]) for server in servers]
             if found := [server["id"] for server in shown if server["OS-EXT-STS:task_state"] is None]:
                 return found
+            await asyncio.sleep(0.01)
+
+
+async def wait_for_claim_refusal(c: FullCloud, server_id: str) -> None:
+    """Wait until the server's boot waits for a moving member of its group."""
+    sql = "SELECT trouble FROM operations WHERE server_id = $1 AND finished_at IS NULL"
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while "is moving to another host" not in (await c.db.fetch_value(sql, server_id) or ""):
             await asyncio.sleep(0.01)
 
 
@@ -77,12 +91,37 @@ def test_affinity_boot_waits_for_a_migrating_member(database_url: str) -> None:
             await start_move(c, first["id"])
             await wait_for_transfer(c, first["id"])
             second_id = await boot(c, hints)
-            await asyncio.sleep(0.3)
+            await wait_for_claim_refusal(c, second_id)
             await complete_migration(c.hosts, first[HOST], first["id"])
             second = await c.wait_until_settled(second_id)
             assert second["status"] == "ACTIVE", second
             moved = await c.wait_until_settled(first["id"])
             assert moved[HOST] != first[HOST]
             assert second[HOST] == moved[HOST]
+
+    run(scenario())
+
+
+def test_affinity_boot_follows_a_member_whose_move_ends_during_the_claim(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=2) as c:
+            hints = {"group": await create_group(c, "affinity")}
+            first, second = await boot_and_settle(c, hints), await boot_and_settle(c, hints)
+            source, destination = first[HOST], next(name for name in c.hosts.names if name != first[HOST])
+
+            async def has_just_moved(tx: Transaction, group_id: str, server_id: str) -> bool:
+                await tx.execute("UPDATE servers SET host = $2 WHERE id = $1", first["id"], destination)
+                return False
+
+            monkeypatch.setattr(groups, "has_moving_member", has_just_moved)
+            async with c.db.transaction() as tx:
+                row = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", second["id"])
+                assert row is not None
+                accepts = await scheduling.group_policy(tx, row)
+                await tx.execute("UPDATE servers SET host = $2 WHERE id = $1", first["id"], source)
+            assert accepts is not None
+            assert [host for host in sorted(c.hosts.names) if accepts(Candidate("", host, host, {}))] == [destination]
 
     run(scenario())

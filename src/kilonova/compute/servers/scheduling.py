@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -104,9 +105,16 @@ async def group_policy(tx: Transaction, server: Row) -> Callable[[Candidate], bo
     rule = await groups.get_rule(tx, group_id, server["id"])
     if rule is None or rule.policy in groups.SOFT:
         return None
-    if rule.policy == groups.AFFINITY and await groups.has_moving_member(tx, group_id, server["id"]):
-        raise TransientError("a server of its server group is moving to another host")
-    return lambda candidate: groups.accepts(rule, candidate.host)
+    if rule.policy == groups.AFFINITY:
+        if await groups.has_moving_member(tx, group_id, server["id"]):
+            raise TransientError("a server of its server group is moving to another host")
+        # A move may have ended since the rule was read, and its server has another host now.
+        rule = await groups.get_rule(tx, group_id, server["id"]) or rule
+    return partial(_accepts, rule)
+
+
+def _accepts(rule: GroupRule, candidate: Candidate) -> bool:
+    return groups.accepts(rule, candidate.host)
 
 
 async def others_may_leave(reader: Reader, server: Row, hosts: Collection[str], planned: GroupRule | None) -> bool:
