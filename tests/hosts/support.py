@@ -142,12 +142,12 @@ class HeldDriver:
     ) -> GuestState:
         return await self._step("receive", guest.id, lambda: self._set(guest.id, "running"))
 
-    async def offer(
+    async def check_migration_source(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
         return await self._step("offer", guest_id, dict)
 
-    async def expect(
+    async def prepare_migration(
         self,
         guest: Guest,
         source: str,
@@ -166,7 +166,7 @@ class HeldDriver:
     async def stop_migration(self, guest_id: str) -> None:
         await self._step("stop_migration", guest_id, lambda: None)
 
-    async def hurry_migration(self, guest_id: str) -> None:
+    async def force_complete_migration(self, guest_id: str) -> None:
         self.calls.append("hurry_migration")
         self.gates["migrate_live"].set()
 
@@ -185,22 +185,22 @@ class HeldDriver:
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
         return await self._step("grow_disk", guest_id, lambda: self._state(guest_id))
 
-    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+    async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         return b""
 
-    async def look_display(self, guest_id: str, kind: str) -> Display:
+    async def get_display(self, guest_id: str, kind: str) -> Display:
         return Display(host="127.0.0.1", port=5900)
 
-    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
+    async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         return {}
 
     async def apply_network(self, plan: NetworkPlan) -> None:
         pass
 
-    async def look_connector(self) -> dict[str, Any]:
+    async def get_connector(self) -> dict[str, Any]:
         return {"host": HOST}
 
-    async def look_migration(self, guest_id: str) -> MigrationState | None:
+    async def get_migration(self, guest_id: str) -> MigrationState | None:
         return MigrationState(memory_total=512) if guest_id in self.busy else None
 
     async def list_guests(self) -> list[GuestState]:

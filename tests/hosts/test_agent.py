@@ -20,8 +20,8 @@ from kilonova.hosts.messages.verbs import (
     VERBS,
     Describe,
     Destroy,
-    HurryMigration,
-    LookMigration,
+    ForceCompleteMigration,
+    GetMigration,
     MigrateLive,
     PowerOff,
     PowerOn,
@@ -290,7 +290,7 @@ def test_unexpected_error_hides_internals_from_caller(scene: Any, caplog: pytest
 # Live migrations
 
 MIGRATE = MigrateLive(guest_id="guest-1", destination="sim-002", slot="op-1")
-GET_PROGRESS = Command(host=HOST, verb=LookMigration(guest_id="guest-1"))
+GET_PROGRESS = Command(host=HOST, verb=GetMigration(guest_id="guest-1"))
 
 
 def test_stop_migration_interrupts_migration(scene: Any) -> None:
@@ -359,7 +359,7 @@ def test_hurry_migration_runs_beside_migration_and_waiting_commands(scene: Any) 
         await yield_to_tasks()
         waiting = asyncio.create_task(send(command(PowerOff(guest_id="guest-1"), step="stop")))
         await yield_to_tasks()
-        assert (await send(command(HurryMigration(guest_id="guest-1"), operation="op-2"))).ok
+        assert (await send(command(ForceCompleteMigration(guest_id="guest-1"), operation="op-2"))).ok
         assert (await migrating).ok
         assert (await waiting).ok
         assert driver.calls == ["spawn", "migrate_live", "hurry_migration", "power_off"]
@@ -397,7 +397,7 @@ def test_migration_progress_is_readable_and_not_journalled(scene: Any) -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_verb_has_the_parameters_of_the_drivers_method(verb: str) -> None:
-    parameters = inspect.signature(getattr(Driver, verb)).parameters
+    parameters = inspect.signature(getattr(Driver, VERBS[verb].method or verb)).parameters
     assert {"self", *VERBS[verb].__struct_fields__} == set(parameters)
 
 

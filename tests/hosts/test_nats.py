@@ -18,7 +18,7 @@ from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.journal import Journal
 from kilonova.hosts.messages import Command, GuestState, Report
-from kilonova.hosts.messages.verbs import ListGuests, LookConsole, PowerOn, Reboot, Spawn
+from kilonova.hosts.messages.verbs import GetConsoleLog, ListGuests, PowerOn, Reboot, Spawn
 from kilonova.hosts.nats import (
     MessageTooLong,
     NatsAgent,
@@ -41,7 +41,7 @@ class Driver(HeldDriver):
     console = b"TICK\n"
     is_cut_off = False
 
-    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+    async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         return self.console
 
     async def list_guests(self) -> list[GuestState]:
@@ -203,7 +203,7 @@ def test_long_messages_are_split_and_reassembled(nats: NatsServer, tmp_path: Pat
             connected_transport(settings(nats)) as transport,
             connected_agent(settings(nats), "a", driver, tmp_path),
         ):
-            assert await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
+            assert await transport.call("a", Command(host="a", verb=GetConsoleLog(guest_id="g"))) == driver.console
             assert (await transport.call("a", command_for("a", Spawn(guest=long)))).id == "guest-1"
 
     run(scenario())
@@ -218,7 +218,7 @@ def test_too_long_message_fails_with_advice(tmp_path: Path) -> None:
             connected_agent(settings(nats), "a", driver, tmp_path),
         ):
             with pytest.raises(HostFailed, match="raise its max_payload, now 8192"):
-                await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g")))
+                await transport.call("a", Command(host="a", verb=GetConsoleLog(guest_id="g")))
 
     with NatsServer(tmp_path, "max_payload: 8192") as nats:
         run(scenario(nats))
@@ -324,7 +324,7 @@ def test_host_credential_is_limited_to_its_own_subjects(tmp_path: Path) -> None:
             connected_agent(a, "a", driver, tmp_path) as good,
             connected_agent(b, "a", Driver(), tmp_path / "..") as eavesdropper,
         ):
-            assert await transport.call("a", Command(host="a", verb=LookConsole(guest_id="g"))) == driver.console
+            assert await transport.call("a", Command(host="a", verb=GetConsoleLog(guest_id="g"))) == driver.console
             assert (await transport.call("a", spawn(host="a"))).power == "running"
             assert eavesdropper._agent.busy is False
             assert await list_guests(transport, "a") == await driver.list_guests()

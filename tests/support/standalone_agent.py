@@ -28,7 +28,7 @@ from kilonova.config import Config
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.messages import Command, GuestState, Transfer
-from kilonova.hosts.messages.verbs import Change, Describe, ListGuests, LookConsole, Read
+from kilonova.hosts.messages.verbs import Change, Describe, GetConsoleLog, ListGuests, Read
 from kilonova.hosts.transport import read_reply
 from kilonova.ids import new_id
 from tests.support.virt_hosts import Host, Process, wait_until
@@ -99,7 +99,7 @@ class StandaloneAgent:
         return [guest.slot for guest in self.guests() if guest.id == guest_id and guest.slot]
 
     def console(self, guest_id: str) -> str:
-        return bytes(self.call(LookConsole(guest_id=guest_id))).decode(errors="replace").replace("\r", "")
+        return bytes(self.call(GetConsoleLog(guest_id=guest_id))).decode(errors="replace").replace("\r", "")
 
     def ticks(self, guest_id: str) -> list[int]:
         return [int(number) for number in re.findall(r"TICK (\d{5})", self.console(guest_id))]

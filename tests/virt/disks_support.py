@@ -40,7 +40,7 @@ class DiskBench:
         return guest.id
 
     async def console(self, guest_id: str) -> str:
-        return (await self.driver.look_console(guest_id, None)).decode(errors="replace")
+        return (await self.driver.get_console_log(guest_id, None)).decode(errors="replace")
 
     async def wait_for_output(self, guest_id: str, pattern: str, after: int = 0) -> re.Match[str]:
         """Wait until the guest's console, from the offset `after`, matches the pattern."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
-from kilonova.hosts.messages.verbs import Expect, MigrateLive, Offer, PowerOn, Spawn
+from kilonova.hosts.messages.verbs import CheckMigrationSource, MigrateLive, PowerOn, PrepareMigration, Spawn
 from kilonova.ids import new_id
 from tests.support.standalone_agent import PendingCall, StandaloneAgent
 from tests.support.virt_hosts import Site, temporary_site, wait_until
@@ -53,10 +53,14 @@ class HostPair:
         """Prepare a live migration and return its slot."""
         slot = slot or new_id()
         offer = source.call(
-            Offer(guest_id=guest.id, destination=destination.name, slot=slot, reach=destination.addresses())
+            CheckMigrationSource(
+                guest_id=guest.id, destination=destination.name, slot=slot, reach=destination.addresses()
+            )
         )
         destination.call(
-            Expect(guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.addresses())
+            PrepareMigration(
+                guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.addresses()
+            )
         )
         return slot
 

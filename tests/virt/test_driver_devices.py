@@ -113,16 +113,16 @@ def test_display_and_diagnostics(bench: DriverBench) -> None:
     async def scenario(driver: LibvirtDriver) -> None:
         driver.hypervisor.networks = Bridge(bench.host)  # type: ignore[assignment]
         await driver.spawn(guest, data=IMAGE_TRANSFER)
-        shown = await driver.look_display(guest.id, "vnc")
+        shown = await driver.get_display(guest.id, "vnc")
         assert shown.host == bench.host.address
         with socket.create_connection((shown.host, shown.port), 60) as screen:
             assert screen.recv(12).startswith(b"RFB ")
         with pytest.raises(DriverError) as refused:
-            await driver.look_display(guest.id, "spice-html5")
+            await driver.get_display(guest.id, "spice-html5")
         assert refused.value.kind == "no display"
 
         await bench.wait_for_output(guest, "TICK 00001")
-        diagnostics = await driver.look_diagnostics(guest.id)
+        diagnostics = await driver.get_diagnostics(guest.id)
         assert (diagnostics["state"], diagnostics["num_cpus"], diagnostics["num_nics"], diagnostics["num_disks"]) == (
             "running",
             1,
@@ -138,8 +138,8 @@ def test_display_and_diagnostics(bench: DriverBench) -> None:
 
         await driver.power_off(guest.id)
         with pytest.raises(NotRunning):
-            await driver.look_display(guest.id, "vnc")
-        assert (await driver.look_diagnostics(guest.id))["state"] == "shutdown"
+            await driver.get_display(guest.id, "vnc")
+        assert (await driver.get_diagnostics(guest.id))["state"] == "shutdown"
 
     bench.run(scenario, vnc_listen=bench.host.address, vnc_address=bench.host.address)
 
@@ -182,7 +182,7 @@ def test_describe(bench: DriverBench) -> None:
         assert facts.addresses["migration"] == f"qemu+tcp://{bench.host.address}/system"
         assert facts.cpu_info["arch"] == "x86_64"
         assert facts.booted_at
-        connector = await driver.look_connector()
+        connector = await driver.get_connector()
         assert connector["kilonova_nbd"] is True
         assert (connector["host"], connector["ip"]) == (bench.host.name, bench.host.address)
 

@@ -112,7 +112,7 @@ def test_unknown_guests_are_missing(bench: DriverBench) -> None:
         with pytest.raises(MissingGuest):
             await driver.set_metadata(unknown, "x", {})
         with pytest.raises(MissingGuest):
-            await driver.look_diagnostics(unknown)
+            await driver.get_diagnostics(unknown)
         assert await driver.detach_nic(unknown, new_id()) is None
         assert await driver.detach_disk(unknown, new_id()) is None
         await driver.destroy(unknown)

@@ -10,14 +10,14 @@ import pytest
 
 from kilonova.hosts.messages import Guest, MigrationState
 from kilonova.hosts.messages.verbs import (
+    CheckMigrationSource,
     Destroy,
     Discard,
-    Expect,
-    HurryMigration,
-    LookMigration,
-    Offer,
+    ForceCompleteMigration,
+    GetMigration,
     PowerOff,
     PowerOn,
+    PrepareMigration,
     StopMigration,
 )
 from kilonova.hosts.transport import HostFailed
@@ -39,7 +39,7 @@ def slow() -> Iterator[HostPair]:
 
 def wait_for_progress(hosts: HostPair, guest: Guest) -> MigrationState:
     def read_progress() -> MigrationState | None:
-        state: MigrationState | None = hosts.one.call(LookMigration(guest_id=guest.id))
+        state: MigrationState | None = hosts.one.call(GetMigration(guest_id=guest.id))
         return state if state and state.disk_processed else None
 
     found: MigrationState = wait_until(read_progress, "the migration is running")
@@ -112,7 +112,9 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
     guest, slot = local_pair.boot(one), new_id()
 
     def offer(**reach: str) -> object:
-        return one.call(Offer(guest_id=guest.id, destination="two", slot=slot, reach={**two.addresses(), **reach}))
+        return one.call(
+            CheckMigrationSource(guest_id=guest.id, destination="two", slot=slot, reach={**two.addresses(), **reach})
+        )
 
     unused_address = f"10.{100 + local_pair.site.number}.0.99"
     for reach, reason in (
@@ -138,7 +140,9 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
         ({"disks": [{**offered["disks"][0], "used": 1 << 60}]}, "GiB free"),
     ):
         with pytest.raises(HostFailed, match=reason):
-            expect = Expect(guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses())
+            expect = PrepareMigration(
+                guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses()
+            )
             two.call(expect)
     assert two.guests() == []
     assert local_pair.instance_files(two) == []
@@ -190,7 +194,7 @@ def test_progress_and_abort(slow: HostPair) -> None:
     with pytest.raises(HostFailed) as stopped:
         migration.result()
     assert stopped.value.kind == "interrupted"
-    assert slow.one.call(LookMigration(guest_id=guest.id)) is None
+    assert slow.one.call(GetMigration(guest_id=guest.id)) is None
     assert slow.one.power(guest.id) == "running"
     assert slow.two.domains() == {}
     slow.two.call(Discard(guest_id=guest.id, slot=slot))
@@ -205,7 +209,7 @@ def test_force_complete(slow: HostPair) -> None:
     migration = slow.start_migration(guest, slow.one, slow.two, slow.prepare_migration(guest, slow.one, slow.two))
     wait_for_progress(slow, guest)
 
-    slow.one.call(HurryMigration(guest_id=guest.id))
+    slow.one.call(ForceCompleteMigration(guest_id=guest.id))
     migration.result()
     assert slow.two.power(guest.id) == "running"
     assert_counting(slow.two, guest)
@@ -237,7 +241,7 @@ def test_migration_continues_without_the_source_agent(slow: HostPair) -> None:
     wait_for_progress(slow, guest)
     slow.one.kill()
     slow.one.start()
-    assert slow.one.call(LookMigration(guest_id=guest.id)) is not None
+    assert slow.one.call(GetMigration(guest_id=guest.id)) is not None
 
     slow.start_migration(guest, slow.one, slow.two, slot).result()
     assert slow.hosts_running(guest) == ["two"]
@@ -269,7 +273,7 @@ def test_migration_continues_without_the_destination_agent(slow: HostPair) -> No
     migration = slow.start_migration(guest, slow.one, slow.two, slot)
     wait_for_progress(slow, guest)
     slow.two.kill()
-    slow.one.call(HurryMigration(guest_id=guest.id))
+    slow.one.call(ForceCompleteMigration(guest_id=guest.id))
     wait_until(lambda: slow.hosts_running(guest) == ["two"], "the guest has arrived")
     slow.two.start()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.servers import host_query, model
-from kilonova.hosts.messages.verbs import LookDiagnostics
+from kilonova.hosts.messages.verbs import GetDiagnostics
 from kilonova.hosts.transport import HostFailed
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotSupported
@@ -31,7 +31,7 @@ async def show(ctx: Context, server_id: str) -> Response:
     """Show the diagnostics of a running server."""
     row = await model.find(ctx, ctx.db, server_id, rule=RULE)
     try:
-        found: Item = await host_query.query_host(ctx, row, LookDiagnostics(guest_id=server_id))
+        found: Item = await host_query.query_host(ctx, row, GetDiagnostics(guest_id=server_id))
     except HostFailed as error:
         raise NotSupported(f"The host could not read the diagnostics: {error.public}") from None
     return Response({name: found.get(name) for name in FIELDS} if ctx.has_behaviour(ONE_FORM) else old_form(found))

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 # Their effect depends on whether a migration is under way, so a repeat is executed again.
-_NOT_JOURNALLED = verbs.StopMigration | verbs.HurryMigration
+_NOT_JOURNALLED = verbs.StopMigration | verbs.ForceCompleteMigration
 
 
 class _Run:
@@ -92,7 +92,7 @@ class Agent:
             if reason:
                 run.interrupted = reason
                 run.task.cancel()
-        if isinstance(verb, verbs.HurryMigration):
+        if isinstance(verb, verbs.ForceCompleteMigration):
             earlier = []
         run = _Run(command.epoch, verb)
         # A separate task: a caller that gives up waiting must not interrupt the work.
@@ -131,7 +131,7 @@ class Agent:
 
     async def _call_driver(self, verb: verbs.Change | verbs.Read) -> Any:
         """Call the driver's method of the verb. Its parameters are the fields of the verb."""
-        method = getattr(self._driver, verb.tag())
+        method = getattr(self._driver, verb.method or verb.tag())
         return await method(**structs.asdict(verb))
 
 
@@ -146,7 +146,7 @@ def _interruption(new: verbs.Change, running: verbs.Change) -> str:
             return ""
         case verbs.Destroy(), _:
             return "the guest is being destroyed"
-        case verbs.StopMigration(), verbs.MigrateLive() | verbs.HurryMigration():
+        case verbs.StopMigration(), verbs.MigrateLive() | verbs.ForceCompleteMigration():
             return "the migration was stopped"
     return ""
 

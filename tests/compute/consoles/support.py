@@ -49,13 +49,13 @@ class FakeDisplay:
 def fake_displays(**displays: Display) -> Iterator[None]:
     """Give simulated guests these displays, by kind."""
 
-    async def look_display(self: Any, guest_id: str, kind: str) -> Display:
+    async def get_display(self: Any, guest_id: str, kind: str) -> Display:
         self._running_guest(guest_id)
         if kind not in displays:
             raise DriverError(f"no {kind}", kind="no display")
         return displays[kind]
 
-    with patch.object(SimDriver, "look_display", look_display):
+    with patch.object(SimDriver, "get_display", get_display):
         yield
 
 

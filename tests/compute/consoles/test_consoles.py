@@ -66,10 +66,10 @@ def test_console_log(database_url: str) -> None:
 
 
 def test_console_log_has_no_control_characters(sqlite_url: str, monkeypatch: Any) -> None:
-    async def look_console(self: Any, guest_id: str, lines: int | None) -> bytes:
+    async def get_console_log(self: Any, guest_id: str, lines: int | None) -> bytes:
         return b"a\tb\r\n\x1b[31mred\x00\x07 \xc3\xa4 \xff\n"
 
-    monkeypatch.setattr(SimDriver, "look_console", look_console)
+    monkeypatch.setattr(SimDriver, "get_console_log", get_console_log)
 
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:

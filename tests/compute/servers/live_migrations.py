@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from kilonova.hosts.messages import Command
-from kilonova.hosts.messages.verbs import HurryMigration
+from kilonova.hosts.messages.verbs import ForceCompleteMigration
 from kilonova.hosts.transport import Transport
 from tests.compute.servers.moves import dump_server, newest_migration
 from tests.compute.servers.support import act, rules
@@ -43,7 +43,7 @@ async def wait_for_transfer(c: FullCloud, server_id: str) -> dict[str, Any]:
 
 async def complete_migration(hosts: Transport, host: str, server_id: str) -> None:
     """Let the guest that migrates from the host arrive now."""
-    command = Command(host=host, operation="test", step="test", verb=HurryMigration(guest_id=server_id))
+    command = Command(host=host, operation="test", step="test", verb=ForceCompleteMigration(guest_id=server_id))
     await hosts.call(host, command)
 
 

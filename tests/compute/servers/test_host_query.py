@@ -8,7 +8,7 @@ import pytest
 
 from kilonova.compute.servers import host_query
 from kilonova.hosts.messages import Command
-from kilonova.hosts.messages.verbs import LookConsole
+from kilonova.hosts.messages.verbs import GetConsoleLog
 from kilonova.hosts.transport import HostFailed, HostUnreachable
 from kilonova.http.errors import Conflict, HttpError, NotSupported, Unavailable
 from kilonova.services import Services
@@ -17,7 +17,7 @@ from tests.support import run
 from tests.support.cloud import Cloud
 
 ROW = {"id": "s", "host": "h"}
-VERB = LookConsole(guest_id="s", lines=3)
+VERB = GetConsoleLog(guest_id="s", lines=3)
 
 
 class FakeHosts:

@@ -28,12 +28,12 @@ from kilonova.hosts.messages.verbs import (
     Change,
     Destroy,
     Discard,
-    Expect,
-    HurryMigration,
-    LookMigration,
+    ForceCompleteMigration,
+    GetMigration,
     MigrateLive,
     Park,
     PowerOff,
+    PrepareMigration,
     Receive,
     Snapshot,
     Spawn,
@@ -101,7 +101,7 @@ class Scene:
         return failed.value.kind
 
     async def progress(self, host: str) -> MigrationState | None:
-        found: MigrationState | None = await self.hosts.call(host, Command(host=host, verb=LookMigration(guest_id=G)))
+        found: MigrationState | None = await self.hosts.call(host, Command(host=host, verb=GetMigration(guest_id=G)))
         return found
 
     async def all_guests(self) -> list[tuple[str, GuestState]]:
@@ -292,11 +292,11 @@ class TestMigrateLive:
     def test_migrated_guest_runs_only_at_destination(self, play: Play, destination: str, block: bool | None) -> None:
         async def scenario(scene: Scene) -> None:
             built = await scene.send(A, Spawn(guest=GUEST))
-            await scene.twice(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+            await scene.twice(destination, PrepareMigration(guest=GUEST, source=A, slot="op", block=block))
             assert await scene.places() == sorted([(A, "", "running"), (destination, "op", "shutdown")])
             await scene.twice(A, MigrateLive(guest_id=G, destination=destination, slot="op", block=block))
             assert await scene.all_guests() == [(destination, built)]
-            await scene.send(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+            await scene.send(destination, PrepareMigration(guest=GUEST, source=A, slot="op", block=block))
             assert await scene.all_guests() == [(destination, built)], "the guest has arrived"
 
         play(scenario)
@@ -306,10 +306,10 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             await scene.send(A, Spawn(guest=GUEST))
             with pytest.raises(HostFailed, match="storage") as failed:
-                await scene.send(destination, Expect(guest=GUEST, source=A, slot="op", block=block))
+                await scene.send(destination, PrepareMigration(guest=GUEST, source=A, slot="op", block=block))
             assert (failed.value.kind, failed.value.public) == ("driver", "refused by the hypervisor")
             assert await scene.places() == [(A, "", "running")]
-            await scene.send(destination, Expect(guest=GUEST, source=A, slot="op"))
+            await scene.send(destination, PrepareMigration(guest=GUEST, source=A, slot="op"))
             migrate = MigrateLive(guest_id=G, destination=destination, slot="op", block=block)
             assert await scene.refused(A, migrate) == "driver"
 
@@ -322,9 +322,9 @@ class TestMigrateLive:
             await scene.send(A, Spawn(guest=GUEST))
             assert await scene.refused(A, migrate) == "no such slot"
             await scene.send(B, Spawn(guest=GUEST))
-            assert await scene.refused(B, Expect(guest=GUEST, source=A, slot="op")) == "guest differs"
+            assert await scene.refused(B, PrepareMigration(guest=GUEST, source=A, slot="op")) == "guest differs"
             await scene.send(B, Destroy(guest_id=G))
-            await scene.send(B, Expect(guest=GUEST, source=A, slot="op"))
+            await scene.send(B, PrepareMigration(guest=GUEST, source=A, slot="op"))
             await scene.send(B, Spawn(guest=GUEST))
             assert await scene.refused(A, migrate) == "guest differs"
             await scene.send(B, Destroy(guest_id=G))
@@ -337,7 +337,7 @@ class TestMigrateLive:
         """Start a slow migration."""
         scene.rules.set_latency("*", "migrate_live", seconds)
         await scene.send(A, Spawn(guest=GUEST))
-        await scene.send(destination, Expect(guest=GUEST, source=A, slot="op"))
+        await scene.send(destination, PrepareMigration(guest=GUEST, source=A, slot="op"))
         task = asyncio.create_task(scene.send(A, MigrateLive(guest_id=G, destination=destination, slot="op")))
         async with asyncio.timeout(60):
             while await scene.progress(A) is None and not task.done():
@@ -356,7 +356,7 @@ class TestMigrateLive:
                 percents.append(state.percent)
             assert percents == sorted(percents)
             assert 0 <= percents[0] < percents[-1] <= 100
-            await scene.send(A, HurryMigration(guest_id=G))
+            await scene.send(A, ForceCompleteMigration(guest_id=G))
             await task
             assert await scene.progress(A) is None
 
@@ -365,11 +365,11 @@ class TestMigrateLive:
     def test_hurry_migration_completes_migration(self, play: Play) -> None:
         async def scenario(scene: Scene) -> None:
             task = await self.start_migration(scene)
-            await scene.send(A, HurryMigration(guest_id=G))
+            await scene.send(A, ForceCompleteMigration(guest_id=G))
             async with asyncio.timeout(60):
                 await task
             assert await scene.places() == [(B, "", "running")]
-            await scene.send(A, HurryMigration(guest_id=G))
+            await scene.send(A, ForceCompleteMigration(guest_id=G))
 
         play(scenario)
 
@@ -405,7 +405,7 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             task = await self.start_migration(scene)
             await scene.send(B, Discard(guest_id=G, slot="op"))
-            await scene.send(A, HurryMigration(guest_id=G))
+            await scene.send(A, ForceCompleteMigration(guest_id=G))
             with pytest.raises(HostFailed) as failed:
                 await task
             assert failed.value.kind == "no such slot"
@@ -434,7 +434,7 @@ def test_every_move_step_obeys_failure_rule(play: Play, step: str) -> None:
         "unpark": Unpark(guest_id=G, slot="op", start=True),
         "discard": Discard(guest_id=G, slot="op"),
         "receive": Receive(guest=BIGGER, source=A, slot="op", start=True),
-        "expect": Expect(guest=GUEST, source=A, slot="op"),
+        "expect": PrepareMigration(guest=GUEST, source=A, slot="op"),
         "snapshot": Snapshot(guest_id=G, data=DATA),
     }
 
@@ -498,7 +498,7 @@ async def move_repeatedly(scene: Scene, report: Callable[..., None]) -> None:
             await scene.send(there, Receive(guest=GUEST, source=here, slot=slot, start=True))
             await scene.send(here, Discard(guest_id=G, slot=slot))
         else:
-            await scene.send(there, Expect(guest=GUEST, source=here, slot=slot))
+            await scene.send(there, PrepareMigration(guest=GUEST, source=here, slot=slot))
             await scene.send(here, MigrateLive(guest_id=G, destination=there, slot=slot))
         here, there = there, here
         report(number, flush=True)
@@ -542,7 +542,7 @@ def test_kill_during_moves_keeps_exactly_one_guest(tmp_path: Path) -> None:
 def test_migrated_guest_has_spec_of_destination(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
         await scene.send(A, Spawn(guest=GUEST))
-        await scene.send(B, Expect(guest=GUEST, source=A, slot="op"))
+        await scene.send(B, PrepareMigration(guest=GUEST, source=A, slot="op"))
         await scene.send(A, MigrateLive(guest_id=G, destination=B, slot="op"))
         assert (await scene.send(B, Spawn(guest=GUEST))).boots == 1, "an identical guest is found"
         different: Guest = BIGGER

@@ -79,7 +79,7 @@ def test_volumes_move_with_guest(here: SimDriver, there: SimDriver) -> None:
         assert (await there.receive(built, HERE, "op-1", True)).volumes == ["volume-1"]
         await there.destroy("guest-1")
         assert (await here.unpark("guest-1", "op-1", True)).volumes == ["volume-1"]
-        await there.expect(built, HERE, "op-2", None)
+        await there.prepare_migration(built, HERE, "op-2", None)
         await here.migrate_live("guest-1", THERE, "op-2", None)
         assert [state.volumes for state in await there.list_guests()] == [["volume-1"]]
         assert await here.list_guests() == []
@@ -198,7 +198,7 @@ def test_grow_disk_needs_attached_volume(here: SimDriver) -> None:
 
 def test_connectors_are_unique_per_host(here: SimDriver, there: SimDriver) -> None:
     async def scenario() -> None:
-        connectors = await asyncio.gather(here.look_connector(), there.look_connector())
+        connectors = await asyncio.gather(here.get_connector(), there.get_connector())
         assert [connector["host"] for connector in connectors] == [HERE, THERE]
         assert len({connector["initiator"] for connector in connectors}) == 2
 

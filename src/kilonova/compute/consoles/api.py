@@ -8,7 +8,7 @@ from kilonova.compute.api import api
 from kilonova.compute.consoles import schemas, tokens, views
 from kilonova.compute.servers import host_query, model
 from kilonova.hosts.messages import Display
-from kilonova.hosts.messages.verbs import LookConsole, LookDisplay
+from kilonova.hosts.messages.verbs import GetConsoleLog, GetDisplay
 from kilonova.hosts.transport import HostFailed
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Gone, NotFound, NotSupported, Unauthorized
@@ -33,7 +33,7 @@ async def output(ctx: Context, server_id: str) -> Response:
     length = ctx.body["os-getConsoleOutput"].get("length")
     lines = None if length is None or int(length) < 0 else int(length)
     try:
-        found: bytes = await host_query.query_host(ctx, row, LookConsole(guest_id=server_id, lines=lines))
+        found: bytes = await host_query.query_host(ctx, row, GetConsoleLog(guest_id=server_id, lines=lines))
     except HostFailed:
         raise NotFound("Guest does not have a console available.") from None
     text = _CONTROLS.sub("", found.decode("utf-8", "replace"))
@@ -111,7 +111,7 @@ async def _display(ctx: Context, row: Row, type: str) -> Display:
     if type not in tokens.DISPLAY_BY_TYPE:
         raise _unavailable(type)
     try:
-        verb = LookDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[type])
+        verb = GetDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[type])
         display: Display = await host_query.query_host(ctx, row, verb)
     except HostFailed as error:
         if error.kind == "no display":

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from kilonova import clock
 from kilonova.compute.consoles import tokens
 from kilonova.hosts.messages import Command, Display
-from kilonova.hosts.messages.verbs import LookDisplay
+from kilonova.hosts.messages.verbs import GetDisplay
 from kilonova.hosts.transport import HostCallError
 from kilonova.services import Services
 from kilonova.store import Row
@@ -84,7 +84,7 @@ class Proxy:
         hosts, host = getattr(self._services, "hosts", None), row["host"]
         if hosts is None or host is None:
             return None
-        verb = LookDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[row["type"]])
+        verb = GetDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[row["type"]])
         try:
             display: Display = await hosts.call(host, Command(host=host, verb=verb), timeout=TIMEOUT_SECONDS)
             async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -23,7 +23,14 @@ from kilonova.compute.operations.steps.move import Move
 from kilonova.compute.operations.steps.server import fence, server_of
 from kilonova.compute.servers import model
 from kilonova.hosts.messages import Command, MigrationState
-from kilonova.hosts.messages.verbs import Expect, HurryMigration, LookMigration, MigrateLive, Offer, StopMigration
+from kilonova.hosts.messages.verbs import (
+    CheckMigrationSource,
+    ForceCompleteMigration,
+    GetMigration,
+    MigrateLive,
+    PrepareMigration,
+    StopMigration,
+)
 from kilonova.hosts.transport import HostCallError, HostFailed, HostUnreachable, describe, list_guests
 from kilonova.operations import Failed, Operation, Step, Wait, transaction_step
 from kilonova.operations.definition import Entry
@@ -260,7 +267,7 @@ async def _step_began(op: Operation) -> float:
 
 
 async def _read_progress(op: Operation, host: str) -> MigrationState | None:
-    verb = LookMigration(guest_id=str(op.server_id))
+    verb = GetMigration(guest_id=str(op.server_id))
     try:
         state: MigrationState | None = await op.services.hosts.call(
             host, Command(host=host, verb=verb), timeout=PROBE_TIMEOUT_SECONDS
@@ -283,7 +290,9 @@ async def _is_completion_forced(op: Operation) -> bool:
 
 async def _force_complete(op: Operation, host: str, step: str) -> bool:
     try:
-        await call_once(op, host, step, HurryMigration(guest_id=str(op.server_id)), timeout=PROBE_TIMEOUT_SECONDS)
+        await call_once(
+            op, host, step, ForceCompleteMigration(guest_id=str(op.server_id)), timeout=PROBE_TIMEOUT_SECONDS
+        )
     except (HostUnreachable, HostFailed):
         return False
     return True
@@ -332,15 +341,15 @@ async def _prepare_hosts(op: Operation, step: str, server: Row, source: str, des
     """
     block = op.params["block"]
     there = await move.addresses_of_host(op, destination)
-    offer = Offer(guest_id=server["id"], destination=destination, slot=op.id, reach=there)
+    offer = CheckMigrationSource(guest_id=server["id"], destination=destination, slot=op.id, reach=there)
     offered = await _get_offer(op, source, step, offer)
     guest = await volumes.describe_guest(op, server, destination)
     here = await move.addresses_of_host(op, source)
-    expect = Expect(guest=guest, source=source, slot=op.id, block=block, offer=offered, reach=here)
+    expect = PrepareMigration(guest=guest, source=source, slot=op.id, block=block, offer=offered, reach=here)
     await hosts.call(op, destination, step, expect)
 
 
-async def _get_offer(op: Operation, source: str, step: str, offer: Offer) -> dict[str, Any]:
+async def _get_offer(op: Operation, source: str, step: str, offer: CheckMigrationSource) -> dict[str, Any]:
     try:
         found: dict[str, Any] = await hosts.call(op, source, step, offer)
     except HostFailed as error:

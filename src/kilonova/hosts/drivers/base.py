@@ -24,11 +24,14 @@ are idempotent: each describes the desired state of the guest and finds its own 
     discard          an empty slot is a success; the guest itself stays
     receive          an identical guest is a success (started as with spawn), even if the source's slot is empty;
                      another guest with the same id is refused as "guest differs"
-    offer            checks again; its traces are removed with the slot or reused by the next offer
-    expect           a prepared slot is a success, and so is a guest that has arrived
+    check_migration_source
+                     checks again; its traces are removed with the slot or reused by the next check
+    prepare_migration
+                     a prepared slot is a success, and so is a guest that has arrived
     migrate_live     a guest that is only at the destination is a success; a guest at neither host is missing
     stop_migration   no migration is a success; a completed migration is not reverted, so check where the guest is
-    hurry_migration  no migration is a success
+    force_complete_migration
+                     no migration is a success
     snapshot         an image with data is a success
 
     attach_disk      an attached volume is a success
@@ -40,9 +43,10 @@ are idempotent: each describes the desired state of the guest and finds its own 
 Only one guest may write to a volume that is not shared: drivers refuse to start a second one.
 
 The agent runs one method at a time per guest, with these exceptions. A destroy cancels the running method's task and
-starts when that task has ended; a stop_migration does the same to a migrate_live. A hurry_migration runs beside a
-migrate_live. A driver that works in a thread or in the hypervisor must therefore delay CancelledError until that work
-no longer touches the guest. A cancelled migrate_live leaves the guest here, and the slot at the destination unchanged.
+starts when that task has ended; a stop_migration does the same to a migrate_live. A force_complete_migration runs
+beside a migrate_live. A driver that works in a thread or in the hypervisor must therefore delay CancelledError until
+that work no longer touches the guest. A cancelled migrate_live leaves the guest here, and the slot at the destination
+unchanged.
 """
 
 from __future__ import annotations
@@ -141,10 +145,10 @@ class Driver(Protocol):
     async def receive(
         self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
     ) -> GuestState: ...
-    async def offer(
+    async def check_migration_source(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]: ...
-    async def expect(
+    async def prepare_migration(
         self,
         guest: Guest,
         source: str,
@@ -157,7 +161,7 @@ class Driver(Protocol):
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
     ) -> None: ...
     async def stop_migration(self, guest_id: str) -> None: ...
-    async def hurry_migration(self, guest_id: str) -> None: ...
+    async def force_complete_migration(self, guest_id: str) -> None: ...
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None: ...
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState: ...
@@ -165,12 +169,12 @@ class Driver(Protocol):
     async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState: ...
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState: ...
 
-    async def look_console(self, guest_id: str, lines: int | None) -> bytes: ...
-    async def look_display(self, guest_id: str, kind: str) -> Display: ...
-    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]: ...
+    async def get_console_log(self, guest_id: str, lines: int | None) -> bytes: ...
+    async def get_display(self, guest_id: str, kind: str) -> Display: ...
+    async def get_diagnostics(self, guest_id: str) -> dict[str, Any]: ...
     async def apply_network(self, plan: NetworkPlan) -> None: ...
-    async def look_connector(self) -> dict[str, Any]: ...
-    async def look_migration(self, guest_id: str) -> MigrationState | None: ...
+    async def get_connector(self) -> dict[str, Any]: ...
+    async def get_migration(self, guest_id: str) -> MigrationState | None: ...
     async def list_guests(self) -> list[GuestState]:
         """Return all guests, including those in slots."""
 

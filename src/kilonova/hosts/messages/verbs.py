@@ -15,6 +15,8 @@ class Verb(Message, frozen=True, kw_only=True):
 
     answer: ClassVar[Any] = None
     changes: ClassVar[bool] = True
+    # The driver's method, if it is not the tag: the tag is on the wire and in journals, and does not change.
+    method: ClassVar[str] = ""
 
     @classmethod
     def tag(cls) -> str:
@@ -186,24 +188,26 @@ class Receive(NewGuestVerb, frozen=True, kw_only=True, tag="receive"):
     answer: ClassVar[Any] = GuestState
 
 
-class Offer(GuestVerb, frozen=True, kw_only=True, tag="offer"):
-    """Check at the source that the guest can be live-migrated. Answers with data for Expect at the destination.
+class CheckMigrationSource(GuestVerb, frozen=True, kw_only=True, tag="offer"):
+    """Check at the source that the guest can be live-migrated. Answers with data for PrepareMigration.
 
     `reach`: the destination's `HostFacts.addresses`.
     """
 
+    method: ClassVar[str] = "check_migration_source"
     destination: str
     slot: str
     reach: dict[str, str] = {}
     answer: ClassVar[Any] = dict[str, Any]
 
 
-class Expect(NewGuestVerb, frozen=True, kw_only=True, tag="expect"):
+class PrepareMigration(NewGuestVerb, frozen=True, kw_only=True, tag="expect"):
     """Check at the destination that the guest can be live-migrated, and prepare the slot.
 
     `block`: whether its disks are copied; None lets the hosts decide.
     """
 
+    method: ClassVar[str] = "prepare_migration"
     source: str
     slot: str
     block: bool | None = None
@@ -229,8 +233,10 @@ class StopMigration(GuestVerb, frozen=True, kw_only=True, tag="stop_migration"):
     """Abort a live migration: the guest stays here. Interrupts MigrateLive."""
 
 
-class HurryMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"):
+class ForceCompleteMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"):
     """Force a live migration to complete, at the cost of a pause. Runs beside MigrateLive."""
+
+    method: ClassVar[str] = "force_complete_migration"
 
 
 class AttachDisk(GuestVerb, frozen=True, kw_only=True, tag="attach_disk"):
@@ -269,27 +275,31 @@ class Snapshot(GuestVerb, frozen=True, kw_only=True, tag="snapshot"):
     data: Transfer
 
 
-class LookMigration(GuestQuery, frozen=True, kw_only=True, tag="look_migration"):
+class GetMigration(GuestQuery, frozen=True, kw_only=True, tag="look_migration"):
     """The progress of the guest's live migration at the source; None if there is none."""
 
+    method: ClassVar[str] = "get_migration"
     answer: ClassVar[Any] = MigrationState | None
 
 
-class LookConsole(GuestQuery, frozen=True, kw_only=True, tag="look_console"):
+class GetConsoleLog(GuestQuery, frozen=True, kw_only=True, tag="look_console"):
     """The last lines of the guest's console log; None for the whole log."""
 
+    method: ClassVar[str] = "get_console_log"
     lines: int | None = None
     answer: ClassVar[Any] = bytes
 
 
-class LookDisplay(GuestQuery, frozen=True, kw_only=True, tag="look_display"):
+class GetDisplay(GuestQuery, frozen=True, kw_only=True, tag="look_display"):
+    method: ClassVar[str] = "get_display"
     kind: str
     answer: ClassVar[Any] = Display
 
 
-class LookDiagnostics(GuestQuery, frozen=True, kw_only=True, tag="look_diagnostics"):
+class GetDiagnostics(GuestQuery, frozen=True, kw_only=True, tag="look_diagnostics"):
     """The guest's diagnostics, in the API's newest format."""
 
+    method: ClassVar[str] = "get_diagnostics"
     answer: ClassVar[Any] = dict[str, Any]
 
 
@@ -299,9 +309,10 @@ class ApplyNetwork(Query, frozen=True, kw_only=True, tag="apply_network"):
     plan: NetworkPlan
 
 
-class LookConnector(Query, frozen=True, kw_only=True, tag="look_connector"):
+class GetConnector(Query, frozen=True, kw_only=True, tag="look_connector"):
     """The host's connector properties for the volume service."""
 
+    method: ClassVar[str] = "get_connector"
     answer: ClassVar[Any] = dict[str, Any]
 
 
@@ -334,18 +345,16 @@ Change = (
     | Unpark
     | Discard
     | Receive
-    | Offer
-    | Expect
+    | CheckMigrationSource
+    | PrepareMigration
     | MigrateLive
     | StopMigration
-    | HurryMigration
+    | ForceCompleteMigration
     | Snapshot
     | AttachDisk
     | DetachDisk
     | SwapDisk
     | GrowDisk
 )
-Read = (
-    ListGuests | LookMigration | LookConsole | LookDisplay | LookDiagnostics | LookConnector | ApplyNetwork | Describe
-)
+Read = ListGuests | GetMigration | GetConsoleLog | GetDisplay | GetDiagnostics | GetConnector | ApplyNetwork | Describe
 VERBS: dict[str, type[Verb]] = {verb.tag(): verb for verb in (*get_args(Change), *get_args(Read))}

@@ -24,7 +24,7 @@ from kilonova.compute.operations.steps.choose import CLAIM
 from kilonova.compute.operations.steps.hosts import PROBE_TIMEOUT_SECONDS, HostNotResponding
 from kilonova.compute.operations.steps.server import fence, guest_of, zone_of
 from kilonova.hosts.messages import Command, Disk, Guest
-from kilonova.hosts.messages.verbs import LookConnector
+from kilonova.hosts.messages.verbs import GetConnector
 from kilonova.hosts.transport import HostCallError, HostFailed, HostUnreachable
 from kilonova.identity.client import Auth
 from kilonova.operations import Failed, Operation, TransientError
@@ -226,7 +226,7 @@ async def _last_connector(op: Operation, host: str) -> Item | None:
 
 async def _read_connector(op: Operation, host: str) -> Item:
     found: Item = await op.services.hosts.call(
-        host, Command(host=host, verb=LookConnector()), timeout=PROBE_TIMEOUT_SECONDS
+        host, Command(host=host, verb=GetConnector()), timeout=PROBE_TIMEOUT_SECONDS
     )
     text = orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
     if await op.db.fetch_value(_CONNECTOR, host) != text:

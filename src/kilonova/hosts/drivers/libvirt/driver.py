@@ -180,12 +180,12 @@ class LibvirtDriver:
     ) -> GuestState:
         return await cold_moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
 
-    async def offer(
+    async def check_migration_source(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        return await pre_live_migration.offer(self.hypervisor, guest_id, destination, slot, reach or {})
+        return await pre_live_migration.check_source(self.hypervisor, guest_id, destination, slot, reach or {})
 
-    async def expect(
+    async def prepare_migration(
         self,
         guest: Guest,
         source: str,
@@ -194,7 +194,7 @@ class LibvirtDriver:
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
     ) -> None:
-        await pre_live_migration.expect(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
+        await pre_live_migration.prepare(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
 
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
@@ -204,10 +204,10 @@ class LibvirtDriver:
     async def stop_migration(self, guest_id: str) -> None:
         await live_migration.abort(self.hypervisor, guest_id)
 
-    async def hurry_migration(self, guest_id: str) -> None:
+    async def force_complete_migration(self, guest_id: str) -> None:
         await live_migration.force_complete(self.hypervisor, guest_id)
 
-    async def look_migration(self, guest_id: str) -> MigrationState | None:
+    async def get_migration(self, guest_id: str) -> MigrationState | None:
         return await live_migration.progress(self.hypervisor, guest_id)
 
     # Disks
@@ -235,18 +235,18 @@ class LibvirtDriver:
 
     # Information
 
-    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+    async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         self.hypervisor.spec(guest_id)
         path = self.hypervisor.layout.file(guest_id, CONSOLE_LOG)
         return await asyncio.to_thread(console.tail, path, lines)
 
-    async def look_display(self, guest_id: str, kind: str) -> Display:
+    async def get_display(self, guest_id: str, kind: str) -> Display:
         return await guest_info.display(self.hypervisor, guest_id, kind)
 
-    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
+    async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         return await guest_info.diagnostics(self.hypervisor, guest_id)
 
-    async def look_connector(self) -> dict[str, Any]:
+    async def get_connector(self) -> dict[str, Any]:
         return facts.connector(self.hypervisor)
 
     async def apply_network(self, plan: NetworkPlan) -> None:

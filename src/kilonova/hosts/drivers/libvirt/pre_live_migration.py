@@ -62,7 +62,9 @@ class SourceGuest(msgspec.Struct, frozen=True):
 # At the source
 
 
-async def offer(hv: Hypervisor, guest_id: str, destination: str, slot: str, reach: dict[str, str]) -> dict[str, Any]:
+async def check_source(
+    hv: Hypervisor, guest_id: str, destination: str, slot: str, reach: dict[str, str]
+) -> dict[str, Any]:
     await records.reconcile_guest(hv, guest_id)
     guest = hv.spec(guest_id)
     if await hv.power(guest_id) not in ("running", "paused"):
@@ -160,7 +162,7 @@ def _describe_disks(hv: Hypervisor, guest: Guest) -> list[SourceDisk]:
 # At the destination
 
 
-async def expect(
+async def prepare(
     hv: Hypervisor,
     guest: Guest,
     source: str,

@@ -189,14 +189,14 @@ class SimDriver:
             return self._guest(guest.id)
         return self._start(guest.id) if start else found
 
-    async def offer(
+    async def check_migration_source(
         self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
     ) -> dict[str, Any]:
         await self._simulate("offer")
         self._guest(guest_id)
         return {}
 
-    async def expect(
+    async def prepare_migration(
         self,
         guest: Guest,
         source: str,
@@ -236,7 +236,7 @@ class SimDriver:
         # The agent has cancelled the migration already.
         await self._simulate("stop_migration")
 
-    async def hurry_migration(self, guest_id: str) -> None:
+    async def force_complete_migration(self, guest_id: str) -> None:
         await self._simulate("hurry_migration")
         migration = self._migrations.get(guest_id)
         if migration is not None:
@@ -284,7 +284,7 @@ class SimDriver:
             raise MissingDisk(guest_id, volume_id)
         return self._guest(guest_id)
 
-    async def look_connector(self) -> dict[str, Any]:
+    async def get_connector(self) -> dict[str, Any]:
         await self._simulate("look_connector")
         return {
             "host": self._host,
@@ -295,12 +295,12 @@ class SimDriver:
             "multipath": False,
         }
 
-    async def look_migration(self, guest_id: str) -> MigrationState | None:
+    async def get_migration(self, guest_id: str) -> MigrationState | None:
         await self._simulate("look_migration")
         migration = self._migrations.get(guest_id)
         return None if migration is None else migration.state()
 
-    async def look_console(self, guest_id: str, lines: int | None) -> bytes:
+    async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         await self._simulate("look_console")
         guest = self._guest(guest_id)
         written = []
@@ -310,12 +310,12 @@ class SimDriver:
             f"{line}\n" for line in (written if lines is None else written[-lines:] if lines else [])
         ).encode()
 
-    async def look_display(self, guest_id: str, kind: str) -> Display:
+    async def get_display(self, guest_id: str, kind: str) -> Display:
         await self._simulate("look_display")
         self._running_guest(guest_id)
         raise DriverError(f"simulated guests have no {kind} display", kind="no display")
 
-    async def look_diagnostics(self, guest_id: str) -> dict[str, Any]:
+    async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         await self._simulate("look_diagnostics")
         guest = self._running_guest(guest_id)
         return {
