@@ -211,7 +211,7 @@ class Process:
         from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
         from kilonova.hosts import metrics as host_metrics
         from kilonova.http import App
-        from kilonova.http.monitoring import monitoring_endpoints
+        from kilonova.http.monitoring_endpoints import monitoring_endpoints
         from kilonova.operations import metrics as operation_metrics
 
         services = self.services

@@ -15,7 +15,6 @@ from tests.support.cloud import Cloud, cloud, fault, put_server
 from tests.support.route_coverage import proves
 
 PATH = "/os-instance_usage_audit_log"
-DAY = 24 * 3600.0
 
 
 async def audit(c: Cloud, before: str | None = None) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,6 @@ MIB = 2**20
 
 class Interrupted(Exception):
     pass
-
-
-async def interrupted_stream(content: bytes) -> AsyncIterator[bytes]:
-    yield content
-    raise Interrupted
 
 
 def test_client_manages_images_and_data(database_url: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def build() -> Api:
     from kilonova.compute import versions
     from kilonova.compute.api import api
     from kilonova.http.versions import load
-    from kilonova.modules import import_all
+    from kilonova.module_discovery import import_all
 
     import_all(__name__, __path__)
     api.compile(load(versions))

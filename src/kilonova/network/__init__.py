@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @cache
 def build() -> Api:
-    from kilonova.modules import import_all
+    from kilonova.module_discovery import import_all
     from kilonova.network.api import api
 
     import_all(__name__, __path__)

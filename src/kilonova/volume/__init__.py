@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @cache
 def build() -> Api:
     from kilonova.http.versions import load
-    from kilonova.modules import import_all
+    from kilonova.module_discovery import import_all
     from kilonova.volume import versions
     from kilonova.volume.api import api
 

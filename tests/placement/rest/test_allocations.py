@@ -21,7 +21,6 @@ from tests.placement.rest.support import (
 from tests.placement.support import counters
 from tests.support.route_coverage import proves
 
-ONE = "/placement/allocations/{consumer_uuid}"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 CONFLICT = "placement.concurrent_update"
 

@@ -13,7 +13,6 @@ from tests.placement.support import counters
 from tests.support.route_coverage import proves
 
 ALL = "/placement/resource_providers/{uuid}/inventories"
-ONE = ALL + "/{resource_class}"
 WHOLE = {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2**31 - 1, "step_size": 1, "allocation_ratio": 1.0}
 
 

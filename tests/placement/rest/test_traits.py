@@ -10,8 +10,6 @@ from tests.placement.rest.support import Place, assert_error, on_both
 from tests.placement.support import counters
 from tests.support.route_coverage import proves
 
-PROVIDER_TRAITS = "/placement/resource_providers/{uuid}/traits"
-
 
 @proves("GET /placement/traits", "PUT /placement/traits/{name}", "GET /placement/traits/{name}")
 @on_both

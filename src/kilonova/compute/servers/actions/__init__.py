@@ -3,6 +3,6 @@
 Importing this package declares them all.
 """
 
-from kilonova.modules import import_all
+from kilonova.module_discovery import import_all
 
 import_all(__name__, __path__)
