@@ -3,6 +3,6 @@
 from kilonova.http.api import Api, Route, multi
 from kilonova.http.app import App
 from kilonova.http.context import Context, Response
-from kilonova.http.views import Field, View, col
+from kilonova.http.views import Field, View, attribute, col
 
-__all__ = ["Api", "App", "Context", "Field", "Response", "Route", "View", "col", "multi"]
+__all__ = ["Api", "App", "Context", "Field", "Response", "Route", "View", "attribute", "col", "multi"]

@@ -38,6 +38,11 @@ def col(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = No
     return Field(lambda row, ctx: row[name], schema, policy)
 
 
+def attribute(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
+    """A field that shows an attribute of the record unchanged."""
+    return Field(lambda record, ctx: getattr(record, name), schema, policy)
+
+
 class View:
     """`table[minor - low]` has the fields of each version, so that all versions cost the same."""
 

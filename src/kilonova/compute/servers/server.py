@@ -1,0 +1,101 @@
+"""The server as a record, with its embedded flavor, its interfaces and its fault."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from kilonova.store.records import Record
+
+
+class EmbeddedFlavor(Struct, frozen=True):
+    """The server's copy of its flavor."""
+
+    name: str
+    vcpus: int
+    ram: int
+    disk: int
+    ephemeral: int
+    swap: int
+    extra_specs: dict[str, str]
+
+
+class Interface(Struct, frozen=True):
+    """`given`: the port was requested by the user, so it outlives the server."""
+
+    port_id: str
+    network_id: str
+    label: str
+    mac: str
+    addresses: list[str]
+    security_groups: list[str]
+    tag: str | None
+    given: bool
+
+
+class Fault(Struct, frozen=True):
+    """`details` are for administrators."""
+
+    code: int
+    message: str
+    details: str | None
+    created_at: float
+
+
+class Server(Record, frozen=True):
+    table: ClassVar[str] = "servers"
+
+    id: str
+    project_id: str
+    user_id: str
+    name: str
+    hostname: str
+    vm_state: str
+    power_state: int
+    flavor_id: str
+    flavor: EmbeddedFlavor
+    # Quota usage: the flavor's values, or the larger of both flavors during a resize.
+    vcpus: int
+    ram: int
+    image_properties: dict[str, str]
+    metadata: dict[str, str]
+    nics: list[Interface]
+    scheduler_hints: dict[str, object]
+    config_drive: bool
+    disk_config: str
+    reservation_id: str
+    launch_index: int
+    created_at: float
+    updated_at: float
+    description: str | None = None
+    host: str | None = None
+    hypervisor_hostname: str | None = None
+    pinned_zone: str | None = None
+    image_id: str | None = None
+    key_name: str | None = None
+    public_key: str | None = None
+    user_data: str | None = None
+    sealed_password: str | None = None
+    access_ip_v4: str | None = None
+    access_ip_v6: str | None = None
+    root_device_name: str | None = None
+    shelved_at: float | None = None
+    shelved_image_id: str | None = None
+    soft_deleted_at: float | None = None
+    trusted_certificates: list[str] | None = None
+    locked: bool = False
+    locked_reason: str | None = None
+    locked_by: str | None = None
+    fault: Fault | None = None
+    deleted: bool = False
+    launched_at: float | None = None
+    terminated_at: float | None = None
+
+    @property
+    def is_volume_backed(self) -> bool:
+        """Whether the server boots from a volume; then it has no image."""
+        return self.image_id is None
+
+    def find_interface(self, port_id: str) -> Interface | None:
+        return next((interface for interface in self.nics if interface.port_id == port_id), None)

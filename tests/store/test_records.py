@@ -1,0 +1,32 @@
+"""Records agree with the schema: a field has the name, type and nullability of its column."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import get_args, get_type_hints
+
+import pytest
+from sqlalchemy import Boolean, Double, Integer, String
+
+import kilonova.process  # registers all APIs and operations, and so imports all records
+from kilonova.store.records import Record, document_columns
+from kilonova.store.schema.base import metadata
+
+assert kilonova.process
+
+
+def _records(base: type[Record] = Record) -> list[type[Record]]:
+    return [each for kind in base.__subclasses__() for each in (kind, *_records(kind))]
+
+
+@pytest.mark.parametrize("kind", _records(), ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_fields_match_the_columns(kind: type[Record]) -> None:
+    columns = metadata.tables[kind.table].columns
+    hints, documents = get_type_hints(kind), document_columns(kind)
+    for name in kind.__struct_fields__:
+        column, hint = columns[name], hints[name]
+        parts = set(get_args(hint)) if NoneType in get_args(hint) else {hint}
+        assert (NoneType in parts) == column.nullable, name
+        (python_type,) = parts - {NoneType} if name not in documents else (str,)
+        expected = {Boolean: bool, Integer: int, Double: float, String: str}
+        assert python_type is next(kind for base, kind in expected.items() if isinstance(column.type, base)), name
