@@ -18,7 +18,7 @@ def iso(moment: float) -> str:
 
 def iso_micro(moment: float) -> str:
     """`2026-01-02T03:04:05.000000`, as services and actions write times."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").removesuffix("+00:00")
 
 
 def parse(text: str) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 if TYPE_CHECKING:
     from kilonova.config import DelaysConfig
     from kilonova.hosts.messages import Command
+    from kilonova.hosts.messages.verbs import Answer, Verb
     from kilonova.hosts.transport import Transport
     from kilonova.http.client import Caller, ClientResponse, StreamResponse
     from kilonova.store import Database, Row, Transaction
@@ -110,7 +111,7 @@ class _Transport:
         self._inner = inner
         self._delays = delays
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         return await self._delays.call(self._inner.call, host, command, timeout=timeout)
 
 

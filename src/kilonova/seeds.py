@@ -64,9 +64,8 @@ async def seed_tiny_image(services: Services) -> None:
             Path(directory).chmod(0o711)  # apt downloads as its own user
             built = Path(directory) / "tiny.qcow2"
             await in_thread(build, built)
-            image = {"name": "tiny", "visibility": "public", "disk_format": "qcow2", "container_format": "bare"}
             files = ImageFiles(services.config.data_dir / "images")
-            await create_first(db, files, await _project_id(db), image, await in_thread(built.read_bytes))
+            await create_first(db, files, await _project_id(db), "tiny", "qcow2", await in_thread(built.read_bytes))
     except (CannotBuild, OSError) as error:
         log.warning("the tiny image cannot be built, so there is no image to boot from: %s", error)
 

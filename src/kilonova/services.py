@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from kilonova.telemetry.metrics import Metrics
@@ -47,3 +48,11 @@ class Services:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
+        # By subnet, the slot of the address that the built-in network service proposes next.
+        self.address_cursors: dict[str, int] = {}
+        # Running probes by host, which operations share.
+        self.probes: dict[str, asyncio.Task[bool]] = {}
+        # Guests that belong to no server, by host, from the reports that this process received.
+        self.unknown_guests: dict[str, frozenset[str]] = {}
+        # Limits concurrent copies of volumes. Created by the first copy.
+        self.copy_slots: asyncio.Semaphore | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from kilonova.compute.zones import model as zones
 from tests.support import run
-from tests.support.cloud import ADMIN, DEMO, Cloud, cloud, fault, put_server
+from tests.support.cloud import ADMIN, DEMO, FLAVOR, Cloud, cloud, fault, put_server
 from tests.support.route_coverage import proves
 
 LAST = "2.42"
@@ -43,7 +43,7 @@ def test_list_by_service_and_zone(database_url: str) -> None:
 def test_resources_and_usage_by_project(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
-            flavor = '{"disk": 10, "ephemeral": 2}'
+            flavor = FLAVOR.replace('"disk":1', '"disk":10').replace('"ephemeral":0', '"ephemeral":2')
             await put_server(c.db, "one", host="host1", vcpus=2, ram=512, flavor=flavor)
             await put_server(c.db, "two", host="host1", vcpus=1, ram=256, flavor=flavor, created_at=2.0)
             await put_server(c.db, "three", host="host1", project_id=ADMIN, vcpus=4, ram=64, created_at=3.0)
@@ -59,8 +59,8 @@ def test_resources_and_usage_by_project(database_url: str) -> None:
             assert total == {name: summary[key] for name, key in HYPERVISOR.items()}
             assert now == {name: summary[f"{key}_used"] for name, key in HYPERVISOR.items()}
             assert demo == {"cpu": 3, "memory_mb": 768, "disk_gb": 24}
-            assert admin == {"cpu": 4, "memory_mb": 64, "disk_gb": 0}
-            assert most == {"cpu": 7, "memory_mb": 832, "disk_gb": 24}
+            assert admin == {"cpu": 4, "memory_mb": 64, "disk_gb": 1}
+            assert most == {"cpu": 7, "memory_mb": 832, "disk_gb": 25}
             missing = await c.get("/os-hosts/nowhere", as_="admin", version=LAST)
             assert fault(missing) == (404, "itemNotFound", "Compute host nowhere could not be found.")
             assert (await c.get("/os-hosts/host1", version=LAST)).status == 403

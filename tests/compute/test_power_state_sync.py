@@ -11,7 +11,7 @@ from kilonova.compute import power_state_sync
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest, RestoreGuest
 from kilonova.compute.servers import states
 from kilonova.hosts.messages import Command, Power, Report
-from kilonova.operations import begin
+from tests.compute.operations.support import begin_stored
 from tests.hosts.support import guest
 from tests.support import run
 from tests.support.full_cloud import FullCloud, full_cloud
@@ -97,7 +97,7 @@ def test_concurrent_change_of_server_wins_over_report(database_url: str, change:
                         if change == "begun":
                             far = {"guest_id": "x", "host": "far", "slot": None, "operation": "o"}
                             params = {**far, "round": 1, "epoch": 1, "running": True}
-                            operation_id = await begin(tx, RestoreGuest, params=params, host="far", server_id=server_id)
+                            operation_id = await begin_stored(tx, RestoreGuest, params, host="far", server_id=server_id)
                             # Postponed, so that it does not end before the check.
                             await tx.execute("UPDATE operations SET run_at = 1e12 WHERE id = $1", operation_id)
                         elif change == "ended":
@@ -123,7 +123,7 @@ def test_guest_being_restored_is_not_synced(database_url: str) -> None:
             async with c.services.db.transaction() as tx:
                 params = {"guest_id": server_id, "host": A, "slot": None, "running": True}
                 fence = {"operation": server_id, "round": 1, "epoch": 1}
-                await begin(tx, RestoreGuest, params={**params, **fence}, host=A)
+                await begin_stored(tx, RestoreGuest, {**params, **fence}, host=A)
             assert not await power_state_sync.sync(c.services, await _report(c))
             assert await row_of(c, server_id) == (states.ACTIVE, states.RUNNING)
             rules.clear()
@@ -142,7 +142,7 @@ def test_unknown_guests_are_counted_unless_being_cleaned_up(database_url: str) -
             c.hosts._rules.add_failure(A, "destroy", "error", None, "stuck")
             async with c.services.db.transaction() as tx:
                 params = {"guest_id": cleaned_up.id, "host": A, "slot": None, "operation": "o", "round": 1, "epoch": 1}
-                await begin(tx, CleanUpGuest, params=params, host=A)
+                await begin_stored(tx, CleanUpGuest, params, host=A)
             await power_state_sync.sync(c.services, await _report(c))
             assert power_state_sync.count_unknown_guests(c.services) == {A: 1}
             c.hosts._store.remove_guest(A, unknown.id)

@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import BigInteger, Boolean, Double, Integer
 
 from kilonova import clock
+from kilonova.compute.servers.server import Interface
 from kilonova.compute.servers.states import (
     ACTIVE,
     RUNNING,
@@ -17,6 +18,7 @@ from kilonova.compute.servers.states import (
 from kilonova.doctor import Finding, examine
 from kilonova.hosts.messages import GuestState, Power
 from kilonova.store import Database
+from kilonova.store.records import encode_document
 from kilonova.store.schema import metadata
 from tests.support import run
 
@@ -44,7 +46,7 @@ def _is_generated(column: Any) -> bool:
 
 
 async def add_server(db: Database, identity: str = SERVER, **values: Any) -> None:
-    nics = [{"port_id": PORT}] if identity == SERVER else []
+    nics = [Interface(PORT, "network-1", "net", "", [], [], None, False)] if identity == SERVER else []
     await insert(
         db,
         "servers",
@@ -55,7 +57,7 @@ async def add_server(db: Database, identity: str = SERVER, **values: Any) -> Non
             "power_state": RUNNING,
             "host": "sim-001",
             "hypervisor_hostname": "sim-001",
-            "nics": orjson.dumps(nics).decode(),
+            "nics": encode_document(nics),
             "flavor": flavor(),
             "vcpus": 1,
             **values,
@@ -64,8 +66,10 @@ async def add_server(db: Database, identity: str = SERVER, **values: Any) -> Non
 
 
 def flavor(vcpus: int = 1, **specs: str) -> str:
+    """The flavor of a server or of a move."""
+    names = {"flavor_id": "f", "name": "f"}
     sizes = {"vcpus": vcpus, "ram": 0, "disk": 0, "ephemeral": 0, "swap": 0, "extra_specs": specs}
-    return orjson.dumps(sizes).decode()
+    return orjson.dumps({**names, **sizes}).decode()
 
 
 async def allocate(

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from kilonova import clock
 from kilonova.hosts.drivers.sim.facts import Hardware, host_facts
 from kilonova.hosts.drivers.sim.rules import Rules
@@ -15,6 +17,7 @@ from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.heartbeat import Heartbeat, is_up
 from kilonova.hosts.messages import Report
 from kilonova.hosts.remote import RemoteHosts
+from kilonova.hosts.service import Service
 from kilonova.store import Database, Transaction, Unavailable
 from tests.hosts.support import until
 from tests.hosts.test_registry import Open, RecordingDatabase, served
@@ -39,8 +42,8 @@ async def age(db: Database) -> None:
 
 
 async def up(db: Database) -> dict[tuple[str, str], bool]:
-    rows = await db.fetch("SELECT * FROM services")
-    return {(row["host"], row["program"]): is_up(row, clock.now()) for row in rows}
+    services = Service.decode_all(await db.fetch("SELECT * FROM services"))
+    return {(service.host, service.program): is_up(service, clock.now()) for service in services}
 
 
 async def all_up(db: Database) -> bool:
@@ -139,11 +142,11 @@ def test_heartbeat_continues_after_database_error(sqlite_url: str) -> None:
 
 
 def test_is_up_considers_age_and_forced_down() -> None:
-    row = {"forced_down": False, "last_seen_at": 1000.0}
-    assert is_up(row, 1060.0)
-    assert not is_up(row, 1060.1)
-    assert not is_up(row, 1005.0, down_seconds=4)
-    assert not is_up(row | {"forced_down": True}, 1000.0)
+    service = Service(1, "uuid", "host", "nova-compute", False, None, False, 1000.0, 1, 1, 1000.0, None)
+    assert is_up(service, 1060.0)
+    assert not is_up(service, 1060.1)
+    assert not is_up(service, 1005.0, down_seconds=4)
+    assert not is_up(structs.replace(service, forced_down=True), 1000.0)
 
 
 def test_heartbeat_registers_reporting_hosts_and_changed_facts(database_url: str) -> None:

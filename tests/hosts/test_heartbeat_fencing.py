@@ -18,6 +18,7 @@ from kilonova.hosts import embedded
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.heartbeat import Heartbeat, is_up
+from kilonova.hosts.service import Service
 from kilonova.operations import begin
 from tests.compute.operations.support import finish_operations
 from tests.compute.servers.support import rules
@@ -32,7 +33,7 @@ A, B = "sim-001", "sim-002"
 async def up(c: FullCloud, host: str) -> bool:
     row = await c.db.fetch_one("SELECT * FROM services WHERE host = $1 AND program = 'nova-compute'", host)
     assert row is not None
-    return is_up(row, clock.now())
+    return is_up(Service.decode(row), clock.now())
 
 
 async def age(c: FullCloud) -> None:

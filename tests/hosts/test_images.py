@@ -23,9 +23,7 @@ IMAGE = {"name": "shelf", "disk_format": "raw", "container_format": "bare", "own
 
 
 async def new_image(c: FullCloud) -> str:
-    made = await c.services.image.create(IMAGE, "admin")
-    image_id: str = made["id"]
-    return image_id
+    return (await c.services.image.create(IMAGE, "admin")).id
 
 
 async def read(service: ImageService, transfer: Transfer) -> bytes:
@@ -118,8 +116,8 @@ def test_guest_can_be_built_from_snapshot(database_url: str) -> None:
                 await c.hosts.call("sim-001", command(Snapshot(guest_id="g", data=transfer), step=step))
             shown = await c.services.image.show(image_id, "admin")
             assert shown is not None
-            assert (shown["status"], shown["image_type"]) == ("active", "snapshot")
-            image = Image(id=image_id, properties={"image_type": shown["image_type"]})
+            assert (shown.status, shown.properties["image_type"]) == ("active", "snapshot")
+            image = Image(id=image_id, properties={"image_type": shown.properties["image_type"]})
             second = await c.hosts.call(
                 "sim-002", command(Spawn(guest=guest("h", image=image), data=transfer), host="sim-002")
             )

@@ -28,7 +28,7 @@ from kilonova.hosts.nats import (
     split_message,
     subject_token,
 )
-from kilonova.hosts.transport import HostFailed, HostUnreachable, StaleEpoch, list_guests
+from kilonova.hosts.transport import HostRefused, HostUnreachable, StaleEpoch, list_guests
 from tests.hosts.support import HeldDriver, command, guest, spawn, until
 from tests.support import run
 from tests.support.nats_server import NatsServer
@@ -100,7 +100,7 @@ def test_answers_errors_and_reports_are_delivered(nats: NatsServer, tmp_path: Pa
             state = await transport.call(host, spawn(host=host, epoch=2))
             assert isinstance(state, GuestState)
             assert await list_guests(transport, host) == [state]
-            with pytest.raises(HostFailed, match="no guest guest-9") as failed:
+            with pytest.raises(HostRefused, match="no guest guest-9") as failed:
                 await transport.call(host, command_for(host, Reboot(guest_id="guest-9"), operation="op-2"))
             assert failed.value.kind == "missing guest"
             with pytest.raises(StaleEpoch):
@@ -217,7 +217,7 @@ def test_too_long_message_fails_with_advice(tmp_path: Path) -> None:
             connected_transport(settings(nats)) as transport,
             connected_agent(settings(nats), "a", driver, tmp_path),
         ):
-            with pytest.raises(HostFailed, match="raise its max_payload, now 8192"):
+            with pytest.raises(HostRefused, match="raise its max_payload, now 8192"):
                 await transport.call("a", Command(host="a", verb=GetConsoleLog(guest_id="g")))
 
     with NatsServer(tmp_path, "max_payload: 8192") as nats:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from kilonova.hosts import messages
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
-from kilonova.hosts.messages import Command, GuestState
+from kilonova.hosts.messages import Command, ErrorKind, GuestState
 from kilonova.hosts.messages.verbs import Destroy, PowerOn
 from kilonova.hosts.transport import (
-    HostFailed,
+    GuestDiffers,
+    GuestMissing,
+    GuestNotRunning,
+    HostCallError,
+    HostRefused,
     HostUnreachable,
+    Interrupted,
+    MalformedMessage,
+    NoDisplay,
+    NoGuestAgent,
+    RefusedByHypervisor,
+    SlotMissing,
     StaleEpoch,
+    VersionTooOld,
     describe,
     list_all_guests,
     list_guests,
@@ -40,13 +53,42 @@ def test_answers_have_the_type_of_their_verb(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_host_error_is_raised_with_its_kind(tmp_path: Path) -> None:
+def test_host_error_is_raised_as_its_outcome(tmp_path: Path) -> None:
     async def scenario() -> None:
-        with pytest.raises(HostFailed, match="no guest guest-9") as failed:
+        with pytest.raises(GuestMissing, match="no guest guest-9") as failed:
             await hosts(tmp_path).call(HOST, command(PowerOn(guest_id="guest-9")))
-        assert (failed.value.kind, failed.value.passing) == ("missing guest", False)
+        assert not failed.value.passing
 
     run(scenario())
+
+
+# By the kind on the wire: the outcome, and the words for users.
+REFUSALS = {
+    "driver": (RefusedByHypervisor, "refused by the hypervisor"),
+    "missing guest": (GuestMissing, "the guest is missing"),
+    "guest differs": (GuestDiffers, "another guest has the same id"),
+    "interrupted": (Interrupted, "interrupted by a delete or an abort"),
+    "no such slot": (SlotMissing, "the parked guest is missing"),
+    "missing disk": (HostRefused, "failed inside the host"),
+    "no guest agent": (NoGuestAgent, "the guest runs no guest agent"),
+    "not running": (GuestNotRunning, "the guest does not run"),
+    "no display": (NoDisplay, "the guest has no console of this type"),
+    "stale epoch": (StaleEpoch, "failed inside the host"),
+    "wrong host": (HostRefused, "failed inside the host"),
+    "unsupported": (VersionTooOld, "the host's agent is of an older release"),
+    "malformed": (MalformedMessage, "failed inside the host"),
+    "internal": (HostRefused, "failed inside the host"),
+    "of a newer release": (HostRefused, "failed inside the host"),
+}
+
+
+@pytest.mark.parametrize("kind", [*get_args(ErrorKind), "of a newer release"])
+def test_outcome_of_each_error_of_a_host(kind: Any) -> None:
+    reply = messages.encode(messages.failure(kind, "words of the host"))
+    with pytest.raises(HostCallError) as refused:
+        read_reply(HOST, Command(host=HOST, verb=Destroy(guest_id="g")), reply)
+    assert (type(refused.value), refused.value.public) == REFUSALS[kind]
+    assert str(refused.value) == f"{HOST}: words of the host"
 
 
 def test_stale_epoch_raises_its_own_error(tmp_path: Path) -> None:
@@ -79,8 +121,8 @@ def test_repeat_after_timeout_joins_running_command(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_unreadable_reply_raises_host_failed() -> None:
-    with pytest.raises(HostFailed, match="unreadable reply"):
+def test_unreadable_reply_is_malformed() -> None:
+    with pytest.raises(MalformedMessage, match="unreadable reply"):
         read_reply(HOST, Command(host=HOST, verb=Destroy(guest_id="g")), b"\xc1")
 
 

@@ -66,7 +66,7 @@ def strict_toy(*versions: Microversion) -> Toy:
     )
     async def put(ctx: Context, toy_id: str) -> None: ...
 
-    @api.route("DELETE", "/boxes/{toy_id}")
+    @api.route("DELETE", "/boxes/{toy_id}", authenticated=True)
     async def delete(ctx: Context, toy_id: str) -> None: ...
 
     api.compile(versions)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from kilonova.http.versions import (
+    Behaviour,
     Change,
     Microversion,
     action,
-    behaviour,
     query,
     request,
     response,
     route,
     view,
 )
-from tests.http.toy import TEXT, Toy, closed, toy
+from tests.http.toy import BOLD, TEXT, Toy, closed, toy, toy_api
 
 NEW = "OpenStack_API_Version"
 
@@ -169,10 +169,29 @@ def test_view_gains_loses_and_changes_fields() -> None:
 
 
 def test_behaviour_begins() -> None:
-    t = with_changes(behaviour("toys are bold"))
+    t = with_changes(BOLD)
     assert t.get("/toy/v2.1/toys", **at(4)).json()["bold"] is False
     assert t.get("/toy/v2.1/toys", **at(5)).json()["bold"] is True
     assert t.get("/toy/v2.1/toys", **at(9)).json()["bold"] is True
+
+
+def test_behaviour_of_no_microversion_is_refused() -> None:
+    api = toy_api()
+    api.behaviour("toys are shy")
+    with pytest.raises(ValueError, match="no microversion begins the behaviour 'toys are shy'"):
+        api.compile([Microversion("2.5", "", [])])
+
+
+def test_microversion_with_an_undeclared_behaviour_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"microversion 2.5: toy has not declared .*'toys are shy'"):
+        with_changes(Behaviour("toys are shy"))
+
+
+def test_behaviour_declared_twice_is_refused() -> None:
+    api = toy_api()
+    api.behaviour("toys are shy")
+    with pytest.raises(ValueError, match="'toys are shy' is declared twice"):
+        api.behaviour("toys are shy")
 
 
 @pytest.mark.parametrize(
@@ -192,8 +211,6 @@ def test_declaration_with_unknown_target_is_refused(change: Change) -> None:
 
 
 def test_unchanged_versions_share_a_route_version() -> None:
-    from tests.http.toy import toy_api
-
     api = toy_api([Microversion("2.5", "", [request("POST /toys").gains("toy.colour")])])
     versions = api.routes["POST /toys"].versions
     assert len({id(version) for version in versions}) == 2
@@ -209,7 +226,7 @@ def test_every_change_has_a_description() -> None:
         query("GET /toys").closes(),
         response("POST /toys").status(before=200),
         view("toy").loses("a", "b", value=lambda row, ctx: None),
-        behaviour("toys are bold"),
+        BOLD,
     ]
     assert [change.description for change in changes] == [
         "`GET /toys/new` begins",

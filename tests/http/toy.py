@@ -9,13 +9,14 @@ from kilonova.config import Config
 from kilonova.http import Api, App, Context, Field, Response, View, col, multi
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.http.errors import HttpError
-from kilonova.http.versions import Microversion
+from kilonova.http.versions import Behaviour, Microversion
 from kilonova.policy.credentials import Credentials
 from kilonova.services import Services
 from tests.support import run
 from tests.support.cloud import DEMO, TOKENS, Tokens
 
 TEXT = {"type": "string"}
+BOLD = Behaviour("toys are bold")
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -62,6 +63,8 @@ def toy_api(versions: Sequence[Microversion] = (), **options: Any) -> Api:
         )
     )
     _routes(api)
+    if any(BOLD in version.changes for version in versions):
+        api.behaviour(BOLD.description)
     api.compile(versions)
     return api
 
@@ -74,16 +77,19 @@ def _routes(api: Api) -> None:
         return Response({"versions": []})
 
     @api.route(
-        "GET", "/toys", query={"colour": TEXT, "tag": multi(TEXT), "limit": {"type": "string", "pattern": "^[0-9]+$"}}
+        "GET",
+        "/toys",
+        authenticated=True,
+        query={"colour": TEXT, "tag": multi(TEXT), "limit": {"type": "string", "pattern": "^[0-9]+$"}},
     )
     async def index(ctx: Context) -> Response:
-        return Response({"query": ctx.query, "minor": ctx.minor, "bold": ctx.has_behaviour("toys are bold")})
+        return Response({"query": ctx.query, "minor": ctx.minor, "bold": ctx.has_behaviour(BOLD)})
 
-    @api.route("POST", "/toys", body=TOY, status=201)
+    @api.route("POST", "/toys", authenticated=True, body=TOY, status=201)
     async def create(ctx: Context) -> Response:
         return Response(ctx.body)
 
-    @api.route("GET", "/toys/{toy_id}")
+    @api.route("GET", "/toys/{toy_id}", authenticated=True)
     async def show(ctx: Context, toy_id: str) -> Response:
         return Response({"id": toy_id, "link": ctx.url(f"/toys/{toy_id}"), "toy": ctx.render("toy", row)})
 
@@ -91,14 +97,14 @@ def _routes(api: Api) -> None:
     async def delete(ctx: Context, toy_id: str) -> None:
         raise AssertionError("policy refuses before this")
 
-    @api.route("PUT", "/toys/{toy_id}", status=204)
+    @api.route("PUT", "/toys/{toy_id}", authenticated=True, status=204)
     async def update(ctx: Context, toy_id: str) -> None: ...
 
-    @api.route("GET", "/toys/new")
+    @api.route("GET", "/toys/new", authenticated=True)
     async def new(ctx: Context) -> Response:
         return Response({"new": True})
 
-    @api.route("GET", "/broken")
+    @api.route("GET", "/broken", authenticated=True)
     async def broken(ctx: Context) -> Response:
         raise RuntimeError("the innards of the program")
 
@@ -106,11 +112,17 @@ def _routes(api: Api) -> None:
     async def public_route(ctx: Context) -> Response:
         return Response({"open": True})
 
-    @api.action("wind", "/toys/{toy_id}/action", body=closed(turns={"type": "integer"}), status=202)
+    @api.action(
+        "wind",
+        "/toys/{toy_id}/action",
+        authenticated=True,
+        body=closed(turns={"type": "integer"}),
+        status=202,
+    )
     async def wind(ctx: Context, toy_id: str) -> Response:
         return Response({"wound": toy_id, "body": ctx.body})
 
-    @api.action("drop", "/toys/{toy_id}/action")
+    @api.action("drop", "/toys/{toy_id}/action", authenticated=True)
     async def drop(ctx: Context, toy_id: str) -> None: ...
 
 

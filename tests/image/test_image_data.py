@@ -274,16 +274,16 @@ def test_upload_and_download_use_bounded_memory(sqlite_url: str, tmp_path: Path)
             client = ImageClient(InProcess(cloud.app, "/image"))
             image = await client.create({"name": "large", **RAW}, "member")
             tracemalloc.start()
-            await client.upload(image["id"], blocks(), "member")
+            await client.upload(image.id, blocks(), "member")
             received = hashlib.sha512()
-            async with client.download(image["id"], "member") as chunks:
+            async with client.download(image.id, "member") as chunks:
                 async for chunk in chunks:
                     received.update(chunk)
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            shown = await client.show(image["id"], "member")
-            assert shown is not None
-            assert (shown["size"], shown["os_hash_value"]) == (size, received.hexdigest())
+            stored = await model.get(cloud.db, image.id)
+            assert stored is not None
+            assert (stored.size, stored.hash_value) == (size, received.hexdigest())
             assert peak < 16 * MIB, f"{peak / MIB:.1f} MiB at most were held"
 
     asyncio.run(scenario())

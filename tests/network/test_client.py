@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from kilonova.http.client import InProcess, Unreachable
-from kilonova.network.client import NetworkClient, NetworkError
+from kilonova.http.client import ClientResponse, InProcess, Unreachable
+from kilonova.network.client import NetworkClient, NetworkError, Port
 from tests.network.support import net
 from tests.support.cloud import DEMO, OTHER
 
@@ -22,21 +23,22 @@ def test_client_manages_networks_and_ports(database_url: str) -> None:
             await cloud.create("network", "other", name="theirs")
             for token in ("member", "project-admin"):
                 found = await client.available_networks(DEMO, token)
-                assert [network["name"] for network in found] == ["auto_allocated_network", "shared"]
-            assert [network["id"] for network in await client.networks([auto["id"], OTHER], "member")] == [auto["id"]]
+                assert [network.name for network in found] == ["auto_allocated_network", "shared"]
+            assert [network.id for network in await client.networks([auto.id, OTHER], "member")] == [auto.id]
             assert await client.network(OTHER, "member") is None
             assert await client.port(OTHER, "member") is None
             assert await client.create_ports([], "service") == []
-            wanted = {"network_id": auto["id"], "project_id": DEMO, "device_id": "s"}
+            wanted = {"network_id": auto.id, "project_id": DEMO, "device_id": "s"}
             ports = await client.create_ports([{**wanted, "name": name} for name in "ab"], "service")
-            assert [port["name"] for port in ports] == ["a", "b"]
-            bound = await client.update_port(ports[0]["id"], {"binding:host_id": "h"}, "service")
-            assert bound["status"] == "ACTIVE"
+            assert [(await cloud.show("port", port.id))["name"] for port in ports] == ["a", "b"]
+            bound = await client.update_port(ports[0].id, {"binding:host_id": "h"}, "service")
+            assert (bound.status, bound.binding_host_id, bound.binding_vif_type) == ("ACTIVE", "h", "bridge")
             assert len(await client.ports_of_device("s", "service")) == 2
-            await client.delete_ports([ports[0]["id"], ports[1]["id"], OTHER], "service")
+            await client.delete_ports([ports[0].id, ports[1].id, OTHER], "service")
             assert await client.ports_of_device("s", "service") == []
-            (group,) = await client.security_groups(DEMO, "member", "default")
-            assert group["name"] == "default"
+            (group,) = await client.security_groups(DEMO, "member")
+            assert group.name == "default"
+            assert {rule.direction for rule in group.rules} == {"egress", "ingress"}
             with pytest.raises(NetworkError) as refused:
                 await client.create_ports(
                     [{"network_id": shared["id"], "fixed_ips": [{"ip_address": "9.9.9.9"}]}], "admin"
@@ -48,3 +50,45 @@ def test_client_manages_networks_and_ports(database_url: str) -> None:
                 await client.available_networks(DEMO, "member")
 
     asyncio.run(scenario())
+
+
+class FixedResponse(InProcess):
+    """Answers every request with the same body."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(None)
+        self.body = body
+
+    async def request(self, method: str, path: str, **options: Any) -> ClientResponse:
+        return ClientResponse(200, {}, self.body)
+
+
+def test_client_reads_ports_of_service_without_extensions() -> None:
+    """Such a service omits bindings, port security and revisions. Unknown attributes are ignored."""
+    body = b'{"port": {"id": "p", "network_id": "n", "mac_address": "m", "device_id": "", "new": {"x": 1}}}'
+    port = asyncio.run(NetworkClient(FixedResponse(body)).port("p", "token"))
+    assert port == Port(id="p", network_id="n", mac_address="m")
+    assert (port.binding_host_id, port.binding_vnic_type, port.port_security_enabled) == ("", "normal", True)
+    assert port.revision_number is None
+
+
+def test_client_reads_all_pages() -> None:
+    pages = {
+        "/v2.0/ports?device_id=s": b'{"ports": [{"id": "a", "network_id": "n", "mac_address": "m"}], "ports_links": '
+        b'[{"rel": "next", "href": "http://public:9696/v2.0/ports?device_id=s&marker=a"}]}',
+        "/v2.0/ports?device_id=s&marker=a": b'{"ports": [{"id": "b", "network_id": "n", "mac_address": "m"}], '
+        b'"ports_links": [{"rel": "previous", "href": "http://public:9696/v2.0/ports"}]}',
+    }
+
+    class Pages(FixedResponse):
+        async def request(self, method: str, path: str, **options: Any) -> ClientResponse:
+            return ClientResponse(200, {}, pages[path])
+
+    found = asyncio.run(NetworkClient(Pages(b"")).ports_of_device("s", "token"))
+    assert [port.id for port in found] == ["a", "b"]
+
+
+@pytest.mark.parametrize("body", [b"no json", b"{}", b'{"port": {"id": null}}'])
+def test_invalid_response_is_unreachable(body: bytes) -> None:
+    with pytest.raises(Unreachable, match="the network service sent an invalid response"):
+        asyncio.run(NetworkClient(FixedResponse(body)).port("p", "token"))

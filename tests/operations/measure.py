@@ -11,7 +11,10 @@ import sys
 import tempfile
 import time
 
-from kilonova.operations import Operation, Step, Worker, begin
+from msgspec import Struct
+
+from kilonova.operations import Operation, Step, StepResult, Worker, begin
+from kilonova.services import Services
 from kilonova.store import Database, Transaction, open_database
 from tests.support.databases import sqlite_template
 
@@ -23,13 +26,17 @@ async def outside_transaction(op: Operation) -> dict[str, int]:
     return {"answer": 42}
 
 
-class FourSteps(Operation):
+class Params(Struct, frozen=True):
+    name: str
+
+
+class FourSteps(Operation[Params]):
     kind = "measured"
     action = "measure"
     steps = (
         Step("claim", in_transaction, in_transaction, deadline=30, transaction=True, undo_transaction=True),
-        Step("ports", outside_transaction, outside_transaction, deadline=30),
-        Step("spawn", outside_transaction, outside_transaction, deadline=30),
+        Step(StepResult("ports", dict[str, int]), outside_transaction, outside_transaction, deadline=30),
+        Step(StepResult("spawn", dict[str, int]), outside_transaction, outside_transaction, deadline=30),
         Step("settle", in_transaction, None, deadline=30, transaction=True, why="the end"),
     )
 
@@ -49,7 +56,7 @@ class FinishedCounter:
 
 async def start(db: Database, number: int) -> None:
     async with db.transaction() as tx:
-        await begin(tx, FourSteps, server_id=f"server {number}", params={"name": "x"})
+        await begin(tx, FourSteps, server_id=f"server {number}", params=Params(name="x"))
 
 
 async def measure(db: Database, counter: FinishedCounter, concurrent: int, times: int) -> None:
@@ -76,7 +83,7 @@ async def main(url: str) -> None:
     print(f"begin alone: {(time.process_time() - cpu) / 300 * 1000:.2f} ms CPU")
     async with db.transaction() as tx:
         await tx.execute("DELETE FROM operations")
-    worker = Worker(db, observer=counter, kinds=[FourSteps])
+    worker = Worker(db, Services(), observer=counter, kinds=[FourSteps])
     task = asyncio.create_task(worker.run())
     await measure(db, counter, 1, 20)
     for concurrent, times in ((1, 300), (10, 50), (100, 5)):

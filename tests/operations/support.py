@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from kilonova.operations import Operation, Step, Wait, Worker, begin
+from msgspec import Struct
+
+from kilonova.operations import Operation, Step, StepResult, Wait, Worker, begin
 from kilonova.store import Database, Row, Transaction
 
 
@@ -34,7 +36,13 @@ def scripted(name: str) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-class RecordedFailure(Operation):
+class ScriptParams(Struct, frozen=True):
+    size: int = 0
+    number: int = 0
+    do: str = ""
+
+
+class RecordedFailure(Operation[ScriptParams]):
     async def failed(op, tx: Transaction, error: Exception) -> None:
         op.services.failed.append(error)
         await op.services.call("failed", op, tx, error)
@@ -45,8 +53,15 @@ class ThreeSteps(RecordedFailure):
     action = "create"
     task_state = "building"
     steps = (
-        Step("one", scripted("one"), scripted("undo_one"), deadline=300, transaction=True, task_state="claiming"),
-        Step("two", scripted("two"), scripted("undo_two"), deadline=300),
+        Step(
+            StepResult("one", object),
+            scripted("one"),
+            scripted("undo_one"),
+            deadline=300,
+            transaction=True,
+            task_state="claiming",
+        ),
+        Step(StepResult("two", object), scripted("two"), scripted("undo_two"), deadline=300),
         Step("three", scripted("three"), None, deadline=300, why="the end"),
     )
 
@@ -56,7 +71,7 @@ class WaitingOperation(RecordedFailure):
     action = "attach"
     steps = (
         Step("ask", scripted("ask"), scripted("undo_ask"), deadline=300),
-        Wait("hear", key=lambda op: f"answer:{op.server_id}", deadline=300),
+        Wait(StepResult("hear", object), key=lambda op: f"answer:{op.server_id}", deadline=300),
         Step("use", scripted("use"), scripted("undo_use"), deadline=300, undo_transaction=True),
     )
 

@@ -18,6 +18,7 @@ from kilonova.store import Database
 from kilonova.telemetry.context import operation_id
 from tests.operations.support import (
     ScriptedServices,
+    ScriptParams,
     ThreeSteps,
     begin_operation,
     get_row,
@@ -53,21 +54,21 @@ def test_steps_run_in_order_and_see_earlier_results(database_url: str) -> None:
         return {"host": "h1"}
 
     async def two(op: Operation) -> Any:
-        seen["two"] = (op.params, op.results, op.note, op.epoch, op.round, operation_id.get())
+        seen["two"] = (op.params, dict(op.results), op.note, op.epoch, op.round, operation_id.get())
         return [1, 2]
 
     async def scenario() -> None:
         script = ScriptedServices(one=one, two=two)
         async with opened(database_url) as db, running_worker(db, script):
             begun_id = await begin_operation(
-                db, ThreeSteps, params={"size": 3}, server_id="s", request_id="req-1", project_id="p"
+                db, ThreeSteps, params=ScriptParams(size=3), server_id="s", request_id="req-1", project_id="p"
             )
             row = await wait_until_finished(db, begun_id)
             assert row["state"] == "done"
             assert script.log == ["one", "two", "three"]
             assert orjson.loads(row["results"]) == {"one": {"host": "h1"}, "two": [1, 2]}
             assert (row["host"], row["lease_owner"], row["error"], row["epoch"]) == ("h1", None, None, 1)
-            assert seen["two"] == ({"size": 3}, {"one": {"host": "h1"}}, {"tried": ["h1"]}, 1, 1, begun_id)
+            assert seen["two"] == (ScriptParams(size=3), {"one": {"host": "h1"}}, {"tried": ["h1"]}, 1, 1, begun_id)
             assert await recorded_steps(db, begun_id) == [(n, "forward", "done") for n in ("one", "two", "three")]
 
     run(scenario())
@@ -262,8 +263,8 @@ def test_dead_worker_costs_at_most_one_renewal_interval(database_url: str) -> No
                     assert await store.end_all_leases(db, 30) == 1
                 before = clock.now()
                 (row,) = await store.lease(db, "next", 30, [LongDeadline.kind], 10)
-                assert row["id"] == begun_id
-                assert 20 + before - now <= row["step_idle"] + 0.001 <= 20.002 + clock.now() - now
+                assert row.id == begun_id
+                assert 20 + before - now <= row.step_idle + 0.001 <= 20.002 + clock.now() - now
                 async with db.transaction() as tx:
                     await tx.execute("DELETE FROM operations")
 
@@ -310,12 +311,12 @@ def test_failed_hook_gets_fault(database_url: str) -> None:
             pass
 
         async def one(op: Operation, tx: Any) -> None:
-            raise NoRoom("no valid host", fault={"code": 500})
+            raise NoRoom("no valid host", fault="sim-001 is full")
 
         script = ScriptedServices(one=one)
         async with opened(database_url) as db, running_worker(db, script):
             await wait_until_finished(db, await begin_operation(db, ThreeSteps))
-            assert [(str(e), e.fault, type(e)) for e in script.failed] == [("no valid host", {"code": 500}, Failed)]  # type: ignore[attr-defined]
+            assert [(str(e), e.fault, type(e)) for e in script.failed] == [("no valid host", "sim-001 is full", Failed)]  # type: ignore[attr-defined]
 
     run(scenario())
 
@@ -380,5 +381,19 @@ def test_users_see_public_message_of_unreachable_host(
             assert error["fault"] == "sim-001: 10.0.0.1 refuses the connection"
             (shown,) = await list_summaries(db, "s1")
             assert shown.reason == error["fault"], "operators see the host and the reason"
+
+    run(scenario())
+
+
+def test_result_of_a_step_that_declares_none_fails_the_step(database_url: str) -> None:
+    async def three(op: Operation) -> int:
+        return 3
+
+    async def scenario() -> None:
+        script = ScriptedServices(three=three)
+        async with opened(database_url) as db, running_worker(db, script):
+            row = await wait_until_finished(db, await begin_operation(db, ThreeSteps))
+            assert row["state"] == "failed"
+            assert "the step 'three' declares no result" in orjson.loads(row["error"])["internal"]
 
     run(scenario())

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kilonova.operations import Failed, GoBack, Operation, Step
+from kilonova.operations import Failed, GoBack, Operation, Step, StepResult
 from tests.operations.support import (
     RecordedFailure,
     ScriptedServices,
@@ -28,7 +28,14 @@ class PlacementOperation(RecordedFailure):
     action = "place"
     steps = (
         Step("prepare", scripted("prepare"), scripted("undo_prepare"), deadline=300),
-        Step("claim", scripted("claim"), scripted("undo_claim"), deadline=300, transaction=True, undo_transaction=True),
+        Step(
+            StepResult("claim", str),
+            scripted("claim"),
+            scripted("undo_claim"),
+            deadline=300,
+            transaction=True,
+            undo_transaction=True,
+        ),
         Step("look", scripted("look"), None, deadline=300, why="it only looks"),
         Step("spawn", scripted("spawn"), scripted("undo_spawn"), deadline=300),
     )

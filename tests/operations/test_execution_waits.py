@@ -9,7 +9,18 @@ import orjson
 import pytest
 
 from kilonova import clock
-from kilonova.operations import Failed, GoBack, Operation, Step, TransientError, Wait, events, post_event, store
+from kilonova.operations import (
+    Failed,
+    GoBack,
+    Operation,
+    Step,
+    StepResult,
+    TransientError,
+    Wait,
+    events,
+    post_event,
+    store,
+)
 from kilonova.store import Database
 from tests.operations.support import (
     RecordedFailure,
@@ -25,6 +36,8 @@ from tests.operations.support import (
 )
 from tests.support import run
 from tests.support.databases import opened
+
+HEAR = StepResult("hear", object)
 
 
 def is_waiting(row: dict[str, Any]) -> bool:
@@ -103,14 +116,14 @@ class ShortWait(RecordedFailure):
     action = "short"
     steps = (
         Step("ask", scripted("ask"), scripted("undo_ask"), deadline=300),
-        Wait("hear", key=lambda op: "short", deadline=0.3, poll=scripted("poll"), poll_every=0.1),
+        Wait(HEAR, key=lambda op: "short", deadline=0.3, poll=scripted("poll"), poll_every=0.1),
     )
 
 
 class PolledWait(RecordedFailure):
     kind = "test polled wait"
     action = "polled"
-    steps = (Wait("hear", key=lambda op: "short", deadline=300, poll=scripted("poll"), poll_every=0.1),)
+    steps = (Wait(HEAR, key=lambda op: "short", deadline=300, poll=scripted("poll"), poll_every=0.1),)
 
 
 def test_wait_fails_at_its_deadline(database_url: str) -> None:
@@ -171,7 +184,7 @@ class ConvertedPayload(RecordedFailure):
 
     steps = lambda: (  # noqa: E731
         Step("ask", scripted("ask"), scripted("undo_ask"), deadline=300),
-        Wait("hear", key=lambda op: "judged", deadline=300, convert_payload=ConvertedPayload.convert),
+        Wait(HEAR, key=lambda op: "judged", deadline=300, convert_payload=ConvertedPayload.convert),
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from kilonova.operations import Failed, GoBack, Operation, TransientError, execution, post_event, request_cancel, states
 from tests.operations.support import (
     ScriptedServices,
+    ScriptParams,
     ThreeSteps,
     WaitingOperation,
     begin_operation,
@@ -50,12 +51,12 @@ def test_engine_makes_all_transitions_and_no_others(sqlite_url: str, monkeypatch
     monkeypatch.setattr(execution, "MAX_SLEEP_SECONDS", 0.0)
 
     async def two(op: Operation) -> None:
-        match op.params:
-            case {"do": "pause"} if script.count("two") == 1:
+        match op.params.do:
+            case "pause" if script.count("two") == 1:
                 raise TransientError("away")
-            case {"do": "fail"}:
+            case "fail":
                 raise Failed("no")
-            case {"do": "back"} if op.round == 1:
+            case "back" if op.round == 1:
                 raise GoBack("one", reason="again")
 
     async def poll(op: Operation) -> Any:
@@ -72,7 +73,7 @@ def test_engine_makes_all_transitions_and_no_others(sqlite_url: str, monkeypatch
                 await tx.execute(TRIGGER)
             async with running_worker(db, script):
                 for what in ("pause", "fail", "back"):
-                    await wait_until_finished(db, await begin_operation(db, ThreeSteps, params={"do": what}))
+                    await wait_until_finished(db, await begin_operation(db, ThreeSteps, params=ScriptParams(do=what)))
                 for end in (post_event, request_cancel):
                     operation_id = await begin_operation(db, WaitingOperation, server_id="s")
                     await wait_until(db, operation_id, lambda row: row["state"] == "waiting")

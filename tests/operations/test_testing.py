@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.operations import Operation, Step, Wait, begin, post_event
+from kilonova.operations import Operation, Step, StepResult, Wait, begin, post_event
 from kilonova.operations.execution import FORWARD
 from kilonova.operations.testing import Fault, OperationTests
 from kilonova.store import Database, Transaction
@@ -19,6 +19,9 @@ class World:
     def __init__(self) -> None:
         self.ports: Counter[str] = Counter()
         self.guests: Counter[str] = Counter()
+
+
+CLAIM = StepResult("claim", str)
 
 
 async def claim(op: Operation, tx: Transaction) -> str:
@@ -39,7 +42,7 @@ async def drop_port(op: Operation) -> None:
 
 
 async def spawn(op: Operation) -> None:
-    assert op.results["claim"] == "h1"
+    assert op.result(CLAIM) == "h1"
     op.services.guests["s"] = 1
 
 
@@ -51,7 +54,7 @@ class Build(Operation):
     kind = "test build"
     action = "create"
     steps = (
-        Step("claim", claim, release, deadline=300, transaction=True, undo_transaction=True),
+        Step(CLAIM, claim, release, deadline=300, transaction=True, undo_transaction=True),
         Step("make port", make_port, drop_port, deadline=300),
         Wait("plugged", key=lambda op: "plugged", deadline=300),
         Step("spawn", spawn, destroy, deadline=300),

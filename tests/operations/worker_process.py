@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from kilonova.operations import Failed, Operation, Step, Worker
+from kilonova.operations import Failed, Operation, Step, StepResult, Worker
 from kilonova.store import open_database
 
 LEASE_SECONDS = 300.0
@@ -48,8 +48,8 @@ class Remote(Operation):
     kind = "test remote"
     action = "remote"
     steps = (
-        Step("first", first, undo, deadline=60),
-        Step("second", second, undo, deadline=60),
+        Step(StepResult("first", str), first, undo, deadline=60),
+        Step(StepResult("second", str), second, undo, deadline=60),
     )
 
 

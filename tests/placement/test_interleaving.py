@@ -12,7 +12,7 @@ import pytest
 from kilonova.hosts.messages import HostFacts, SharingProvider
 from kilonova.hosts.registry import register
 from kilonova.placement import ConcurrentUpdate, Inventory, allocation_update, claim, mirror, release, sync_providers
-from kilonova.placement.allocation_update import ConsumerAllocations
+from kilonova.placement.allocation_update import ConsumerAllocations, Owner
 from kilonova.placement.host_providers import child_uuid, sharing_uuid
 from kilonova.store import Database, Transaction
 from tests.placement.concurrent_claims import retry
@@ -22,7 +22,7 @@ from tests.placement.test_host_providers import AGGREGATE, amount, flat, numa
 from tests.support import run
 from tests.support.databases import opened
 
-NOBODY = {"project_id": "p", "user_id": "u"}
+NOBODY = Owner("p", "u")
 
 
 @asynccontextmanager

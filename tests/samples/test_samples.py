@@ -307,9 +307,8 @@ async def create_objects(c: Cloud) -> None:
     async with c.db.transaction() as tx:
         await create_zone(tx, "london", ["host3"])
         await tx.execute("UPDATE hypervisors SET booted_at = 1")
-        owner = {"project_id": ADMIN, "user_id": "admin-id", "created_at": 1.0}
-        group = {"id": GROUP, "name": "test", "policy": "anti-affinity", "max_server_per_host": 3}
-        await server_groups.create(tx, {**group, **owner})
+        group = server_groups.ServerGroup(GROUP, ADMIN, "admin-id", "test", "anti-affinity", 3, 1.0)
+        await server_groups.create(tx, group)
     for name in ("specified", "private"):
         flavor = {"name": name, "id": name, "ram": 1, "vcpus": 1, "disk": 1}
         await c.post("/flavors", {"flavor": {**flavor, "os-flavor-access:is_public": name != "private"}}, as_="admin")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from kilonova.compute.servers.server import EmbeddedFlavor
 from kilonova.placement.candidates.model import RequestGroup
 from kilonova.scheduler import Request
-from kilonova.scheduler.requirements import host_requirements
+from kilonova.scheduler.requirements import HostRequirements, host_requirements
 
-SIZES: dict[str, Any] = {"vcpus": 4, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0}
+SIZES = {"vcpus": 4, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0}
 PLAIN = {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 20}
 
 
 def requirements(
     specs: dict[str, str] | None = None, image: dict[str, str] | None = None, **sizes: int
-) -> dict[str, Any]:
-    return host_requirements({**SIZES, **sizes, "extra_specs": specs or {}}, image or {})
+) -> HostRequirements:
+    return host_requirements(EmbeddedFlavor("f", **{**SIZES, **sizes}, extra_specs=specs or {}), image or {})
 
 
 def one(*traits: str) -> tuple[frozenset[str], ...]:

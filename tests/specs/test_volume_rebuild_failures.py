@@ -243,7 +243,9 @@ def test_timeout_depends_on_image_size(sqlite_url: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("size", "seconds"), [(0, 20.0), (2**30, 40.0), (5 * 2**29, 70.0)])
 def test_timeout_calculation(size: int, seconds: float) -> None:
-    op: Any = SimpleNamespace(params={"image_bytes": size}, services=SimpleNamespace(config=load(environ={})))
+    op: Any = SimpleNamespace(
+        params=SimpleNamespace(image_bytes=size), services=SimpleNamespace(config=load(environ={}))
+    )
     assert reimage_seconds(op) == seconds
     entry = Reimage.table().find(CONNECT_VOLUME)
     assert entry is not None

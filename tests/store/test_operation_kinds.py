@@ -11,6 +11,7 @@ import kilonova.compute.operations
 import kilonova.volume.operations  # noqa: F401  registers the operations
 from kilonova.operations.definition import find_kind
 from kilonova.store.migrate import upgrade
+from tests.store.revisions import create_at
 from tests.store.test_migrate import both_empty, insert_statement
 from tests.support import run
 from tests.support.databases import opened
@@ -30,7 +31,6 @@ async def write_former_rows(url: str) -> None:
     """One operation per kind, at its first step, with a result and an executed step of every step."""
     kinds = {**REVISION.KINDS, "live_migrate": "live_migrate", "boot": "boot"}
     async with opened(url) as db, db.transaction() as tx:
-        await tx.execute("UPDATE alembic_version SET version_num = '0005'")
         for seq, (old, new) in enumerate(kinds.items(), 1):
             names = former_steps(new)
             row = {
@@ -59,7 +59,7 @@ def flatten(statement: tuple[str, list[object]]) -> list[object]:
 @both_empty
 def test_operations_of_the_former_release_get_known_kinds_and_steps(empty_url: str) -> None:
     async def scenario() -> None:
-        await upgrade(empty_url)
+        await create_at(empty_url, "0005")
         await write_former_rows(empty_url)
         await upgrade(empty_url)
         async with opened(empty_url) as db:

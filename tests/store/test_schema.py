@@ -9,8 +9,9 @@ import pytest
 from kilonova.store import alembic_commands, generate, migrate
 from kilonova.store.migrations.head import HEAD
 from kilonova.store.schema import metadata
-from kilonova.store.url import dialect_of, sqlite_path
+from kilonova.store.url import dialect_of
 from tests.store.catalogue import Catalogue, catalogue
+from tests.store.revisions import create_at, run_script
 from tests.support import run
 from tests.support.databases import DIALECTS, opened
 
@@ -20,22 +21,6 @@ both_empty = pytest.mark.parametrize("empty_url", DIALECTS, indirect=True)
 async def read_catalogue(url: str) -> Catalogue:
     async with opened(url) as db:
         return await catalogue(db)
-
-
-async def run_script(url: str, script: str) -> None:
-    """Run a script with the driver: the interface runs one statement at a time."""
-    if url.startswith("sqlite"):
-        import apsw
-
-        connection = apsw.Connection(str(sqlite_path(url)))
-        connection.execute(script)
-        connection.close()
-    else:
-        import asyncpg
-
-        connection = await asyncpg.connect(url)
-        await connection.execute(script)
-        await connection.close()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -69,13 +54,12 @@ def test_snapshot_creates_the_schema_of_the_metadata(empty_url: str, request: py
 @both_empty
 def test_revisions_create_the_schema_of_the_snapshot(empty_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
+        await create_at(empty_url, "head")
         if empty_url.startswith("sqlite"):
-            alembic_commands.upgrade_sqlite(sqlite_path(empty_url))
             fresh = f"sqlite://{tmp_path}/fresh.db"
             await migrate.upgrade(fresh)
             assert await read_catalogue(empty_url) == await read_catalogue(fresh)
         else:
-            await run_script(empty_url, alembic_commands.upgrade_script("postgresql", None))
             by_revisions = await read_catalogue(empty_url)
             await run_script(empty_url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
             await migrate.upgrade(empty_url)

@@ -31,6 +31,7 @@ from tests.support.databases import opened
 from tests.support.route_coverage import RecordingMetrics
 
 DEMO, OTHER, ADMIN = "d" * 32, "0" * 32, "a" * 32
+FLAVOR = '{"name":"m1.tiny","vcpus":1,"ram":512,"disk":1,"ephemeral":0,"swap":0,"extra_specs":{}}'
 _IMPLIED_ROLES = {
     "admin": {"admin", "manager", "member", "reader"},
     "manager": {"manager", "member", "reader"},
@@ -193,7 +194,7 @@ async def insert_server(tx: Transaction, server_id: str, **values: Any) -> None:
         "vm_state": "active",
         "power_state": 1,
         "flavor_id": "1",
-        "flavor": "{}",
+        "flavor": FLAVOR,
         "vcpus": 1,
         "ram": 512,
         "image_properties": "{}",

@@ -1,7 +1,7 @@
 """The agent of a real host, called over a socket: for tests without a control plane.
 
     agent = StandaloneAgent(site.host("one"), instances)    # starts a process on the host
-    agent.call(Spawn(guest=…, data=…))                      # as the control plane does; raises HostFailed
+    agent.call(Spawn(guest=…, data=…))                      # as the control plane does; raises HostRefused
     agent.kill(); agent.start()
 
 Images are files: `Transfer.url` is a path.

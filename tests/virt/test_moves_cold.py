@@ -10,7 +10,7 @@ from msgspec import structs
 from kilonova.hosts.drivers.libvirt import formats
 from kilonova.hosts.messages import Flavor, Guest, LocalDisk
 from kilonova.hosts.messages.verbs import Destroy, Discard, Park, PowerOff, PowerOn, Receive, Unpark
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import HostRefused
 from kilonova.ids import new_id
 from tests.support.standalone_agent import StandaloneAgent
 from tests.support.virt_hosts import wait_until
@@ -41,7 +41,7 @@ def test_migrate_and_confirm(hosts: HostPair) -> None:
     assert root_disk(hosts, two, guest).size == 2 * GIB
     assert is_filled(two, guest)
     assert hosts.hosts_running(guest) == ["two"]
-    with pytest.raises(HostFailed) as refused:
+    with pytest.raises(HostRefused) as refused:
         two.call(structs.replace(receive, guest=structs.replace(new, flavor=structs.replace(LARGER_FLAVOR, vcpus=2))))
     assert refused.value.kind == "guest differs"
 
@@ -106,26 +106,26 @@ def test_resize_on_the_same_host_and_revert(hosts: HostPair) -> None:
 def test_invalid_moves_are_refused(hosts: HostPair) -> None:
     one, two = hosts.one, hosts.two
     guest, slot = hosts.boot(one), new_id()
-    with pytest.raises(HostFailed, match="only a stopped guest can be moved to a slot"):
+    with pytest.raises(HostRefused, match="only a stopped guest can be moved to a slot"):
         one.call(Park(guest_id=guest.id, slot=slot))
-    with pytest.raises(HostFailed) as empty:
+    with pytest.raises(HostRefused) as empty:
         two.call(Unpark(guest_id=guest.id, slot=slot, start=True))
     assert empty.value.kind == "no such slot"
-    with pytest.raises(HostFailed) as nothing:
+    with pytest.raises(HostRefused) as nothing:
         two.call(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.addresses()))
     assert nothing.value.kind in ("no such slot", "guest differs")
 
     park(one, guest, slot)
     one.call(Park(guest_id=guest.id, slot=slot))
     smaller = structs.replace(guest, flavor=structs.replace(guest.flavor, ram_mb=32))
-    with pytest.raises(HostFailed) as missing:
+    with pytest.raises(HostRefused) as missing:
         one.call(Park(guest_id=guest.id, slot=new_id()))
     assert missing.value.kind == "missing guest"
     large = structs.replace(guest, flavor=LARGER_FLAVOR)
     other = new_id()
     two.call(Receive(guest=large, source="one", slot=slot, start=False, reach=one.addresses()))
     park(two, large, other)
-    with pytest.raises(HostFailed, match="cannot shrink"):
+    with pytest.raises(HostRefused, match="cannot shrink"):
         one.call(Receive(guest=smaller, source="two", slot=other, start=False, reach=two.addresses()))
     for agent, agent_slot in ((one, slot), (two, other)):
         agent.call(Destroy(guest_id=guest.id))

@@ -6,7 +6,7 @@ import pytest
 
 from kilonova.hosts.messages import Guest, Transfer
 from kilonova.hosts.messages.verbs import Destroy, PowerOn, Spawn
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import HostRefused
 from tests.support.virt_hosts import wait_until
 from tests.virt.move_support import HostPair, is_filled
 
@@ -20,7 +20,7 @@ def test_evacuation_on_shared_storage_keeps_the_disk(shared_pair: HostPair) -> N
     guest = shared_pair.boot(one, filled_mb=4)
 
     # While the guest still runs, its disk is locked, and its files keep their owner.
-    with pytest.raises(HostFailed, match="still runs on one: its disk disk is locked"):
+    with pytest.raises(HostRefused, match="still runs on one: its disk disk is locked"):
         two.call(spawn_command(shared_pair, guest))
     two.call(Destroy(guest_id=guest.id))
     assert one.power(guest.id) == "running"
@@ -36,7 +36,7 @@ def test_evacuation_on_shared_storage_keeps_the_disk(shared_pair: HostPair) -> N
     one.start()
     # The old host still has the stopped domain of a guest that it no longer owns.
     assert one.power(guest.id) == "shutdown"
-    with pytest.raises(HostFailed):
+    with pytest.raises(HostRefused):
         one.call(PowerOn(guest_id=guest.id))
     one.call(Destroy(guest_id=guest.id))
     assert one.domains() == {}

@@ -20,7 +20,7 @@ from kilonova.hosts.messages.verbs import (
     PrepareMigration,
     StopMigration,
 )
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import HostRefused
 from kilonova.ids import new_id
 from tests.support.virt_hosts import wait_until
 from tests.virt.move_support import HostPair, assert_counting, host_pair, make_guest
@@ -101,7 +101,7 @@ def test_paused_guest_stays_paused(shared_pair: HostPair) -> None:
 def test_block_migration_must_fit_the_storage(local_pair: HostPair, shared_pair: HostPair) -> None:
     for hosts, block, reason in ((local_pair, False, "share no storage"), (shared_pair, True, "share the storage: ")):
         guest = hosts.boot(hosts.one)
-        with pytest.raises(HostFailed, match=reason):
+        with pytest.raises(HostRefused, match=reason):
             hosts.prepare_migration(guest, hosts.one, hosts.two, block=block)
         assert hosts.two.guests() == []
         hosts.one.call(Destroy(guest_id=guest.id))
@@ -127,7 +127,7 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
         ({"disks": f"http://{two.host.address}:1"}, "the agent of two cannot be reached from one"),
         ({"guests": unused_address}, "guests of two"),
     ):
-        with pytest.raises(HostFailed, match=reason):
+        with pytest.raises(HostRefused, match=reason):
             offer(**reach)
     offered = offer()
     assert isinstance(offered, dict)
@@ -139,7 +139,7 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
         ),
         ({"disks": [{**offered["disks"][0], "used": 1 << 60}]}, "GiB free"),
     ):
-        with pytest.raises(HostFailed, match=reason):
+        with pytest.raises(HostRefused, match=reason):
             expect = PrepareMigration(
                 guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses()
             )
@@ -148,7 +148,7 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
     assert local_pair.instance_files(two) == []
 
     one.call(PowerOff(guest_id=guest.id))
-    with pytest.raises(HostFailed, match="does not run") as refused:
+    with pytest.raises(HostRefused, match="does not run") as refused:
         offer()
     assert refused.value.kind == "not running"
     one.call(Destroy(guest_id=guest.id))
@@ -164,7 +164,7 @@ def test_migration_commands_are_idempotent(local_pair: HostPair) -> None:
     two.call(Discard(guest_id=guest.id, slot=slot))
     two.call(Discard(guest_id=guest.id, slot=slot))
     assert local_pair.instance_files(two) == []
-    with pytest.raises(HostFailed) as refused:
+    with pytest.raises(HostRefused) as refused:
         local_pair.start_migration(guest, one, two, slot).result()
     assert refused.value.kind == "no such slot"
 
@@ -174,7 +174,7 @@ def test_migration_commands_are_idempotent(local_pair: HostPair) -> None:
     two.call(Discard(guest_id=guest.id, slot=slot))
     assert_counting(two, guest)
     two.call(Destroy(guest_id=guest.id))
-    with pytest.raises(HostFailed) as missing:
+    with pytest.raises(HostRefused) as missing:
         local_pair.start_migration(guest, one, two, slot).result()
     assert missing.value.kind == "missing guest"
 
@@ -191,7 +191,7 @@ def test_progress_and_abort(slow: HostPair) -> None:
     assert slow.two.slots(guest.id) == [slot]
     slow.one.call(StopMigration(guest_id=guest.id))
 
-    with pytest.raises(HostFailed) as stopped:
+    with pytest.raises(HostRefused) as stopped:
         migration.result()
     assert stopped.value.kind == "interrupted"
     assert slow.one.call(GetMigration(guest_id=guest.id)) is None
@@ -224,7 +224,7 @@ def test_discarded_slot_ends_the_migration(slow: HostPair) -> None:
     wait_for_progress(slow, guest)
 
     slow.two.call(Discard(guest_id=guest.id, slot=slot))
-    with pytest.raises(HostFailed):
+    with pytest.raises(HostRefused):
         migration.result()
     assert slow.hosts_running(guest) == ["one"]
     assert slow.two.guests() == []
@@ -300,7 +300,7 @@ def test_source_libvirt_killed_at_the_end_of_the_migration(local_pair: HostPair)
     (files / "leaving").write_text(json.dumps(leaving))
     one.host.execute("virsh", "define", domain)
     one.start()
-    with pytest.raises(HostFailed, match="no guest"):
+    with pytest.raises(HostRefused, match="no guest"):
         one.call(PowerOn(guest_id=guest.id))
     assert one.guests() == []
     assert one.domains() == {}
@@ -330,7 +330,7 @@ def test_destination_dies_during_the_migration(slow: HostPair) -> None:
     wait_for_progress(slow, guest)
 
     slow.two.host.cut_power()
-    with pytest.raises(HostFailed):
+    with pytest.raises(HostRefused):
         migration.result(300)
     assert slow.one.power(guest.id) == "running"
     assert_counting(slow.one, guest)

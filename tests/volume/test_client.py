@@ -10,7 +10,7 @@ import pytest
 from kilonova.http.client import ClientResponse, Unreachable
 from kilonova.identity.client import Auth
 from kilonova.ids import new_id
-from kilonova.volume.client import VolumeClient, VolumeError, VolumeServiceTooOld
+from kilonova.volume.client import Attachment, VolumeClient, VolumeError, VolumeServiceTooOld
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO
 from tests.volume.messages.test_messages import put_message
@@ -46,28 +46,28 @@ def test_volumes(database_url: str) -> None:
         async with volume_cloud(database_url) as c:
             client = client_of(c)
             created = await client.create({"size": 1, "name": "v"}, MEMBER)
-            await c.until(f"/volumes/{created['id']}", lambda shown: shown["status"] == "available")
-            shown = await client.show(created["id"], SERVICE)
+            await c.until(f"/volumes/{created.id}", lambda shown: shown["status"] == "available")
+            shown = await client.show(created.id, SERVICE)
             assert shown is not None
-            assert (shown["name"], shown["multiattach"], shown["size"]) == ("v", False, 1)
-            assert [one["id"] for one in await client.volumes(MEMBER, {"name": "v"})] == [created["id"]]
+            assert (shown.name, shown.multiattach, shown.size) == ("v", False, 1)
+            assert [one.id for one in await client.volumes(MEMBER, {"name": "v"})] == [created.id]
             assert await client.volumes(MEMBER, {"name": "w"}) == []
-            assert await client.image_metadata(created["id"], SERVICE) == {}
-            snapshot = await client.create_snapshot({"volume_id": created["id"], "name": "s"}, MEMBER)
-            await c.until(f"/snapshots/{snapshot['id']}", lambda shown: shown["status"] == "available")
-            found = await client.snapshot(snapshot["id"], MEMBER)
+            assert shown.image_metadata == {}
+            snapshot = await client.create_snapshot({"volume_id": created.id, "name": "s"}, MEMBER)
+            await c.until(f"/snapshots/{snapshot.id}", lambda shown: shown["status"] == "available")
+            found = await client.snapshot(snapshot.id, MEMBER)
             assert found is not None
-            assert (found["name"], found["volume_id"]) == ("s", created["id"])
-            assert [one["id"] for one in await client.snapshots(MEMBER)] == [snapshot["id"]]
-            await client.delete_snapshot(snapshot["id"], MEMBER)
-            await c.gone(f"/snapshots/{snapshot['id']}")
-            await client.delete(created["id"], MEMBER)
-            await c.gone(f"/volumes/{created['id']}")
-            await client.delete(created["id"], MEMBER)
-            await client.delete_snapshot(snapshot["id"], MEMBER)
-            assert await client.show(created["id"], MEMBER) is None
-            assert await client.snapshot(snapshot["id"], MEMBER) is None
-            assert "__DEFAULT__" in [one["name"] for one in await client.types(MEMBER)]
+            assert (found.name, found.volume_id) == ("s", created.id)
+            assert [one.id for one in await client.snapshots(MEMBER)] == [snapshot.id]
+            await client.delete_snapshot(snapshot.id, MEMBER)
+            await c.gone(f"/snapshots/{snapshot.id}")
+            await client.delete(created.id, MEMBER)
+            await c.gone(f"/volumes/{created.id}")
+            await client.delete(created.id, MEMBER)
+            await client.delete_snapshot(snapshot.id, MEMBER)
+            assert await client.show(created.id, MEMBER) is None
+            assert await client.snapshot(snapshot.id, MEMBER) is None
+            assert "__DEFAULT__" in [one.name for one in await client.types(MEMBER)]
 
     run(scenario())
 
@@ -77,15 +77,15 @@ def test_attachment_lifecycle(database_url: str) -> None:
         async with volume_cloud(database_url, worker=False) as c:
             client, volume_id = client_of(c), await put_volume(c.db)
             reserved = await client.create_attachment(volume_id, SERVER, SERVICE)
-            assert (reserved["status"], reserved["connection_info"]) == ("reserved", {})
-            connected = await client.update_attachment(reserved["id"], {"host": "host1"}, SERVICE, device="/dev/vdb")
-            way = connected["connection_info"]
+            assert (reserved.status, reserved.connection) == ("reserved", {})
+            connected = await client.update_attachment(reserved.id, {"host": "host1"}, SERVICE, device="/dev/vdb")
+            way: dict[str, Any] = connected.connection
             assert set(way) == {"driver_volume_type", "data"}
             assert (way["driver_volume_type"], way["data"]["volume_id"]) == ("kilonova_file", volume_id)
-            await client.complete_attachment(reserved["id"], SERVICE)
-            shown = await client.attachment(reserved["id"], SERVICE)
+            await client.complete_attachment(reserved.id, SERVICE)
+            shown = await client.attachment(reserved.id, SERVICE)
             assert shown is not None
-            assert (shown["status"], shown["connection_info"]) == ("attached", way)
+            assert (shown.status, shown.connection) == ("attached", way)
             (entry,) = (await c.item(f"/volumes/{volume_id}"))["attachments"]
             assert (entry["server_id"], entry["device"]) == (SERVER, "/dev/vdb")
 
@@ -97,15 +97,16 @@ def test_attachment_lifecycle(database_url: str) -> None:
             second = await client.create_attachment(
                 volume_id, SERVER, SERVICE, {"host": "host2"}, device="/dev/vdb", mode="ro"
             )
-            assert second["connection_info"]["data"]["access_mode"] == "ro"
+            assert second.connection_info is not None
+            assert second.connection_info["access_mode"] == "ro"
             listed = await client.attachments(SERVICE, volume_id=volume_id, instance_id=SERVER)
-            assert {one["id"] for one in listed} == {reserved["id"], second["id"]}
+            assert {one.id for one in listed} == {reserved.id, second.id}
             with pytest.raises(VolumeError, match="status is in-use") as refused:
                 await client.create_attachment(volume_id, new_id(), SERVICE)
             assert refused.value.status == 400
             for one in (*listed, reserved):
-                await client.delete_attachment(one["id"], SERVICE)
-            assert await client.attachment(reserved["id"], SERVICE) is None
+                await client.delete_attachment(one.id, SERVICE)
+            assert await client.attachment(reserved.id, SERVICE) is None
             assert (await c.item(f"/volumes/{volume_id}"))["status"] == "available"
 
     run(scenario())
@@ -115,7 +116,7 @@ def test_lists_fetch_all_pages(database_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(database_url, worker=False, api__max_limit=2) as c:
             created = {await put_volume(c.db) for _ in range(5)}
-            assert {one["id"] for one in await client_of(c).volumes(MEMBER)} == created
+            assert {one.id for one in await client_of(c).volumes(MEMBER)} == created
 
     run(scenario())
 
@@ -171,7 +172,8 @@ def test_errors_are_refused_or_unreachable(status: int, body: Any, error: type[E
 
 def test_headers_and_path_of_requests() -> None:
     client, service = scripted(200, {"attachment": {"id": "a", "connection_info": None}})
-    assert run(client.attachment("a/b", SERVICE)) == {"id": "a", "connection_info": {}}
+    found = run(client.attachment("a/b", SERVICE))
+    assert (found, found.connection) == (Attachment("a"), {})
     run(client.attachment("a", Auth("t", None)))
     (_, path, headers), (_, bare, others) = service.requests
     assert (path, bare) == (f"/v3/{ADMIN}/attachments/a%2Fb", "/v3/attachments/a")
@@ -190,7 +192,7 @@ def test_latest_message_of_volume(database_url: str) -> None:
             await put_message(c.db, created_at=4.0, text="of another")
             found = await client.latest_message(volume_id, MEMBER)
             assert found is not None
-            assert found["user_message"] == "new"
+            assert found.user_message == "new"
             assert await client.latest_message(volume_id, SERVICE) is None, "the message belongs to another project"
 
     run(scenario())

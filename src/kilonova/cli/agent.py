@@ -6,7 +6,7 @@ import asyncio
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.combine(options.data, options.driver, options.file)
 @click.option("--name", "agent__host", metavar="HOST", help="The host's name.  [default: the machine's name]")
 @click.option("--nats", "messaging__url", metavar="URL", help="The NATS server, such as nats://cloud:4222.")
-def agent(file: Path | None, **flags: Any) -> None:
+def agent(file: Path | None, **flags: object) -> None:
     """Run the agent of one host. It is connected to the control plane by NATS and needs no access to the database.
 
     Guests keep running when the agent stops. Start it again with the same data directory. Its permissions on the NATS

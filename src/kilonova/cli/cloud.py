@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -61,21 +62,21 @@ class Cloud:
         self._auth = CLOUDS[name]
         self._token: str | None = None
 
-    def get(self, service: str, *path: str, **query: Any) -> Any:
+    def get(self, service: str, *path: str, **query: str | int | None) -> Any:
         """The response's body. Raises ApiError."""
         return self._send("GET", service, path, query)[0]
 
-    def put(self, service: str, *path: str, body: Any) -> Any:
+    def put(self, service: str, *path: str, body: object) -> Any:
         return self._send("PUT", service, path, {}, body)[0]
 
-    def post(self, service: str, *path: str, body: Any) -> Any:
+    def post(self, service: str, *path: str, body: object) -> Any:
         return self._send("POST", service, path, {}, body)[0]
 
     def upload(self, image_id: str, data: bytes) -> None:
         """Upload the data of an image. Raises ApiError."""
         self._send("PUT", "image", ("images", image_id, "file"), {}, data)
 
-    def act(self, server_id: str, action: str, body: Any, *, version: str = VERSION, dry_run: bool = False) -> Any:
+    def act(self, server_id: str, action: str, body: object, *, version: str = VERSION, dry_run: bool = False) -> Any:
         """Run a server action; returns the request id, or the plan of a dry run. Raises ApiError."""
         path = ("servers", server_id, "action")
         headers = {"OpenStack-API-Version": f"compute {version}", **({DRY_RUN: "1"} if dry_run else {})}
@@ -87,10 +88,10 @@ class Cloud:
         method: str,
         service: str,
         path: tuple[str, ...],
-        query: Mapping[str, Any],
-        body: Any = None,
+        query: Mapping[str, str | int | None],
+        body: object = None,
         headers: Mapping[str, str] | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Message]:
         """The response's body and headers. An expired token is replaced once."""
         url = "/".join([self._endpoints[service], *(quote(part, safe="") for part in path)])
         parameters = {key: value for key, value in query.items() if value is not None}
@@ -128,7 +129,7 @@ class Cloud:
                 "domain": {"name": auth["user_domain_name"]},
                 "password": self._password(auth["username"]),
             }
-            scope: Any = {"system": {"all": True}}
+            scope: dict[str, object] = {"system": {"all": True}}
             if "project_name" in auth:
                 scope = {"project": {"name": auth["project_name"], "domain": {"name": auth["project_domain_name"]}}}
             identity = {"methods": ["password"], "password": {"user": user}}
@@ -147,11 +148,12 @@ class Cloud:
             raise Failure(f"{self._directory / datadir.SECRETS}: {error}") from None
 
 
-def _endpoints(directory: Path) -> Any:
-    return orjson.loads((directory / datadir.ENDPOINTS).read_bytes())
+def _endpoints(directory: Path) -> dict[str, str]:
+    endpoints: dict[str, str] = orjson.loads((directory / datadir.ENDPOINTS).read_bytes())
+    return endpoints
 
 
-def _send(request: urllib.request.Request) -> tuple[bytes, Any]:
+def _send(request: urllib.request.Request) -> tuple[bytes, Message]:
     try:
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as response:
             return response.read(), response.headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -25,7 +25,7 @@ def db() -> None:
 
 @db.command()
 @database_options
-def upgrade(file: Path | None, **flags: Any) -> None:
+def upgrade(file: Path | None, **flags: object) -> None:
     """Create the schema, or upgrade it to this release. Safe to repeat, and to run on several machines at once.
 
     Stop the processes of an older release first.
@@ -44,7 +44,7 @@ def upgrade(file: Path | None, **flags: Any) -> None:
 
 @db.command()
 @database_options
-def status(file: Path | None, **flags: Any) -> None:
+def status(file: Path | None, **flags: object) -> None:
     """Show the schema of the database. The exit code is 0 if it is the schema of this release, 1 otherwise."""
     from kilonova.store.migrate import revision
     from kilonova.store.migrations.head import HEAD
@@ -58,11 +58,11 @@ def status(file: Path | None, **flags: Any) -> None:
     raise options.Failure(f"{_display_url(url)}: {found}; this release needs {HEAD}, run `kilonova db upgrade`")
 
 
-def _url(file: Path | None, flags: dict[str, Any]) -> str:
+def _url(file: Path | None, flags: dict[str, object]) -> str:
     return options.load(file, **flags).database_url
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(work: Coroutine[object, object, T]) -> T:
     try:
         return asyncio.run(work)
     except (StoreError, ValueError, OSError) as error:

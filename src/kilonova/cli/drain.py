@@ -46,7 +46,7 @@ class DrainAction:
     takes_destination: bool = False
     version: str = VERSION
 
-    def body(self, destination: str | None) -> Any:
+    def body(self, destination: str | None) -> object:
         if self.action == "os-migrateLive":
             return {"host": destination, "block_migration": "auto"}
         if self.takes_destination and destination:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kilonova.cli import options, tables
 from kilonova.cli.cloud import ApiError, Cloud, as_json, cloud
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.command()
@@ -75,7 +78,7 @@ def _print(flavor: str, zone: str | None, found: dict[str, Any]) -> None:
             console.print("* shares resources with other hosts: not all of these servers fit at once")
 
 
-def _counts(title: str, counts: dict[str, int], heading: str) -> Any:
+def _counts(title: str, counts: dict[str, int], heading: str) -> Table:
     table = tables.make_table(title, heading, "", numbers=(heading,))
     most = max(counts.values())
     for name, number in counts.items():
@@ -83,7 +86,7 @@ def _counts(title: str, counts: dict[str, int], heading: str) -> Any:
     return table
 
 
-def _hosts(found: dict[str, Any], width: int) -> Any:
+def _hosts(found: dict[str, Any], width: int) -> Table:
     needed = tables.total_needed(found["asked"])
     table = tables.make_table(
         "HOST", "ZONE", "SERVERS", "RUNS OUT FIRST", *(f"{name} FREE" for name in needed), numbers=("SERVERS",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -125,8 +125,11 @@ class _Display:
     def __init__(self, console: Console, name: str) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+            console=console,
+            disable=not console.is_terminal,
+        )
         self._overall = self._progress.add_task(name, total=0)
         self._total = 0
         self._tasks: dict[str, TaskID] = {}

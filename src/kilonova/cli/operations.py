@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--retry", metavar="OPERATION", help="Start the next attempt of this operation now.")
 @options.combine(options.data, options.database, options.file)
 def operations(
-    stuck: bool, server: str | None, cancel: str | None, retry: str | None, file: Path | None, **flags: Any
+    stuck: bool, server: str | None, cancel: str | None, retry: str | None, file: Path | None, **flags: object
 ) -> None:
     """Show unfinished operations; cancel or retry one."""
     from kilonova.store import Unavailable

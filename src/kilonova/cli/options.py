@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from kilonova.config import Config, ConfigError
 
-Command = Callable[..., Any]
+Command = Callable[..., object]
 
 data = click.option(
     "--data", metavar="DIR", help="The data directory.  [default: data]", type=click.Path(file_okay=False)
@@ -78,7 +77,7 @@ def combine(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
     return decorate
 
 
-def load(file: Path | None, **flags: Any) -> Config:
+def load(file: Path | None, **flags: object) -> Config:
     """Load the Config. Flags that are None are ignored; `a__b` is the setting `b` of section `a`."""
     from kilonova import config
 

@@ -12,6 +12,7 @@ from kilonova.cli.cloud import ApiError, Cloud, as_json, cloud
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @click.command()
@@ -112,7 +113,7 @@ def _print(console: Console, attempt: dict[str, Any]) -> None:
             console.print(f"and {more} more hosts")
 
 
-def _filters(attempt: dict[str, Any]) -> Any:
+def _filters(attempt: dict[str, Any]) -> Table:
     """The hosts left after each filter that checked something."""
     from kilonova.scheduler.explain import Cause
 
@@ -124,7 +125,7 @@ def _filters(attempt: dict[str, Any]) -> Any:
     return table
 
 
-def _candidates(attempt: dict[str, Any], width: int) -> Any:
+def _candidates(attempt: dict[str, Any], width: int) -> Table:
     needed = tables.total_needed(attempt["asked"])
     weighers = _weighers(attempt["candidates"])
     weight = ["WEIGHT", *weighers] if "weight" in attempt["candidates"][0] else []
@@ -143,7 +144,7 @@ def _weighers(candidates: list[dict[str, Any]]) -> list[str]:
     return [name for name in names if any(one["weights"][name] for one in candidates)]
 
 
-def _rejections(attempt: dict[str, Any], width: int) -> Any:
+def _rejections(attempt: dict[str, Any], width: int) -> Table:
     needed = tables.total_needed(attempt["asked"])
     table = tables.make_table("HOST", "REJECTED BY", "NEED", "HAVE", *(f"{name} FREE" for name in needed))
     for one in attempt["rejections"]:

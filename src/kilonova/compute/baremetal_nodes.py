@@ -22,25 +22,25 @@ async def show(ctx: Context, id: str) -> None:
     raise _unavailable()
 
 
-@api.route("POST", PATH)
+@api.route("POST", PATH, authenticated=True)
 async def create(ctx: Context) -> None:
     """Create a bare metal node: refused, use the bare metal service."""
     raise _read_only()
 
 
-@api.route("DELETE", PATH + "/{id}")
+@api.route("DELETE", PATH + "/{id}", authenticated=True)
 async def delete(ctx: Context, id: str) -> None:
     """Delete a bare metal node: refused, use the bare metal service."""
     raise _read_only()
 
 
-@api.action("add_interface", PATH + "/{id}/action", body={})
+@api.action("add_interface", PATH + "/{id}/action", authenticated=True, body={})
 async def add_interface(ctx: Context, id: str) -> None:
     """Add an interface to a bare metal node: refused, use the bare metal service."""
     raise _read_only()
 
 
-@api.action("remove_interface", PATH + "/{id}/action", body={})
+@api.action("remove_interface", PATH + "/{id}/action", authenticated=True, body={})
 async def remove_interface(ctx: Context, id: str) -> None:
     """Remove an interface from a bare metal node: refused, use the bare metal service."""
     raise _read_only()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -39,7 +37,7 @@ async def frozen(ctx: Context) -> Response:
     return Response({"version": _version(ctx, "v2.0")})
 
 
-@api.route("GET", "/versions/{version_id}", query={})
+@api.route("GET", "/versions/{version_id}", authenticated=True, query={})
 async def show_version(ctx: Context, version_id: str) -> Response:
     """Show a version."""
     if version_id not in _ROOTS:
@@ -63,21 +61,21 @@ async def openapi(ctx: Context) -> Response:
     return Response(document_json(api, ctx.query_one("version")), headers={"Content-Type": "application/json"})
 
 
-def _short_version(ctx: Context, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "links": [{"rel": "self", "href": f"{ctx.base_url()}{_ROOTS[name]}/"}],
-        **_STATES[name],
-    }
+def _short_version(ctx: Context, name: str) -> dict[str, object]:
+    return {"id": name, "links": [_self_link(ctx, name)], **_STATES[name]}
 
 
-def _version(ctx: Context, name: str) -> dict[str, Any]:
-    shown = _short_version(ctx, name)
+def _version(ctx: Context, name: str) -> dict[str, object]:
     described = {"rel": "describedby", "type": "application/json", "href": f"{ctx.base_url()}/openapi.json"}
-    return {**shown, "links": [*shown["links"], described], "media-types": _media(name)}
+    links = [_self_link(ctx, name), described]
+    return {**_short_version(ctx, name), "links": links, "media-types": _media(name)}
 
 
-def _choice(ctx: Context, name: str) -> dict[str, Any]:
+def _self_link(ctx: Context, name: str) -> dict[str, str]:
+    return {"rel": "self", "href": f"{ctx.base_url()}{_ROOTS[name]}/"}
+
+
+def _choice(ctx: Context, name: str) -> dict[str, object]:
     return {
         "id": name,
         "status": _STATES[name]["status"],

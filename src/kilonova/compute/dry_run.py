@@ -10,45 +10,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import structs
 
 from kilonova.compute.api import api
+from kilonova.compute.operations.steps.move import MoveParams
 from kilonova.compute.placements import views
 from kilonova.compute.placements.visibility import Visibility, get_visibility
 from kilonova.compute.servers import forced_moves, model, scheduling
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Field, Response, View
 from kilonova.http.dry_run import is_requested
 from kilonova.http.views import OMIT
 from kilonova.scheduler import Candidate, Plan, Request
-from kilonova.store import Row
 
 __all__ = ["is_requested", "plan_response"]
 
 _RENDER_BATCH = 50
 
 
-async def plan_response(ctx: Context, target: dict[str, Any], requests: Sequence[Request]) -> Response:
+async def plan_response(ctx: Context, target: Mapping[str, str | None], requests: Sequence[Request]) -> Response:
     """Plan these requests one after the other. `target` decides which hosts the caller may see."""
     plans = await ctx.services.scheduler.dry_run(lambda taken: _next_request(requests, taken))
     return await _build_response(ctx, target, len(requests), plans)
 
 
-async def move_plan_response(ctx: Context, server: Row, params: Mapping[str, Any]) -> Response:
-    """Plan a move; `params` are those of a move operation."""
+async def move_plan_response(ctx: Context, server: Server, params: MoveParams) -> Response:
+    """Plan a move with the parameters of its operation."""
     return await _build_response(ctx, model.target(server), 1, [await plan_move(ctx, server, params)])
 
 
-async def plan_move(ctx: Context, server: Row, params: Mapping[str, Any]) -> Plan:
-    if params.get("unverified"):
-        return await forced_moves.plan(ctx.db, server, params["host"])
+async def plan_move(ctx: Context, server: Server, params: MoveParams) -> Plan:
+    if params.unverified:
+        return await forced_moves.plan(ctx.db, server, params.host or "")
     request = await scheduling.move_request(ctx.db, server, params)
     (plan,) = await ctx.services.scheduler.dry_run(lambda taken: _next_request([request], taken))
     return plan
 
 
-async def _build_response(ctx: Context, target: dict[str, Any], servers: int, plans: Sequence[Plan]) -> Response:
+async def _build_response(
+    ctx: Context, target: Mapping[str, str | None], servers: int, plans: Sequence[Plan]
+) -> Response:
     visibility = await get_visibility(ctx, target)
     placed = sum(bool(plan.candidates) for plan in plans)
     body = {
@@ -60,7 +62,7 @@ async def _build_response(ctx: Context, target: dict[str, Any], servers: int, pl
     return Response({"plan": body}, status=200)
 
 
-async def _render_plans(ctx: Context, plans: Sequence[Plan], visibility: Visibility) -> list[dict[str, Any]]:
+async def _render_plans(ctx: Context, plans: Sequence[Plan], visibility: Visibility) -> list[dict[str, object]]:
     """Rendering a thousand plans takes a while, so other coroutines get to run in between."""
     shown = []
     for number, plan in enumerate(plans, 1):
@@ -84,7 +86,7 @@ def _next_request(requests: Sequence[Request], taken: Sequence[Candidate]) -> Re
     return structs.replace(request, group=structs.replace(request.group, members=members))
 
 
-def _chosen(item: tuple[Plan, Visibility], ctx: Context) -> Any:
+def _chosen(item: tuple[Plan, Visibility], ctx: Context) -> object:
     """The best host; OMIT if the caller may not see it."""
     plan, visibility = item
     if not plan.candidates:
@@ -92,14 +94,14 @@ def _chosen(item: tuple[Plan, Visibility], ctx: Context) -> Any:
     return _candidate(plan.candidates[0], visibility) or OMIT
 
 
-def _alternates(item: tuple[Plan, Visibility], ctx: Context) -> Any:
+def _alternates(item: tuple[Plan, Visibility], ctx: Context) -> object:
     plan, visibility = item
     if visibility.sees == "reasons":
         return OMIT
     return [shown for candidate in plan.candidates[1:] if (shown := _candidate(candidate, visibility)) is not None]
 
 
-def _candidate(candidate: Candidate, visibility: Visibility) -> dict[str, Any] | None:
+def _candidate(candidate: Candidate, visibility: Visibility) -> dict[str, object] | None:
     names = visibility.identify(candidate.host, candidate.hypervisor_hostname)
     if names is None:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -112,7 +110,7 @@ _NAMES = {
 }
 
 
-def _extension(alias: str, name: str) -> dict[str, Any]:
+def _extension(alias: str, name: str) -> dict[str, object]:
     return {
         "alias": alias,
         "name": name,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
-import orjson
+from msgspec import Struct, structs
 
 from kilonova.compute.api import api
 from kilonova.compute.hypervisors import model as hypervisors
+from kilonova.compute.servers.server import EmbeddedFlavor
 from kilonova.compute.services import model as services
 from kilonova.compute.services.views import status
 from kilonova.compute.zones import model as zones
@@ -15,28 +16,37 @@ from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound, NotSupported
 from kilonova.http.parameter_types import STRING, Schema, closed_object
-from kilonova.store import Reader, Row
+from kilonova.store import Reader
+from kilonova.store.records import Record
 
 RULE = "os_compute_api:os-hosts:"
 LIST: dict[str, Schema] = {"zone": STRING, "service": STRING}
 _SWITCH: Schema = {"type": "string", "enum": ["enable", "disable"]}
 UPDATE: Schema = {**closed_object({"status": _SWITCH, "maintenance_mode": _SWITCH}), "minProperties": 1}
-# Shown fields, and the fields of hypervisors for total and used.
-_AMOUNTS = {
-    "cpu": ("vcpus", "vcpus_used"),
-    "memory_mb": ("memory_mb", "memory_mb_used"),
-    "disk_gb": ("local_gb", "local_gb_used"),
-}
-Amounts = dict[str, int]
 _SERVERS = "SELECT project_id, flavor, vcpus, ram FROM servers WHERE host = $1 AND NOT deleted ORDER BY created_at, id"
+
+
+class Usage(Struct):
+    cpu: int = 0
+    memory_mb: int = 0
+    disk_gb: int = 0
+
+
+class PlacedServer(Record, frozen=True):
+    table: ClassVar[str] = "servers"
+
+    project_id: str
+    flavor: EmbeddedFlavor
+    vcpus: int
+    ram: int
 
 
 @api.route("GET", "/os-hosts", policy=RULE + "list", query=LIST)
 async def index(ctx: Context) -> Response:
     """List the hosts of services."""
-    rows = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
     shown = [
-        {"host_name": row["host"], "service": row["program"].removeprefix("nova-"), "zone": row["zone"]} for row in rows
+        {"host_name": service.host, "service": service.program.removeprefix("nova-"), "zone": zone}
+        for service, zone in await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
     ]
     for key in ("zone", "service"):
         # An empty value is no filter.
@@ -49,17 +59,19 @@ async def index(ctx: Context) -> Response:
 async def show(ctx: Context, host: str) -> Response:
     """Show the resources of a compute host and their usage by project."""
     found = await _resources(ctx.db, host)
-    shown = [{"resource": {"host": host, "project": project, **amounts}} for project, amounts in found.items()]
+    shown = [
+        {"resource": {"host": host, "project": project, **structs.asdict(usage)}} for project, usage in found.items()
+    ]
     return Response({"host": shown})
 
 
 @api.route("PUT", "/os-hosts/{host}", policy=RULE + "update", body=UPDATE)
 async def update(ctx: Context, host: str) -> Response:
     """Enable or disable the compute service of a host."""
-    shown: dict[str, Any] = {"host": host}
+    shown: dict[str, object] = {"host": host}
     async with ctx.db.transaction() as tx:
-        row = await services.lock_by_name(tx, host, COMPUTE)
-        if row is None:
+        service = await services.lock_by_name(tx, host, COMPUTE)
+        if service is None:
             raise _missing(host)
         if "maintenance_mode" in ctx.body:
             if ctx.body["maintenance_mode"] == "enable":
@@ -67,8 +79,7 @@ async def update(ctx: Context, host: str) -> Response:
             shown["maintenance_mode"] = "off_maintenance"
         if "status" in ctx.body:
             disabled = ctx.body["status"] == "disable"
-            row = await services.change(tx, row, disabled=disabled, disabled_reason=None)
-            shown["status"] = status(row)
+            shown["status"] = status(await services.change(tx, service, disabled=disabled, disabled_reason=None))
     return Response(shown)
 
 
@@ -100,29 +111,29 @@ def _missing(host: str) -> NotFound:
     return NotFound(f"Compute host {host[:80]} could not be found.")
 
 
-async def _resources(reader: Reader, host: str) -> dict[str, Amounts]:
+async def _resources(reader: Reader, host: str) -> dict[str, Usage]:
     """Amounts of the host, then of each project."""
-    row = await hypervisors.get(reader, "host", host)
-    if row is None:
+    found = await hypervisors.get(reader, "host", host)
+    if found is None:
         raise _missing(host)
-    await hypervisors.add_amounts(reader, [row])
-    await hypervisors.add_shared_disks(reader, [row])
-    projects = _by_project(await reader.fetch(_SERVERS, host))
+    await hypervisors.add_amounts(reader, [found])
+    await hypervisors.add_shared_disks(reader, [found])
+    amounts = found.amounts
+    projects = _by_project(PlacedServer.decode_all(await reader.fetch(_SERVERS, host)))
     return {
-        "(total)": {name: row[total] for name, (total, _) in _AMOUNTS.items()},
-        "(used_now)": {name: row[used] for name, (_, used) in _AMOUNTS.items()},
-        "(used_max)": {name: sum(each[name] for each in projects.values()) for name in _AMOUNTS},
+        "(total)": Usage(amounts.vcpus, amounts.memory_mb, amounts.local_gb),
+        "(used_now)": Usage(amounts.vcpus_used, amounts.memory_mb_used, amounts.local_gb_used),
+        "(used_max)": Usage(*map(sum, zip(*map(structs.astuple, projects.values()), strict=True))),
         **projects,
     }
 
 
-def _by_project(servers: list[Row]) -> dict[str, Amounts]:
+def _by_project(servers: list[PlacedServer]) -> dict[str, Usage]:
     """The sums of the servers' flavors."""
-    projects: dict[str, Amounts] = {}
+    projects: dict[str, Usage] = {}
     for server in servers:
-        amounts = projects.setdefault(server["project_id"], dict.fromkeys(_AMOUNTS, 0))
-        flavor = orjson.loads(server["flavor"])
-        amounts["cpu"] += server["vcpus"]
-        amounts["memory_mb"] += server["ram"]
-        amounts["disk_gb"] += flavor.get("disk", 0) + flavor.get("ephemeral", 0)
+        usage = projects.setdefault(server.project_id, Usage())
+        usage.cpu += server.vcpus
+        usage.memory_mb += server.ram
+        usage.disk_gb += server.flavor.disk + server.flavor.ephemeral
     return projects

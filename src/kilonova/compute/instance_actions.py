@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.servers import model
+from kilonova.compute.servers.server import Server
 from kilonova.compute.servers.views import NULLABLE, TEXT, host_id
 from kilonova.http import Context, Field, Response, View
 from kilonova.http.errors import BadRequest, NotFound
@@ -14,11 +13,13 @@ from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link,
 from kilonova.http.parameter_types import DATE_TIME
 from kilonova.http.views import Value
 from kilonova.operations import views as operations
-from kilonova.store import Row
 
 RULE = "os_compute_api:os-instance-actions:"
 PATH = "/servers/{server_id}/os-instance-actions"
 EVENTS, DETAILS = RULE + "events", RULE + "events:details"
+OF_DELETED = api.behaviour("actions of deleted servers are shown")
+EVENTS_FOR_ALL = api.behaviour("events of an action are shown to all")
+PAGED = api.behaviour("actions have pages")
 
 
 def _of(name: str) -> Value:
@@ -44,7 +45,7 @@ def _moment(name: str) -> Value:
     return lambda item, ctx: _written(getattr(item[0], name))
 
 
-def _host_id(item: Any, ctx: Context) -> str:
+def _host_id(item: tuple[operations.Event, str], ctx: Context) -> str:
     """As the server's own."""
     event, project_id = item
     return host_id(project_id, event.host)
@@ -105,8 +106,8 @@ async def index(ctx: Context, server_id: str) -> Response:
         )
     except operations.UnknownMarker as error:
         raise marker_not_found(str(error)) from None
-    body: dict[str, Any] = {"instanceActions": [ctx.render("action in list", action) for action in found]}
-    if ctx.has_behaviour("actions have pages") and found and len(found) == limit:
+    body: dict[str, object] = {"instanceActions": [ctx.render("action in list", action) for action in found]}
+    if ctx.has_behaviour(PAGED) and found and len(found) == limit:
         path = f"/servers/{server_id}/os-instance-actions"
         body["links"] = next_link(ctx, path, found[-1].request_id or "", full=True)
     return Response(body)
@@ -115,25 +116,26 @@ async def index(ctx: Context, server_id: str) -> Response:
 @api.route("GET", PATH + "/{request_id}", checks=[RULE + "show"], query={}, shows=("instanceAction", "action", False))
 async def show(ctx: Context, server_id: str, request_id: str) -> Response:
     """Show an action with its events."""
-    row = await server_or_deleted(ctx, server_id, RULE + "show")
+    server = await server_or_deleted(ctx, server_id, RULE + "show")
     action = await operations.find_action(ctx.db, server_id, request_id)
     if action is None:
         raise NotFound(f"Action for request_id {request_id} on instance {server_id} not found")
     shown = ctx.render("action", action)
-    if ctx.has_behaviour("events of an action are shown to all") or ctx.may(EVENTS, model.target(row)):
-        shown["events"] = [ctx.render("action event", (event, row["project_id"])) for event in action.events]
+    if ctx.has_behaviour(EVENTS_FOR_ALL) or ctx.may(EVENTS, model.target(server)):
+        shown["events"] = [ctx.render("action event", (event, server.project_id)) for event in action.events]
     return Response({"instanceAction": shown})
 
 
-async def server_or_deleted(ctx: Context, server_id: str, rule: str) -> Row:
+async def server_or_deleted(ctx: Context, server_id: str, rule: str) -> Server:
     """Also a deleted one, where the version shows its actions."""
     row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id)
-    if row is None or not ctx.may(model.SHOW, model.target(row)):
+    server = Server.decode_optional(row)
+    if server is None or not ctx.may(model.SHOW, model.target(server)):
         raise model.not_found(server_id)
-    if row["deleted"] and not ctx.has_behaviour("actions of deleted servers are shown"):
+    if server.deleted and not ctx.has_behaviour(OF_DELETED):
         raise model.not_found(server_id)
-    ctx.authorize(rule, model.target(row))
-    return row
+    ctx.authorize(rule, model.target(server))
+    return server
 
 
 def _parse_time(ctx: Context, key: str) -> float | None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova.compute.api import api
 from kilonova.compute.servers import floating_ips, model
-from kilonova.compute.servers.views import bare_addresses
+from kilonova.compute.servers.views import bare_addresses_of
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 
@@ -30,8 +26,6 @@ async def show(ctx: Context, server_id: str, network: str) -> Response:
     return Response({network: found[network]})
 
 
-async def _addresses(ctx: Context, server_id: str, rule: str) -> dict[str, Any]:
-    row = await model.find(ctx, ctx.db, server_id, rule=rule)
-    row["nics"] = orjson.loads(row["nics"])
-    row["floating"] = await floating_ips.addresses_by_port(ctx, [row])
-    return bare_addresses(row, ctx)
+async def _addresses(ctx: Context, server_id: str, rule: str) -> dict[str, list[dict[str, object]]]:
+    server = await model.find(ctx, ctx.db, server_id, rule=rule)
+    return bare_addresses_of(server, await floating_ips.addresses_by_port(ctx, [server]))

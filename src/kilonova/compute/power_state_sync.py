@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from kilonova import clock, ids
-from kilonova.compute.servers import states
+from kilonova import ids
+from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import GuestState, Power, Report
 from kilonova.hosts.transport import HostCallError, list_guests
 from kilonova.operations.control import record_notice
-from kilonova.store import Row
+from kilonova.store.records import Record
 
 if TYPE_CHECKING:
     from kilonova.services import Services
@@ -42,16 +41,30 @@ STATE_BY_POWER: dict[Power, ShownState] = {
     "paused": ShownState(states.PAUSED, states.HALTED, "pause", "the guest was found paused"),
     "suspended": ShownState(states.SUSPENDED, states.SAVED, "suspend", "the guest was found suspended"),
 }
-# Only in these states does vm_state follow the guest's power.
-_POWER_DEPENDENT = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
-# Servers in these states have no guest, or no longer own it.
-_IGNORED = frozenset({states.BUILDING, states.SHELVED_OFFLOADED, states.DELETED})
+# In other states, servers have no guest, or no longer own it.
+_FOLLOWS = states.CHANGES["power state sync"].follows
 
 _IDLE = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL)"
 _SERVERS = f"""
 SELECT id, project_id, user_id, host, vm_state, power_state, sealed_password, updated_at, deleted, {_IDLE} AS idle
 FROM servers WHERE id = ANY($1)
 """
+
+
+class ReportedServer(Record, frozen=True):
+    table: ClassVar[str] = "servers"
+
+    id: str
+    project_id: str
+    user_id: str
+    host: str | None
+    vm_state: str
+    power_state: int
+    sealed_password: str | None
+    updated_at: float
+    deleted: bool
+
+
 _LOCK_IF_UNCHANGED = f"""
 SELECT id FROM servers WHERE id = $1 AND host = $2 AND updated_at = $3 AND NOT deleted AND {_IDLE} FOR UPDATE
 """
@@ -63,29 +76,29 @@ SELECT params FROM operations WHERE finished_at IS NULL AND run_at >= 0 AND host
 def states_for(vm_state: str, power: Power) -> tuple[str, int]:
     """The vm_state and power_state that a server gets when its guest has this power."""
     shown = STATE_BY_POWER[power]
-    return shown.vm_state if vm_state in _POWER_DEPENDENT else vm_state, shown.power_state
+    return shown.vm_state if shown.vm_state in _FOLLOWS.get(vm_state, ()) else vm_state, shown.power_state
 
 
-def agrees(server: Row, power: Power) -> bool:
-    """Whether the server's row matches the guest's power."""
-    if server["vm_state"] in _IGNORED:
-        return True
-    return (server["vm_state"], server["power_state"]) == states_for(server["vm_state"], power)
+def agrees(vm_state: str, power_state: int, power: Power) -> bool:
+    """Whether the states of a server match the guest's power."""
+    return vm_state not in _FOLLOWS or (vm_state, power_state) == states_for(vm_state, power)
 
 
-def _is_recorded(server: Row, guest: GuestState) -> bool:
+def _is_recorded(server: ReportedServer, guest: GuestState) -> bool:
     """Whether the server's row has the guest's power and the password that the guest has published."""
-    known = not guest.sealed_password or guest.sealed_password == server["sealed_password"]
-    return agrees(server, guest.power) and (known or server["vm_state"] in _IGNORED)
+    known = not guest.sealed_password or guest.sealed_password == server.sealed_password
+    agreed = agrees(server.vm_state, server.power_state, guest.power)
+    return agreed and (known or server.vm_state not in _FOLLOWS)
 
 
 async def sync(services: Services, report: Report) -> bool:
     """Update idle servers of the host. Returns whether everything agreed already."""
     guests = {guest.id: guest for guest in report.guests if not guest.slot}
-    rows = await _fetch_servers(services, guests)
-    here = {row["id"]: row for row in rows if row["host"] == report.host and not row["deleted"]}
+    rows = await services.db.fetch(_SERVERS, list(guests)) if guests else []
+    servers = ReportedServer.decode_all(rows)
+    here = {server.id: server for server in servers if server.host == report.host and not server.deleted}
     unknown = guests.keys() - here.keys()
-    differing = {server_id for server_id, row in here.items() if not _is_recorded(row, guests[server_id])}
+    differing = {server_id for server_id, server in here.items() if not _is_recorded(server, guests[server_id])}
     busy = {row["id"] for row in rows if not row["idle"]}
     if unknown or differing:
         busy |= await _handled_by_operations(services, report.host, unknown | differing)
@@ -95,73 +108,58 @@ async def sync(services: Services, report: Report) -> bool:
     return not differing and not busy and not unknown
 
 
-async def _fetch_servers(services: Services, guests: Iterable[str]) -> list[Row]:
-    server_ids = list(guests)
-    return await services.db.fetch(_SERVERS, server_ids) if server_ids else []
-
-
 async def _handled_by_operations(services: Services, host: str, guests: Iterable[str]) -> set[str]:
     """The guests that unfinished operations without a server, such as deferred cleanup, will change on the host."""
     waiting = [row["params"] for row in await services.db.fetch(_HOST_OPERATIONS, host)]
     return {guest_id for guest_id in guests if any(guest_id in params for params in waiting)}
 
 
-async def _correct(services: Services, host: str, outdated: dict[str, Row]) -> None:
+async def _correct(services: Services, host: str, outdated: dict[str, ReportedServer]) -> None:
     try:
         guests = await list_guests(services.hosts, host, timeout=_TIMEOUT_SECONDS)
     except HostCallError as trouble:
         log.info("host %s sent a report but does not respond now: %s", host, trouble.message)
         return
     for guest in guests:
-        row = outdated.get(guest.id)
-        if row is not None and not guest.slot and not _is_recorded(row, guest):
-            await _write(services, row, guest)
+        server = outdated.get(guest.id)
+        if server is not None and not guest.slot and not _is_recorded(server, guest):
+            await _write(services, server, guest)
 
 
-async def _write(services: Services, row: Row, guest: GuestState) -> None:
-    vm_state, power_state = states_for(row["vm_state"], guest.power)
+async def _write(services: Services, server: ReportedServer, guest: GuestState) -> None:
+    vm_state, power_state = states_for(server.vm_state, guest.power)
     async with services.db.transaction() as tx:
-        await tx.lock(f"operations of {row['id']}")
-        if await tx.fetch_one(_LOCK_IF_UNCHANGED, row["id"], row["host"], row["updated_at"]) is None:
+        await tx.lock(f"operations of {server.id}")
+        if await tx.fetch_one(_LOCK_IF_UNCHANGED, server.id, server.host, server.updated_at) is None:
             return
-        await tx.execute(
-            "UPDATE servers SET vm_state = $2, power_state = $3, sealed_password = $4, updated_at = $5 WHERE id = $1",
-            row["id"],
-            vm_state,
-            power_state,
-            guest.sealed_password or row["sealed_password"],
-            clock.now(),
-        )
-        if vm_state != row["vm_state"]:
+        await model.record_guest(tx, server.id, vm_state, power_state, guest.sealed_password or server.sealed_password)
+        if vm_state != server.vm_state:
             shown = STATE_BY_POWER[guest.power]
             await record_notice(
                 tx,
                 action=shown.action,
                 message=shown.message,
-                server_id=row["id"],
-                project_id=row["project_id"],
-                user_id=row["user_id"],
+                server_id=server.id,
+                project_id=server.project_id,
+                user_id=server.user_id,
                 request_id=f"req-{ids.new_id()}",
-                host=row["host"],
+                host=server.host,
             )
     log.info(
         "a guest changed its power state by itself",
-        extra={"server": row["id"], "host": row["host"], "power": guest.power},
+        extra={"server": server.id, "host": server.host, "power": guest.power},
     )
 
 
 # Unknown guests belong to no server. They are counted for the operator and otherwise left alone.
 
-_UNKNOWN_GUESTS: WeakKeyDictionary[Services, dict[str, frozenset[str]]] = WeakKeyDictionary()
-
 
 def count_unknown_guests(services: Services) -> dict[str, int]:
     """The number of unknown guests by host, from the reports that this process received."""
-    return {host: len(guests) for host, guests in _UNKNOWN_GUESTS.get(services, {}).items()}
+    return {host: len(guests) for host, guests in services.unknown_guests.items()}
 
 
 def _record_unknown(services: Services, host: str, found: set[str]) -> None:
-    by_host = _UNKNOWN_GUESTS.setdefault(services, {})
-    for guest_id in found - by_host.get(host, frozenset()):
+    for guest_id in found - services.unknown_guests.get(host, frozenset()):
         log.warning("a guest that belongs to no server", extra={"guest": guest_id, "host": host})
-    by_host[host] = frozenset(found)
+    services.unknown_guests[host] = frozenset(found)

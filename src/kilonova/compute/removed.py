@@ -58,6 +58,6 @@ async def raise_gone(ctx: Context, **names: str) -> None:
 for path, methods in REMOVED.items():
     for method, _, action in (each.partition(" ") for each in methods):
         if action:
-            api.action(action, path, body={})(raise_gone)
+            api.action(action, path, authenticated=True, body={})(raise_gone)
         else:
-            api.route(method, path)(raise_gone)
+            api.route(method, path, authenticated=True)(raise_gone)

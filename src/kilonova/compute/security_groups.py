@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kilonova.compute.api import api
-from kilonova.compute.network_calls import Item, call, list_items, own_project_filter
+from kilonova.compute.network_calls import network_errors
 from kilonova.compute.server_security_groups import group_view, rule_view
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, page_limit
 from kilonova.http.parameter_types import STRING, UUID, Schema, is_true
 from kilonova.ids import is_uuid
+from kilonova.network.client import SecurityGroup, SecurityGroupRule
 
 TEXT: Schema = {**STRING, "maxLength": 255}
 # -1 means every ICMP type or code.
@@ -54,36 +55,43 @@ GROUPS, RULES = "/os-security-groups", "/os-security-group-rules"
 async def index(ctx: Context) -> Response:
     """List the project's security groups; administrators may list those of all projects."""
     all_projects = is_true(ctx.query_one("all_tenants") or "0")
-    found = await list_items(ctx, "security-groups", **({} if all_projects else own_project_filter(ctx)))
-    found.sort(key=lambda group: (group["project_id"], group["name"], group["id"]))
+    found = await ctx.services.network.security_groups(None if all_projects else ctx.token.project_id, ctx.auth_token)
+    found.sort(key=lambda group: (group.project_id, group.name, group.id))
     start = int(ctx.query_one("offset") or 0)
     page = found[start : start + page_limit(ctx)]
-    named = await _groups_by_id(ctx, page, found)
+    named = await _groups_by_id(ctx, found, [rule for group in page for rule in group.rules])
     return Response({"security_groups": [group_view(group, named) for group in page]})
 
 
 @api.route("GET", GROUPS + "/{id}", policy=RULE + "show")
 async def show(ctx: Context, id: str) -> Response:
     """Show a security group."""
-    return await _answer(ctx, await call(ctx, "GET", _group(id)))
+    with network_errors():
+        found = await ctx.services.network.security_group(_id(id), ctx.auth_token)
+    return await _answer(ctx, found)
 
 
 @api.route("POST", GROUPS, policy=RULE + "create", body=GROUP_BODY)
 async def create(ctx: Context) -> Response:
     """Create a security group."""
-    return await _answer(ctx, await call(ctx, "POST", "/security-groups", _request_body(ctx)))
+    with network_errors():
+        created = await ctx.services.network.create_security_group(_attributes(ctx), ctx.auth_token)
+    return await _answer(ctx, created)
 
 
 @api.route("PUT", GROUPS + "/{id}", policy=RULE + "update", body=GROUP_BODY)
 async def update(ctx: Context, id: str) -> Response:
     """Change the name or description of a security group."""
-    return await _answer(ctx, await call(ctx, "PUT", _group(id), _request_body(ctx)))
+    with network_errors():
+        changed = await ctx.services.network.update_security_group(_id(id), _attributes(ctx), ctx.auth_token)
+    return await _answer(ctx, changed)
 
 
 @api.route("DELETE", GROUPS + "/{id}", policy=RULE + "delete", status=202)
 async def delete(ctx: Context, id: str) -> Response:
     """Delete an unused security group."""
-    await call(ctx, "DELETE", _group(id))
+    with network_errors():
+        await ctx.services.network.delete_security_group(_id(id), ctx.auth_token)
     return Response()
 
 
@@ -91,15 +99,16 @@ async def delete(ctx: Context, id: str) -> Response:
 async def create_rule(ctx: Context) -> Response:
     """Create an ingress rule of a security group."""
     wanted = _rule(ctx.body["security_group_rule"])
-    made = (await call(ctx, "POST", "/security-group-rules", {"security_group_rule": wanted}))["security_group_rule"]
-    named = await _groups_by_id(ctx, [{"id": made["security_group_id"], "security_group_rules": [made]}])
-    return Response({"security_group_rule": rule_view(made, named)})
+    with network_errors():
+        created = await ctx.services.network.create_rule(wanted, ctx.auth_token)
+    return Response({"security_group_rule": rule_view(created, await _groups_by_id(ctx, [], [created]))})
 
 
 @api.route("DELETE", RULES + "/{id}", policy=RULE + "rule:delete", status=202)
 async def delete_rule(ctx: Context, id: str) -> Response:
     """Delete a rule of a security group."""
-    await call(ctx, "DELETE", f"/security-group-rules/{_id(id)}")
+    with network_errors():
+        await ctx.services.network.delete_rule(_id(id), ctx.auth_token)
     return Response()
 
 
@@ -109,40 +118,40 @@ def _id(text: str) -> str:
     return text
 
 
-def _group(group_id: str) -> str:
-    return f"/security-groups/{_id(group_id)}"
-
-
-def _request_body(ctx: Context) -> Item:
+def _attributes(ctx: Context) -> dict[str, str]:
     group = ctx.body["security_group"]
-    return {"security_group": {"name": group["name"], "description": group["description"]}}
+    return {"name": group["name"], "description": group["description"]}
 
 
-async def _answer(ctx: Context, body: Item) -> Response:
-    group = body["security_group"]
-    return Response({"security_group": group_view(group, await _groups_by_id(ctx, [group]))})
+async def _answer(ctx: Context, group: SecurityGroup) -> Response:
+    return Response({"security_group": group_view(group, await _groups_by_id(ctx, [group], group.rules))})
 
 
-async def _groups_by_id(ctx: Context, groups: Iterable[Item], known: Iterable[Item] = ()) -> dict[str, Item]:
-    """The groups by id, with the remote groups of their rules that the caller can see."""
-    by_id = {group["id"]: group for group in (*known, *groups) if "name" in group}
-    remote = {rule["remote_group_id"] for group in groups for rule in group["security_group_rules"]}
-    missing = sorted(remote - by_id.keys() - {None})
-    found = await ctx.services.network.groups(missing, ctx.auth_token)
-    return {**by_id, **{group["id"]: group for group in found}}
+async def _groups_by_id(
+    ctx: Context, known: Iterable[SecurityGroup], rules: Iterable[SecurityGroupRule]
+) -> dict[str, SecurityGroup]:
+    """The known groups by id, and the remote groups of the rules that the caller can see."""
+    by_id = {group.id: group for group in known}
+    missing = {rule.remote_group_id for rule in rules if rule.remote_group_id} - by_id.keys()
+    found = await ctx.services.network.groups(sorted(missing), ctx.auth_token)
+    return {**by_id, **{group.id: group for group in found}}
 
 
-def _rule(requested: Item) -> Item:
+def _number(value: str | int | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _rule(requested: Mapping[str, str | int | None]) -> dict[str, str | int | None]:
     """The rule as the network service expects it. Without a CIDR or group the rule is for all IPv4 addresses."""
     protocol = None if requested.get("ip_protocol") is None else str(requested["ip_protocol"]).lower()
-    ports = [None if requested.get(key) is None else int(requested[key]) for key in ("from_port", "to_port")]
+    ports = [_number(requested.get(key)) for key in ("from_port", "to_port")]
     if not requested.get("group_id") and (protocol is None or None in ports):
         raise BadRequest("Not enough parameters to build a valid rule.")
     if protocol in ("icmp", "1"):
         ports = [None if port == -1 else port for port in ports]
     elif -1 in ports:
         raise BadRequest(f"Invalid port range {ports[0]}:{ports[1]}. Valid ports should be between 1-65535")
-    cidr = None if requested.get("group_id") else requested.get("cidr") or "0.0.0.0/0"
+    cidr = None if requested.get("group_id") else str(requested.get("cidr") or "0.0.0.0/0")
     return {
         "security_group_id": requested["parent_group_id"],
         "direction": "ingress",

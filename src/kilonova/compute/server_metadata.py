@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
-
 from kilonova.compute.api import api
 from kilonova.compute.operations import update_metadata
 from kilonova.compute.servers import action_checks, create, model
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import METADATA, Schema, closed_object
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 RULE = "os_compute_api:server-metadata:"
 PATH = "/servers/{server_id}/metadata"
@@ -23,17 +22,17 @@ ITEM_SCHEMA: Schema = closed_object({"meta": {**METADATA, "minProperties": 1, "m
 @api.route("GET", PATH, checks=[RULE + "index"], query={})
 async def index(ctx: Context, server_id: str) -> Response:
     """Show the metadata of a server."""
-    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
-    return Response({"metadata": _metadata(row)})
+    server = await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
+    return Response({"metadata": server.metadata})
 
 
 @api.route("POST", PATH, checks=[RULE + "create"], body=ALL_SCHEMA, query={})
 async def add(ctx: Context, server_id: str) -> Response:
     """Add to the metadata of a server, and change it."""
     async with ctx.db.transaction() as tx:
-        row = await _lock_ready_server(ctx, tx, server_id, "create")
-        metadata = _metadata(row) | ctx.body["metadata"]
-        await _write(ctx, tx, row, metadata)
+        server = await _lock_ready_server(ctx, tx, server_id, "create")
+        metadata = server.metadata | ctx.body["metadata"]
+        await _write(ctx, tx, server, metadata)
     return Response({"metadata": metadata})
 
 
@@ -49,7 +48,7 @@ async def replace(ctx: Context, server_id: str) -> Response:
 @api.route("GET", ITEM_PATH, checks=[RULE + "show"], query={})
 async def show(ctx: Context, server_id: str, key: str) -> Response:
     """Show one item of a server's metadata."""
-    metadata = _metadata(await model.find(ctx, ctx.db, server_id, rule=RULE + "show"))
+    metadata = (await model.find(ctx, ctx.db, server_id, rule=RULE + "show")).metadata
     _check_known(metadata, key)
     return Response({"meta": {key: metadata[key]}})
 
@@ -61,8 +60,8 @@ async def update(ctx: Context, server_id: str, key: str) -> Response:
     if key not in item:
         raise BadRequest("Request body and URI mismatch")
     async with ctx.db.transaction() as tx:
-        row = await _lock_ready_server(ctx, tx, server_id, "update")
-        await _write(ctx, tx, row, _metadata(row) | item)
+        server = await _lock_ready_server(ctx, tx, server_id, "update")
+        await _write(ctx, tx, server, server.metadata | item)
     return Response({"meta": item})
 
 
@@ -70,17 +69,10 @@ async def update(ctx: Context, server_id: str, key: str) -> Response:
 async def delete(ctx: Context, server_id: str, key: str) -> Response:
     """Delete one item of a server's metadata."""
     async with ctx.db.transaction() as tx:
-        row = await _lock_ready_server(ctx, tx, server_id, "delete")
-        metadata = _metadata(row)
-        _check_known(metadata, key)
-        del metadata[key]
-        await _write(ctx, tx, row, metadata)
+        server = await _lock_ready_server(ctx, tx, server_id, "delete")
+        _check_known(server.metadata, key)
+        await _write(ctx, tx, server, {name: value for name, value in server.metadata.items() if name != key})
     return Response()
-
-
-def _metadata(row: Row) -> Metadata:
-    metadata: Metadata = orjson.loads(row["metadata"])
-    return metadata
 
 
 def _check_known(metadata: Metadata, key: str) -> None:
@@ -88,19 +80,14 @@ def _check_known(metadata: Metadata, key: str) -> None:
         raise NotFound("Metadata item was not found")
 
 
-async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Row:
+async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Server:
     return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="metadata")
 
 
-async def _write(ctx: Context, tx: Transaction, row: Row, metadata: Metadata) -> None:
-    """Write the row, and begin the operation that updates the guest when its host responds."""
-    if metadata == _metadata(row):
+async def _write(ctx: Context, tx: Transaction, server: Server, metadata: Metadata) -> None:
+    """Write the server, and begin the operation that updates the guest when its host responds."""
+    if metadata == server.metadata:
         return
     await create.check_metadata(ctx, metadata, tx)
-    await tx.execute(
-        "UPDATE servers SET metadata = $2, updated_at = $3 WHERE id = $1",
-        row["id"],
-        orjson.dumps(metadata).decode(),
-        ctx.now,
-    )
-    await update_metadata.begin_update(ctx, tx, row)
+    await model.set_metadata(tx, server.id, metadata)
+    await update_metadata.begin_update(ctx, tx, server)

@@ -14,16 +14,16 @@ PASSWORD = "/servers/{server_id}/os-server-password"
 @api.route("GET", PASSWORD, checks=[RULE + "show"], query={})
 async def show(ctx: Context, server_id: str) -> Response:
     """Show the encrypted password of a server; empty if there is none."""
-    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
-    return Response({"password": row["sealed_password"] or ""})
+    server = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
+    return Response({"password": server.sealed_password or ""})
 
 
 @api.route("DELETE", PASSWORD, checks=[RULE + "clear"], query={}, status=204)
 async def clear(ctx: Context, server_id: str) -> Response:
     """Clear the password of a server. Its guest may then publish a new one."""
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, server_id, rule=RULE + "clear", lock=True)
-        if row["sealed_password"]:
-            await tx.execute("UPDATE servers SET sealed_password = NULL WHERE id = $1", server_id)
-        await begin_update(ctx, tx, row, forgetting=True)
+        server = await model.find(ctx, tx, server_id, rule=RULE + "clear", lock=True)
+        if server.sealed_password:
+            await model.clear_password(tx, server_id)
+        await begin_update(ctx, tx, server, forgetting=True)
     return Response()

@@ -8,6 +8,7 @@ from kilonova.compute.servers import states
 from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.registry import CONDUCTOR
+from kilonova.hosts.service import Service
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -40,8 +41,8 @@ class ComputeStatus:
         return {default, *await zones.zone_names(self._db, default)}
 
     async def workers(self, now: float) -> WorkerStatus:
-        rows = await self._db.fetch("SELECT * FROM services WHERE program = $1", CONDUCTOR)
+        workers = Service.decode_all(await self._db.fetch("SELECT * FROM services WHERE program = $1", CONDUCTOR))
         return WorkerStatus(
-            up=any(is_up(row, now, self._config.hosts.down_seconds) for row in rows),
-            last_seen_at=max((row["last_seen_at"] for row in rows), default=None),
+            up=any(is_up(worker, now, self._config.hosts.down_seconds) for worker in workers),
+            last_seen_at=max((worker.last_seen_at for worker in workers), default=None),
         )

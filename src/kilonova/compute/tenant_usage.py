@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-
-import orjson
+from typing import ClassVar
 
 from kilonova import clock
 from kilonova.compute.api import api
+from kilonova.compute.servers.server import EmbeddedFlavor
 from kilonova.http import Context, Response, multi
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
 from kilonova.http.parameter_types import STRING, is_true
-from kilonova.store import Row
+from kilonova.store.records import Record
 
 RULE = "os_compute_api:os-simple-tenant-usage:"
 PATH = "/os-simple-tenant-usage"
-PAGED = "usage of projects comes in pages"
+PAGED = api.behaviour("usage of projects comes in pages")
 HOUR_SECONDS = 3600.0
 FOUR_WEEKS_SECONDS = 28 * 24 * HOUR_SECONDS
 
@@ -39,25 +38,40 @@ ORDER BY project_id, id LIMIT $6
 """
 
 
+class UsedServer(Record, frozen=True):
+    """A server that has been launched."""
+
+    table: ClassVar[str] = "servers"
+
+    id: str
+    project_id: str
+    name: str
+    flavor: EmbeddedFlavor
+    vm_state: str
+    deleted: bool
+    launched_at: float | None
+    terminated_at: float | None
+
+
 @dataclass(frozen=True)
 class Period:
     start: float
     stop: float
 
-    def hours(self, row: Row, now: float) -> float:
+    def hours(self, server: UsedServer, now: float) -> float:
         """The hours of the server in the period, up to `now`."""
-        ended = min(row["terminated_at"] or now, self.stop)
-        return float(max(0.0, ended - max(row["launched_at"], self.start)) / HOUR_SECONDS)
+        ended = min(server.terminated_at or now, self.stop)
+        return max(0.0, ended - max(server.launched_at or now, self.start)) / HOUR_SECONDS
 
 
 @api.route("GET", PATH, policy=RULE + "list", query=QUERY)
 async def index(ctx: Context) -> Response:
     """Show the usage of all projects."""
     period, detailed = _period(ctx), is_true(ctx.query_one("detailed") or "0")
-    rows, full = await _rows(ctx, period, None)
-    groups = [list(group) for _, group in groupby(rows, key=lambda row: row["project_id"])]
-    body: dict[str, Any] = {"tenant_usages": [_usage(group, period, ctx.now, detailed=detailed) for group in groups]}
-    return Response({**body, **_links(ctx, "tenant_usages_links", PATH, rows, full)})
+    servers, full = await _servers(ctx, period, None)
+    groups = [list(group) for _, group in groupby(servers, key=lambda server: server.project_id)]
+    body = {"tenant_usages": [_usage(group, period, ctx.now, detailed=detailed) for group in groups]}
+    return Response({**body, **_links(ctx, "tenant_usages_links", PATH, servers, full)})
 
 
 @api.route("GET", PATH + "/{project_id}", checks=[RULE + "show"], query=QUERY)
@@ -65,12 +79,12 @@ async def show(ctx: Context, project_id: str) -> Response:
     """Show the usage of a project by server."""
     ctx.authorize(RULE + "show", {"project_id": project_id})
     period = _period(ctx)
-    rows, full = await _rows(ctx, period, project_id)
-    body = {"tenant_usage": _usage(rows, period, ctx.now, detailed=True) if rows else {}}
-    return Response({**body, **_links(ctx, "tenant_usage_links", f"{PATH}/{project_id}", rows, full)})
+    servers, full = await _servers(ctx, period, project_id)
+    body = {"tenant_usage": _usage(servers, period, ctx.now, detailed=True) if servers else {}}
+    return Response({**body, **_links(ctx, "tenant_usage_links", f"{PATH}/{project_id}", servers, full)})
 
 
-async def _rows(ctx: Context, period: Period, project_id: str | None) -> tuple[list[Row], bool]:
+async def _servers(ctx: Context, period: Period, project_id: str | None) -> tuple[list[UsedServer], bool]:
     """A page of the servers that existed in the period, and whether it is full.
 
     Before 2.40 servers beyond the limit are left out. The marker may be a deleted server.
@@ -83,11 +97,11 @@ async def _rows(ctx: Context, period: Period, project_id: str | None) -> tuple[l
             raise marker_not_found(marker)
         after = (row["project_id"], marker)
     rows = await ctx.db.fetch(_SERVERS, period.start, period.stop, project_id, *after, limit) if limit else []
-    return rows, bool(rows) and len(rows) == limit
+    return UsedServer.decode_all(rows), bool(rows) and len(rows) == limit
 
 
-def _links(ctx: Context, name: str, path: str, rows: list[Row], full: bool) -> dict[str, Any]:
-    return {name: next_link(ctx, path, rows[-1]["id"], True)} if full and ctx.has_behaviour(PAGED) else {}
+def _links(ctx: Context, name: str, path: str, servers: list[UsedServer], full: bool) -> dict[str, object]:
+    return {name: next_link(ctx, path, servers[-1].id, True)} if full and ctx.has_behaviour(PAGED) else {}
 
 
 def _period(ctx: Context) -> Period:
@@ -108,35 +122,34 @@ def _parse_time(ctx: Context, name: str, default: float) -> float:
         raise BadRequest(f"Datetime is in invalid format: {text[:80]!r}") from None
 
 
-def _usage(rows: Sequence[Row], period: Period, now: float, *, detailed: bool) -> dict[str, Any]:
+def _usage(servers: Sequence[UsedServer], period: Period, now: float, *, detailed: bool) -> dict[str, object]:
     """The usage of servers that all belong to one project."""
-    servers = [_server(row, period, now) for row in rows]
-    shown: dict[str, Any] = {
-        "tenant_id": rows[0]["project_id"],
-        "total_hours": sum(server["hours"] for server in servers),
-        "total_vcpus_usage": sum(server["hours"] * server["vcpus"] for server in servers),
-        "total_memory_mb_usage": sum(server["hours"] * server["memory_mb"] for server in servers),
-        "total_local_gb_usage": sum(server["hours"] * server["local_gb"] for server in servers),
+    used = [(server.flavor, period.hours(server, now)) for server in servers]
+    shown: dict[str, object] = {
+        "tenant_id": servers[0].project_id,
+        "total_hours": sum(hours for _, hours in used),
+        "total_vcpus_usage": sum(hours * flavor.vcpus for flavor, hours in used),
+        "total_memory_mb_usage": sum(hours * flavor.ram for flavor, hours in used),
+        "total_local_gb_usage": sum(hours * (flavor.disk + flavor.ephemeral) for flavor, hours in used),
         "start": clock.iso_micro(period.start),
         "stop": clock.iso_micro(period.stop),
     }
-    return {**shown, "server_usages": servers} if detailed else shown
+    return {**shown, "server_usages": [_server(server, period, now) for server in servers]} if detailed else shown
 
 
-def _server(row: Row, period: Period, now: float) -> dict[str, Any]:
-    flavor = orjson.loads(row["flavor"])
-    ended = row["terminated_at"]
+def _server(server: UsedServer, period: Period, now: float) -> dict[str, object]:
+    flavor, launched, ended = server.flavor, server.launched_at or now, server.terminated_at
     return {
-        "instance_id": row["id"],
-        "name": row["name"],
-        "tenant_id": row["project_id"],
-        "flavor": flavor["name"],
-        "hours": period.hours(row, now),
-        "vcpus": flavor["vcpus"],
-        "memory_mb": flavor["ram"],
-        "local_gb": flavor["disk"] + flavor["ephemeral"],
-        "started_at": clock.iso_micro(row["launched_at"]),
+        "instance_id": server.id,
+        "name": server.name,
+        "tenant_id": server.project_id,
+        "flavor": flavor.name,
+        "hours": period.hours(server, now),
+        "vcpus": flavor.vcpus,
+        "memory_mb": flavor.ram,
+        "local_gb": flavor.disk + flavor.ephemeral,
+        "started_at": clock.iso_micro(launched),
         "ended_at": clock.iso_micro(ended) if ended else None,
-        "uptime": int((ended or now) - row["launched_at"]),
-        "state": "terminated" if row["deleted"] else row["vm_state"],
+        "uptime": int((ended or now) - launched),
+        "state": "terminated" if server.deleted else server.vm_state,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kilonova.compute.api import api
 from kilonova.hosts.registry import COMPUTE
@@ -52,7 +52,7 @@ def last_month_before(moment: float) -> Period:
     return Period((ending - timedelta(days=1)).replace(day=1), ending)
 
 
-async def audit(reader: Reader, period: Period, now: float) -> dict[str, Any]:
+async def audit(reader: Reader, period: Period, now: float) -> dict[str, object]:
     """Audit all hosts that existed in the period, or that have servers of that time now.
 
     A period that has not ended has no audits.
@@ -71,14 +71,14 @@ async def audit(reader: Reader, period: Period, now: float) -> dict[str, Any]:
         "num_hosts_running": 0,
         "num_hosts_not_run": len(missing),
         "hosts_not_run": missing,
-        "total_instances": sum(entry["instances"] for entry in log.values()),
+        "total_instances": sum(counts.get(host, 0) for host in done),
         "total_errors": 0,
         "overall_status": f"{len(done)} of {len(rows)} hosts done. 0 errors.",
         "log": log,
     }
 
 
-def _entry(host: str, instances: int) -> dict[str, Any]:
+def _entry(host: str, instances: int) -> dict[str, object]:
     message = f"Instance usage audit ran for host {host}, {instances} instances."
     return {"state": "DONE", "instances": instances, "errors": 0, "message": message}
 

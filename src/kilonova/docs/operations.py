@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
-from kilonova.operations.definition import Entry, Operation, Wait, all_kinds
+from kilonova.operations.definition import AnyEntry, Operation, Wait, all_kinds
 
 _YEAR = 365 * 24 * 3600
 
@@ -41,7 +41,7 @@ def _summary(kind: type[Operation]) -> str:
     return str(text.strip().split("\n")[0])
 
 
-def _step(kind: type[Operation], entry: Entry) -> list[str]:
+def _step(kind: type[Operation], entry: AnyEntry) -> list[str]:
     if isinstance(entry, Wait):
         undo = "none: it only waits"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -16,20 +17,26 @@ def page(root: Path) -> str:
         ["Task state", "Status while it runs"],
         [[code(task), code(status)] for task, status in states.STATUS_OF_TASK.items()],
     )
-    moves = table(
-        ["Action", "Allowed in", "Leads to"],
-        [
-            [code(action), codes(sorted(move.allowed)), codes(sorted(set(chain(*move.follows.values()))))]
-            for action, move in states.TRANSITIONS.items()
-        ],
-    )
     return markdown(
         "# States of a server",
         f"```mermaid\n{states.draw()}\n```",
         "## Actions",
-        moves,
+        _transitions("Action", states.TRANSITIONS),
+        "## Other changes",
+        "`compute/servers/model.py` refuses every change of the state that neither table has.",
+        _transitions("Change", states.CHANGES),
         "## Status",
         "The status follows from the `vm_state` and from the running operation.",
         shown,
         tasks,
+    )
+
+
+def _transitions(heading: str, transitions: Mapping[str, states.Transition]) -> str:
+    return table(
+        [heading, "Allowed in", "Leads to"],
+        [
+            [code(name), codes(sorted(move.allowed)), codes(sorted(set(chain(*move.follows.values()))))]
+            for name, move in transitions.items()
+        ],
     )

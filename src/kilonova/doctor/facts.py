@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import ClassVar
 
 import msgspec
-import orjson
 
 from kilonova import clock
-from kilonova.compute.migrations.model import MIGRATION, RESIZE
+from kilonova.compute.block_devices.model import BlockDevice
+from kilonova.compute.migrations.model import MIGRATION, RESIZE, MoveFlavor
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest, CleanUpSlot, ParkGuest, RestoreDisk, RestoreGuest
+from kilonova.compute.servers.server import EmbeddedFlavor, Interface
 from kilonova.doctor.remedies import REMEDIES
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.messages import GuestState
 from kilonova.hosts.registry import COMPUTE
+from kilonova.hosts.service import Service
+from kilonova.operations.row import decode_error
 from kilonova.store import Reader, Row
+from kilonova.store.records import Record
 
 Guests = Iterable[tuple[str, GuestState]]
 
@@ -33,6 +37,67 @@ class Finding(msgspec.Struct, frozen=True):
         return REMEDIES[self.kind]
 
 
+class CheckedServer(Record, frozen=True):
+    table: ClassVar[str] = "servers"
+
+    id: str
+    name: str
+    vm_state: str
+    power_state: int
+    host: str | None
+    hypervisor_hostname: str | None
+    nics: list[Interface]
+    flavor: EmbeddedFlavor
+    image_id: str | None
+    image_properties: dict[str, str]
+    vcpus: int
+    ram: int
+
+    @property
+    def label(self) -> str:
+        return f"server '{self.name}'"
+
+
+class UnconfirmedResize(Record, frozen=True):
+    table: ClassVar[str] = "moves"
+
+    server_id: str
+    operation_id: str
+    source_host: str
+    source_node: str
+    old_flavor: MoveFlavor
+
+
+class CheckedPort(Record, frozen=True):
+    table: ClassVar[str] = "ports"
+
+    id: str
+    device_id: str
+    host_id: str
+
+
+class StandbyBinding(msgspec.Struct, frozen=True):
+    """`device_id` is the server of the port."""
+
+    port_id: str
+    host: str
+    device_id: str
+
+
+class Cleanup(msgspec.Struct, frozen=True, kw_only=True):
+    """A deferred cleanup operation. `trouble` is why its last attempt failed."""
+
+    id: str
+    kind: str
+    host: str
+    guest_id: str
+    slot: str | None
+    volume_id: str | None
+    trouble: str | None
+    created_at: float
+    finished_at: float | None
+
+
 class ConsumerAllocations(msgspec.Struct):
     """The allocations of a consumer. `nodes` are hypervisors, or names of other providers that do not share."""
 
@@ -42,15 +107,24 @@ class ConsumerAllocations(msgspec.Struct):
     providers: set[str]
 
 
+class VolumeAttachment(msgspec.Struct, frozen=True):
+    """An attachment of the volume service. Not every service reports its host."""
+
+    id: str
+    volume_id: str
+    server_id: str | None
+    status: str
+    host: str | None
+
+
 class Volumes(msgspec.Struct):
     """The volume service's statuses of volumes, and its attachments, by id.
 
-    Attachments have `id`, `volume_id`, `server_id`, `status`, and `host` if the service reports it. Operations of the
-    `built_in` service are in our database.
+    Operations of the `built_in` service are in our database.
     """
 
     statuses: dict[str, str]
-    attachments: dict[str, Row]
+    attachments: dict[str, VolumeAttachment]
     built_in: bool
 
 
@@ -67,22 +141,22 @@ class Facts(msgspec.Struct):
     servers with attachments. The guests of `unreachable_hosts` are unknown.
     """
 
-    servers: dict[str, Row]
+    servers: dict[str, CheckedServer]
     allocations: dict[str, ConsumerAllocations]
-    unconfirmed_resizes: dict[str, Row]
-    ports: dict[str, Row]
-    standby: list[Row]
-    devices: dict[str, list[Row]]
+    unconfirmed_resizes: dict[str, UnconfirmedResize]
+    ports: dict[str, CheckedPort]
+    standby: list[StandbyBinding]
+    devices: dict[str, list[BlockDevice]]
     volumes: Volumes | None
     deleted: set[str]
     guests: list[tuple[str, GuestState]] | None
     unreachable_hosts: set[str]
-    cleanups: list[Row]
+    cleanups: list[Cleanup]
     up: set[str]
     busy: set[str]
 
-    def idle_servers(self) -> Iterator[Row]:
-        return (server for server in self.servers.values() if server["id"] not in self.busy)
+    def idle_servers(self) -> Iterator[CheckedServer]:
+        return (server for server in self.servers.values() if server.id not in self.busy)
 
 
 async def gather(
@@ -94,26 +168,26 @@ async def gather(
     since: float | None = None,
 ) -> Facts:
     began = clock.now()
-    servers = await db.fetch(_SERVERS)
+    servers = CheckedServer.decode_all(await db.fetch(_SERVERS))
     allocations = await _allocations(db)
-    resizes = await db.fetch(_UNCONFIRMED_RESIZES)
-    ports = await db.fetch(_PORTS)
-    standby = await db.fetch(_STANDBY)
-    devices: dict[str, list[Row]] = {}
-    for row in await db.fetch(_DEVICES):
-        devices.setdefault(row["server_id"], []).append(row)
+    resizes = UnconfirmedResize.decode_all(await db.fetch(_UNCONFIRMED_RESIZES))
+    ports = CheckedPort.decode_all(await db.fetch(_PORTS))
+    standby = [StandbyBinding(**row) for row in await db.fetch(_STANDBY)]
+    devices: dict[str, list[BlockDevice]] = {}
+    for device in BlockDevice.decode_all(await db.fetch(_DEVICES)):
+        devices.setdefault(device.server_id, []).append(device)
     volumes = None if read_volumes is None else await read_volumes()
-    attached = {one["server_id"] for one in volumes.attachments.values()} if volumes is not None else set()
+    attached = {one.server_id for one in volumes.attachments.values()} if volumes is not None else set()
     deleted = await db.fetch("SELECT id FROM servers WHERE deleted AND id = ANY($1)", list(attached - {None}))
     found = None if guests is None else list(guests)
-    services = await db.fetch("SELECT * FROM services WHERE program = $1", COMPUTE)
+    services = Service.decode_all(await db.fetch("SELECT * FROM services WHERE program = $1", COMPUTE))
     # Last, so that servers that changed during the other reads count as busy.
     recent = await db.fetch(_RECENT, (began if since is None else since) - 1.0)
     return Facts(
-        servers={row["id"]: row for row in servers},
+        servers={server.id: server for server in servers},
         allocations=allocations,
-        unconfirmed_resizes={row["server_id"]: row for row in resizes},
-        ports={row["id"]: row for row in ports},
+        unconfirmed_resizes={resize.server_id: resize for resize in resizes},
+        ports={port.id: port for port in ports},
         standby=standby,
         devices=devices,
         volumes=volumes,
@@ -121,7 +195,7 @@ async def gather(
         guests=found,
         unreachable_hosts=set(unreachable_hosts),
         cleanups=[_cleanup(row) for row in recent if row["kind"] in CLEANUP_KINDS],
-        up={row["host"] for row in services if is_up(row, began, down_seconds)},
+        up={service.host for service in services if is_up(service, began, down_seconds)},
         busy={name for row in recent if row["kind"] not in CLEANUP_KINDS for name in _involved(row) if name},
     )
 
@@ -137,13 +211,35 @@ async def _allocations(db: Reader) -> dict[str, ConsumerAllocations]:
     return found
 
 
-def _cleanup(row: Row) -> Row:
-    error = orjson.loads(row["trouble"]) if row["trouble"] else {}
-    return {**orjson.loads(row["params"]), **row, "trouble": error.get("message")}
+class _Params(msgspec.Struct):
+    """Parameters of operations that the checks read. The first two are those of cleanups."""
+
+    guest_id: str = ""
+    host: str | None = None
+    slot: str | None = None
+    volume_id: str | None = None
+
+
+_decode_params = msgspec.json.Decoder(_Params).decode
+
+
+def _cleanup(row: Row) -> Cleanup:
+    params = _decode_params(row["params"])
+    return Cleanup(
+        id=row["id"],
+        kind=row["kind"],
+        host=params.host or "",
+        guest_id=params.guest_id,
+        slot=params.slot,
+        volume_id=params.volume_id,
+        trouble=decode_error(row["trouble"]).message if row["trouble"] else None,
+        created_at=row["created_at"],
+        finished_at=row["finished_at"],
+    )
 
 
 def _involved(row: Row) -> tuple[str | None, ...]:
-    return row["id"], row["server_id"], orjson.loads(row["params"]).get("volume_id")
+    return row["id"], row["server_id"], _decode_params(row["params"]).volume_id
 
 
 CLEANUP_KINDS = (CleanUpGuest.kind, CleanUpSlot.kind, RestoreGuest.kind, ParkGuest.kind, RestoreDisk.kind)
@@ -180,10 +276,7 @@ _STANDBY = """
 SELECT b.port_id, b.host, p.device_id FROM standby_bindings b JOIN ports p ON p.id = b.port_id
 WHERE p.device_owner LIKE 'compute:%' ORDER BY b.port_id, b.host
 """
-_DEVICES = """
-SELECT server_id, volume_id, attachment_id, connection, multiattach FROM block_devices
-WHERE volume_id IS NOT NULL ORDER BY id
-"""
+_DEVICES = "SELECT * FROM block_devices WHERE volume_id IS NOT NULL ORDER BY id"
 _RECENT = """
 SELECT id, kind, server_id, params, trouble, created_at, finished_at FROM operations
 WHERE finished_at IS NULL OR finished_at >= $1
@@ -191,10 +284,6 @@ WHERE finished_at IS NULL OR finished_at >= $1
 
 
 # Texts
-
-
-def label(server: Mapping[str, Any]) -> str:
-    return f"server '{server['name']}'"
 
 
 def format_amounts(amounts: Mapping[str, int]) -> str:

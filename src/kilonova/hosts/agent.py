@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import apsw
 from msgspec import structs
@@ -19,6 +18,7 @@ from kilonova.hosts.messages import Command, Reply, verbs
 
 log = logging.getLogger(__name__)
 
+_Command = Command[verbs.Change | verbs.Read]
 
 # Their effect depends on whether a migration is under way, so a repeat is executed again.
 _NOT_JOURNALLED = verbs.StopMigration | verbs.ForceCompleteMigration
@@ -62,14 +62,14 @@ class Agent:
             message = f"the journal of host {self.host} failed: {error}"
             return messages.encode(messages.failure("internal", message, passing=True))
 
-    def _refusal(self, command: Command) -> Reply | None:
+    def _refusal(self, command: _Command) -> Reply | None:
         if command.host != self.host:
             return messages.failure("wrong host", f"a command for {command.host} reached {self.host}")
         if command.verb.changes and not (command.operation and command.step):
             return messages.failure("malformed", "a change must name its operation and step")
         return None
 
-    async def _execute_once(self, command: Command, verb: verbs.Change) -> bytes:
+    async def _execute_once(self, command: _Command, verb: verbs.Change) -> bytes:
         key = _key(command, verb)
         epoch, reply = self._journal.find(key)
         if epoch is not None and command.epoch < epoch:
@@ -85,7 +85,7 @@ class Agent:
             run.epoch = max(run.epoch, command.epoch)
         return await _wait_for_reply(run)
 
-    def _start(self, key: Key, command: Command, verb: verbs.Change) -> _Run:
+    def _start(self, key: Key, command: _Command, verb: verbs.Change) -> _Run:
         earlier = [run for other, run in self._running.items() if other.guest == key.guest]
         for run in earlier:
             reason = _interruption(verb, run.verb)
@@ -106,7 +106,7 @@ class Agent:
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: there may be no caller left to raise it to
 
-    async def _run(self, run: _Run, key: Key, command: Command, earlier: list[asyncio.Task[bytes]]) -> bytes:
+    async def _run(self, run: _Run, key: Key, command: _Command, earlier: list[asyncio.Task[bytes]]) -> bytes:
         if earlier:
             await asyncio.wait(earlier)
             epoch, _ = self._journal.find(key)
@@ -129,13 +129,13 @@ class Agent:
             log.exception("host %s: %s failed unexpectedly", self.host, type(verb).__name__)
             return messages.failure("internal", f"{type(error).__name__} in the agent of {self.host}; see its log")
 
-    async def _call_driver(self, verb: verbs.Change | verbs.Read) -> Any:
+    async def _call_driver(self, verb: verbs.Change | verbs.Read) -> object:
         """Call the driver's method of the verb. Its parameters are the fields of the verb."""
         method = getattr(self._driver, verb.method or verb.tag())
         return await method(**structs.asdict(verb))
 
 
-def _key(command: Command, verb: verbs.Change) -> Key:
+def _key(command: _Command, verb: verbs.Change) -> Key:
     return Key(command.host, command.operation, command.step, command.round, verb.tag(), verb.guest_id)
 
 
@@ -151,7 +151,7 @@ def _interruption(new: verbs.Change, running: verbs.Change) -> str:
     return ""
 
 
-def _stale(command: Command, epoch: int, seen: int) -> bytes:
+def _stale(command: _Command, epoch: int, seen: int) -> bytes:
     message = f"epoch {epoch} of operation {command.operation} is stale: {seen} was seen"
     return messages.encode(messages.failure("stale epoch", message))
 

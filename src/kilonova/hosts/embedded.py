@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from kilonova.hosts.drivers.sim.shapes import Shape, Shapes
 from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore, Size
 from kilonova.hosts.journal import JOURNAL_FILE_NAME, Journal, maintain_files
 from kilonova.hosts.messages import Command, HostFacts
+from kilonova.hosts.messages.verbs import Answer, Verb
 from kilonova.hosts.transport import DEFAULT_TIMEOUT_SECONDS, InProcess, describe_reachable
 
 _DESCRIBE_TIMEOUT_SECONDS = 5.0
@@ -76,7 +76,7 @@ class EmbeddedHosts:
         self._agents: dict[str, Agent] = {}
         self._transport = InProcess(self._agent, config.timeout)
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         return await self._transport.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:

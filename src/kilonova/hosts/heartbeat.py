@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol
 
 from kilonova import clock
 from kilonova.hosts.messages import HostFacts
-from kilonova.hosts.registry import COMPUTE, CONDUCTOR, SCHEDULER, Service, register
+from kilonova.hosts.registry import COMPUTE, CONDUCTOR, SCHEDULER, register
+from kilonova.hosts.service import Service
 from kilonova.operations.control import retry_now
-from kilonova.store import Database, Row, StoreError
+from kilonova.store import Database, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +28,19 @@ CLEANUP_RETRY_SECONDS = 0.5
 _DEBOUNCE_SECONDS = 0.05
 
 
-def is_up(service: Row, now: float, down_seconds: float = DOWN_SECONDS) -> bool:
+class Reporting(Protocol):
+    """A service that reports."""
+
+    @property
+    def forced_down(self) -> bool: ...
+
+    @property
+    def last_seen_at(self) -> float: ...
+
+
+def is_up(service: Reporting, now: float, down_seconds: float = DOWN_SECONDS) -> bool:
     """Return whether a service reported recently and is not forced down."""
-    return not service["forced_down"] and now - service["last_seen_at"] <= down_seconds
+    return not service.forced_down and now - service.last_seen_at <= down_seconds
 
 
 class ServedHosts(Protocol):

@@ -15,7 +15,7 @@ import itertools
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,8 @@ from kilonova import certificates, ids
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.messages import Command, Report
-from kilonova.hosts.transport import DEFAULT_TIMEOUT_SECONDS, HostFailed, HostUnreachable, read_reply
+from kilonova.hosts.messages.verbs import Answer, Verb
+from kilonova.hosts.transport import DEFAULT_TIMEOUT_SECONDS, HostUnreachable, MalformedMessage, read_reply
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -333,7 +334,7 @@ class NatsTransport:
     async def run(self) -> None:
         await self.connection.run()
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         seconds = self._timeout if timeout is None else timeout
         identity = ids.new_id()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -349,7 +350,7 @@ class NatsTransport:
         except ConnectionError as error:
             raise HostUnreachable(host, str(error)) from None
         except MessageTooLong as error:
-            raise HostFailed(host, "malformed", str(error)) from None
+            raise MalformedMessage(host, str(error)) from None
         finally:
             self._pending.pop(identity, None)
         return read_reply(host, command, data)

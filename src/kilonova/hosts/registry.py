@@ -10,9 +10,10 @@ import orjson
 
 from kilonova import clock, ids
 from kilonova.hosts.messages import VERSION, HostFacts
+from kilonova.hosts.service import Service
 from kilonova.placement import HostProviders, mark_hosts_changed, mirror, sync_providers
 from kilonova.placement.host_providers import validation_error
-from kilonova.store import Database, Row, Transaction
+from kilonova.store import Database, Reader, Row, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,6 @@ _BOOT_TOLERANCE_SECONDS = 10.0
 LOCK = "registry of hosts"
 # Channel for registrations of hosts that need network plans.
 NETWORKED = "networked hosts"
-
-
-class Service(NamedTuple):
-    id: int
-    host: str
-    program: str
 
 
 class _ServiceRow(NamedTuple):
@@ -62,16 +57,21 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     return services
 
 
+async def find_compute_service(reader: Reader, host: str) -> Service | None:
+    sql = "SELECT * FROM services WHERE host = $1 AND program = $2"
+    return Service.decode_optional(await reader.fetch_one(sql, host, COMPUTE))
+
+
 async def _register_services(tx: Transaction, wanted: Sequence[_ServiceRow]) -> list[Service]:
     names = list({service.host for service in wanted})
     known = await _known_services(tx, names)
     missing, changed = [], []
     for service in wanted:
-        row = known.get((service.host, service.program))
-        if row is None:
+        registered = known.get((service.host, service.program))
+        if registered is None:
             missing.append((ids.new_id(), service.host, service.program, clock.now(), service.version))
-        elif row["version"] != service.version:
-            changed.append((row["id"], service.version))
+        elif registered.version != service.version:
+            changed.append((registered.id, service.version))
     if changed:
         await tx.execute_many("UPDATE services SET version = $2 WHERE id = $1", changed)
     if missing:
@@ -81,12 +81,12 @@ async def _register_services(tx: Transaction, wanted: Sequence[_ServiceRow]) -> 
             missing,
         )
         known = await _known_services(tx, names)
-    return [Service(known[s.host, s.program]["id"], s.host, s.program) for s in wanted]
+    return [known[service.host, service.program] for service in wanted]
 
 
-async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, str], Row]:
-    sql = "SELECT id, host, program, version FROM services WHERE host = ANY($1)"
-    return {(row["host"], row["program"]): row for row in await tx.fetch(sql, hosts)}
+async def _known_services(tx: Transaction, hosts: list[str]) -> dict[tuple[str, str], Service]:
+    rows = await tx.fetch("SELECT * FROM services WHERE host = ANY($1)", hosts)
+    return {(service.host, service.program): service for service in Service.decode_all(rows)}
 
 
 _FACTS = ("hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info", "networked")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kilonova import clock
 from kilonova.hosts.heartbeat import ServedHosts
 from kilonova.hosts.messages import Command, HostFacts, Report
+from kilonova.hosts.messages.verbs import Answer, Verb
 from kilonova.hosts.transport import Transport, describe_reachable
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class RemoteHosts:
             log.error("two agents report as host %s: it counts as unreachable until one of them is stopped", host)
         self._duplicates[host] = clock.now()
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         return await self._broker.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
@@ -146,7 +147,7 @@ class AllHosts:
         self._remote.receive_report(report)
         return True
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         transport = self._local if host in self._local_names else self._remote
         return await transport.call(host, command, timeout=timeout)
 

@@ -1,4 +1,4 @@
-"""Transports that carry commands to agents. All carry encoded messages and raise the same three errors.
+"""Transports that carry commands to agents, and the outcomes of commands. All transports carry encoded messages.
 
 `InProcess` reaches agents of the same process; `kilonova.hosts.nats` reaches agents over a broker.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from kilonova.hosts import messages
 from kilonova.hosts.agent import Agent
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.messages import Command, GuestState, HostFacts
-from kilonova.hosts.messages.verbs import Describe, ListGuests
+from kilonova.hosts.messages.verbs import Answer, Describe, ListGuests, Verb
 
 log = logging.getLogger(__name__)
 
@@ -49,36 +49,105 @@ class HostUnreachable(HostCallError):
     public = "no answer from the host"
 
 
-_PUBLIC_MESSAGES = {
-    "driver": "refused by the hypervisor",
-    "missing guest": "the guest is missing",
-    "guest differs": "another guest has the same id",
-    "interrupted": "interrupted by a delete or an abort",
-    "no such slot": "the parked guest is missing",
-    "no guest agent": "the guest runs no guest agent",
-    "not running": "the guest does not run",
-    "no display": "the guest has no console of this type",
-    "unsupported": "the host's agent is of an older release",
-}
+class HostNotResponding(HostCallError):
+    """The host has not responded to any call for this long."""
 
-
-class HostFailed(HostCallError):
-    """The host answered with an error."""
-
-    def __init__(self, host: str, kind: str, message: str, passing: bool = False) -> None:
-        super().__init__(host, message)
-        self.kind = kind
-        self.passing = passing
-        self.public = _PUBLIC_MESSAGES.get(kind, HostCallError.public)
+    def __init__(self, host: str, seconds: float) -> None:
+        super().__init__(host, f"did not respond for {seconds:g} s")
+        self.public = self.message
 
 
 class StaleEpoch(HostCallError):
     """Another worker has taken over the operation: the caller must stop at once."""
 
+    kind = "stale epoch"
+
+
+class HostRefused(HostCallError):
+    """The host answered with an error. `kind` is the error's name on the wire; errors of any other kind are plain."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, host: str, message: str, *, passing: bool = False) -> None:
+        super().__init__(host, message)
+        self.passing = passing
+
+
+class RefusedByHypervisor(HostRefused):
+    kind = "driver"
+    public = "refused by the hypervisor"
+
+
+class NothingThere(HostRefused):
+    """The host has no such guest or slot, so it has nothing to stop or remove."""
+
+
+class GuestMissing(NothingThere):
+    kind = "missing guest"
+    public = "the guest is missing"
+
+
+class SlotMissing(NothingThere):
+    kind = "no such slot"
+    public = "the parked guest is missing"
+
+
+class GuestDiffers(HostRefused):
+    kind = "guest differs"
+    public = "another guest has the same id"
+
+
+class Interrupted(HostRefused):
+    kind = "interrupted"
+    public = "interrupted by a delete or an abort"
+
+
+class NoGuestAgent(HostRefused):
+    kind = "no guest agent"
+    public = "the guest runs no guest agent"
+
+
+class GuestNotRunning(HostRefused):
+    kind = "not running"
+    public = "the guest does not run"
+
+
+class NoDisplay(HostRefused):
+    kind = "no display"
+    public = "the guest has no console of this type"
+
+
+class VersionTooOld(HostRefused):
+    kind = "unsupported"
+    public = "the host's agent is of an older release"
+
+
+class MalformedMessage(HostRefused):
+    """Command or reply could not be read."""
+
+    kind = "malformed"
+
+
+_REFUSALS: dict[str, type[HostRefused]] = {
+    refusal.kind: refusal
+    for refusal in (
+        RefusedByHypervisor,
+        GuestMissing,
+        SlotMissing,
+        GuestDiffers,
+        Interrupted,
+        NoGuestAgent,
+        GuestNotRunning,
+        NoDisplay,
+        VersionTooOld,
+        MalformedMessage,
+    )
+}
+
 
 class Transport(Protocol):
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
-        """Return the verb's answer. Raises HostUnreachable, HostFailed or StaleEpoch."""
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
+        """Return the verb's answer. Raises HostUnreachable, HostRefused or StaleEpoch."""
 
 
 class InProcess:
@@ -88,7 +157,7 @@ class InProcess:
         self._find_agent = find_agent
         self._timeout = timeout
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         agent = self._find_agent(host)
         if agent is None:
             raise HostUnreachable(host, "no agent serves this host")
@@ -103,30 +172,28 @@ class InProcess:
         return read_reply(host, command, data)
 
 
-def read_reply(host: str, command: Command, data: bytes) -> Any:
-    """Decode a reply, for every transport. Raises HostFailed or StaleEpoch."""
+def read_reply(host: str, command: Command[Verb[Answer]], data: bytes) -> Answer:
+    """Decode a reply, for every transport. Raises HostRefused or StaleEpoch."""
     try:
         reply = messages.decode_reply(data)
         if reply.ok:
             return messages.decode_answer(command.verb, reply)
     except msgspec.DecodeError as decode_error:
-        raise HostFailed(host, "malformed", f"unreadable reply: {decode_error}") from None
+        raise MalformedMessage(host, f"unreadable reply: {decode_error}") from None
     error = reply.error
     if error is None:
-        raise HostFailed(host, "malformed", "the reply is a failure without an error")
-    if error.kind == "stale epoch":
+        raise MalformedMessage(host, "the reply is a failure without an error")
+    if error.kind == StaleEpoch.kind:
         raise StaleEpoch(host, error.message)
-    raise HostFailed(host, error.kind, error.message, error.passing)
+    raise _REFUSALS.get(error.kind, HostRefused)(host, error.message, passing=error.passing)
 
 
 async def describe(transport: Transport, host: str, *, timeout: float | None = None) -> HostFacts:
-    facts: HostFacts = await transport.call(host, Command(host=host, verb=Describe()), timeout=timeout)
-    return facts
+    return await transport.call(host, Command(host=host, verb=Describe()), timeout=timeout)
 
 
 async def list_guests(transport: Transport, host: str, *, timeout: float | None = None) -> list[GuestState]:
-    guests: list[GuestState] = await transport.call(host, Command(host=host, verb=ListGuests()), timeout=timeout)
-    return guests
+    return await transport.call(host, Command(host=host, verb=ListGuests()), timeout=timeout)
 
 
 async def describe_all(

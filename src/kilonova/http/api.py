@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict, Unpack
 
 from kilonova.http.context import Context, Response
 from kilonova.http.error_messages import DEFAULT_MESSAGES, ErrorMessages
@@ -16,8 +16,8 @@ from kilonova.http.versions import SERVER_ACTION, Behaviour, Draft, Existence, M
 from kilonova.http.views import View
 
 Handler = Callable[..., Awaitable[Response | None]]
-Fault = Callable[[HttpError, str], Any]
-VersionedFault = Callable[[HttpError, Context], Any]
+Fault = Callable[[HttpError, str], object]
+VersionedFault = Callable[[HttpError, Context], object]
 _VERSION = re.compile(r"([1-9]\d*)\.(0|[1-9]\d*)")
 
 
@@ -66,6 +66,10 @@ class Route:
     `other_statuses` are further success statuses, which the handler sets itself, without a body.
     `check_exists` raises if the resource in the path does not exist. It runs only if the body is invalid, for APIs
     that report the missing resource first. `status_below` is the status before the route's first version.
+
+    A route says who may use it, else it is refused. `policy` is the rule that is checked before the handler runs, and
+    `checks` are the rules that the handler checks. `authenticated`: everybody with a valid token, no rule applies.
+    `public`: everybody, even without a token.
     """
 
     method: str
@@ -74,8 +78,9 @@ class Route:
     policy: str | None = None
     checks: Sequence[str] = ()
     body: Schema | None = None
-    query: dict[str, Schema] | None = None
+    query: Mapping[str, Schema] | None = None
     status: int = 200
+    authenticated: bool = False
     public: bool = False
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
@@ -89,6 +94,10 @@ class Route:
     alias_of: str = ""
     versions: list[RouteVersion | None] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if [bool(self.policy or self.checks), self.authenticated, self.public].count(True) != 1:
+            raise ValueError(f"{self.key} needs either rules (policy, checks), or authenticated=True, or public=True")
+
     @property
     def key(self) -> str:
         return f"{self.method} {self.path}" + (f"#{self.action}" if self.action else "")
@@ -96,6 +105,23 @@ class Route:
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip().split("\n")[0]
+
+
+class RouteOptions(TypedDict, total=False):
+    """Arguments of a declaration. They are the attributes of `Route`."""
+
+    policy: str
+    checks: Sequence[str]
+    body: Schema
+    query: Mapping[str, Schema]
+    status: int
+    authenticated: bool
+    public: bool
+    stream: bool
+    shows: tuple[str, str, bool]
+    dry_run: bool
+    other_statuses: Sequence[int]
+    check_exists: Handler
 
 
 class Actions:
@@ -158,12 +184,13 @@ class Api:
         self.actions: dict[str, Actions] = {}
         self.views: dict[str, View] = {}
         self.microversions: list[Microversion] = []
-        self.behaviours_at: dict[int, frozenset[str]] = {}
+        self.behaviours: set[Behaviour] = set()
+        self.behaviours_at: dict[int, frozenset[Behaviour]] = {}
         self.compile([])
 
     # Declarations
 
-    def route(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def route(self, method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             declared = Route(method, path, handler, **options)
             self.router.add(method, path, declared)
@@ -172,7 +199,9 @@ class Api:
 
         return declare
 
-    def action(self, name: str, at: str = SERVER_ACTION, **options: Any) -> Callable[[Handler], Handler]:
+    def action(
+        self, name: str, at: str = SERVER_ACTION, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             declared = Route("POST", at, handler, action=name, **options)
             declared.body = {
@@ -197,11 +226,13 @@ class Api:
         self._register(declared)
         return declared.key
 
-    def document(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def document(
+        self, method: str, path: str, *, query: Mapping[str, Schema] | None = None, status: int = 200
+    ) -> Callable[[Handler], Handler]:
         """Declare a version document: public, and not below a root."""
 
         def declare(handler: Handler) -> Handler:
-            declared = Route(method, path, handler, public=True, **options)
+            declared = Route(method, path, handler, public=True, query=query, status=status)
             self.documents.add(method, path, declared)
             self.document_routes[declared.key] = declared
             declared.versions = [RouteVersion(_draft(declared))] * (self.high - self.low + 1)
@@ -214,6 +245,14 @@ class Api:
             raise ValueError(f"view {view.name} is declared twice")
         self.views[view.name] = view
         return view
+
+    def behaviour(self, description: str) -> Behaviour:
+        """Declare a behaviour that handlers check. One of the microversions must begin it."""
+        declared = Behaviour(description)
+        if declared in self.behaviours:
+            raise ValueError(f"the behaviour {description!r} is declared twice")
+        self.behaviours.add(declared)
+        return declared
 
     def _add_action(self, declared: Route) -> None:
         assert declared.action is not None
@@ -244,8 +283,13 @@ class Api:
         for declared in self.routes.values():
             if declared.shows is not None and declared.shows[1] not in self.views:
                 raise ValueError(f"{declared.key} shows the view {declared.shows[1]}, which is not declared")
+        changes = [change for version in self.microversions for change in version.changes]
+        for behaviour in self.behaviours.difference(change for change in changes if isinstance(change, Behaviour)):
+            raise ValueError(f"no microversion begins the behaviour {behaviour.description!r}")
         for version in self.microversions:
             for change in version.changes:
+                if isinstance(change, Behaviour) and change not in self.behaviours:
+                    raise ValueError(f"microversion {version.number}: {self.name} has not declared {change}")
                 if change.target and change.target not in self.routes:
                     raise ValueError(f"microversion {version.number}: there is no route {change.target}")
                 if isinstance(change, ViewField):
@@ -254,12 +298,12 @@ class Api:
                             raise ValueError(f"microversion {version.number}: there is no view {name}")
 
     def _compile_behaviours(self) -> None:
-        names: set[str] = set()
+        begun: set[Behaviour] = set()
         by_minor = {version.minor: version for version in self.microversions}
         for minor in range(self.low, self.high + 1):
             if minor in by_minor:
-                names |= {c.name for c in by_minor[minor].changes if isinstance(c, Behaviour)}
-            self.behaviours_at[minor] = frozenset(names)
+                begun |= {change for change in by_minor[minor].changes if isinstance(change, Behaviour)}
+            self.behaviours_at[minor] = frozenset(begun)
 
     def _compile_route(self, declared: Route, by_minor: Mapping[int, Microversion]) -> None:
         draft = _draft(declared)

@@ -376,7 +376,7 @@ def _error_page(error: HttpError, kind: str) -> Response:
     return Response(text.encode(), error.status, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
 
 
-def _plain_fault(error: HttpError, request_id: str) -> Any:
+def _plain_fault(error: HttpError, request_id: str) -> object:
     return {"error": {"code": error.status, "title": error.title, "message": error.message}}
 
 
@@ -429,7 +429,7 @@ def _exists(known: Route | Actions, ctx: Context) -> bool:
     return any(route.versions[ctx.minor - ctx.api.low] is not None for route in routes)
 
 
-def _find_action(actions: Actions, body: Any) -> Route:
+def _find_action(actions: Actions, body: object) -> Route:
     if not isinstance(body, dict) or len(body) != 1:
         raise BadRequest("The request body must be an object with exactly one key, the name of the action.")
     name = next(iter(body))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +20,15 @@ class Unreachable(Exception):
     """The service could not be reached. A retry may succeed."""
 
     passing = True
+
+
+@contextmanager
+def valid_response(service: str) -> Iterator[None]:
+    """Turn errors of decoding a response into Unreachable. Also a decorator of a function that decodes."""
+    try:
+        yield
+    except (KeyError, ValueError):
+        raise Unreachable(f"the {service} service sent an invalid response") from None
 
 
 class Refused(Exception):
@@ -58,7 +67,7 @@ class Caller(Protocol):
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        json: Any = None,
+        json: object = None,
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> ClientResponse: ...
 
@@ -81,7 +90,7 @@ class InProcess:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        json: Any = None,
+        json: object = None,
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> ClientResponse:
         encoded = self._headers(headers)
@@ -184,7 +193,7 @@ class Remote:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        json: Any = None,
+        json: object = None,
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> ClientResponse:
         sent = _with_request_id(headers)

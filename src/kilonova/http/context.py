@@ -13,6 +13,7 @@ from kilonova.http.views import OMIT, Value
 
 if TYPE_CHECKING:
     from kilonova.http.api import Api, Route
+    from kilonova.http.versions import Behaviour
     from kilonova.policy.credentials import Credentials
     from kilonova.services import Services
     from kilonova.store import Database
@@ -28,7 +29,7 @@ class Response:
 
     def __init__(
         self,
-        body: Any = None,
+        body: object = None,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
         stream: AsyncIterator[bytes] | None = None,
@@ -98,7 +99,7 @@ class Context:
 
     # Policy
 
-    def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
+    def may(self, rule: str, target: Mapping[str, object] | None = None) -> bool:
         if target is not None:
             return self.services.policy.allows(rule, self.token, target)
         granted = self._granted.get(rule)
@@ -107,15 +108,15 @@ class Context:
             granted = self._granted[rule] = self.services.policy.allows(rule, self.token, own)
         return granted
 
-    def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
+    def authorize(self, rule: str, target: Mapping[str, object] | None = None) -> None:
         if not self.may(rule, target):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
 
     # Microversions
 
-    def has_behaviour(self, name: str) -> bool:
+    def has_behaviour(self, behaviour: Behaviour) -> bool:
         """Whether the negotiated version has this behaviour."""
-        return name in self.api.behaviours_at[self.minor]
+        return behaviour in self.api.behaviours_at[self.minor]
 
     def shows(self, view: str, field: str) -> bool:
         """Whether this caller sees the field; hidden fields need no lookup."""
@@ -127,9 +128,9 @@ class Context:
             fields = self._visible[view] = self.api.views[view].visible(self)
         return fields
 
-    def render(self, view: str, row: Any) -> dict[str, Any]:
+    def render(self, view: str, shown: object) -> dict[str, object]:
         fields = self._fields(view)
-        return {name: shown for name, value in fields if (shown := value(row, self)) is not OMIT}
+        return {name: found for name, value in fields if (found := value(shown, self)) is not OMIT}
 
     # Links
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http.errors import HttpError
 
 FAULTS = {
@@ -22,5 +20,5 @@ FAULTS = {
 }
 
 
-def format_fault(error: HttpError, request_id: str) -> dict[str, Any]:
+def format_fault(error: HttpError, request_id: str) -> dict[str, object]:
     return {FAULTS.get(error.status, "computeFault"): {"code": error.status, "message": error.message}}

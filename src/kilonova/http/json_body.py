@@ -39,7 +39,7 @@ def parse_json(raw: bytes) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         seen: set[str] = set()
@@ -67,7 +67,7 @@ def _real(digits: str) -> float:
     return number
 
 
-def _check_values(value: Any, place: str, depth: int) -> None:
+def _check_values(value: object, place: str, depth: int) -> None:
     if isinstance(value, str):
         check_text(value, place or "the request body")
     elif isinstance(value, dict | list) and depth >= MAX_DEPTH:

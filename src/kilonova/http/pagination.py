@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 
 from kilonova.http.context import Context
@@ -19,7 +18,7 @@ def page_limit(ctx: Context) -> int:
     return maximum if requested is None else min(int(requested), maximum)
 
 
-def next_link(ctx: Context, path: str, last: str, full: bool) -> list[dict[str, Any]]:
+def next_link(ctx: Context, path: str, last: str, full: bool) -> list[dict[str, str]]:
     """The `…_links` list: one `next` if the page is full, else empty."""
     if not full:
         return []

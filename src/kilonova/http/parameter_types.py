@@ -29,7 +29,7 @@ METADATA: Schema = {
 DATE_TIME: Schema = {"type": "string", "format": "date-time"}
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """The truth value of a BOOLEAN."""
     return value is True or (isinstance(value, str) and value.lower() in ("true", "1", "on", "yes", "t", "y"))
 

@@ -18,8 +18,8 @@ Schema = dict[str, Any]
 _MAX_CHECKED_ITEMS = 500
 
 
-def _parses(parse: Callable[[str], Any], *errors: type[Exception]) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
+def _parses(parse: Callable[[str], object], *errors: type[Exception]) -> Callable[[object], bool]:
+    def check(value: object) -> bool:
         if not isinstance(value, str):
             return True
         try:
@@ -40,7 +40,7 @@ def _without_scope(address: str) -> str:
 
 _OUTER_SPACE = re.compile(r"^\s|\s$")
 
-FORMATS: dict[str, Callable[[Any], bool]] = {
+FORMATS: dict[str, Callable[[object], bool]] = {
     "uuid": lambda value: not isinstance(value, str) or is_uuid(value),
     "date-time": _parses(clock.parse, ValueError, OverflowError),
     "base64": _parses(lambda text: base64.b64decode(text, validate=True), binascii.Error, ValueError),
@@ -62,7 +62,7 @@ class Validator:
         self.schema = schema
         self._fast: Any = None
 
-    def check(self, value: Any, what: str = BODY, messages: ErrorMessages = DEFAULT_MESSAGES) -> None:
+    def check(self, value: object, what: str = BODY, messages: ErrorMessages = DEFAULT_MESSAGES) -> None:
         if self._fast is None:
             import jsonschema_rs
 
@@ -72,7 +72,7 @@ class Validator:
             violation = self._best_violation(_limit_lists(value, [_MAX_CHECKED_ITEMS])) or self._first_violation(value)
             raise BadRequest(messages.schema_violation(what, violation))
 
-    def _best_violation(self, value: Any) -> SchemaViolation | None:
+    def _best_violation(self, value: object) -> SchemaViolation | None:
         import jsonschema
         from jsonschema.exceptions import best_match
 
@@ -86,7 +86,7 @@ class Validator:
             error.absolute_path, error.message, error.validator, list(error.absolute_schema_path)[:-1]
         )
 
-    def _first_violation(self, value: Any) -> SchemaViolation:
+    def _first_violation(self, value: object) -> SchemaViolation:
         import jsonschema_rs
 
         try:
@@ -96,7 +96,7 @@ class Validator:
         raise AssertionError("is_valid and validate disagree")
 
 
-def _limit_lists(value: Any, left: list[int]) -> Any:
+def _limit_lists(value: object, left: list[int]) -> object:
     """A copy with at most `left[0]` list members in total. Objects stay complete, because keys may be required."""
     if isinstance(value, dict):
         return {key: _limit_lists(member, left) for key, member in value.items()}
@@ -111,7 +111,7 @@ def _limit_lists(value: Any, left: list[int]) -> Any:
     return kept
 
 
-def prune_for_v2(value: Any, schema: Schema) -> Any:
+def prune_for_v2(value: object, schema: Schema) -> object:
     """The value as /v2 accepts it: without the keys that a closed schema does not know, and with names trimmed."""
     if isinstance(value, dict) and "properties" in schema:
         known = schema["properties"]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import copy
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from kilonova.http.schema import Schema
 from kilonova.http.views import ANYTHING, Field, Value
 
-Schema = dict[str, Any]
-Upgrade = Callable[[Any], Any]
+Upgrade = Callable[[Any], object]
+RequestBody = dict[str, dict[str, object]]
+"""A body with one key, whose value is an object."""
 SERVER_ACTION = "/servers/{server_id}/action"
 
 
@@ -27,7 +29,7 @@ class Draft:
 
     exists: bool
     body: Schema | None
-    query: dict[str, Schema] | None
+    query: Mapping[str, Schema] | None
     query_closed: bool
     status: int
     upgrades: tuple[Upgrade, ...]
@@ -136,9 +138,11 @@ class ViewField(Change):
         return fields
 
 
-@dataclass(frozen=True)
 class Behaviour(Change):
-    name: str
+    """A difference that handlers implement: they check `ctx.has_behaviour`. `Api.behaviour` declares it."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__("", description)
 
 
 @dataclass(frozen=True)
@@ -257,11 +261,6 @@ class view:
     ) -> Change:
         form = Field(before, schema, policy, optional)
         return ViewField("", f"view {self.shown_names} shows another form of `{field}`", self.names, (field,), form)
-
-
-def behaviour(name: str) -> Change:
-    """A difference that the handler implements; it checks `ctx.has_behaviour(name)`."""
-    return Behaviour("", name, name)
 
 
 def load(package: ModuleType) -> list[Microversion]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kilonova.http.schema import Schema
+
 if TYPE_CHECKING:
     from kilonova.http.context import Context
 
 # A field's value function returns this to leave out the key.
 OMIT: Any = object()
 
-Value = Callable[[Any, "Context"], Any]
-ANYTHING: dict[str, Any] = {}
+Value = Callable[[Any, "Context"], object]
+ANYTHING: Schema = {}
 
 
 class Field:
@@ -23,7 +25,7 @@ class Field:
     def __init__(
         self,
         value: Value,
-        schema: Mapping[str, Any] = ANYTHING,
+        schema: Mapping[str, object] = ANYTHING,
         policy: str | None = None,
         optional: bool = False,
     ) -> None:
@@ -33,12 +35,12 @@ class Field:
         self.optional = optional
 
 
-def col(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
+def col(name: str, schema: Mapping[str, object] = ANYTHING, policy: str | None = None) -> Field:
     """A field that shows a column of the row unchanged."""
     return Field(lambda row, ctx: row[name], schema, policy)
 
 
-def attribute(name: str, schema: Mapping[str, Any] = ANYTHING, policy: str | None = None) -> Field:
+def attribute(name: str, schema: Mapping[str, object] = ANYTHING, policy: str | None = None) -> Field:
     """A field that shows an attribute of the record unchanged."""
     return Field(lambda record, ctx: getattr(record, name), schema, policy)
 
@@ -62,7 +64,7 @@ class View:
             if field.policy is None or ctx.may(field.policy)
         ]
 
-    def schema(self, minor: int) -> dict[str, Any]:
+    def schema(self, minor: int) -> Schema:
         """JSON Schema of the view at a version. Fields with a policy are not required."""
         fields = self.at(minor)
         return {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Api
 from kilonova.http.errors import HttpError
 
 BODY_LIMIT = 2**20
 
 
-def fault(error: HttpError, request_id: str) -> Any:
+def fault(error: HttpError, request_id: str) -> dict[str, object]:
     return {"code": f"{error.status} {error.title}", "title": error.title, "message": error.message}
 
 

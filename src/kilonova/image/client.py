@@ -5,22 +5,62 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import orjson
+from msgspec import Struct, convert
 
-from kilonova.http.client import Refused, Unreachable
+from kilonova.http.client import Refused, Unreachable, valid_response
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller
 
-Item = dict[str, Any]
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
+# Every other key of an image is a custom property.
+ATTRIBUTES = frozenset(
+    {
+        *("id", "name", "status", "visibility", "tags", "owner", "file", "schema", "self", "checksum", "size"),
+        *("virtual_size", "created_at", "updated_at", "protected", "os_hidden", "os_hash_algo", "os_hash_value"),
+        *("direct_url", "locations", "stores", "members", "disk_format", "container_format", "min_disk", "min_ram"),
+    }
+)
 
 
 class ImageError(Refused):
     """The image service refused a request."""
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """`properties` are the custom properties. Sizes are in bytes, `min_disk` is in GB and `min_ram` in MB."""
+
+    id: str
+    status: str
+    name: str | None = None
+    owner: str | None = None
+    visibility: str = "shared"
+    protected: bool = False
+    disk_format: str | None = None
+    container_format: str | None = None
+    min_disk: int = 0
+    min_ram: int = 0
+    size: int | None = None
+    virtual_size: int | None = None
+    checksum: str | None = None
+    tags: tuple[str, ...] = ()
+    created_at: str = ""
+    updated_at: str = ""
+    properties: dict[str, str] = {}
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of the data, or that of the disk in it if it is larger."""
+        return max(self.size or 0, self.virtual_size or 0)
+
+    def properties_with(self, *attributes: str) -> dict[str, str]:
+        """The properties, and these attributes as text unless they are null."""
+        values = {name: getattr(self, name) for name in attributes}
+        return {**self.properties, **{name: str(value) for name, value in values.items() if value is not None}}
 
 
 class ImageClient:
@@ -29,38 +69,34 @@ class ImageClient:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    async def show(self, image_id: str, token: str) -> Item | None:
+    async def show(self, image_id: str, token: str) -> Image | None:
         """The image, or None if it is missing or hidden from the token."""
         try:
-            found: Item = await self._call("GET", _path(image_id), token)
+            return _decode(await self._call("GET", _path(image_id), token))
         except ImageError as error:
             if error.status == 404:
                 return None
             raise
-        return found
 
-    async def list(self, token: str, filters: Mapping[str, str] | None = None, limit: int | None = None) -> list[Item]:
+    async def list(self, token: str, filters: Mapping[str, str] | None = None, limit: int | None = None) -> list[Image]:
         """All images that match the filters, or the first `limit` of them."""
         query = dict(filters or {})
         if limit is not None:
             query["limit"] = str(limit)
         path: str | None = f"/v2/images?{urlencode(query)}"
-        found: list[Item] = []
+        found: list[Image] = []
         while path is not None and (limit is None or len(found) < limit):
-            response = await self._call("GET", path, token)
-            found += response["images"]
-            path = response.get("next")
+            page = _decode_page(await self._call("GET", path, token))
+            found += map(_decode, page.images)
+            path = page.next
         return found if limit is None else found[:limit]
 
-    async def create(self, image: Item, token: str) -> Item:
-        created: Item = await self._call("POST", "/v2/images", token, json=image)
-        return created
+    async def create(self, image: Mapping[str, object], token: str) -> Image:
+        return _decode(await self._call("POST", "/v2/images", token, json=image))
 
-    async def patch(self, image_id: str, operations: Sequence[Item], token: str) -> Item:
-        changed: Item = await self._call(
-            "PATCH", _path(image_id), token, content=orjson.dumps(list(operations)), content_type=PATCH_TYPE
-        )
-        return changed
+    async def patch(self, image_id: str, operations: Sequence[Mapping[str, object]], token: str) -> Image:
+        content = orjson.dumps(list(operations))
+        return _decode(await self._call("PATCH", _path(image_id), token, content=content, content_type=PATCH_TYPE))
 
     async def upload(self, image_id: str, content: bytes | AsyncIterator[bytes], token: str) -> None:
         await self._call("PUT", file_path(image_id), token, content=content, content_type="application/octet-stream")
@@ -89,17 +125,35 @@ class ImageClient:
         path: str,
         token: str,
         *,
-        json: Any = None,
+        json: Mapping[str, object] | None = None,
         content: bytes | AsyncIterator[bytes] | None = None,
         content_type: str | None = None,
-    ) -> Any:
+    ) -> dict[str, object]:
         headers = {"X-Auth-Token": token, "Accept": "application/json"}
         if content_type is not None:
             headers["Content-Type"] = content_type
         response = await self._caller.request(method, path, headers=headers, json=json, content=content)
         if response.status >= 400:
             raise _error(response.status, response.body)
-        return response.json() if response.body else None
+        found: dict[str, object] = response.json() if response.body else {}
+        return found
+
+
+class _Page(Struct):
+    images: list[dict[str, object]]
+    next: str | None = None
+
+
+@valid_response("image")
+def _decode_page(document: Mapping[str, object]) -> _Page:
+    return convert(document, _Page)
+
+
+@valid_response("image")
+def _decode(item: Mapping[str, object]) -> Image:
+    attributes = {name: value for name, value in item.items() if name in ATTRIBUTES}
+    properties = {name: str(value) for name, value in item.items() if name not in ATTRIBUTES and value is not None}
+    return convert({**attributes, "properties": properties}, Image)
 
 
 def file_path(image_id: str) -> str:

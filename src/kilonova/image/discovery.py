@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.image.api import api
@@ -13,7 +11,7 @@ from kilonova.image.images import schemas
 VERSIONS = ("v2.9", "v2.7", "v2.5", "v2.4", "v2.3", "v2.2", "v2.1", "v2.0")
 
 
-def _versions(ctx: Context) -> dict[str, Any]:
+def _versions(ctx: Context) -> dict[str, object]:
     link = {"rel": "self", "href": f"{ctx.base_url()}/v2/"}
     return {
         "versions": [
@@ -38,7 +36,7 @@ for _path in ("/versions", "/v2"):
     api.document("GET", _path)(versions)
 
 
-@api.route("GET", "/v2/schemas/{name}")
+@api.route("GET", "/v2/schemas/{name}", authenticated=True)
 async def show_schema(ctx: Context, name: str) -> Response:
     """Show the JSON schema of an image, a member, or a list of them."""
     documents = {"image": schemas.image_document, "member": schemas.member_document}
@@ -48,14 +46,14 @@ async def show_schema(ctx: Context, name: str) -> Response:
     return Response(schemas.list_document(name, one()) if name.endswith("s") else one())
 
 
-@api.route("GET", "/v2/info/import")
+@api.route("GET", "/v2/info/import", authenticated=True)
 async def import_methods(ctx: Context) -> Response:
     """List the import methods: there are none."""
     methods = {"description": "Import methods available.", "type": "array", "value": []}
     return Response({"import-methods": methods})
 
 
-@api.route("GET", "/v2/info/stores")
+@api.route("GET", "/v2/info/stores", authenticated=True)
 async def stores(ctx: Context) -> Response:
     """Refused: there is only one store."""
     raise NotFound("Multi backend is not supported at this site.")

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict, Forbidden, NotFound
 from kilonova.image.api import api
 from kilonova.image.authorization import image_not_found, load, policy_target, sees_all
+from kilonova.image.images.model import Image
 from kilonova.image.images.patch import limit_exceeded
 from kilonova.image.images.schemas import MEMBER_CREATE, MEMBER_UPDATE
-from kilonova.store import Row
+from kilonova.store.records import Record
 
 MAX_MEMBERS = 128
 _SELECT = "SELECT * FROM image_members WHERE image_id = $1 AND member_id = $2"
 
 
-def view(row: Row) -> dict[str, Any]:
+class Member(Record, frozen=True):
+    table: ClassVar[str] = "image_members"
+
+    image_id: str
+    member_id: str
+    status: str
+    created_at: float
+    updated_at: float
+
+
+def view(member: Member) -> dict[str, object]:
     return {
-        "image_id": row["image_id"],
-        "member_id": row["member_id"],
-        "status": row["status"],
-        "created_at": clock.iso(row["created_at"]),
-        "updated_at": clock.iso(row["updated_at"]),
+        "image_id": member.image_id,
+        "member_id": member.member_id,
+        "status": member.status,
+        "created_at": clock.iso(member.created_at),
+        "updated_at": clock.iso(member.updated_at),
         "schema": "/v2/schemas/member",
     }
 
 
-async def _load_shared_image(ctx: Context, image_id: str) -> Row:
+async def _load_shared_image(ctx: Context, image_id: str) -> Image:
     image = await load(ctx, ctx.db, image_id)
-    if image["visibility"] != "shared":
+    if image.visibility != "shared":
         raise Forbidden("Only shared images have members.")
     return image
 
 
-def _is_owner(ctx: Context, image: Row) -> bool:
-    return image["owner"] == ctx.token.project_id or sees_all(ctx)
+def _is_owner(ctx: Context, image: Image) -> bool:
+    return image.owner == ctx.token.project_id or sees_all(ctx)
 
 
 @api.route("GET", "/v2/images/{image_id}/members", checks=["get_members"])
@@ -48,18 +59,18 @@ async def index(ctx: Context, image_id: str) -> Response:
     if not _is_owner(ctx, image):
         sql, args = _SELECT, [image_id, ctx.token.project_id or ""]
     found = await ctx.db.fetch(f"{sql} ORDER BY created_at, member_id", *args)
-    return Response({"members": [view(row) for row in found], "schema": "/v2/schemas/members"})
+    return Response({"members": [view(Member.decode(row)) for row in found], "schema": "/v2/schemas/members"})
 
 
 @api.route("GET", "/v2/images/{image_id}/members/{member_id}", checks=["get_member"])
 async def show(ctx: Context, image_id: str, member_id: str) -> Response:
     """Show an image member."""
     image = await _load_shared_image(ctx, image_id)
-    row = await ctx.db.fetch_one(_SELECT, image_id, member_id)
-    if row is None or not (_is_owner(ctx, image) or member_id == ctx.token.project_id):
+    member = Member.decode_optional(await ctx.db.fetch_one(_SELECT, image_id, member_id))
+    if member is None or not (_is_owner(ctx, image) or member_id == ctx.token.project_id):
         raise _not_found(image_id, member_id)
     ctx.authorize("get_member", {**policy_target(image), "member_id": member_id})
-    return Response(view(row))
+    return Response(view(member))
 
 
 @api.route("POST", "/v2/images/{image_id}/members", checks=["add_member"], body=MEMBER_CREATE)
@@ -67,8 +78,7 @@ async def create(ctx: Context, image_id: str) -> Response:
     """Share an image with a project."""
     image = await _load_shared_image(ctx, image_id)
     ctx.authorize("add_member", policy_target(image))
-    row = {"image_id": image_id, "member_id": ctx.body["member"], "status": "pending"}
-    row |= {"created_at": ctx.now, "updated_at": ctx.now}
+    member = Member(image_id, ctx.body["member"], "pending", ctx.now, ctx.now)
     async with ctx.db.transaction() as tx:
         if await tx.fetch_one("SELECT id FROM images WHERE id = $1 FOR UPDATE", image_id) is None:
             raise image_not_found(image_id)
@@ -78,11 +88,11 @@ async def create(ctx: Context, image_id: str) -> Response:
         created = await tx.execute(
             "INSERT INTO image_members (image_id, member_id, status, created_at, updated_at) "
             "VALUES ($1, $2, $3, $4, $5) ON CONFLICT (image_id, member_id) DO NOTHING",
-            *row.values(),
+            *member.encode().values(),
         )
     if not created:
-        raise Conflict(f"Project {row['member_id']} is already associated with image {image_id}.")
-    return Response(view(row))
+        raise Conflict(f"Project {member.member_id} is already associated with image {image_id}.")
+    return Response(view(member))
 
 
 @api.route("PUT", "/v2/images/{image_id}/members/{member_id}", checks=["modify_member"], body=MEMBER_UPDATE)
@@ -100,10 +110,10 @@ async def update(ctx: Context, image_id: str, member_id: str) -> Response:
             image_id,
             member_id,
         )
-        row = await tx.fetch_one(_SELECT, image_id, member_id)
-    if row is None:
+        member = Member.decode_optional(await tx.fetch_one(_SELECT, image_id, member_id))
+    if member is None:
         raise _not_found(image_id, member_id)
-    return Response(view(row))
+    return Response(view(member))
 
 
 @api.route("DELETE", "/v2/images/{image_id}/members/{member_id}", checks=["delete_member"], status=204)

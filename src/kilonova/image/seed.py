@@ -8,13 +8,13 @@ from kilonova import clock
 from kilonova.ids import new_id
 from kilonova.image.files import ImageFiles
 from kilonova.image.images import model
+from kilonova.image.images.model import Image, ImageDetails
 from kilonova.image.upload_cleanup import clean_up_uploads
 from kilonova.store import Database
 
 IMAGE_NAME = "cirros-sim"
 _TEXT = b"This is the disk of simulated servers: they never read it.\n"
 CONTENT = _TEXT + bytes(64 * 1024 - len(_TEXT))
-_IMAGE = {"name": IMAGE_NAME, "visibility": "public", "disk_format": "raw", "container_format": "bare"}
 _OLDEST = "SELECT id FROM images ORDER BY created_at, id LIMIT 1"
 
 
@@ -23,14 +23,26 @@ async def seed(db: Database, directory: Path, project_id: str) -> str:
     files = ImageFiles(directory)
     await clean_up_uploads(db, files)
     found = await db.fetch_value(_OLDEST)
-    return str(found) if found is not None else await create_first(db, files, project_id, _IMAGE, CONTENT)
+    return str(found) if found is not None else await create_first(db, files, project_id, IMAGE_NAME, "raw", CONTENT)
 
 
-async def create_first(db: Database, files: ImageFiles, project_id: str, image: dict[str, str], content: bytes) -> str:
-    """Create the image unless there is one by now. Returns the id of the oldest image."""
-    row = model.new_row(project_id, image, clock.now())
+async def create_first(
+    db: Database, files: ImageFiles, project_id: str, name: str, disk_format: str, content: bytes
+) -> str:
+    """Create a public image unless there is an image by now. Returns the id of the oldest image."""
+    now = clock.now()
+    image = Image(
+        id=new_id(),
+        created_at=now,
+        updated_at=now,
+        name=name,
+        owner=project_id,
+        visibility="public",
+        disk_format=disk_format,
+        container_format="bare",
+    )
     data_id = new_id()
-    upload = files.begin(row["id"], data_id, row["disk_format"])
+    upload = files.begin(image.id, data_id, disk_format)
     try:
         await upload.write(content)
         stored = await upload.finish()
@@ -38,11 +50,11 @@ async def create_first(db: Database, files: ImageFiles, project_id: str, image: 
             await tx.lock("image seed")
             found = await tx.fetch_value(_OLDEST)
             if found is None:
-                await model.create(tx, row, {"hw_rng_model": "virtio"}, [])
-                await model.begin_upload(tx, row["id"], data_id, clock.now())
-                await model.finish_upload(tx, row["id"], data_id, stored, clock.now())
+                await model.create(tx, ImageDetails(image, {"hw_rng_model": "virtio"}, []))
+                await model.begin_upload(tx, image.id, data_id, clock.now())
+                await model.finish_upload(tx, image.id, data_id, stored, clock.now())
     finally:
         upload.close()
     if found is not None:
-        files.remove(row["id"], data_id)
-    return str(found or row["id"])
+        files.remove(image.id, data_id)
+    return str(found or image.id)

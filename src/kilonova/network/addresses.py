@@ -9,20 +9,23 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
-import orjson
+from msgspec import Struct
 
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
+
+if TYPE_CHECKING:
+    from kilonova.network.subnets.model import Subnet
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+# By subnet, the slot to propose next. They belong to `Services`, one dict per process.
+Cursors = dict[str, int]
 
 # A slot is an address's offset in its subnet, a BIGINT: larger offsets of huge IPv6 subnets are never proposed.
 MAX_SLOTS = 2**63 - 1
 MAX_ATTEMPTS = 64
-
-_cursors: dict[str, int] = {}
 
 _INSERT = """
 INSERT INTO port_addresses (subnet_id, ip_address, slot, port_id, position) VALUES ($1, $2, $3, $4, $5)
@@ -38,6 +41,13 @@ ORDER BY a.slot LIMIT 1
 """
 
 
+class Pool(Struct, frozen=True):
+    """An allocation pool of a subnet: the addresses from `start` to `end`."""
+
+    start: str
+    end: str
+
+
 class PoolsExhausted(Exception):
     """Every address of the subnet's pools is in use."""
 
@@ -46,25 +56,25 @@ class AllocationContended(Exception):
     """Other requests took the proposed address too many times in a row; the caller may try again."""
 
 
-async def allocate(tx: Transaction, subnet: Row, ip: IpAddress, port_id: str, position: int) -> bool:
+async def allocate(tx: Transaction, subnet: Subnet, ip: IpAddress, port_id: str, position: int) -> bool:
     """Allocate this address to the port; False if another port has it."""
-    network = ip_network_of(subnet)
+    network = ip_network(subnet.cidr)
     slot = int(ip) - int(network.network_address)
     stored = slot if slot < MAX_SLOTS else None
     # Formatted from the number, so that each address has one spelling (no zone, no leading zeros).
-    return bool(await tx.execute(_INSERT, subnet["id"], str(network[slot]), stored, port_id, position))
+    return bool(await tx.execute(_INSERT, subnet.id, str(network[slot]), stored, port_id, position))
 
 
-async def allocate_any(tx: Transaction, subnet: Row, port_id: str, position: int) -> str:
+async def allocate_any(tx: Transaction, cursors: Cursors, subnet: Subnet, port_id: str, position: int) -> str:
     """Allocate a free address of the subnet's pools to the port."""
-    subnet_id = subnet["id"]
-    network, ranges = _layout(subnet["cidr"], subnet["allocation_pools"])
+    subnet_id = subnet.id
+    network, ranges = _layout(subnet.cidr, subnet.allocation_pools)
     if not ranges:
         raise PoolsExhausted(subnet_id)
-    slot = _nearest_slot(ranges, await _cursor(tx, subnet_id, ranges))
+    slot = _nearest_slot(ranges, await _cursor(tx, cursors, subnet_id, ranges))
     for _ in range(MAX_ATTEMPTS):
         # Advanced before the insert is awaited, so that two requests of this process never propose the same address.
-        _cursors[subnet_id] = slot + 1
+        cursors[subnet_id] = slot + 1
         ip = str(network[slot])
         if await tx.execute(_INSERT, subnet_id, ip, slot, port_id, position):
             return ip
@@ -72,17 +82,13 @@ async def allocate_any(tx: Transaction, subnet: Row, port_id: str, position: int
     raise AllocationContended(subnet_id)
 
 
-def forget_subnet(subnet_id: str) -> None:
-    _cursors.pop(subnet_id, None)
-
-
-async def _cursor(tx: Transaction, subnet_id: str, ranges: list[tuple[int, int]]) -> int:
-    known = _cursors.get(subnet_id)
+async def _cursor(tx: Transaction, cursors: Cursors, subnet_id: str, ranges: list[tuple[int, int]]) -> int:
+    known = cursors.get(subnet_id)
     if known is not None:
         return known
     last = await tx.fetch_value(_LAST_SLOT, subnet_id, ranges[0][0], ranges[-1][1])
     # Another request may have set the cursor meanwhile.
-    return _cursors.get(subnet_id, ranges[0][0] if last is None else last + 1)
+    return cursors.get(subnet_id, ranges[0][0] if last is None else last + 1)
 
 
 def _nearest_slot(ranges: list[tuple[int, int]], slot: int) -> int:
@@ -113,32 +119,23 @@ def _ranges_from(ranges: list[tuple[int, int]], slot: int) -> Iterator[tuple[int
             yield first, min(last, slot)
 
 
-def ip_network_of(subnet: Row) -> IpNetwork:
-    return _network(subnet["cidr"])
-
-
 @lru_cache(maxsize=1024)
-def _network(cidr: str) -> IpNetwork:
+def ip_network(cidr: str) -> IpNetwork:
     return ipaddress.ip_network(cidr)
 
 
 @lru_cache(maxsize=1024)
-def _layout(cidr: str, pools: str) -> tuple[IpNetwork, list[tuple[int, int]]]:
+def _layout(cidr: str, pools: tuple[Pool, ...]) -> tuple[IpNetwork, list[tuple[int, int]]]:
     """Cached, because parsing costs as much as the rest of an allocation."""
-    network = _network(cidr)
-    return network, pool_slots(network, orjson.loads(pools))
-
-
-def pool_slots(network: IpNetwork, pools: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    network = ip_network(cidr)
     base = int(network.network_address)
     slots = (
-        (int(ipaddress.ip_address(pool["start"])) - base, int(ipaddress.ip_address(pool["end"])) - base)
-        for pool in pools
+        (int(ipaddress.ip_address(pool.start)) - base, int(ipaddress.ip_address(pool.end)) - base) for pool in pools
     )
-    return sorted((first, min(last, MAX_SLOTS - 1)) for first, last in slots if first < MAX_SLOTS)
+    return network, sorted((first, min(last, MAX_SLOTS - 1)) for first, last in slots if first < MAX_SLOTS)
 
 
-def default_pools(network: IpNetwork, gateway: IpAddress | None) -> list[dict[str, str]]:
+def default_pools(network: IpNetwork, gateway: IpAddress | None) -> tuple[Pool, ...]:
     """All usable addresses but the gateway's."""
     first, last = int(network.network_address), int(network.broadcast_address)
     if network.prefixlen < network.max_prefixlen - 1:
@@ -148,7 +145,7 @@ def default_pools(network: IpNetwork, gateway: IpAddress | None) -> list[dict[st
     ranges = [(first, last)]
     if gateway is not None and first <= int(gateway) <= last:
         ranges = [(first, int(gateway) - 1), (int(gateway) + 1, last)]
-    return [{"start": str(make(low)), "end": str(make(high))} for low, high in ranges if low <= high]
+    return tuple(Pool(str(make(low)), str(make(high))) for low, high in ranges if low <= high)
 
 
 def is_usable(network: IpNetwork, ip: IpAddress) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Api
 from kilonova.http.errors import HttpError
 
@@ -22,7 +20,7 @@ _ERROR_TYPES = {
 BODY_LIMIT = 4 * 2**20  # clients create hundreds of ports in one request
 
 
-def fault(error: HttpError, request_id: str) -> Any:
+def fault(error: HttpError, request_id: str) -> dict[str, object]:
     kind = error.code or _ERROR_TYPES.get(error.status, "HTTPInternalServerError")
     return {"NeutronError": {"type": kind, "message": error.message, "detail": ""}}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -11,7 +11,7 @@ from kilonova.network.api import api
 ZONES = ("nova",)
 
 
-def check_zone_hints(body: dict[str, Any]) -> None:
+def check_zone_hints(body: Mapping[str, Sequence[str]]) -> None:
     for zone in body.get("availability_zone_hints", []):
         if zone not in ZONES:
             raise NotFound(f"AvailabilityZone {zone} could not be found.", code="AvailabilityZoneNotFound")

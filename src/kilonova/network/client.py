@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
-from kilonova.http.client import Refused, Unreachable
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
+
+from kilonova.http.client import Refused, Unreachable, valid_response
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller, ClientResponse
 
-Item = dict[str, Any]
+T = TypeVar("T")
+Attributes = Mapping[str, object]
+Query = Sequence[tuple[str, str]]
 # Keeps the URL within the length that every server accepts.
 _IDS_PER_REQUEST = 100
-_NO_HEADERS: Mapping[str, str] = {}
 
 
 class NetworkError(Refused):
@@ -26,6 +30,137 @@ class NetworkError(Refused):
         self.kind = kind
 
 
+# Resources with the attributes that compute reads. A Neutron without an extension omits its attributes, and so does the
+# policy of a token that may not see them.
+
+
+class Network(Struct, frozen=True):
+    id: str
+    name: str = ""
+    project_id: str = ""
+    shared: bool = False
+    external: bool = field(name="router:external", default=False)
+    is_default: bool = False
+    subnets: list[str] = []
+
+
+class Subnet(Struct, frozen=True):
+    id: str
+    ip_version: int
+
+
+class FixedIp(Struct, frozen=True):
+    subnet_id: str
+    ip_address: str
+
+
+class Port(Struct, frozen=True):
+    id: str
+    network_id: str
+    mac_address: str
+    project_id: str = ""
+    status: str = ""
+    device_id: str = ""
+    device_owner: str = ""
+    fixed_ips: list[FixedIp] = []
+    security_groups: list[str] = []
+    port_security_enabled: bool = True
+    binding_host_id: str = field(name="binding:host_id", default="")
+    binding_vif_type: str = field(name="binding:vif_type", default="")
+    binding_vnic_type: str = field(name="binding:vnic_type", default="normal")
+    binding_profile: dict[str, object] = field(name="binding:profile", default_factory=dict)
+    revision_number: int | None = None
+
+
+class Binding(Struct, frozen=True):
+    host: str
+    status: str = ""
+    vif_type: str = ""
+
+
+class SecurityGroupRule(Struct, frozen=True):
+    id: str
+    security_group_id: str
+    direction: str
+    ethertype: str | None = None
+    protocol: str | None = None
+    port_range_min: int | None = None
+    port_range_max: int | None = None
+    remote_ip_prefix: str | None = None
+    remote_group_id: str | None = None
+
+
+class SecurityGroup(Struct, frozen=True):
+    id: str
+    name: str
+    project_id: str = ""
+    description: str | None = None
+    rules: list[SecurityGroupRule] = field(name="security_group_rules", default_factory=list)
+
+
+class FloatingIp(Struct, frozen=True):
+    id: str
+    floating_network_id: str
+    floating_ip_address: str
+    fixed_ip_address: str | None = None
+    port_id: str | None = None
+
+
+class _Link(Struct, frozen=True):
+    rel: str
+    href: str
+
+
+class _Topology(Struct, frozen=True):
+    id: str
+
+
+class _TopologyBody(Struct, frozen=True):
+    auto_allocated_topology: _Topology
+
+
+class _Kind(Generic[T]):
+    """A kind of resource: its names in bodies, its path, and its decoders."""
+
+    def __init__(self, singular: str, plural: str, one: type[T], many: type[list[T]]) -> None:
+        self.singular = singular
+        self.plural = plural
+        self.path = f"/v2.0/{plural.replace('_', '-')}"
+        self._decode_one = Decoder(one).decode
+        self._decode_many = Decoder(many).decode
+
+    @valid_response("network")
+    def one(self, body: bytes) -> T:
+        return self._decode_one(_members(body)[self.singular])
+
+    @valid_response("network")
+    def many(self, body: bytes) -> list[T]:
+        """The created resources of a request that creates several."""
+        return self._decode_many(_members(body)[self.plural])
+
+    @valid_response("network")
+    def page(self, body: bytes) -> tuple[list[T], str]:
+        """The resources, and the path of the next page or ""."""
+        members = _members(body)
+        links = _links(members[f"{self.plural}_links"]) if f"{self.plural}_links" in members else []
+        following = next((link.href for link in links if link.rel == "next"), "")
+        # The link may have the service's public address, which need not be reachable from here.
+        return self._decode_many(members[self.plural]), "".join(following.partition("/v2.0/")[1:])
+
+
+_members = Decoder(dict[str, Raw]).decode
+_links = Decoder(list[_Link]).decode
+_topology = valid_response("network")(Decoder(_TopologyBody).decode)
+
+_NETWORK = _Kind("network", "networks", Network, list[Network])
+_SUBNET = _Kind("subnet", "subnets", Subnet, list[Subnet])
+_PORT = _Kind("port", "ports", Port, list[Port])
+_BINDING = _Kind("binding", "bindings", Binding, list[Binding])
+_GROUP = _Kind("security_group", "security_groups", SecurityGroup, list[SecurityGroup])
+_RULE = _Kind("security_group_rule", "security_group_rules", SecurityGroupRule, list[SecurityGroupRule])
+_FLOATING_IP = _Kind("floatingip", "floatingips", FloatingIp, list[FloatingIp])
+
+
 class NetworkClient:
     """The caller's base URL has no version. Every method may raise NetworkError or Unreachable."""
 
@@ -34,24 +169,31 @@ class NetworkClient:
 
     # Networks
 
-    async def available_networks(self, project_id: str, token: str) -> list[Item]:
+    async def available_networks(self, project_id: str, token: str) -> list[Network]:
         """The networks of a server whose request names none: the project's own, then shared ones."""
-        up = {"admin_state_up": "True"}
-        own = await self._list("networks", token, {"project_id": project_id, "shared": "False", **up})
-        shared = await self._list("networks", token, {"shared": "True", **up})
+        up = ("admin_state_up", "True")
+        own = await self._list(_NETWORK, token, [("project_id", project_id), ("shared", "False"), up])
+        shared = await self._list(_NETWORK, token, [("shared", "True"), up])
         return own + shared
 
-    async def networks(self, network_ids: Sequence[str], token: str) -> list[Item]:
+    async def all_networks(self, token: str) -> list[Network]:
+        """All networks that the token can see."""
+        return await self._list(_NETWORK, token)
+
+    async def external_networks(self, token: str) -> list[Network]:
+        return await self._list(_NETWORK, token, [("router:external", "True")])
+
+    async def networks(self, network_ids: Sequence[str], token: str) -> list[Network]:
         """The networks with these ids, without those that are missing or hidden from the token."""
-        return await self._by("networks", "id", network_ids, token)
+        return await self._by(_NETWORK, "id", network_ids, token)
 
-    async def network(self, network_id: str, token: str) -> Item | None:
-        return await self._show("networks", "network", network_id, token)
+    async def network(self, network_id: str, token: str) -> Network | None:
+        return await self._find(_NETWORK, network_id, token)
 
-    async def auto_allocate(self, project_id: str, token: str) -> Item:
+    async def auto_allocate(self, project_id: str, token: str) -> Network:
         """The project's auto-allocated network, created if missing."""
-        response = await self._call("GET", f"/v2.0/auto-allocated-topology/{quote(project_id, safe='')}", token)
-        network_id = response["auto_allocated_topology"]["id"]
+        body = await self._call("GET", f"/v2.0/auto-allocated-topology/{quote(project_id, safe='')}", token)
+        network_id = _topology(body).auto_allocated_topology.id
         found = await self.network(network_id, token)
         if found is None:
             raise NetworkError(404, "NetworkNotFound", f"Network {network_id} could not be found.")
@@ -62,43 +204,38 @@ class NetworkClient:
         path = f"/v2.0/auto-allocated-topology/{quote(project_id, safe='')}?fields=dry-run"
         await self._call("GET", path, token)
 
-    async def subnets(self, subnet_ids: Sequence[str], token: str) -> list[Item]:
-        return await self._by("subnets", "id", subnet_ids, token)
+    async def subnets(self, subnet_ids: Sequence[str], token: str) -> list[Subnet]:
+        return await self._by(_SUBNET, "id", subnet_ids, token)
 
     # Ports
 
-    async def port(self, port_id: str, token: str) -> Item | None:
-        return await self._show("ports", "port", port_id, token)
+    async def port(self, port_id: str, token: str) -> Port | None:
+        return await self._find(_PORT, port_id, token)
 
-    async def ports(self, port_ids: Sequence[str], token: str) -> list[Item]:
+    async def ports(self, port_ids: Sequence[str], token: str) -> list[Port]:
         """The ports with these ids, without those that are missing or hidden from the token."""
-        return await self._by("ports", "id", port_ids, token)
+        return await self._by(_PORT, "id", port_ids, token)
 
-    async def ports_of_device(self, device_id: str, token: str) -> list[Item]:
-        return await self._list("ports", token, {"device_id": device_id})
+    async def ports_of_device(self, device_id: str, token: str) -> list[Port]:
+        return await self._list(_PORT, token, [("device_id", device_id)])
 
-    async def create_port(self, port: Item, token: str) -> Item:
-        created: Item = (await self._call("POST", "/v2.0/ports", token, {"port": port}))["port"]
-        return created
+    async def create_port(self, port: Attributes, token: str) -> Port:
+        return await self._create(_PORT, port, token)
 
-    async def create_ports(self, ports: Sequence[Item], token: str) -> list[Item]:
+    async def create_ports(self, ports: Sequence[Attributes], token: str) -> list[Port]:
         """Create all ports or, on an error, none. Returns them in the given order."""
         if len(ports) <= 1:
             return [await self.create_port(port, token) for port in ports]
-        created: list[Item] = (await self._call("POST", "/v2.0/ports", token, {"ports": list(ports)}))["ports"]
-        return created
+        return _PORT.many(await self._call("POST", _PORT.path, token, {"ports": list(ports)}))
 
-    async def update_port(self, port_id: str, changes: Item, token: str, revision: int | None = None) -> Item:
+    async def update_port(self, port_id: str, changes: Attributes, token: str, revision: int | None = None) -> Port:
         """Update a port. With a `revision`, NetworkError 412 if the port has another revision by now."""
-        path = f"/v2.0/ports/{quote(port_id, safe='')}"
-        headers = {} if revision is None else {"If-Match": f"revision_number={revision}"}
-        changed: Item = (await self._call("PUT", path, token, {"port": changes}, headers))["port"]
-        return changed
+        return await self._update(_PORT, port_id, changes, token, revision)
 
     async def delete_port(self, port_id: str, token: str) -> None:
         """Delete a port. A missing port is no error."""
         try:
-            await self._call("DELETE", f"/v2.0/ports/{quote(port_id, safe='')}", token)
+            await self._delete(_PORT, port_id, token)
         except NetworkError as error:
             if error.status != 404:
                 raise
@@ -109,19 +246,17 @@ class NetworkClient:
 
     # Port bindings
 
-    async def bindings(self, port_id: str, token: str) -> list[Item]:
+    async def bindings(self, port_id: str, token: str) -> list[Binding]:
         """The port's bindings; empty if the port is missing or the service does not have the extension."""
         try:
-            found: list[Item] = (await self._call("GET", _binding_path(port_id), token))["bindings"]
+            return _BINDING.many(await self._call("GET", _binding_path(port_id), token))
         except NetworkError as error:
             if error.status != 404:
                 raise
             return []
-        return found
 
-    async def create_binding(self, port_id: str, binding: Item, token: str) -> Item:
-        created: Item = (await self._call("POST", _binding_path(port_id), token, {"binding": binding}))["binding"]
-        return created
+    async def create_binding(self, port_id: str, binding: Attributes, token: str) -> Binding:
+        return _BINDING.one(await self._call("POST", _binding_path(port_id), token, {"binding": binding}))
 
     async def activate_binding(self, port_id: str, host: str, token: str) -> None:
         """Make a binding the active one. The previously active binding becomes inactive."""
@@ -137,68 +272,115 @@ class NetworkClient:
 
     # Security groups
 
-    async def security_groups(self, project_id: str, token: str, name: str | None = None) -> list[Item]:
-        """The project's groups, or only those with this name: names are not unique."""
-        named = {"name": name} if name is not None else {}
-        return await self._list("security-groups", token, {"project_id": project_id, **named})
+    async def security_groups(self, project_id: str | None, token: str) -> list[SecurityGroup]:
+        """The project's groups, or without a project all groups that the token can see."""
+        return await self._list(_GROUP, token, [("project_id", project_id)] if project_id else ())
 
-    async def groups(self, group_ids: Sequence[str], token: str) -> list[Item]:
-        return await self._by("security-groups", "id", group_ids, token)
+    async def groups(self, group_ids: Sequence[str], token: str) -> list[SecurityGroup]:
+        return await self._by(_GROUP, "id", group_ids, token)
+
+    async def security_group(self, group_id: str, token: str) -> SecurityGroup:
+        return await self._show(_GROUP, group_id, token)
+
+    async def create_security_group(self, group: Attributes, token: str) -> SecurityGroup:
+        return await self._create(_GROUP, group, token)
+
+    async def update_security_group(self, group_id: str, changes: Attributes, token: str) -> SecurityGroup:
+        return await self._update(_GROUP, group_id, changes, token)
+
+    async def delete_security_group(self, group_id: str, token: str) -> None:
+        await self._delete(_GROUP, group_id, token)
+
+    async def create_rule(self, rule: Attributes, token: str) -> SecurityGroupRule:
+        return await self._create(_RULE, rule, token)
+
+    async def delete_rule(self, rule_id: str, token: str) -> None:
+        await self._delete(_RULE, rule_id, token)
 
     # Floating IPs
 
-    async def floating_ips_of_ports(self, port_ids: Sequence[str], token: str) -> list[Item]:
+    async def floating_ips(self, project_id: str | None, token: str) -> list[FloatingIp]:
+        """The project's floating IPs, or without a project all that the token can see."""
+        return await self._list(_FLOATING_IP, token, [("project_id", project_id)] if project_id else ())
+
+    async def floating_ips_with_address(self, address: str, token: str) -> list[FloatingIp]:
+        return await self._list(_FLOATING_IP, token, [("floating_ip_address", address)])
+
+    async def floating_ips_of_ports(self, port_ids: Sequence[str], token: str) -> list[FloatingIp]:
         """The floating IPs that are associated with any of the ports."""
-        return await self._by("floatingips", "port_id", port_ids, token)
+        return await self._by(_FLOATING_IP, "port_id", port_ids, token)
 
-    # Generic requests, for compute's network proxy APIs
+    async def floating_ip(self, floating_ip_id: str, token: str) -> FloatingIp:
+        return await self._show(_FLOATING_IP, floating_ip_id, token)
 
-    async def items(self, plural: str, token: str, query: Sequence[tuple[str, str]] = ()) -> list[Item]:
-        """All items that the query matches, from all pages."""
-        return await self._list(plural, token, query)
+    async def create_floating_ip(self, network_id: str, token: str) -> FloatingIp:
+        return await self._create(_FLOATING_IP, {"floating_network_id": network_id}, token)
 
-    async def request(self, method: str, path: str, token: str, json: Any = None) -> Any:
-        """Send one request below /v2.0. Returns the JSON of the response, or None if it has no body."""
-        return await self._call(method, f"/v2.0{path}", token, json)
+    async def update_floating_ip(self, floating_ip_id: str, changes: Attributes, token: str) -> FloatingIp:
+        return await self._update(_FLOATING_IP, floating_ip_id, changes, token)
 
-    async def _show(self, plural: str, singular: str, item_id: str, token: str) -> Item | None:
+    async def delete_floating_ip(self, floating_ip_id: str, token: str) -> None:
+        await self._delete(_FLOATING_IP, floating_ip_id, token)
+
+    # Requests for resources of any kind
+
+    async def _find(self, kind: _Kind[T], item_id: str, token: str) -> T | None:
         try:
-            found: Item = (await self._call("GET", f"/v2.0/{plural}/{quote(item_id, safe='')}", token))[singular]
+            return await self._show(kind, item_id, token)
         except NetworkError as error:
             if error.status == 404:
                 return None
             raise
-        return found
 
-    async def _by(self, plural: str, key: str, values: Sequence[str], token: str) -> list[Item]:
+    async def _show(self, kind: _Kind[T], item_id: str, token: str) -> T:
+        return kind.one(await self._call("GET", _path(kind, item_id), token))
+
+    async def _create(self, kind: _Kind[T], item: Attributes, token: str) -> T:
+        return kind.one(await self._call("POST", kind.path, token, {kind.singular: item}))
+
+    async def _update(
+        self, kind: _Kind[T], item_id: str, changes: Attributes, token: str, revision: int | None = None
+    ) -> T:
+        headers = {} if revision is None else {"If-Match": f"revision_number={revision}"}
+        return kind.one(await self._call("PUT", _path(kind, item_id), token, {kind.singular: changes}, headers))
+
+    async def _delete(self, kind: _Kind[T], item_id: str, token: str) -> None:
+        await self._call("DELETE", _path(kind, item_id), token)
+
+    async def _by(self, kind: _Kind[T], key: str, values: Sequence[str], token: str) -> list[T]:
         if not values:
             return []
         if len(values) <= _IDS_PER_REQUEST:
-            return await self._list(plural, token, [(key, value) for value in values])
+            return await self._list(kind, token, [(key, value) for value in values])
         parts = [values[start : start + _IDS_PER_REQUEST] for start in range(0, len(values), _IDS_PER_REQUEST)]
-        found = await asyncio.gather(*(self._by(plural, key, part, token) for part in parts))
+        found = await asyncio.gather(*(self._by(kind, key, part, token) for part in parts))
         return [item for part in found for item in part]
 
-    async def _list(self, plural: str, token: str, query: Any) -> list[Item]:
-        key = plural.replace("-", "_")
-        path = f"/v2.0/{plural}?{urlencode(query)}"
-        found: list[Item] = []
+    async def _list(self, kind: _Kind[T], token: str, query: Query = ()) -> list[T]:
+        """All items that the query matches, from all pages."""
+        found, path = kind.page(await self._call("GET", f"{kind.path}?{urlencode(query)}", token))
         while path:
-            response = await self._call("GET", path, token)
-            found += response[key]
-            links = {link["rel"]: link["href"] for link in response.get(f"{key}_links", ())}
-            # The link may have the service's public address, which need not be reachable from here.
-            path = "".join(links.get("next", "").partition("/v2.0/")[1:])
+            page, path = kind.page(await self._call("GET", path, token))
+            found += page
         return found
 
     async def _call(
-        self, method: str, path: str, token: str, json: Any = None, extra_headers: Mapping[str, str] = _NO_HEADERS
-    ) -> Any:
-        headers = {"X-Auth-Token": token, "Accept": "application/json", **extra_headers}
-        response = await self._caller.request(method, path, headers=headers, json=json)
+        self,
+        method: str,
+        path: str,
+        token: str,
+        json: Attributes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        sent = {"X-Auth-Token": token, "Accept": "application/json", **(headers or {})}
+        response = await self._caller.request(method, path, headers=sent, json=json)
         if response.status >= 400:
             raise _error(response)
-        return response.json() if response.body else None
+        return response.body
+
+
+def _path(kind: _Kind[T], item_id: str) -> str:
+    return f"{kind.path}/{quote(item_id, safe='')}"
 
 
 def _binding_path(port_id: str, host: str = "") -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.network.api import api
@@ -52,7 +50,7 @@ EXTENSIONS = {
 }
 
 
-def _version(ctx: Context) -> dict[str, Any]:
+def _version(ctx: Context) -> dict[str, object]:
     link = {"rel": "self", "href": f"{ctx.base_url()}/v2.0/"}
     return {"id": "v2.0", "status": "CURRENT", "links": [link]}
 
@@ -94,18 +92,18 @@ async def resources(ctx: Context) -> Response:
     return Response({"resources": listed})
 
 
-def _extension(alias: str) -> dict[str, Any]:
+def _extension(alias: str) -> dict[str, object]:
     name, description = EXTENSIONS[alias]
     return {"alias": alias, "name": name, "description": description, "updated": UPDATED, "links": []}
 
 
-@api.route("GET", "/v2.0/extensions")
+@api.route("GET", "/v2.0/extensions", authenticated=True)
 async def index_extensions(ctx: Context) -> Response:
     """List the extensions."""
     return Response({"extensions": [_extension(alias) for alias in EXTENSIONS]})
 
 
-@api.route("GET", "/v2.0/extensions/{alias}")
+@api.route("GET", "/v2.0/extensions/{alias}", authenticated=True)
 async def show_extension(ctx: Context, alias: str) -> Response:
     """Show an extension."""
     if alias not in EXTENSIONS:

@@ -10,15 +10,17 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import ClassVar
 
-import orjson
+from msgspec.json import Decoder
 
 from kilonova import clock
 from kilonova.hosts.messages import FirewallRule, NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
 from kilonova.hosts.networked import NetworkedHost
-from kilonova.network.security_groups.rules import PROTOCOLS, normalized_cidr
-from kilonova.store import Reader, Row
+from kilonova.network.security_groups.rules import PROTOCOLS, SecurityGroupRule, normalized_cidr
+from kilonova.network.subnets.model import Route, Subnet
+from kilonova.store import Reader
+from kilonova.store.records import Record
 
 MAX_VNI = 2**24 - 1
 
@@ -39,13 +41,37 @@ async def compute_plans(reader: Reader, hosts: Sequence[NetworkedHost]) -> dict[
     }
 
 
+class PlannedNetwork(Record, frozen=True):
+    table: ClassVar[str] = "networks"
+
+    id: str
+    mtu: int
+    network_type: str
+    segmentation_id: int | None
+    admin_state_up: bool
+
+
+class PlannedPort(Record, frozen=True):
+    table: ClassVar[str] = "ports"
+
+    id: str
+    network_id: str
+    mac_address: str
+    admin_state_up: bool
+    port_security_enabled: bool
+    device_id: str
+    host_id: str
+    allowed_address_pairs: list[dict[str, str]]
+    extra_dhcp_opts: list[dict[str, str | int | None]]
+
+
 class NetworkState:
-    """The ports of these hosts, and the rows that their networks depend on."""
+    """The ports of these hosts, and the records that their networks depend on."""
 
     def __init__(self) -> None:
-        self.networks: dict[str, Row] = {}
-        self.subnets: dict[str, list[Row]] = defaultdict(list)
-        self.ports: dict[str, Row] = {}
+        self.networks: dict[str, PlannedNetwork] = {}
+        self.subnets: dict[str, list[Subnet]] = defaultdict(list)
+        self.ports: dict[str, PlannedPort] = {}
         self.hosts_of: dict[str, set[str]] = defaultdict(set)
         self.ports_on: dict[str, set[str]] = defaultdict(set)
         self.ports_of_network: dict[str, list[str]] = defaultdict(list)
@@ -60,7 +86,7 @@ class NetworkState:
         self.guest_gateways: set[str] = set()
         self.groups_of_port: dict[str, list[str]] = defaultdict(list)
         self.stateless_groups: set[str] = set()
-        self.rules: dict[str, list[Row]] = defaultdict(list)
+        self.rules: dict[str, list[SecurityGroupRule]] = defaultdict(list)
         self.members: dict[str, set[str]] = defaultdict(set)
         self.floating_ips: dict[str, list[tuple[str, str]]] = defaultdict(list)
         self._firewalls: dict[tuple[str, ...], list[FirewallRule]] = {}
@@ -73,25 +99,25 @@ class NetworkState:
         return NetworkPlan(read_at=read_at, networks=networks, groups=groups)
 
     def networks_on(self, host: str) -> set[str]:
-        direct = {self.ports[port_id]["network_id"] for port_id in self.ports_on[host]}
+        direct = {self.ports[port_id].network_id for port_id in self.ports_on[host]}
         routers = {router for network_id in direct for router in self.routers_of_network[network_id]}
         routed = {network_id for router in routers for network_id in self.networks_of_router[router]}
         return {network_id for network_id in direct | routed if network_id in self.networks}
 
     def network(self, network_id: str, host: str, peers: set[str]) -> WiredNetwork:
-        row = self.networks[network_id]
+        network = self.networks[network_id]
         here = [self.ports[port_id] for port_id in self.ports_of_network[network_id] if host in self.hosts_of[port_id]]
         routed = self._routed(network_id)
         routes = self._routes(network_id, {cidr for cidr, _ in routed})
         return WiredNetwork(
             id=network_id,
-            vni=_vxlan_id(row),
-            mtu=row["mtu"],
+            vni=_vxlan_id(network),
+            mtu=network.mtu,
             subnets=[self._subnet(subnet) for subnet in self.subnets[network_id]],
-            ports=[self._port(port, row["admin_state_up"]) for port in here],
-            peers=sorted(peers) if _vxlan_id(row) is not None else [],
+            ports=[self._port(port, network.admin_state_up) for port in here],
+            peers=sorted(peers) if _vxlan_id(network) is not None else [],
             nat=bool(self.routers_of_network[network_id] & self.snat_routers),
-            floating=sorted(pair for port in here if port["host_id"] == host for pair in self.floating_ips[port["id"]]),
+            floating=sorted(pair for port in here if port.host_id == host for pair in self.floating_ips[port.id]),
             routed=routed,
             routes=routes,
             neighbours=self._neighbours(network_id, host) if routed or routes else [],
@@ -100,20 +126,20 @@ class NetworkState:
     def _routed(self, network_id: str) -> list[tuple[str, str]]:
         routers = self.routers_of_network[network_id]
         others = {other for router in routers for other in self.networks_of_router[router]} - {network_id}
-        return sorted((subnet["cidr"], other) for other in others for subnet in self._connected(network_id, other))
+        return sorted((subnet.cidr, other) for other in others for subnet in self._connected(network_id, other))
 
-    def _connected(self, network_id: str, other: str) -> list[Row]:
+    def _connected(self, network_id: str, other: str) -> list[Subnet]:
         """The subnets of the other network in which a router of this network has an interface."""
         routers = self.routers_of_network[network_id]
         return [
             subnet
             for subnet in self.subnets[other]
-            if any(router in routers for router, _ in self.interfaces[subnet["id"]])
+            if any(router in routers for router, _ in self.interfaces[subnet.id])
         ]
 
     def _routes(self, network_id: str, routed: set[str]) -> list[tuple[str, str, str]]:
         """The static routes of the network's routers, without those to directly connected subnets."""
-        connected = {*routed, *(subnet["cidr"] for subnet in self.subnets[network_id])}
+        connected = {*routed, *(subnet.cidr for subnet in self.subnets[network_id])}
         return sorted(
             (destination, hop, other)
             for router in self.routers_of_network[network_id]
@@ -126,60 +152,70 @@ class NetworkState:
         address = ipaddress.ip_address(hop)
         for network_id in sorted(self.networks_of_router[router]):
             for subnet in self.subnets[network_id]:
-                own = [held for one, held in self.interfaces[subnet["id"]] if one == router]
-                if own and hop not in own and address in ipaddress.ip_network(subnet["cidr"]):
+                own = [held for one, held in self.interfaces[subnet.id] if one == router]
+                if own and hop not in own and address in ipaddress.ip_network(subnet.cidr):
                     return network_id
         return ""
 
     def _neighbours(self, network_id: str, host: str) -> list[tuple[str, str]]:
         elsewhere = [one for one in self.ports_of_network[network_id] if host not in self.hosts_of[one]]
         ports = [self.ports[port_id] for port_id in elsewhere]
-        return sorted((port["mac_address"], address) for port in ports for address in self.addresses[port["id"]])
+        return sorted((port.mac_address, address) for port in ports for address in self.addresses[port.id])
 
-    def _subnet(self, row: Row) -> WiredSubnet:
-        gateway = row["gateway_ip"] or ""
-        held = {address for _, address in self.interfaces[row["id"]]}
-        if gateway and row["id"] not in self.guest_gateways:
+    def _subnet(self, subnet: Subnet) -> WiredSubnet:
+        gateway = subnet.gateway_ip or ""
+        held = {address for _, address in self.interfaces[subnet.id]}
+        if gateway and subnet.id not in self.guest_gateways:
             held.add(gateway)
         return WiredSubnet(
-            id=row["id"],
-            cidr=row["cidr"],
+            id=subnet.id,
+            cidr=subnet.cidr,
             gateway=gateway,
-            dhcp=row["enable_dhcp"],
-            dns=orjson.loads(row["dns_nameservers"]),
-            routes=[(_prefix(route["destination"]), route["nexthop"]) for route in orjson.loads(row["host_routes"])],
+            dhcp=subnet.enable_dhcp,
+            dns=subnet.dns_nameservers,
+            routes=[(_prefix(route.destination), route.nexthop) for route in subnet.host_routes],
             held=sorted(held),
-            mode=(row["ipv6_ra_mode"] or row["ipv6_address_mode"] or "") if row["ip_version"] == 6 else "",
+            mode=(subnet.ipv6_ra_mode or subnet.ipv6_address_mode or "") if subnet.ip_version == 6 else "",
         )
 
-    def _port(self, row: Row, network_is_up: bool) -> WiredPort:
-        secured = row["port_security_enabled"]
+    def _port(self, port: PlannedPort, network_is_up: bool) -> WiredPort:
+        secured = port.port_security_enabled
         return WiredPort(
-            id=row["id"],
-            guest_id=row["device_id"],
-            mac=row["mac_address"],
-            addresses=self.addresses[row["id"]],
-            is_up=row["admin_state_up"] and network_is_up,
+            id=port.id,
+            guest_id=port.device_id,
+            mac=port.mac_address,
+            addresses=self.addresses[port.id],
+            is_up=port.admin_state_up and network_is_up,
             secured=secured,
-            pairs=_pairs(row) if secured else [],
-            rules=self._firewall(row["id"]) if secured else [],
-            dhcp_options=_dhcp_options(row),
+            pairs=_pairs(port) if secured else [],
+            rules=self._firewall(port.id) if secured else [],
+            dhcp_options=_dhcp_options(port),
         )
 
     def _firewall(self, port_id: str) -> list[FirewallRule]:
         """Sorted, so that equal rules make equal plans. Cached, because most ports share their groups with others."""
         groups = tuple(sorted(self.groups_of_port[port_id]))
         if groups not in self._firewalls:
-            rules = {self._rule(rule) for group_id in groups for rule in self.rules[group_id]}
-            self._firewalls[groups] = [_firewall(*rule) for rule in sorted(rules, key=repr)]
+            rules = dict(self._rule(rule) for group_id in groups for rule in self.rules[group_id])
+            self._firewalls[groups] = [rules[content] for content in sorted(rules)]
         return self._firewalls[groups]
 
-    def _rule(self, rule: Row) -> tuple[Any, ...]:
-        protocol = _protocol(rule["protocol"], rule["ethertype"])
-        ports = rule["port_range_min"], rule["port_range_max"]
-        remote = normalized_cidr(rule["remote_ip_prefix"]) or "", rule["remote_group_id"] or ""
-        stateful = rule["security_group_id"] not in self.stateless_groups
-        return rule["direction"], rule["ethertype"], protocol, *ports, *remote, stateful
+    def _rule(self, rule: SecurityGroupRule) -> tuple[str, FirewallRule]:
+        """The firewall rule, and its content as text."""
+        protocol = _protocol(rule.protocol, rule.ethertype)
+        ports = rule.port_range_min, rule.port_range_max
+        prefix, group = normalized_cidr(rule.remote_ip_prefix) or "", rule.remote_group_id or ""
+        stateful = rule.security_group_id not in self.stateless_groups
+        return repr((rule.direction, rule.ethertype, protocol, *ports, prefix, group, stateful)), FirewallRule(
+            direction="egress" if rule.direction == "egress" else "ingress",
+            ethertype="IPv6" if rule.ethertype == "IPv6" else "IPv4",
+            protocol=protocol,
+            port_min=rule.port_range_min,
+            port_max=rule.port_range_max,
+            remotes=[prefix] if prefix else [],
+            group=group,
+            stateful=stateful,
+        )
 
 
 async def _read_state(reader: Reader, hosts: list[str]) -> NetworkState:
@@ -210,11 +246,11 @@ ORDER BY id
 
 async def _read_ports(reader: Reader, state: NetworkState, hosts: list[str]) -> None:
     known = set(hosts)
-    for row in await reader.fetch(_PORTS, hosts):
-        state.ports[row["id"]] = row
-        state.ports_of_network[row["network_id"]].append(row["id"])
-        if row["host_id"] in known:
-            state.hosts_of[row["id"]].add(row["host_id"])
+    for port in PlannedPort.decode_all(await reader.fetch(_PORTS, hosts)):
+        state.ports[port.id] = port
+        state.ports_of_network[port.network_id].append(port.id)
+        if port.host_id in known:
+            state.hosts_of[port.id].add(port.host_id)
     for row in await reader.fetch("SELECT port_id, host FROM standby_bindings WHERE host = ANY($1)", hosts):
         if row["port_id"] in state.ports:
             state.hosts_of[row["port_id"]].add(row["host"])
@@ -252,7 +288,7 @@ async def _read_routers(reader: Reader, state: NetworkState) -> None:
         state.networks_of_router[row["id"]].add(row["network_id"])
         state.routers_of_network[row["network_id"]].add(row["id"])
         if row["id"] not in state.static_routes:
-            state.static_routes[row["id"]] = _static_routes(row["routes"])
+            state.static_routes[row["id"]] = _static_routes(_decode_routes(row["routes"]))
         if row["gateway_port_id"] and row["enable_snat"]:
             state.snat_routers.add(row["id"])
 
@@ -261,9 +297,10 @@ async def _read_networks(reader: Reader, state: NetworkState) -> None:
     routed = (network_id for networks in state.networks_of_router.values() for network_id in networks)
     wanted = sorted({*state.ports_of_network, *routed})
     sql = "SELECT id, mtu, network_type, segmentation_id, admin_state_up FROM networks WHERE id = ANY($1)"
-    state.networks = {row["id"]: row for row in await reader.fetch(sql, wanted)}
-    for row in await reader.fetch("SELECT * FROM subnets WHERE network_id = ANY($1) ORDER BY ip_version, id", wanted):
-        state.subnets[row["network_id"]].append(row)
+    state.networks = {each.id: each for each in PlannedNetwork.decode_all(await reader.fetch(sql, wanted))}
+    sql = "SELECT * FROM subnets WHERE network_id = ANY($1) ORDER BY ip_version, id"
+    for subnet in Subnet.decode_all(await reader.fetch(sql, wanted)):
+        state.subnets[subnet.network_id].append(subnet)
     # Where a guest is the gateway of its subnet, hosts must not answer for the gateway's address.
     for row in await reader.fetch(
         "SELECT s.id FROM subnets s JOIN port_addresses a ON a.subnet_id = s.id AND a.ip_address = s.gateway_ip "
@@ -289,34 +326,24 @@ async def _read_groups(reader: Reader, state: NetworkState) -> None:
     groups = sorted({group_id for found in state.groups_of_port.values() for group_id in found})
     stateless = await reader.fetch("SELECT id FROM security_groups WHERE id = ANY($1) AND NOT stateful", groups)
     state.stateless_groups = {row["id"] for row in stateless}
-    for row in await reader.fetch("SELECT * FROM security_group_rules WHERE security_group_id = ANY($1)", groups):
-        state.rules[row["security_group_id"]].append(row)
-    remote = {rule["remote_group_id"] for rules in state.rules.values() for rule in rules} - {None}
+    sql = "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1)"
+    for rule in SecurityGroupRule.decode_all(await reader.fetch(sql, groups)):
+        state.rules[rule.security_group_id].append(rule)
+    remote = {rule.remote_group_id for rules in state.rules.values() for rule in rules if rule.remote_group_id}
     for row in await reader.fetch(_MEMBERS, sorted(remote)) if remote else ():
         found = state.members[row["security_group_id"]]
         if row["ip_address"]:
             found.add(_prefix(row["ip_address"]))
-        found.update(_prefix(pair["ip_address"]) for pair in orjson.loads(row["allowed_address_pairs"]))
+        found.update(_prefix(pair["ip_address"]) for pair in _decode_pairs(row["allowed_address_pairs"]))
 
 
-def _firewall(
-    direction: Any, ethertype: Any, protocol: str, low: Any, high: Any, prefix: str, group: str, stateful: bool
-) -> FirewallRule:
-    return FirewallRule(
-        direction=direction,
-        ethertype=ethertype,
-        protocol=protocol,
-        port_min=low,
-        port_max=high,
-        remotes=[prefix] if prefix else [],
-        group=group,
-        stateful=stateful,
-    )
+_decode_pairs = Decoder(list[dict[str, str]]).decode
+_decode_routes = Decoder(list[Route]).decode
 
 
-def _static_routes(routes: str) -> list[tuple[str, str]]:
+def _static_routes(routes: list[Route]) -> list[tuple[str, str]]:
     """Normalized routes, without link-local, loopback and multicast destinations."""
-    parsed = ((ipaddress.ip_network(_prefix(one["destination"])), one["nexthop"]) for one in orjson.loads(routes))
+    parsed = ((ipaddress.ip_network(_prefix(route.destination)), route.nexthop) for route in routes)
     return [
         (str(destination), str(ipaddress.ip_address(hop)))
         for destination, hop in parsed
@@ -325,16 +352,16 @@ def _static_routes(routes: str) -> list[tuple[str, str]]:
     ]
 
 
-def _vxlan_id(row: Row) -> int | None:
+def _vxlan_id(network: PlannedNetwork) -> int | None:
     """None for networks that stay on one host: flat and local ones, and VLANs, whose physical network is unknown."""
-    number = row["segmentation_id"]
-    return number if row["network_type"] not in ("flat", "local", "vlan") and number and number <= MAX_VNI else None
+    number = network.segmentation_id
+    return number if network.network_type not in ("flat", "local", "vlan") and number and number <= MAX_VNI else None
 
 
-def _pairs(row: Row) -> list[tuple[str, str]]:
+def _pairs(port: PlannedPort) -> list[tuple[str, str]]:
     return sorted(
-        ((pair.get("mac_address") or row["mac_address"]).lower().replace("-", ":"), _prefix(pair["ip_address"]))
-        for pair in orjson.loads(row["allowed_address_pairs"])
+        ((pair.get("mac_address") or port.mac_address).lower().replace("-", ":"), _prefix(pair["ip_address"]))
+        for pair in port.allowed_address_pairs
     )
 
 
@@ -343,11 +370,11 @@ def _prefix(address: str) -> str:
     return str(ipaddress.ip_network(address, strict=False))
 
 
-def _dhcp_options(row: Row) -> dict[str, str]:
+def _dhcp_options(port: PlannedPort) -> dict[str, str]:
     """The options for IPv4."""
     return {
-        option["opt_name"]: option["opt_value"]
-        for option in orjson.loads(row["extra_dhcp_opts"])
+        str(option["opt_name"]): str(option["opt_value"])
+        for option in port.extra_dhcp_opts
         if option.get("opt_value") is not None and str(option.get("ip_version", 4)) == "4"
     }
 

@@ -17,7 +17,7 @@ from kilonova.hosts.messages import Command, NetworkPlan
 from kilonova.hosts.messages.verbs import ApplyNetwork
 from kilonova.hosts.networked import NetworkedHost, networked_hosts
 from kilonova.hosts.registry import NETWORKED
-from kilonova.hosts.transport import HostCallError, HostFailed, Transport
+from kilonova.hosts.transport import HostCallError, HostRefused, Transport
 from kilonova.network.host_plans import compute_plans
 from kilonova.network.resources import CHANGES_CHANNEL
 from kilonova.store import Database, StoreError
@@ -108,7 +108,7 @@ class HostSync:
         except HostCallError as trouble:
             self._accepted.pop(host, None)
             log.info("host %s did not apply its network plan: %s", host, trouble.message)
-            if isinstance(trouble, HostFailed):
+            if isinstance(trouble, HostRefused):
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._woken.set)
         else:
             self._accepted[host] = _digest(plan)

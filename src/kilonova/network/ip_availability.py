@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
 
-import orjson
+import msgspec
 
 from kilonova.http import Context, Response, multi
+from kilonova.network.addresses import Pool
 from kilonova.network.api import api
 from kilonova.network.errors import network_not_found
 from kilonova.store import Row
 
+# Clients read 64-bit integers; an IPv6 subnet can be larger.
+MAX_SHOWN = 2**63 - 1
 _TEXT = multi({"type": "string"})
 _QUERY = dict.fromkeys(("network_id", "network_name", "ip_version", "project_id", "tenant_id", "fields"), _TEXT)
 _SELECT = (
@@ -42,38 +44,43 @@ async def show(ctx: Context, network_id: str) -> Response:
     return Response({"network_ip_availability": _group_by_network(found, set())[0]})
 
 
-def _group_by_network(found: list[Row], ip_versions: set[str]) -> list[dict[str, Any]]:
-    shown: dict[str, dict[str, Any]] = {}
+def _group_by_network(found: list[Row], ip_versions: set[str]) -> list[dict[str, object]]:
+    rows_by_network: dict[str, list[Row]] = {}
     for row in found:
-        network = shown.setdefault(
-            row["network_id"],
-            {
-                "network_id": row["network_id"],
-                "network_name": row["network_name"],
-                "project_id": row["project_id"],
-                "tenant_id": row["project_id"],
-                "subnet_ip_availability": [],
-                "total_ips": 0,
-                "used_ips": 0,
-            },
-        )
-        if row["subnet_id"] is None or (ip_versions and str(row["ip_version"]) not in ip_versions):
-            continue
-        total = sum(
-            int(ipaddress.ip_address(pool["end"])) - int(ipaddress.ip_address(pool["start"])) + 1
-            for pool in orjson.loads(row["allocation_pools"])
-        )
-        network["subnet_ip_availability"].append(
+        rows_by_network.setdefault(row["network_id"], []).append(row)
+    return [_network_view(rows, ip_versions) for rows in rows_by_network.values()]
+
+
+def _network_view(rows: list[Row], ip_versions: set[str]) -> dict[str, object]:
+    """`rows` are the network's subnets; one row without a subnet if there are none."""
+    network = rows[0]
+    wanted = [row for row in rows if row["subnet_id"] and (not ip_versions or str(row["ip_version"]) in ip_versions)]
+    totals = [_pooled_addresses(row["allocation_pools"]) for row in wanted]
+    return {
+        "network_id": network["network_id"],
+        "network_name": network["network_name"],
+        "project_id": network["project_id"],
+        "tenant_id": network["project_id"],
+        "subnet_ip_availability": [
             {
                 "subnet_id": row["subnet_id"],
                 "subnet_name": row["subnet_name"],
                 "cidr": row["cidr"],
                 "ip_version": row["ip_version"],
-                # Clients read 64-bit integers; an IPv6 subnet can be larger.
-                "total_ips": min(total, 2**63 - 1),
+                "total_ips": min(total, MAX_SHOWN),
                 "used_ips": row["used"],
             }
-        )
-        network["total_ips"] = min(network["total_ips"] + total, 2**63 - 1)
-        network["used_ips"] += row["used"]
-    return list(shown.values())
+            for row, total in zip(wanted, totals, strict=True)
+        ],
+        "total_ips": min(sum(totals), MAX_SHOWN),
+        "used_ips": sum(row["used"] for row in wanted),
+    }
+
+
+def _pooled_addresses(pools: str) -> int:
+    return sum(
+        int(ipaddress.ip_address(pool.end)) - int(ipaddress.ip_address(pool.start)) + 1 for pool in _decode_pools(pools)
+    )
+
+
+_decode_pools = msgspec.json.Decoder(tuple[Pool, ...]).decode

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
-from kilonova.network import resources
+from kilonova.http.schema import Schema
 from kilonova.network.authorization import sees_all
-from kilonova.network.schemas import LIST_QUERY, Schema
+from kilonova.network.resources import Resource, pack_tags
+from kilonova.network.schemas import LIST_QUERY
 from kilonova.store import Row
 from kilonova.store.paging import Page, SortKey
 
@@ -19,6 +20,8 @@ from kilonova.store.paging import Page, SortKey
 MAX_PAGE_SIZE = 1000
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
+
+R = TypeVar("R", bound=Resource)
 
 
 class Attribute(NamedTuple):
@@ -36,9 +39,9 @@ class Query:
 
     def __init__(self) -> None:
         self.conditions: list[str] = []
-        self.args: list[Any] = []
+        self.args: list[object] = []
 
-    def arg(self, value: Any) -> str:
+    def arg(self, value: object) -> str:
         self.args.append(value)
         return f"${len(self.args)}"
 
@@ -58,18 +61,18 @@ STANDARD = {
 }
 
 
-class Listing:
+class Listing(Generic[R]):
     """Lists one kind of resource. In SQL conditions its table has the alias `r`."""
 
     def __init__(
         self,
+        kind: type[R],
         plural: str,
-        source: str,
         attributes: Mapping[str, Attribute],
         custom_filters: Mapping[str, CustomFilter] | None = None,
     ) -> None:
+        self.kind = kind
         self.plural = plural
-        self.source = source
         self.attributes = {**STANDARD, **attributes}
         self.custom_filters = dict(custom_filters or {})
 
@@ -79,8 +82,8 @@ class Listing:
         filters = [*self.attributes, *self.custom_filters, *_TAG_FILTERS]
         return {**LIST_QUERY, **{name: multi({"type": "string"}) for name in filters}}
 
-    async def fetch_page(self, ctx: Context, query: Query) -> list[Row]:
-        """The rows of the requested page; `query` restricts them to those that the caller may see."""
+    async def fetch_page(self, ctx: Context, query: Query) -> list[R]:
+        """The resources of the requested page; `query` restricts them to those that the caller may see."""
         self._filter(ctx, query)
         backwards = _is_backwards(ctx)
         page = Page(
@@ -92,19 +95,19 @@ class Listing:
             backwards=backwards,
         )
         query.add(page.where)
-        sql = f"SELECT r.* FROM {self.source} WHERE {' AND '.join(query.conditions)} {page.order}"
-        found = await ctx.db.fetch(sql, *query.args, *page.arguments)
+        sql = f"SELECT r.* FROM {self.kind.table} r WHERE {' AND '.join(query.conditions)} {page.order}"
+        found = self.kind.decode_all(await ctx.db.fetch(sql, *query.args, *page.arguments))
         return found[::-1] if backwards else found
 
-    async def fetch_own_page(self, ctx: Context, rule: str) -> list[Row]:
-        """A page of the rows of the caller's project, or of all projects if the rule allows it."""
+    async def fetch_own_page(self, ctx: Context, rule: str) -> list[R]:
+        """A page of the resources of the caller's project, or of all projects if the rule allows it."""
         query = Query()
         if not sees_all(ctx, rule):
             query.add(f"r.project_id = {query.arg(ctx.token.project_id)}")
         return await self.fetch_page(ctx, query)
 
-    def response_body(self, ctx: Context, shown: list[dict[str, Any]]) -> dict[str, Any]:
-        body: dict[str, Any] = {self.plural: [select_fields(ctx, item) for item in shown]}
+    def response_body(self, ctx: Context, shown: list[dict[str, object]]) -> dict[str, object]:
+        body: dict[str, object] = {self.plural: [select_fields(ctx, item) for item in shown]}
         links = self._links(ctx, shown)
         if links:
             body[f"{self.plural}_links"] = links
@@ -146,12 +149,12 @@ class Listing:
         marker = ctx.query_one("marker")
         if not marker:
             return None
-        row = await ctx.db.fetch_one(f"SELECT r.* FROM {self.source} WHERE r.id = $1", marker)
+        row = await ctx.db.fetch_one(f"SELECT r.* FROM {self.kind.table} r WHERE r.id = $1", marker)
         if row is None:
             raise BadRequest(f"Invalid input for operation: marker {marker[:80]} could not be found.")
         return row
 
-    def _links(self, ctx: Context, shown: list[dict[str, Any]]) -> list[dict[str, str]]:
+    def _links(self, ctx: Context, shown: list[dict[str, object]]) -> list[dict[str, str]]:
         if not shown:
             return []
         links = []
@@ -161,16 +164,16 @@ class Listing:
             links.append(self._link(ctx, "next" if _is_backwards(ctx) else "previous", shown))
         return links
 
-    def _link(self, ctx: Context, rel: str, shown: list[dict[str, Any]]) -> dict[str, str]:
+    def _link(self, ctx: Context, rel: str, shown: list[dict[str, object]]) -> dict[str, str]:
         pairs = [(key, value) for key, values in ctx.query.items() for value in values]
         pairs = [(key, value) for key, value in pairs if key not in ("marker", "page_reverse")]
-        pairs.append(("marker", shown[0]["id"] if rel == "previous" else shown[-1]["id"]))
+        pairs.append(("marker", str((shown[0] if rel == "previous" else shown[-1])["id"])))
         if rel == "previous":
             pairs.append(("page_reverse", "True"))
         return {"rel": rel, "href": f"{ctx.url(ctx.route.path)}?{urlencode(pairs)}"}
 
 
-def select_fields(ctx: Context, shown: dict[str, Any]) -> dict[str, Any]:
+def select_fields(ctx: Context, shown: dict[str, object]) -> dict[str, object]:
     """The fields that the query selects, or all."""
     fields = [field for field in ctx.query.get("fields", ()) if field]
     return {name: shown[name] for name in fields if name in shown} if fields else shown
@@ -203,7 +206,7 @@ def _boolean(name: str, value: str) -> bool:
     return found
 
 
-def _convert(name: str, kind: str, value: str) -> Any:
+def _convert(name: str, kind: str, value: str) -> str | int | float:
     try:
         if kind == "integer":
             number = int(value)
@@ -219,6 +222,6 @@ def _match_tags(query: Query, name: str, values: list[str]) -> None:
     tags = [tag for value in values for tag in value.split(",") if tag]
     if not tags:
         return
-    has = [f"replace(r.tags, {query.arg(resources.pack_tags([tag]))}, '') <> r.tags" for tag in tags]
+    has = [f"replace(r.tags, {query.arg(pack_tags([tag]))}, '') <> r.tags" for tag in tags]
     found = "(" + (" OR " if name.endswith("any") else " AND ").join(has) + ")"
     query.add(f"NOT {found}" if name.startswith("not") else found)

@@ -1,24 +1,40 @@
-"""Rows of network resources: the standard attributes that all have, and the SQL that writes a row."""
+"""Records of network resources: the standard attributes that all have, and the SQL that writes a record."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
-import orjson
+from msgspec import structs
 
 from kilonova import clock, store
 from kilonova.http import Context
 from kilonova.ids import new_id
 from kilonova.network.errors import conflict
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.records import Record, document_columns, encode_document
 
 # Notified after changes that may alter the network plans of hosts.
 CHANGES_CHANNEL = "networks"
 # Stands before and after each tag in the column `tags`.
 _TAG_MARK = "\x1f"
+
+
+class Resource(Record, frozen=True):
+    """The standard attributes. `tags` is one text, see `pack_tags`."""
+
+    id: str
+    project_id: str
+    description: str
+    tags: str
+    revision_number: int
+    created_at: float
+    updated_at: float
+
+
+R = TypeVar("R", bound=Resource)
 
 
 @asynccontextmanager
@@ -34,7 +50,8 @@ async def write_transaction(ctx: Context) -> AsyncIterator[Transaction]:
         ) from None
 
 
-def standard_columns(project_id: str, body: dict[str, Any], now: float) -> Row:
+def standard_columns(project_id: str, body: Mapping[str, object], now: float) -> Row:
+    """The standard attributes of a new resource."""
     return {
         "id": new_id(),
         "project_id": project_id,
@@ -46,16 +63,16 @@ def standard_columns(project_id: str, body: dict[str, Any], now: float) -> Row:
     }
 
 
-def standard_view(row: Row) -> dict[str, Any]:
+def standard_view(resource: Resource) -> dict[str, object]:
     """The standard attributes as the API shows them."""
     return {
-        "project_id": row["project_id"],
-        "tenant_id": row["project_id"],
-        "description": row["description"],
-        "tags": unpack_tags(row["tags"]),
-        "revision_number": row["revision_number"],
-        "created_at": clock.iso(row["created_at"]),
-        "updated_at": clock.iso(row["updated_at"]),
+        "project_id": resource.project_id,
+        "tenant_id": resource.project_id,
+        "description": resource.description,
+        "tags": unpack_tags(resource.tags),
+        "revision_number": resource.revision_number,
+        "created_at": clock.iso(resource.created_at),
+        "updated_at": clock.iso(resource.updated_at),
     }
 
 
@@ -67,40 +84,40 @@ def unpack_tags(packed: str) -> list[str]:
     return packed[1:-1].split(_TAG_MARK + _TAG_MARK) if packed else []
 
 
-def to_json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+async def find(reader: Reader, kind: type[R], resource_id: str) -> R | None:
+    return kind.decode_optional(await reader.fetch_one(f"SELECT * FROM {kind.table} WHERE id = $1", resource_id))
 
 
-async def get(reader: Reader, table: str, row_id: str) -> Row | None:
-    return await reader.fetch_one(f"SELECT * FROM {table} WHERE id = $1", row_id)
-
-
-async def lock(tx: Transaction, table: str, row_id: str) -> Row | None:
+async def lock(tx: Transaction, kind: type[R], resource_id: str) -> R | None:
     """Lock the row against changes until the transaction ends. Other transactions may still refer to it."""
-    return await tx.fetch_one(f"SELECT * FROM {table} WHERE id = $1 FOR NO KEY UPDATE", row_id)
+    sql = f"SELECT * FROM {kind.table} WHERE id = $1 FOR NO KEY UPDATE"
+    return kind.decode_optional(await tx.fetch_one(sql, resource_id))
 
 
-async def lock_for_delete(tx: Transaction, table: str, row_id: str) -> None:
+async def lock_for_delete(tx: Transaction, kind: type[Resource], resource_id: str) -> None:
     """Lock a row that will be deleted: until the transaction ends, no other row can be made that refers to it.
 
     Lock before anything else, so that a deletion and a creation of a dependent row cannot deadlock.
     """
-    await tx.fetch_one(f"SELECT id FROM {table} WHERE id = $1 FOR UPDATE", row_id)
+    await tx.fetch_one(f"SELECT id FROM {kind.table} WHERE id = $1 FOR UPDATE", resource_id)
 
 
-async def insert(tx: Transaction, table: str, row: Row) -> None:
-    await tx.execute(_insert(table, tuple(row)), *row.values())
+async def insert(tx: Transaction, record: Record) -> None:
+    row = record.encode()
+    await tx.execute(_insert(record.table, tuple(row)), *row.values())
 
 
-async def update(tx: Transaction, table: str, row: Row, changes: Row, now: float) -> Row:
-    """Write the changes with a new revision number. Returns the changed row."""
-    changes = {**changes, "revision_number": row["revision_number"] + 1, "updated_at": now}
-    await tx.execute(_update(table, tuple(changes)), row["id"], *changes.values())
-    return {**row, **changes}
+async def update(tx: Transaction, resource: R, changes: Mapping[str, object], now: float) -> R:
+    """Write the changes with a new revision number. Returns the changed resource."""
+    changes = {**changes, "revision_number": resource.revision_number + 1, "updated_at": now}
+    documents = document_columns(type(resource))
+    values = [encode_document(value) if name in documents else value for name, value in changes.items()]
+    await tx.execute(_update(resource.table, tuple(changes)), resource.id, *values)
+    return structs.replace(resource, **changes)
 
 
-async def delete(tx: Transaction, table: str, row_id: str) -> bool:
-    return bool(await tx.execute(f"DELETE FROM {table} WHERE id = $1", row_id))
+async def delete(tx: Transaction, kind: type[Resource], resource_id: str) -> bool:
+    return bool(await tx.execute(f"DELETE FROM {kind.table} WHERE id = $1", resource_id))
 
 
 @lru_cache(maxsize=64)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import multi
-
-Schema = dict[str, Any]
+from kilonova.http.schema import Schema
 
 TEXT: Schema = {"type": "string", "maxLength": 255}
 UUID: Schema = {"type": "string", "format": "uuid"}
@@ -61,6 +58,6 @@ def update_body(singular: str, properties: Schema) -> Schema:
     }
 
 
-def to_bool(value: Any) -> bool:
+def to_bool(value: object) -> bool:
     """Convert a value that the schema BOOLEAN accepts."""
     return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)

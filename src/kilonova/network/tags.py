@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -19,8 +18,14 @@ from kilonova.network.errors import (
     router_not_found,
     subnet_not_found,
 )
-from kilonova.network.resources import write_transaction
-from kilonova.store import Reader, Row, Transaction
+from kilonova.network.floating_ips.model import FloatingIp
+from kilonova.network.networks.model import Network
+from kilonova.network.ports.model import Port
+from kilonova.network.resources import Resource, write_transaction
+from kilonova.network.routers.model import Router
+from kilonova.network.security_groups.model import SecurityGroup
+from kilonova.network.subnets.model import Subnet
+from kilonova.store import Reader, Transaction
 
 MAX_TAGS = 50
 TAG = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^,\\x00-\\x1f]+$"}
@@ -35,21 +40,21 @@ BODY = {
 class TaggedResource:
     """A kind of resource that has tags; `id_name` is the path parameter that holds its id."""
 
-    def __init__(self, path: str, table: str, id_name: str, not_found: Callable[[str], NotFound]) -> None:
+    def __init__(self, path: str, kind: type[Resource], id_name: str, not_found: Callable[[str], NotFound]) -> None:
         self.path = path
-        self.table = table
+        self.kind = kind
         self.id_name = id_name
         self.not_found = not_found
 
-    async def load(self, ctx: Context, reader: Reader, row_id: str, rule: str) -> Row:
-        row = await resources.get(reader, self.table, row_id)
-        if row is None:
-            raise self.not_found(row_id)
-        network = row if self.table == "networks" else None
-        if not ctx.may("get_tags", policy_target(row["project_id"], network)):
-            raise self.not_found(row_id)
-        ctx.authorize(rule, policy_target(row["project_id"], network))
-        return row
+    async def load(self, ctx: Context, reader: Reader, resource_id: str, rule: str) -> Resource:
+        found = await resources.find(reader, self.kind, resource_id)
+        if found is None:
+            raise self.not_found(resource_id)
+        target = policy_target(found.project_id, found if isinstance(found, Network) else None)
+        if not ctx.may("get_tags", target):
+            raise self.not_found(resource_id)
+        ctx.authorize(rule, target)
+        return found
 
     def declare_routes(self) -> None:
         path = f"{self.path}/{{{self.id_name}}}/tags"
@@ -63,13 +68,13 @@ class TaggedResource:
 
     async def _index(self, ctx: Context, **path: str) -> Response:
         """List the tags of a resource."""
-        row = await self.load(ctx, ctx.db, path[self.id_name], "get_tags")
-        return Response({"tags": resources.unpack_tags(row["tags"])})
+        found = await self.load(ctx, ctx.db, path[self.id_name], "get_tags")
+        return Response({"tags": resources.unpack_tags(found.tags)})
 
     async def _has(self, ctx: Context, **path: str) -> Response:
         """Check whether a resource has a tag."""
-        row = await self.load(ctx, ctx.db, path[self.id_name], "get_tags")
-        if path["tag"] not in resources.unpack_tags(row["tags"]):
+        found = await self.load(ctx, ctx.db, path[self.id_name], "get_tags")
+        if path["tag"] not in resources.unpack_tags(found.tags):
             raise _tag_not_found(path["tag"])
         return Response()
 
@@ -108,20 +113,20 @@ class TaggedResource:
         return Response()
 
     async def _change(
-        self, ctx: Context, path: dict[str, Any], rule: str, change: Callable[[list[str]], list[str]]
+        self, ctx: Context, path: dict[str, str], rule: str, change: Callable[[list[str]], list[str]]
     ) -> list[str]:
         async with write_transaction(ctx) as tx:
-            row = await self._lock(ctx, tx, path[self.id_name], rule)
-            packed = resources.pack_tags(change(resources.unpack_tags(row["tags"])))
+            found = await self._lock(ctx, tx, path[self.id_name], rule)
+            packed = resources.pack_tags(change(resources.unpack_tags(found.tags)))
             tags = resources.unpack_tags(packed)
             if len(tags) > MAX_TAGS:
                 raise invalid(f"a resource can have at most {MAX_TAGS} tags")
-            await resources.update(tx, self.table, row, {"tags": packed}, ctx.now)
+            await resources.update(tx, found, {"tags": packed}, ctx.now)
         return tags
 
-    async def _lock(self, ctx: Context, tx: Transaction, row_id: str, rule: str) -> Row:
-        row = await self.load(ctx, tx, row_id, rule)
-        return await resources.lock(tx, self.table, row_id) or row
+    async def _lock(self, ctx: Context, tx: Transaction, resource_id: str, rule: str) -> Resource:
+        found = await self.load(ctx, tx, resource_id, rule)
+        return await resources.lock(tx, self.kind, resource_id) or found
 
 
 def _tag_not_found(tag: str) -> NotFound:
@@ -129,12 +134,12 @@ def _tag_not_found(tag: str) -> NotFound:
 
 
 TAGGED_RESOURCES = (
-    TaggedResource("/v2.0/networks", "networks", "network_id", network_not_found),
-    TaggedResource("/v2.0/subnets", "subnets", "subnet_id", subnet_not_found),
-    TaggedResource("/v2.0/ports", "ports", "port_id", port_not_found),
-    TaggedResource("/v2.0/routers", "routers", "router_id", router_not_found),
-    TaggedResource("/v2.0/floatingips", "floating_ips", "floatingip_id", floating_ip_not_found),
-    TaggedResource("/v2.0/security-groups", "security_groups", "security_group_id", group_not_found),
+    TaggedResource("/v2.0/networks", Network, "network_id", network_not_found),
+    TaggedResource("/v2.0/subnets", Subnet, "subnet_id", subnet_not_found),
+    TaggedResource("/v2.0/ports", Port, "port_id", port_not_found),
+    TaggedResource("/v2.0/routers", Router, "router_id", router_not_found),
+    TaggedResource("/v2.0/floatingips", FloatingIp, "floatingip_id", floating_ip_not_found),
+    TaggedResource("/v2.0/security-groups", SecurityGroup, "security_group_id", group_not_found),
 )
 for _resource in TAGGED_RESOURCES:
     _resource.declare_routes()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from kilonova.operations.control import begin, request_cancel
-from kilonova.operations.definition import Operation, Step, Wait, get_kind, transaction_step
+from kilonova.operations.definition import Entry, Operation, Step, StepResult, Wait, get_kind, transaction_step
 from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, TimedOut, TransientError, Unexpected
 from kilonova.operations.events import post_event
 from kilonova.operations.worker import Worker
 
 __all__ = [
     "Cancelled",
+    "Entry",
     "Failed",
     "GoBack",
     "LostLease",
     "Operation",
     "Step",
+    "StepResult",
     "TimedOut",
     "TransientError",
     "Unexpected",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
-import orjson
+from msgspec import json
 
 from kilonova import clock, ids
 from kilonova.operations.definition import Operation
+from kilonova.operations.row import StoredError
 from kilonova.store import Transaction
+
+P = TypeVar("P")
 
 WORK_CHANNEL = "operations"
 """Notified when an operation has become runnable; for lanes see `lane_channel`."""
@@ -17,9 +20,9 @@ CANCEL_CHANNEL = "operation_cancels"
 
 _INSERT = """
 INSERT INTO operations (
-    id, kind, action, server_id, project_id, user_id, request_id, host, params, plan, results, note, state, step,
-    round, attempt, cancel_requested, lease_until, epoch, run_at, created_at, updated_at, round_started_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '{}', $11, 'queued', $12, 1, 0, FALSE, 0, 0, $13, $13, $13, $13)
+    id, kind, action, server_id, guest_id, project_id, user_id, request_id, host, params, plan, results, note, state,
+    step, round, attempt, cancel_requested, lease_until, epoch, run_at, created_at, updated_at, round_started_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, '{}', $12, 'queued', $13, 1, 0, FALSE, 0, 0, $14, $14, $14, $14)
 """
 
 _INSERT_NOTICE = """
@@ -48,15 +51,16 @@ def lane_channel(lane: str) -> str:
 
 async def begin(
     tx: Transaction,
-    operation: type[Operation],
+    operation: type[Operation[P]],
     *,
-    params: dict[str, Any] | None = None,
+    params: P | None = None,
     server_id: str | None = None,
+    guest_id: str | None = None,
     project_id: str | None = None,
     user_id: str | None = None,
     request_id: str | None = None,
     host: str | None = None,
-    note: dict[str, Any] | None = None,
+    note: dict[str, object] | None = None,
     operation_id: str | None = None,
     without: frozenset[str] = frozenset(),
 ) -> str:
@@ -75,18 +79,26 @@ async def begin(
         operation.kind,
         operation.action,
         server_id,
+        guest_id,
         project_id,
         user_id,
         request_id,
         host,
-        orjson.dumps(params or {}).decode(),
+        _params_text(operation, params),
         plan,
-        orjson.dumps(note or {}).decode(),
+        json.encode(note or {}).decode(),
         first,
         clock.now(),
     )
     tx.notify(lane_channel(operation.lane))
     return new_id
+
+
+def _params_text(operation: type[Operation[P]], params: P | None) -> str:
+    given = operation.params_type() if params is None else params
+    if type(given) is not operation.params_type:
+        raise TypeError(f"{operation.kind} has the parameters {operation.params_type.__name__}")
+    return json.encode(given).decode()
 
 
 async def record_notice(
@@ -106,8 +118,7 @@ async def record_notice(
     await tx.execute(
         _INSERT_NOTICE, notice_id, name, action, server_id, project_id, user_id, request_id, host, f'["{name}"]', now
     )
-    reason = orjson.dumps({"message": message}).decode()
-    await tx.execute(_INSERT_NOTICE_STEP, notice_id, name, reason, host, now)
+    await tx.execute(_INSERT_NOTICE_STEP, notice_id, name, StoredError(message=message).encode(), host, now)
 
 
 async def request_cancel(tx: Transaction, operation_id: str) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
 
-import orjson
-
+from kilonova.operations.definition import R, StepResult
+from kilonova.operations.row import StoredError
 from kilonova.store import Unavailable
 
 
 class Failed(Exception):
     """The step cannot succeed, so the operation is undone. The message is for users; `fault` is stored with it."""
 
-    def __init__(self, message: str, *, fault: Any = None) -> None:
+    def __init__(self, message: str, *, fault: str | None = None) -> None:
         super().__init__(message)
         self.fault = fault
 
@@ -45,9 +44,16 @@ class GoBack(Exception):
     If that is impossible, the operation fails with the reason and `fault`.
     """
 
-    def __init__(self, step: str, *, note: dict[str, Any] | None = None, reason: str, fault: Any = None) -> None:
+    def __init__(
+        self,
+        step: str | StepResult[R],
+        *,
+        note: dict[str, object] | None = None,
+        reason: str,
+        fault: str | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.step = step
+        self.step = str(step)
         self.note = note or {}
         self.reason = reason
         self.fault = fault
@@ -64,34 +70,28 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, TransientError | Unavailable) or getattr(error, "passing", False) is True
 
 
-def describe_error(error: BaseException, step: str) -> dict[str, Any]:
-    """The JSON form. A transient error may have a message for users as `public`; others are not shown to them."""
+def describe_error(error: BaseException, step: str) -> StoredError:
+    """The stored form. A transient error may have a message for users as `public`; others are not shown to them."""
     if isinstance(error, Failed):
         kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS)
-        return {"type": kind, "message": str(error), "fault": _serializable(error.fault)}
+        return StoredError(type=kind, message=str(error), fault=None if error.fault is None else str(error.fault))
     if isinstance(error, Unavailable):
-        return {"type": "Failed", "message": "The database was not available", "fault": None}
+        return StoredError(message="The database was not available")
     if isinstance(error, GoBack):
-        return {"type": "Failed", "message": error.reason, "fault": _serializable(error.fault)}
+        return StoredError(message=error.reason, fault=error.fault)
     if is_transient(error):
         public = getattr(error, "public", None)
-        return {"type": "Failed", "message": public or str(error), "fault": str(error) if public else None}
-    return {
-        "type": "Unexpected",
-        "message": f"Unexpected {type(error).__name__} in step '{step}'",
-        "fault": None,
-        "internal": "".join(traceback.format_exception(error, limit=-12)),
-    }
+        return StoredError(message=public or str(error), fault=str(error) if public else None)
+    return StoredError(
+        type=Unexpected.__name__,
+        message=f"Unexpected {type(error).__name__} in step '{step}'",
+        internal="".join(traceback.format_exception(error, limit=-12)),
+    )
 
 
-def _serializable(fault: Any) -> Any:
-    """Convert any fault to JSON values: the failure must be recorded even if its fault is not serializable."""
-    return orjson.loads(orjson.dumps(fault, default=str, option=orjson.OPT_NON_STR_KEYS))
-
-
-def restore_error(document: dict[str, Any]) -> Failed:
+def restore_error(stored: StoredError) -> Failed:
     """The error of a row, for the operation's `failed` hook."""
-    error = _KINDS.get(document["type"], Failed)(document["message"], fault=document.get("fault"))
+    error = _KINDS.get(stored.type, Failed)(stored.message, fault=stored.fault_text)
     if isinstance(error, Unexpected):
-        error.internal = document.get("internal")
+        error.internal = stored.internal
     return error

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
+from msgspec import json
 
 from kilonova import clock
 from kilonova.operations.control import WORK_CHANNEL
-from kilonova.operations.definition import Wait
-from kilonova.store import Row, Transaction
+from kilonova.operations.definition import O_contra, Wait
+from kilonova.operations.row import OperationRow
+from kilonova.store import Transaction
 
 STALE_AFTER_SECONDS = 3600.0
 """An event that no operation waits for is deleted after this time."""
@@ -29,10 +29,10 @@ RETURNING payload
 """
 
 
-async def post_event(tx: Transaction, key: str, payload: Any = None) -> bool:
+async def post_event(tx: Transaction, key: str, payload: object = None) -> bool:
     """Resume the operations that wait for the key. If there are none, store the event and return False."""
     await _lock(tx, key)
-    now, text = clock.now(), orjson.dumps(payload).decode()
+    now, text = clock.now(), json.encode(payload).decode()
     waiting = [row["operation_id"] for row in await tx.fetch(_DELIVER, key, now, text)]
     if waiting:
         await tx.execute(_RESUME, waiting, now)
@@ -45,22 +45,24 @@ async def post_event(tx: Transaction, key: str, payload: Any = None) -> bool:
 @dataclass(slots=True)
 class EventCheck:
     arrived: bool
-    payload: Any = None
+    payload: object = None
     poll_at: float | None = None
 
 
-async def check_event(tx: Transaction, row: Row, wait: Wait, key: str, *, polled: bool) -> EventCheck:
+async def check_event(
+    tx: Transaction, row: OperationRow, wait: Wait[O_contra], key: str, *, polled: bool
+) -> EventCheck:
     """Whether the event has arrived. If not, write the wait's row. After a poll (`polled`), schedule the next one."""
     await _lock(tx, key)
     now = clock.now()
     next_poll = now + wait.poll_every if wait.poll else None
-    known = await tx.fetch_one("SELECT * FROM operation_waits WHERE operation_id = $1", row["id"])
+    known = await tx.fetch_one("SELECT * FROM operation_waits WHERE operation_id = $1", row.id)
     if known is None:
-        if earlier := await tx.fetch_one(_CONSUME, key, row["round_started_at"]):
-            return EventCheck(True, orjson.loads(earlier["payload"]))
+        if earlier := await tx.fetch_one(_CONSUME, key, row.round_started_at):
+            return EventCheck(True, json.decode(earlier["payload"]))
         await tx.execute(
             "INSERT INTO operation_waits (operation_id, name, key, poll_at, created_at) VALUES ($1, $2, $3, $4, $5)",
-            row["id"],
+            row.id,
             wait.name,
             key,
             now if wait.poll_first else next_poll,
@@ -68,9 +70,9 @@ async def check_event(tx: Transaction, row: Row, wait: Wait, key: str, *, polled
         )
         return EventCheck(False, poll_at=now if wait.poll_first else next_poll)
     if known["posted_at"] is not None:
-        return EventCheck(True, orjson.loads(known["payload"]))
+        return EventCheck(True, json.decode(known["payload"]))
     if polled:
-        await tx.execute("UPDATE operation_waits SET poll_at = $2 WHERE operation_id = $1", row["id"], next_poll)
+        await tx.execute("UPDATE operation_waits SET poll_at = $2 WHERE operation_id = $1", row.id, next_poll)
         return EventCheck(False, poll_at=next_poll)
     return EventCheck(False, poll_at=known["poll_at"])
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import orjson
+from msgspec.structs import replace
 
 from kilonova import clock
 from kilonova.operations import events, states
 from kilonova.operations.control import WORK_CHANNEL
 from kilonova.operations.errors import LostLease
-from kilonova.store import Database, Row, Transaction
+from kilonova.operations.row import Changes, OperationRow, StoredError
+from kilonova.store import Database, Transaction
 
 if TYPE_CHECKING:
     from kilonova.operations.definition import Operation
@@ -51,8 +53,8 @@ UPDATE operations SET lease_owner = NULL, lease_until = 0, run_at = $1, updated_
 WHERE lease_owner IS NOT NULL AND finished_at IS NULL
 """
 # State, step and round are part of the fence, so that a write is not repeated if its result was lost.
-_FENCE = ("seq", "epoch", "lease_owner", "state", "step", "round")
-_SAVED = (
+_fence = attrgetter("seq", "epoch", "lease_owner", "state", "step", "round")
+_saved = attrgetter(
     "state", "step", "undo_to", "round", "results", "note", "error", "attempt", "trouble", "host", "round_started_at",
     "step_started_at", "step_idle", "finished_at", "updated_at", "run_at",
 )  # fmt: skip
@@ -78,11 +80,12 @@ WHERE finished_at IS NULL AND run_at <= $2 AND lease_until <= $2 AND trouble IS 
 """
 
 
-async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int) -> list[Row]:
+async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int) -> list[OperationRow]:
     """Lease runnable operations: due, not leased, and the first unfinished one of their server."""
     now = clock.now()
     async with db.transaction() as tx:
-        return await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, _longest_unrenewed_seconds(seconds))
+        unrenewed = _longest_unrenewed_seconds(seconds)
+        return OperationRow.decode_all(await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, unrenewed))
 
 
 async def renew(db: Database, owner: str, seconds: float, leased: Sequence[str]) -> dict[str, bool]:
@@ -115,27 +118,30 @@ async def find_cancel_requests(db: Database, leased: Sequence[str]) -> list[str]
     return [row["id"] for row in rows]
 
 
-async def save(tx: Transaction, row: Row, changes: Row, *, release: bool = False) -> Row:
+async def save(tx: Transaction, row: OperationRow, changes: Changes, *, release: bool = False) -> OperationRow:
     """Update the row. Raises LostLease if the lease is not ours any more. Returns the new row."""
-    after = {**row, **changes}
-    states.check_transition(row["state"], after["state"])
-    found = await tx.fetch_one(
-        _SAVE, *(row[column] for column in _FENCE), *(after[column] for column in _SAVED), release
-    )
+    after = replace(row, **changes)
+    states.check_transition(row.state, after.state)
+    found = await tx.fetch_one(_SAVE, *_fence(row), *_saved(after), release)
     if found is None:
-        raise LostLease(row["id"])
-    after["cancel_requested"] = found["cancel_requested"]
+        raise LostLease(row.id)
     if found["followed"] or (release and found["cancel_requested"]):
         tx.notify(WORK_CHANNEL)
-    return after
+    return replace(after, cancel_requested=found["cancel_requested"])
 
 
 async def record_step(
-    tx: Transaction, row: Row, name: str, phase: str, outcome: str, now: float, *, error: str | None, host: str | None
+    tx: Transaction,
+    row: OperationRow,
+    name: str,
+    phase: str,
+    outcome: str,
+    now: float,
+    *,
+    error: str | None,
+    host: str | None,
 ) -> None:
-    await tx.execute(
-        _STEP, row["id"], row["round"], phase, name, outcome, error, host, row["step_started_at"] or now, now
-    )
+    await tx.execute(_STEP, row.id, row.round, phase, name, outcome, error, host, row.step_started_at or now, now)
 
 
 async def report_progress(db: Database, op: Operation, progress: int) -> None:
@@ -153,7 +159,7 @@ async def report_progress(db: Database, op: Operation, progress: int) -> None:
 
 async def clean_up(db: Database, kinds: Iterable[str]) -> None:
     """Delete stale events, and record why operations of unknown kinds do not run."""
-    reason = orjson.dumps({"type": "Unknown", "message": "No worker of this release knows this operation"}).decode()
+    reason = StoredError(type="Unknown", message="No worker of this release knows this operation").encode()
     async with db.transaction() as tx:
         await events.delete_stale(tx)
         await tx.execute(_UNKNOWN_KINDS, reason, clock.now(), list(kinds))

@@ -18,16 +18,18 @@ import asyncio
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-import orjson
+from typing import TYPE_CHECKING, ClassVar
 
 from kilonova.operations.definition import Operation, Step
 from kilonova.operations.errors import Failed, TransientError
 from kilonova.operations.execution import FORWARD, UNDO
+from kilonova.operations.row import OperationRow, decode_error
 from kilonova.operations.states import DONE, FAILED, WAITING
 from kilonova.operations.worker import Worker
-from kilonova.store import Database, Row, Transaction, open_database, upgrade
+from kilonova.store import Database, Transaction, open_database, upgrade
+
+if TYPE_CHECKING:
+    from kilonova.services import Services
 
 TIMEOUT_SECONDS = 120.0
 POINTS = ("before", "after")
@@ -80,35 +82,36 @@ class Injection:
 
 @dataclass
 class Result:
-    row: Row
-    before: Any
-    after: Any
-    outcome: Any
+    row: OperationRow
+    before: object
+    after: object
+    outcome: object
 
 
 class OperationTests:
     operation: ClassVar[type[Operation]]
-    _expected: ClassVar[Any] = None
+    _expected: ClassVar[Result | None] = None
 
     async def open(self, url: str) -> Database:
         return await open_database(url)
 
-    async def prepare(self, db: Database) -> Any:
-        return None
-
-    async def begin(self, tx: Transaction, world: Any) -> str:
+    async def prepare(self, db: Database) -> Services:
+        """The parts of the process that the operation uses."""
         raise NotImplementedError
 
-    async def list_resources(self, db: Database, world: Any) -> Any:
+    async def begin(self, tx: Transaction, world: Services) -> str:
         raise NotImplementedError
 
-    async def outcome(self, db: Database, world: Any) -> Any:
+    async def list_resources(self, db: Database, world: Services) -> object:
+        raise NotImplementedError
+
+    async def outcome(self, db: Database, world: Services) -> object:
         return await self.list_resources(db, world)
 
-    async def tear_down(self, world: Any) -> None:
+    async def tear_down(self, world: Services) -> None:
         """Remove what `prepare` created outside the database."""
 
-    async def post_awaited_event(self, db: Database, world: Any, op: str) -> None:
+    async def post_awaited_event(self, db: Database, world: Services, op: str) -> None:
         raise NotImplementedError(
             f"{self.operation.kind} waits for an event, so the test must define post_awaited_event"
         )
@@ -157,13 +160,13 @@ class OperationTests:
         if cls._expected is None:
             cls._expected = asyncio.run(self._run_without_faults())
         (result,) = asyncio.run(self._run_operations(url, [faults]))
-        assert result.row["state"] == DONE, result.row
+        assert result.row.state == DONE, result.row
         assert result.outcome == cls._expected.outcome
 
     def _expect_clean_failure(self, url: str, faults: Sequence[Faults]) -> None:
         for injected, result in zip(faults, asyncio.run(self._run_operations(url, faults)), strict=True):
-            assert result.row["state"] == FAILED, (injected, result.row)
-            assert orjson.loads(result.row["error"])["message"] == INJECTED_MESSAGE, injected
+            assert result.row.state == FAILED, (injected, result.row)
+            assert decode_error(str(result.row.error)).message == INJECTED_MESSAGE, injected
             assert result.after == result.before, (injected, result.row)
 
     async def _run_without_faults(self) -> Result:
@@ -171,7 +174,7 @@ class OperationTests:
             url = f"sqlite://{directory}/kilonova.db"
             await upgrade(url)
             (result,) = await self._run_operations(url, [()])
-        assert result.row["state"] == DONE, result.row
+        assert result.row.state == DONE, result.row
         return result
 
     async def _run_operations(self, url: str, faults: Sequence[Faults]) -> list[Result]:
@@ -184,7 +187,7 @@ class OperationTests:
             await self.tear_down(world)
             await db.close()
 
-    async def _run_operation(self, db: Database, world: Any, injection: Injection) -> Result:
+    async def _run_operation(self, db: Database, world: Services, injection: Injection) -> Result:
         before = await self.list_resources(db, world)
         async with db.transaction() as tx:
             operation_id = await self.begin(tx, world)
@@ -195,21 +198,24 @@ class OperationTests:
             assert fault.triggered == fault.steps, f"not reached: {fault.steps - fault.triggered}"
         return Result(row, before, await self.list_resources(db, world), await self.outcome(db, world))
 
-    async def _run_workers(self, db: Database, world: Any, operation_id: str, injection: Injection) -> Row:
+    async def _run_workers(
+        self, db: Database, world: Services, operation_id: str, injection: Injection
+    ) -> OperationRow:
         """Run workers, a new one after each kill, until the operation has ended."""
         answered: set[int] = set()
         while True:
             worker = Worker(db, world, sweep=0.02, faults=injection, backoff=lambda attempt: 0.0)
             task = asyncio.create_task(worker.run())
             while not task.done() and (kill := injection.kill) is None:
-                row = await db.fetch_one("SELECT * FROM operations WHERE id = $1", operation_id)
-                assert row is not None
-                if row["finished_at"] is not None:
+                found = await db.fetch_one("SELECT * FROM operations WHERE id = $1", operation_id)
+                assert found is not None
+                row = OperationRow.decode(found)
+                if row.finished_at is not None:
                     await worker.stop()
                     await task
                     return row
-                if row["state"] == WAITING and row["epoch"] not in answered:
-                    answered.add(row["epoch"])
+                if row.state == WAITING and row.epoch not in answered:
+                    answered.add(row.epoch)
                     await self.post_awaited_event(db, world, operation_id)
                 await asyncio.sleep(0.002)
             if task.done():

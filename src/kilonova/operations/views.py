@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-import orjson
+from msgspec import json
 
 from kilonova import clock
 from kilonova.operations import definition
 from kilonova.operations.execution import FORWARD
+from kilonova.operations.row import OperationRow, StoredError, decode_error
 from kilonova.operations.states import DONE, FINISHED, UNDOING, WAITING
-from kilonova.store import Reader, Row
+from kilonova.store import Reader
 from kilonova.store.conditions import Conditions
+from kilonova.store.records import Record
 
 STUCK_ATTEMPTS = 5
 STUCK_SECONDS = 60.0
@@ -37,21 +39,37 @@ class RunningOperation:
     request_id: str | None
 
 
+class _Unfinished(Record, frozen=True):
+    table: ClassVar[str] = "operations"
+
+    id: str
+    kind: str
+    action: str
+    server_id: str | None
+    state: str
+    step: str
+    plan: str
+    progress: int | None
+    cancel_requested: bool
+    request_id: str | None
+
+
 async def find_running(reader: Reader, server_ids: Sequence[str]) -> dict[str, RunningOperation]:
     """The operation of each server that blocks requests: the oldest that is not being cancelled, else the newest."""
     rows = await reader.fetch(
-        "SELECT id, kind, action, server_id, state, step, plan, progress, cancel_requested, request_id"
+        f"SELECT {', '.join(_Unfinished.__struct_fields__)}"
         " FROM operations WHERE server_id = ANY($1) AND finished_at IS NULL ORDER BY seq",
         server_ids,
     )
     found: dict[str, RunningOperation] = {}
-    for row in rows:
-        kind = definition.find_kind(row["kind"])
+    for operation in _Unfinished.decode_all(rows):
+        kind = definition.find_kind(operation.kind)
         if kind is not None and not kind.blocks_requests:
             continue
-        known = found.get(row["server_id"])
+        server_id = str(operation.server_id)
+        known = found.get(server_id)
         if known is None or known.cancelled:
-            found[row["server_id"]] = _running_operation(row)
+            found[server_id] = _running_operation(operation)
     return found
 
 
@@ -61,28 +79,28 @@ async def is_past(reader: Reader, operation_id: str, step: str) -> bool:
     return row is None or row["step"] != step or row["finished_at"] is not None
 
 
-def _running_operation(row: Row) -> RunningOperation:
-    kind = definition.find_kind(row["kind"])
-    step = kind.table().find(row["step"]) if kind else None
+def _running_operation(operation: _Unfinished) -> RunningOperation:
+    kind = definition.find_kind(operation.kind)
+    step = kind.table().find(operation.step) if kind else None
     return RunningOperation(
-        id=row["id"],
-        kind=row["kind"],
-        action=row["action"],
-        state=row["state"],
-        step=row["step"],
+        id=operation.id,
+        kind=operation.kind,
+        action=operation.action,
+        state=operation.state,
+        step=operation.step,
         task_state=(step.task_state if step else None) or (kind.task_state if kind else None),
-        progress=_progress(row),
-        cancelled=row["cancel_requested"],
-        request_id=row["request_id"],
+        progress=_progress(operation),
+        cancelled=operation.cancel_requested,
+        request_id=operation.request_id,
     )
 
 
-def _progress(row: Row) -> int:
+def _progress(operation: _Unfinished) -> int:
     """The reported progress, else the position in the plan, in percent."""
-    if row["progress"] is not None:
-        return int(row["progress"])
-    plan = orjson.loads(row["plan"])
-    return 100 * plan.index(row["step"]) // len(plan) if row["step"] in plan else 0
+    if operation.progress is not None:
+        return operation.progress
+    plan = json.decode(operation.plan, type=list[str])
+    return 100 * plan.index(operation.step) // len(plan) if operation.step in plan else 0
 
 
 # Instance actions
@@ -144,62 +162,71 @@ async def list_actions(
     if limit is not None:
         conditions.arguments.append(limit)
         sql += f" LIMIT ${len(conditions.arguments)}"
-    return [_action(row) for row in await reader.fetch(sql, *conditions.arguments)]
+    rows = await reader.fetch(sql, *conditions.arguments)
+    return [_action(row) for row in OperationRow.decode_all(rows)]
 
 
 async def find_action(reader: Reader, server_id: str, request_id: str) -> Action | None:
     """An action with its events in the order of their end. The current step is last and has no result."""
-    row = await reader.fetch_one(
+    found = await reader.fetch_one(
         "SELECT * FROM operations WHERE server_id = $1 AND request_id = $2 AND action <> '' ORDER BY seq LIMIT 1",
         server_id,
         request_id,
     )
-    if row is None:
+    if found is None:
         return None
+    row = OperationRow.decode(found)
     steps = await reader.fetch(
-        "SELECT * FROM operation_steps WHERE operation_id = $1 ORDER BY finished_at, started_at", row["id"]
+        "SELECT * FROM operation_steps WHERE operation_id = $1 ORDER BY finished_at, started_at", row.id
     )
-    events = [_event(step) for step in steps]
-    if row["state"] not in FINISHED and row["step_started_at"] is not None:
-        name = _event_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD)
-        trouble = orjson.loads(row["trouble"]) if row["trouble"] else {}
-        details, fault = trouble.get("message"), _fault(trouble.get("fault"))
-        events.append(Event(name, row["step_started_at"], None, None, row["host"], details, fault))
+    events = [_event(step) for step in _StepRow.decode_all(steps)]
+    if row.state not in FINISHED and row.step_started_at is not None:
+        name = _event_name(row.step, UNDOING if row.state == UNDOING else FORWARD)
+        trouble = decode_error(row.trouble) if row.trouble else None
+        details, fault = (trouble.message, trouble.fault_text) if trouble else (None, None)
+        events.append(Event(name, row.step_started_at, None, None, row.host, details, fault))
     return _action(row, events)
 
 
-def _action(row: Row, events: Iterable[Event] = ()) -> Action:
+def _action(row: OperationRow, events: Iterable[Event] = ()) -> Action:
     return Action(
-        operation_id=row["id"],
-        action=row["action"],
-        server_id=row["server_id"],
-        request_id=row["request_id"],
-        user_id=row["user_id"],
-        project_id=row["project_id"],
-        start_time=row["created_at"],
-        updated_at=row["updated_at"],
-        finish_time=row["finished_at"],
-        message="Error" if row["error"] else None,
+        operation_id=row.id,
+        action=row.action,
+        server_id=str(row.server_id),
+        request_id=row.request_id,
+        user_id=row.user_id,
+        project_id=row.project_id,
+        start_time=row.created_at,
+        updated_at=row.updated_at,
+        finish_time=row.finished_at,
+        message="Error" if row.error else None,
         events=tuple(events),
     )
 
 
-def _event(step: Row) -> Event:
-    error: dict[str, Any] = orjson.loads(step["error"]) if step["error"] else {}
+class _StepRow(Record, frozen=True):
+    table: ClassVar[str] = "operation_steps"
+
+    phase: str
+    name: str
+    outcome: str
+    error: str | None
+    host: str | None
+    started_at: float
+    finished_at: float
+
+
+def _event(step: _StepRow) -> Event:
+    error = decode_error(step.error) if step.error else None
     return Event(
-        event=_event_name(step["name"], step["phase"]),
-        start_time=step["started_at"],
-        finish_time=step["finished_at"],
-        result="Success" if step["outcome"] == DONE else "Error",
-        host=step["host"],
-        details=error.get("message"),
-        traceback=error.get("internal") or _fault(error.get("fault")),
+        event=_event_name(step.name, step.phase),
+        start_time=step.started_at,
+        finish_time=step.finished_at,
+        result="Success" if step.outcome == DONE else "Error",
+        host=step.host,
+        details=error.message if error else None,
+        traceback=(error.internal or error.fault_text) if error else None,
     )
-
-
-def _fault(fault: Any) -> str | None:
-    """The fault of an expected failure, if it is a text for administrators."""
-    return fault if isinstance(fault, str) else None
 
 
 def _event_name(step: str, phase: str) -> str:
@@ -233,7 +260,7 @@ async def list_summaries(reader: Reader, server_id: str | None = None, limit: in
     else:
         sql = "SELECT * FROM operations WHERE server_id = $1 ORDER BY seq DESC LIMIT $2"
         rows = await reader.fetch(sql, server_id, limit)
-    return [_summary(row) for row in rows]
+    return [_summary(row) for row in OperationRow.decode_all(rows)]
 
 
 async def find_stuck(reader: Reader) -> list[Summary]:
@@ -247,31 +274,31 @@ async def find_stuck(reader: Reader) -> list[Summary]:
         STUCK_ATTEMPTS,
         overdue,
     )
-    return [_summary(row, "No worker has leased the operation") for row in rows]
+    return [_summary(row, "No worker has leased the operation") for row in OperationRow.decode_all(rows)]
 
 
-def _summary(row: Row, default_reason: str | None = None) -> Summary:
-    trouble = row["trouble"] or row["error"]
+def _summary(row: OperationRow, default_reason: str | None = None) -> Summary:
+    trouble = row.trouble or row.error
     return Summary(
-        id=row["id"],
-        kind=row["kind"],
-        server_id=row["server_id"],
-        host=row["host"],
-        state=row["state"],
-        step=_event_name(row["step"], UNDOING if row["state"] == UNDOING else FORWARD),
-        round=row["round"],
-        attempt=row["attempt"],
-        created_at=row["created_at"],
-        finished_at=row["finished_at"],
-        worker=row["lease_owner"],
-        reason=_reason(orjson.loads(trouble)) if trouble else default_reason,
+        id=row.id,
+        kind=row.kind,
+        server_id=row.server_id,
+        host=row.host,
+        state=row.state,
+        step=_event_name(row.step, UNDOING if row.state == UNDOING else FORWARD),
+        round=row.round,
+        attempt=row.attempt,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        worker=row.lease_owner,
+        reason=_reason(decode_error(trouble)) if trouble else default_reason,
     )
 
 
-def _reason(error: dict[str, Any]) -> str:
+def _reason(error: StoredError) -> str:
     """The fault, which is for operators, if it is one line; else the message for users."""
-    fault = _fault(error.get("fault"))
-    return fault if fault and "\n" not in fault else str(error["message"])
+    fault = error.fault_text
+    return fault if fault and "\n" not in fault else error.message
 
 
 async def count_unfinished(reader: Reader) -> dict[tuple[str, str], int]:

@@ -10,9 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
-
-import orjson
+from typing import TYPE_CHECKING, Protocol
 
 from kilonova import clock
 from kilonova.operations import definition, store
@@ -20,8 +18,12 @@ from kilonova.operations.control import CANCEL_CHANNEL, lane_channel
 from kilonova.operations.definition import Operation
 from kilonova.operations.errors import LostLease
 from kilonova.operations.execution import Execution, WorkerStopped
+from kilonova.operations.row import Changes, OperationRow, StoredError
 from kilonova.operations.states import QUEUED, UNDOING
-from kilonova.store import Database, Row, StoreError
+from kilonova.store import Database, StoreError
+
+if TYPE_CHECKING:
+    from kilonova.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Worker:
     def __init__(
         self,
         db: Database,
-        services: Any = None,
+        services: Services,
         *,
         owner: str | None = None,
         lease: float = LEASE_SECONDS,
@@ -156,10 +158,10 @@ class Worker:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _prepare(self, row: Row, leased_at: float) -> Execution | None:
-        kind = self._kinds[row["kind"]]
+    async def _prepare(self, row: OperationRow, leased_at: float) -> Execution | None:
+        kind = self._kinds[row.kind]
         try:
-            plan = kind.table().plan(row["plan"], row["step"])
+            plan = kind.table().plan(row.plan, row.step)
             op = kind(row, services=self.services, db=self.db)
         except Exception as error:
             known = isinstance(error, definition.UnknownStep)
@@ -170,12 +172,12 @@ class Worker:
         execution = self._executions[op.id] = Execution(self, op, row, plan, leased_at)
         return execution
 
-    async def _postpone(self, row: Row, reason: str) -> None:
+    async def _postpone(self, row: OperationRow, reason: str) -> None:
         """Release an operation that only a worker of another release can run, and record why."""
-        logger.warning("operation %s cannot be run by this release: %s", row["id"], reason)
-        changes = {
-            "state": UNDOING if row["state"] == UNDOING else QUEUED,
-            "trouble": orjson.dumps({"type": "Unknown", "message": reason}).decode(),
+        logger.warning("operation %s cannot be run by this release: %s", row.id, reason)
+        changes: Changes = {
+            "state": UNDOING if row.state == UNDOING else QUEUED,
+            "trouble": StoredError(type="Unknown", message=reason).encode(),
             "attempt": 0,
             "run_at": clock.now() + UNKNOWN_STEP_RETRY_SECONDS,
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from email.utils import formatdate
-from typing import Any
 
 from kilonova.http import Api, Context, Field, Response, View
 from kilonova.http.error_messages import QUERY, ErrorMessages, SchemaViolation, shorten
@@ -14,7 +13,6 @@ from kilonova.http.views import OMIT
 
 MIN_VERSION, MAX_VERSION = 0, 39
 UNDEFINED_CODE = "placement.undefined_code"
-LAST_MODIFIED = "responses have the header Last-Modified"
 
 
 class PlacementMessages(ErrorMessages):
@@ -48,7 +46,7 @@ class PlacementMessages(ErrorMessages):
         return f"{kind}: {shorten(violation.message)}{rule}{where}"
 
 
-def render_error(error: HttpError, ctx: Context) -> dict[str, Any]:
+def render_error(error: HttpError, ctx: Context) -> dict[str, object]:
     return {"errors": [ctx.render("error", error)]}
 
 
@@ -66,10 +64,11 @@ api = Api(
     body_limit=8 * 2**20,
     messages=PlacementMessages(),
 )
+LAST_MODIFIED = api.behaviour("responses have the header Last-Modified")
 
 
 def _version_field(minor: int) -> Field:
-    def value(error: HttpError, ctx: Context) -> Any:
+    def value(error: HttpError, ctx: Context) -> object:
         return f"{api.major}.{minor}" if isinstance(error, VersionNotAcceptable) else OMIT
 
     return Field(value, {"type": "string"}, optional=True)
@@ -94,7 +93,7 @@ api.view(
 
 def with_last_modified(
     ctx: Context,
-    body: Any,
+    body: object,
     changed_at: float | None = None,
     *,
     status: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.http.errors import Conflict, NotFound
-from kilonova.store import Row
+from kilonova.placement.model import ResourceProvider
 
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
@@ -20,10 +20,10 @@ def provider_not_found(uuid: str, purpose: str = "") -> NotFound:
     return NotFound(f"No resource provider with uuid {uuid[:255]} found{purpose}")
 
 
-def generation_conflict(provider: Row, given: int) -> Conflict:
+def generation_conflict(provider: ResourceProvider, given: int) -> Conflict:
     return Conflict(
         "Resource provider's generation already changed. Please update the generation and try again. "
-        f"(resource provider generation conflict on {provider['uuid']}: actual: {provider['generation']}, "
+        f"(resource provider generation conflict on {provider.uuid}: actual: {provider.generation}, "
         f"given: {given})",
         code=CONCURRENT_UPDATE,
     )

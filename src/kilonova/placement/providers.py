@@ -18,8 +18,8 @@ from kilonova.placement.host_providers import (
     ReportedProviders,
     validation_error,
 )
+from kilonova.placement.model import Allocation
 from kilonova.placement.reshape_plan import (
-    Allocation,
     AllocationMove,
     CannotReshape,
     ReshapePlan,
@@ -193,7 +193,7 @@ class _Sync:
         affected: dict[str, list[Allocation]] = {}
         if lost:
             for row in await self._tx.fetch(_ALLOCATIONS, sorted({provider_id for provider_id, _ in lost})):
-                one = Allocation(row["consumer_uuid"], row["provider_id"], row["resource_class"], row["used"])
+                one = Allocation.decode(row)
                 lost_by = lost.get((one.provider_id, one.resource_class))
                 if lost_by is not None:
                     affected.setdefault(lost_by, []).append(one)
@@ -318,11 +318,11 @@ class _Writer:
     async def _move_allocations(self, moves: list[AllocationMove]) -> None:
         if not moves:
             return
-        sources = [(one.consumer, one.provider_id, one.resource_class) for one, _ in moves]
-        targets = [(one.consumer, self._stored[target].id, one.resource_class, one.used) for one, target in moves]
+        sources = [(one.consumer_uuid, one.provider_id, one.resource_class) for one, _ in moves]
+        targets = [(one.consumer_uuid, self._stored[target].id, one.resource_class, one.used) for one, target in moves]
         await self._tx.execute_many(_DELETE_ALLOCATION, sources)
         await self._tx.execute_many(_ADD_ALLOCATION, targets)
-        consumers = sorted({one.consumer for one, _ in moves})
+        consumers = sorted({one.consumer_uuid for one, _ in moves})
         await self._tx.execute("UPDATE consumers SET generation = generation + 1 WHERE uuid = ANY($1)", consumers)
         self._changed |= {one.provider_id for one, _ in moves} | {self._stored[target].id for _, target in moves}
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kilonova.placement.host_providers import InventoryLike, ReportedProvider, ReportedProviders
+from kilonova.placement.model import Allocation
 from kilonova.store import Row
 
 
@@ -85,15 +86,6 @@ class StoredProvider(NamedTuple):
         """The classes whose inventories the host no longer reports."""
         kept = reported.inventory if reported is not None else {}
         return [name for name, one in self.inventory.items() if one.host_ratio is not None and name not in kept]
-
-
-class Allocation(NamedTuple):
-    """An allocation's row."""
-
-    consumer: str
-    provider_id: int
-    resource_class: str
-    used: int
 
 
 class AllocationMove(NamedTuple):
@@ -239,7 +231,7 @@ class ReshapePlanner:
         before = dict(self._used)
         together: dict[tuple[str, int], list[Allocation]] = {}
         for one in allocations:
-            together.setdefault((one.consumer, one.provider_id), []).append(one)
+            together.setdefault((one.consumer_uuid, one.provider_id), []).append(one)
         moves: list[AllocationMove] = []
         try:
             # Largest first: small allocations fit into what is left.
@@ -259,7 +251,7 @@ class ReshapePlanner:
             target = next((uuid for uuid, inventories in targets if self._fits(uuid, inventories, one)), None)
             if target is None:
                 raise CannotReshape(
-                    f"no provider has room for {one.used} {one.resource_class} of consumer {one.consumer}"
+                    f"no provider has room for {one.used} {one.resource_class} of consumer {one.consumer_uuid}"
                 )
             moves.append(self._add_usage(target, one))
         return moves

@@ -6,7 +6,8 @@ from kilonova import clock
 from kilonova.placement.allocation_update import INSERT_ALLOCATION, ConsumerAllocations, lock
 from kilonova.placement.changes import mark_allocations_changed
 from kilonova.placement.claims import INSERT_CONSUMER, ConcurrentUpdate, Consumer
-from kilonova.store import Row, Transaction
+from kilonova.placement.model import Allocation
+from kilonova.store import Transaction
 
 
 async def swap_allocations(tx: Transaction, one: Consumer, other: Consumer) -> None:
@@ -16,15 +17,15 @@ async def swap_allocations(tx: Transaction, one: Consumer, other: Consumer) -> N
         return
     await tx.execute("DELETE FROM allocations WHERE consumer_uuid = ANY($1)", [one.uuid, other.uuid])
     for receiver, source in ((one, other), (other, one)):
-        rows = [row for row in locked.allocations if row["consumer_uuid"] == source.uuid]
-        await _give(tx, receiver, rows, known=receiver.uuid in locked.consumers)
-    await mark_allocations_changed(tx, sorted({row["provider_id"] for row in locked.allocations}))
+        given = [allocation for allocation in locked.allocations if allocation.consumer_uuid == source.uuid]
+        await _give(tx, receiver, given, known=receiver.uuid in locked.consumers)
+    await mark_allocations_changed(tx, sorted({allocation.provider_id for allocation in locked.allocations}))
 
 
-async def _give(tx: Transaction, receiver: Consumer, rows: list[Row], *, known: bool) -> None:
+async def _give(tx: Transaction, receiver: Consumer, given: list[Allocation], *, known: bool) -> None:
     """Write the receiver's allocations. A consumer without allocations has no row."""
     now = clock.now()
-    if not rows:
+    if not given:
         await tx.execute("DELETE FROM consumers WHERE uuid = $1", receiver.uuid)
         return
     if known:
@@ -35,5 +36,5 @@ async def _give(tx: Transaction, receiver: Consumer, rows: list[Row], *, known: 
         values = (receiver.uuid, receiver.project_id, receiver.user_id, receiver.type, now)
         if not await tx.execute(INSERT_CONSUMER, *values):
             raise ConcurrentUpdate(receiver.uuid)
-    received = [(receiver.uuid, row["provider_id"], row["resource_class"], row["used"]) for row in rows]
+    received = [(receiver.uuid, one.provider_id, one.resource_class, one.used) for one in given]
     await tx.execute_many(INSERT_ALLOCATION, received)

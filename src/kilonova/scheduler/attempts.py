@@ -7,7 +7,6 @@ A successful attempt has the results of each filter and the weights of its candi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import orjson
@@ -16,7 +15,7 @@ from kilonova import clock
 from kilonova.scheduler.explain import Cause, Diagnosis, FilterResult, Rejection, Weight
 from kilonova.store import Reader, Row, Transaction
 
-Packed = Mapping[str, Any]
+Packed = Mapping[str, object]
 
 # Further candidates are rarely tried.
 _MAX_CANDIDATES = 10
@@ -67,15 +66,15 @@ async def of_server(reader: Reader, server_id: str, limit: int = 100) -> list[At
 
 
 def _attempt(row: Row) -> Attempt:
-    document = orjson.loads(row["diagnosis"])
+    document = _decode(row["diagnosis"])
     return Attempt(
         id=row["id"],
         server_id=row["server_id"],
         operation_id=row["operation_id"],
         kind=row["kind"],
         host=row["host"],
-        lost=document.get("lost", 0),
-        diagnosis=unpack(document),
+        lost=document.lost,
+        diagnosis=_unpack(document),
         created_at=row["created_at"],
     )
 
@@ -90,9 +89,9 @@ _OF_SERVER = "SELECT * FROM attempts WHERE server_id = $1 ORDER BY id DESC LIMIT
 # The stored form is compact: positions instead of names, common values once, rounded numbers.
 
 
-def pack(diagnosis: Diagnosis) -> dict[str, Any]:
+def pack(diagnosis: Diagnosis) -> dict[str, object]:
     """The stored form of a diagnosis, as JSON data; `record` accepts it too."""
-    packed: dict[str, Any] = {
+    packed: dict[str, object] = {
         "hosts": diagnosis.hosts,
         "asked": diagnosis.asked,
         "filters": [_pack_filter(result) for result in diagnosis.filters],
@@ -105,64 +104,72 @@ def pack(diagnosis: Diagnosis) -> dict[str, Any]:
     return packed
 
 
-def unpack(packed: Packed) -> Diagnosis:
+_Number = int | float
+_Free = dict[str, tuple[int, int]]
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """The stored form."""
+
+    hosts: int
+    asked: dict[str, object]
+    filters: list[str | tuple[str, int, list[tuple[str, int]]]]
+    weighers: list[str] = []
+    weights: list[tuple[str, str | None, _Number, list[_Number], _Free]] = []
+    rejections: list[tuple[str, str, str, list[tuple[str, str | None, str, str, _Free]]]] = []
+    lost: int = 0
+
+
+_decode = msgspec.json.Decoder(_Stored).decode
+
+
+def _unpack(stored: _Stored) -> Diagnosis:
     return Diagnosis(
-        hosts=packed["hosts"],
-        filters=tuple(_unpack_filters(packed)),
-        rejections=tuple(_unpack_rejections(packed)),
-        weights=tuple(_unpack_weight(packed["weighers"], *weight) for weight in packed.get("weights", ())),
-        asked=packed["asked"],
+        hosts=stored.hosts,
+        filters=tuple(_unpack_filters(stored)),
+        rejections=tuple(
+            Rejection(host, node or host, uuid, name, text, need, have, free)
+            for name, text, need, hosts in stored.rejections
+            for host, node, uuid, have, free in hosts
+        ),
+        weights=tuple(
+            Weight(host, node or host, total, dict(zip(stored.weighers, parts, strict=True)), free)
+            for host, node, total, parts, free in stored.weights
+        ),
+        asked=stored.asked,
     )
 
 
-def _pack_filter(result: FilterResult) -> Any:
+def _pack_filter(result: FilterResult) -> object:
     """A filter without rejections is stored as its name."""
     if not result.rejected:
         return result.filter
     return [result.filter, result.rejected, [[cause.text, cause.hosts] for cause in result.causes]]
 
 
-def _unpack_filters(packed: Packed) -> list[FilterResult]:
-    left: int = packed["hosts"]
+def _unpack_filters(stored: _Stored) -> list[FilterResult]:
+    left = stored.hosts
     found = []
-    for entry in packed["filters"]:
-        name, rejected, causes = (entry, 0, ()) if isinstance(entry, str) else entry
+    for entry in stored.filters:
+        name, rejected, causes = (entry, 0, []) if isinstance(entry, str) else entry
         left -= rejected
         found.append(FilterResult(name, rejected, left, tuple(Cause(*cause) for cause in causes)))
     return found
 
 
-def _pack_weight(weight: Weight) -> list[Any]:
+def _pack_weight(weight: Weight) -> list[object]:
     parts = [round(part, 3) for part in weight.parts.values()]
     return [*_names(weight.host, weight.hypervisor_hostname), round(weight.total, 3), parts, weight.free]
 
 
-def _unpack_weight(
-    weighers: list[str], host: str, node: str | None, total: float, parts: list[float], free: dict[str, list[int]]
-) -> Weight:
-    return Weight(host, node or host, total, dict(zip(weighers, parts, strict=True)), _pairs(free))
-
-
-def _pack_rejections(rejections: Sequence[Rejection]) -> list[Any]:
+def _pack_rejections(rejections: Sequence[Rejection]) -> list[object]:
     """Group by reason."""
-    grouped: dict[tuple[str, str, str], list[Any]] = {}
+    grouped: dict[tuple[str, str, str], list[object]] = {}
     for one in rejections:
         entry = [*_names(one.host, one.hypervisor_hostname), one.hypervisor_uuid, one.have, one.free]
         grouped.setdefault((one.filter, one.text, one.need), []).append(entry)
     return [[*reason, hosts] for reason, hosts in grouped.items()]
 
 
-def _unpack_rejections(packed: Packed) -> list[Rejection]:
-    return [
-        Rejection(host, node or host, uuid, name, text, need, have, _pairs(free))
-        for name, text, need, hosts in packed.get("rejections", ())
-        for host, node, uuid, have, free in hosts
-    ]
-
-
 def _names(host: str, node: str) -> tuple[str, str | None]:
     return host, None if node == host else node
-
-
-def _pairs(free: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
-    return {name: (amounts[0], amounts[1]) for name, amounts in free.items()}

@@ -11,7 +11,7 @@ from kilonova.scheduler.explain import Diagnosis
 from kilonova.store import Transaction
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
     """A hypervisor, by the uuid of its root provider, and the allocations to claim."""
 
     uuid: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -77,7 +77,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     filters: tuple[FilterResult, ...]
     rejections: tuple[Rejection, ...] = ()
     weights: tuple[Weight, ...] = ()
-    asked: Mapping[str, Any] = {}
+    asked: Mapping[str, object] = {}
     """The request, without fields that were not given."""
 
     @property
@@ -118,9 +118,9 @@ def _report_line(one: Rejection) -> str:
     return f"{one.host}: {singular(one.text)}{needed}: {one.have}"
 
 
-def describe_request(request: Request) -> dict[str, Any]:
+def describe_request(request: Request) -> dict[str, object]:
     """The request for a diagnosis, without fields that were not given."""
-    asked: dict[str, Any] = {"resources": request.amounts}
+    asked: dict[str, object] = {"resources": request.amounts}
     if request.groups:
         asked["groups"] = {suffix: dict(group.resources) for suffix, group in request.groups.items()}
     for name in ("zone", "host", "hypervisor_hostname", "hypervisor_uuid"):

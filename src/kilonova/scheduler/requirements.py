@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol, TypedDict
 
 from kilonova.placement.candidates.model import RequestGroup
 
@@ -22,6 +22,39 @@ _HARDWARE_TRAITS = (
     ("hw:viommu_model", "hw_viommu_model", "COMPUTE_VIOMMU_MODEL_{}"),
 )
 _HYPERTHREADING = "HW_CPU_HYPERTHREADING"
+
+
+class Flavor(Protocol):
+    @property
+    def vcpus(self) -> int: ...
+
+    @property
+    def ram(self) -> int: ...
+
+    @property
+    def disk(self) -> int: ...
+
+    @property
+    def ephemeral(self) -> int: ...
+
+    @property
+    def swap(self) -> int: ...
+
+    @property
+    def extra_specs(self) -> Mapping[str, str]: ...
+
+
+class HostRequirements(TypedDict):
+    """The fields of a scheduler request that follow from flavor and image."""
+
+    resources: dict[str, int]
+    required_traits: frozenset[str]
+    forbidden_traits: frozenset[str]
+    groups: Mapping[str, RequestGroup]
+    isolate: bool
+    same_subtree: tuple[frozenset[str], ...]
+    extra_specs: Mapping[str, str]
+    image_properties: Mapping[str, str]
 
 
 class _Draft:
@@ -53,26 +86,25 @@ class _Draft:
         wanted.setdefault(suffix, set()).add(trait)
 
 
-def flavor_resources(flavor: Mapping[str, Any], root_disk: bool = True) -> dict[str, int]:
+def flavor_resources(flavor: Flavor, root_disk: bool = True) -> dict[str, int]:
     """Resources of a flavor without extra specs. Swap and ephemeral disk count as host disk."""
-    swap_gb = -(-flavor["swap"] // 1024)
+    swap_gb = -(-flavor.swap // 1024)
     amounts = {
-        "VCPU": flavor["vcpus"],
-        "MEMORY_MB": flavor["ram"],
-        "DISK_GB": flavor["disk"] * root_disk + flavor["ephemeral"] + swap_gb,
+        "VCPU": flavor.vcpus,
+        "MEMORY_MB": flavor.ram,
+        "DISK_GB": flavor.disk * root_disk + flavor.ephemeral + swap_gb,
     }
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def host_requirements(
-    flavor: Mapping[str, Any], image_properties: Mapping[str, str], *, root_disk: bool = True
-) -> dict[str, Any]:
-    """The fields of a scheduler request that follow from flavor and image. Raises ValueError for an invalid spec.
+    flavor: Flavor, image_properties: Mapping[str, str], *, root_disk: bool = True
+) -> HostRequirements:
+    """The requirements. Raises ValueError for an invalid spec.
 
-    The flavor has the keys vcpus, ram, disk, ephemeral, swap and extra_specs. `root_disk` is False for a server that
-    boots from a volume.
+    `root_disk` is False for a server that boots from a volume.
     """
-    specs: Mapping[str, str] = flavor.get("extra_specs") or {}
+    specs = flavor.extra_specs
     draft = _Draft(flavor_resources(flavor, root_disk))
     if specs or image_properties:
         _add_hardware_specs(draft, specs, image_properties)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kilonova.store.interface import Reader, Row, Transaction
+from kilonova.store.interface import Reader, Transaction
 
 
 class AccessList:
@@ -13,19 +13,19 @@ class AccessList:
         self._column = column
         self._owner = owner
 
-    async def projects(self, reader: Reader, row: Row) -> list[str]:
+    async def projects(self, reader: Reader, owner_id: int | str) -> list[str]:
         sql = f"SELECT project_id FROM {self._table} WHERE {self._column} = $1 ORDER BY project_id"
-        return [found["project_id"] for found in await reader.fetch(sql, row["id"])]
+        return [found["project_id"] for found in await reader.fetch(sql, owner_id)]
 
-    async def grant(self, tx: Transaction, row: Row, project_id: str) -> bool:
+    async def grant(self, tx: Transaction, owner_id: int | str, project_id: str) -> bool:
         """False if the project had access already."""
         sql = f"INSERT INTO {self._table} ({self._column}, project_id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
-        return await tx.execute(sql, row["id"], project_id) > 0
+        return await tx.execute(sql, owner_id, project_id) > 0
 
-    async def revoke(self, tx: Transaction, row: Row, project_id: str) -> bool:
+    async def revoke(self, tx: Transaction, owner_id: int | str, project_id: str) -> bool:
         """False if the project had no access."""
         sql = f"DELETE FROM {self._table} WHERE {self._column} = $1 AND project_id = $2"
-        return await tx.execute(sql, row["id"], project_id) > 0
+        return await tx.execute(sql, owner_id, project_id) > 0
 
     def condition(self, project: str) -> str:
         """SQL: the row of `owner` is public, or the project (an SQL expression) has access."""

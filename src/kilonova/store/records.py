@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from operator import itemgetter
 from types import NoneType
 from typing import ClassVar, Self, cast, get_args, get_type_hints
@@ -46,12 +47,11 @@ def encode_document(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+@cache
 def document_columns(kind: type[Record]) -> list[str]:
-    """The columns that are JSON text."""
+    """The columns that are JSON text. Cached, because reading type hints is slow."""
     hints = get_type_hints(kind)
-    return [
-        name for name in kind.__struct_fields__ if not all(part in _SCALARS for part in _alternatives(hints[name]))
-    ]
+    return [name for name in kind.__struct_fields__ if not all(part in _SCALARS for part in _alternatives(hints[name]))]
 
 
 def _alternatives(hint: object) -> tuple[object, ...]:
@@ -66,7 +66,7 @@ def _compile(kind: type[Record]) -> Callable[[Row], Record]:
     names = kind.__struct_fields__
     hints = get_type_hints(kind)
     documents = [(names.index(name), msgspec.json.Decoder(hints[name]).decode) for name in document_columns(kind)]
-    columns = itemgetter(*names)
+    columns = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
 
     def decode(row: Row) -> Record:
         values = list(columns(row))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import __version__
 
 # Names in the form of the API: host, host@backend, host@backend#pool.
 HOST = "kilonova"
 BACKEND = "kilonova@files"
 POOL = "kilonova@files#files"
-IDENTITY: dict[str, Any] = {
+IDENTITY: dict[str, object] = {
     "vendor_name": "Kilonova",
     "volume_backend_name": BACKEND.partition("@")[2],
     "storage_protocol": "kilonova_file",
     "driver_version": __version__,
 }
-ABILITIES: dict[str, Any] = {
+ABILITIES: dict[str, object] = {
     "thin_provisioning_support": True,
     "multiattach": True,
     "online_extend_support": True,

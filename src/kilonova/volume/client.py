@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 import orjson
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
-from kilonova.http.client import Refused, Unreachable
+from kilonova.http.client import Refused, Unreachable, valid_response
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller
     from kilonova.identity.client import Auth
 
-Item = dict[str, Any]
+Body = Mapping[str, object]
+T = TypeVar("T")
 
 # Microversions: attachments with their completion, multi-attach volumes, re-imaging, and messages filtered by resource.
 BASE_VERSION = "3.44"
@@ -36,6 +39,99 @@ class VolumeServiceTooOld(Exception):
             f"The volume service is too old: it supports versions up to {newest or '3.0'}, and {needed} is needed."
         )
         self.needed = needed
+
+
+class VolumeUse(Struct, frozen=True):
+    """A completed attachment, as its volume shows it. Some services do not report the host."""
+
+    attachment_id: str = ""
+    server_id: str | None = None
+    host_name: str | None = None
+    device: str | None = None
+
+
+class Volume(Struct, frozen=True, kw_only=True, rename={"tenant_id": "os-vol-tenant-attr:tenant_id"}):
+    """`size` is in GiB. Only services see `tenant_id`, and not of every volume service."""
+
+    id: str
+    status: str
+    size: int
+    name: str | None = None
+    description: str | None = None
+    availability_zone: str | None = None
+    volume_type: str | None = None
+    snapshot_id: str | None = None
+    bootable: str = "false"
+    multiattach: bool = False
+    metadata: dict[str, str] = {}
+    volume_image_metadata: dict[str, object] | None = None
+    attachments: list[VolumeUse] = []
+    tenant_id: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+
+    @property
+    def image_metadata(self) -> dict[str, str]:
+        """The metadata of the image that the volume was created from; empty if there is none."""
+        metadata = self.volume_image_metadata or {}
+        return {key: str(value) for key, value in metadata.items() if value is not None}
+
+
+class VolumeSnapshot(Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    size: int
+    volume_id: str
+    name: str | None = None
+    description: str | None = None
+    metadata: dict[str, str] = {}
+    created_at: str | None = None
+
+
+class Attachment(Struct, frozen=True):
+    """`instance` is the server. Lists do not have `connection_info`."""
+
+    id: str
+    volume_id: str = ""
+    instance: str | None = None
+    status: str = ""
+    connection_info: dict[str, object] | None = None
+
+    @property
+    def connection(self) -> dict[str, object]:
+        """The connection info as hosts expect it; empty if the volume is only reserved.
+
+        The API has `driver_volume_type` on the level of the data.
+        """
+        if not self.connection_info:
+            return {}
+        data = dict(self.connection_info)
+        return {"driver_volume_type": data.pop("driver_volume_type", None), "data": data}
+
+
+class VolumeMessage(Struct, frozen=True):
+    resource_uuid: str | None = None
+    user_message: str | None = None
+    resource_type: str | None = None
+    event_id: str | None = None
+    request_id: str | None = None
+    created_at: str | None = None
+
+
+class VolumeType(Struct, frozen=True):
+    id: str
+    name: str
+
+
+class _Identity(Struct):
+    id: str
+
+
+_DOCUMENT, _LINKS = Decoder(dict[str, Raw]), Decoder(list[object] | None)
+_VOLUME, _VOLUMES = Decoder(Volume), Decoder(list[Volume])
+_SNAPSHOT, _SNAPSHOTS = Decoder(VolumeSnapshot), Decoder(list[VolumeSnapshot])
+_ATTACHMENT, _ATTACHMENTS = Decoder(Attachment), Decoder(list[Attachment])
+_MESSAGES, _TYPES, _IDENTITIES = Decoder(list[VolumeMessage]), Decoder(list[VolumeType]), Decoder(list[_Identity])
 
 
 class VolumeClient:
@@ -65,16 +161,15 @@ class VolumeClient:
 
     # Volumes
 
-    async def show(self, volume_id: str, auth: Auth) -> Item | None:
+    async def show(self, volume_id: str, auth: Auth) -> Volume | None:
         """The volume, or None if the token cannot see it."""
-        return await self._show("volumes", "volume", volume_id, auth, version=MULTIATTACH_VERSION)
+        return await self._show("volumes", "volume", volume_id, auth, _VOLUME, version=MULTIATTACH_VERSION)
 
-    async def volumes(self, auth: Auth, filters: Mapping[str, str] | None = None) -> list[Item]:
-        return await self._list("volumes/detail", "volumes", auth, filters)
+    async def volumes(self, auth: Auth, filters: Mapping[str, str] | None = None) -> list[Volume]:
+        return await self._list("volumes/detail", "volumes", auth, filters, _VOLUMES)
 
-    async def create(self, volume: Item, auth: Auth) -> Item:
-        created: Item = (await self._call("POST", "/volumes", auth, {"volume": volume}))["volume"]
-        return created
+    async def create(self, volume: Body, auth: Auth) -> Volume:
+        return _decode(await self._call("POST", "/volumes", auth, {"volume": volume}), "volume", _VOLUME)
 
     async def delete(self, volume_id: str, auth: Auth) -> None:
         """A missing volume is ignored."""
@@ -95,22 +190,16 @@ class VolumeClient:
         body = {"image_id": image_id, "reimage_reserved": True}
         await self._act(volume_id, {"os-reimage": body}, auth, version=REIMAGE_VERSION)
 
-    async def image_metadata(self, volume_id: str, auth: Auth) -> dict[str, str]:
-        """The metadata of the image that the volume was created from; empty if there is none."""
-        found = await self.show(volume_id, auth)
-        return dict(found.get("volume_image_metadata") or {}) if found else {}
-
     # Snapshots
 
-    async def snapshot(self, snapshot_id: str, auth: Auth) -> Item | None:
-        return await self._show("snapshots", "snapshot", snapshot_id, auth)
+    async def snapshot(self, snapshot_id: str, auth: Auth) -> VolumeSnapshot | None:
+        return await self._show("snapshots", "snapshot", snapshot_id, auth, _SNAPSHOT)
 
-    async def snapshots(self, auth: Auth, filters: Mapping[str, str] | None = None) -> list[Item]:
-        return await self._list("snapshots/detail", "snapshots", auth, filters)
+    async def snapshots(self, auth: Auth, filters: Mapping[str, str] | None = None) -> list[VolumeSnapshot]:
+        return await self._list("snapshots/detail", "snapshots", auth, filters, _SNAPSHOTS)
 
-    async def create_snapshot(self, snapshot: Item, auth: Auth) -> Item:
-        created: Item = (await self._call("POST", "/snapshots", auth, {"snapshot": snapshot}))["snapshot"]
-        return created
+    async def create_snapshot(self, snapshot: Body, auth: Auth) -> VolumeSnapshot:
+        return _decode(await self._call("POST", "/snapshots", auth, {"snapshot": snapshot}), "snapshot", _SNAPSHOT)
 
     async def delete_snapshot(self, snapshot_id: str, auth: Auth) -> None:
         """A missing snapshot is ignored."""
@@ -123,58 +212,57 @@ class VolumeClient:
 
     # Messages
 
-    async def latest_message(self, ident: str, auth: Auth) -> Item | None:
+    async def latest_message(self, ident: str, auth: Auth) -> VolumeMessage | None:
         """The newest message about the volume or snapshot, or None. Errors are ignored: the text is only for users."""
         query = urlencode({"resource_uuid": ident})
         try:
-            found = (await self._call("GET", f"/messages?{query}", auth, version=MESSAGES_VERSION))["messages"]
-            messages = [each for each in found if each["resource_uuid"] == ident and each["user_message"]]
-            return max(messages, key=lambda message: str(message["created_at"]), default=None)
-        except (VolumeError, Unreachable, KeyError, TypeError):
+            found = await self._call("GET", f"/messages?{query}", auth, version=MESSAGES_VERSION)
+            messages = _decode(found, "messages", _MESSAGES)
+        except (VolumeError, Unreachable):
             return None
+        about = [each for each in messages if each.resource_uuid == ident and each.user_message]
+        return max(about, key=lambda message: message.created_at or "", default=None)
 
     # Types
 
-    async def types(self, auth: Auth) -> list[Item]:
-        return await self._list("types", "volume_types", auth, None)
+    async def types(self, auth: Auth) -> list[VolumeType]:
+        return await self._list("types", "volume_types", auth, None, _TYPES)
 
     # Attachments
 
-    async def attachments(self, auth: Auth, **filters: str) -> list[Item]:
-        """The matching attachments with `id`, `volume_id`, `instance` and `status`."""
-        return await self._list("attachments", "attachments", auth, {"all_tenants": "1", **filters})
+    async def attachments(self, auth: Auth, **filters: str) -> list[Attachment]:
+        return await self._list("attachments", "attachments", auth, {"all_tenants": "1", **filters}, _ATTACHMENTS)
 
-    async def attachment(self, attachment_id: str, auth: Auth) -> Item | None:
-        found = await self._show("attachments", "attachment", attachment_id, auth)
-        return found and _with_connection_info(found)
+    async def attachment(self, attachment_id: str, auth: Auth) -> Attachment | None:
+        return await self._show("attachments", "attachment", attachment_id, auth, _ATTACHMENT)
 
     async def create_attachment(
         self,
         volume_id: str,
         server_id: str,
         auth: Auth,
-        connector: Item | None = None,
+        connector: Body | None = None,
         *,
         device: str | None = None,
         mode: str | None = None,
-    ) -> Item:
+    ) -> Attachment:
         """Reserve the volume, and connect it if there is a connector. `device` is the device name in the guest."""
-        body: Item = {"volume_uuid": volume_id, "instance_uuid": server_id}
+        body: dict[str, object] = {"volume_uuid": volume_id, "instance_uuid": server_id}
         if connector is not None:
             body["connector"] = _with_device(connector, device)
         if mode is not None:
             body["mode"] = mode
         version = BASE_VERSION if mode is None else "3.54"
         created = await self._call("POST", "/attachments", auth, {"attachment": body}, version=version)
-        return _with_connection_info(created["attachment"])
+        return _decode(created, "attachment", _ATTACHMENT)
 
     async def update_attachment(
-        self, attachment_id: str, connector: Item, auth: Auth, *, device: str | None = None
-    ) -> Item:
+        self, attachment_id: str, connector: Body, auth: Auth, *, device: str | None = None
+    ) -> Attachment:
         """Connect the volume. The result has `connection_info`. `device` is the device name in the guest."""
         path = f"/attachments/{quote(attachment_id, safe='')}"
         body = {"attachment": {"connector": _with_device(connector, device)}}
-        return _with_connection_info((await self._call("PUT", path, auth, body))["attachment"])
+        return _decode(await self._call("PUT", path, auth, body), "attachment", _ATTACHMENT)
 
     async def complete_attachment(self, attachment_id: str, auth: Auth) -> None:
         path = f"/attachments/{quote(attachment_id, safe='')}/action"
@@ -186,10 +274,12 @@ class VolumeClient:
 
     # Requests
 
-    async def _act(self, volume_id: str, action: Item, auth: Auth, *, version: str = BASE_VERSION) -> None:
+    async def _act(self, volume_id: str, action: Body, auth: Auth, *, version: str = BASE_VERSION) -> None:
         await self._call("POST", f"/volumes/{quote(volume_id, safe='')}/action", auth, action, version=version)
 
-    async def _show(self, noun: str, key: str, ident: str, auth: Auth, *, version: str = BASE_VERSION) -> Item | None:
+    async def _show(
+        self, noun: str, key: str, ident: str, auth: Auth, decoder: Decoder[T], *, version: str = BASE_VERSION
+    ) -> T | None:
         try:
             response = await self._call("GET", f"/{noun}/{quote(ident, safe='')}", auth, version=version)
         except VolumeError as error:
@@ -197,19 +287,22 @@ class VolumeClient:
                 return None
             raise
         # An id such as `detail` leads to another resource.
-        found: Item | None = response.get(key)
-        return found
+        return _decode(response, key, decoder) if key in response else None
 
-    async def _list(self, path: str, key: str, auth: Auth, filters: Mapping[str, str] | None) -> list[Item]:
+    async def _list(
+        self, path: str, key: str, auth: Auth, filters: Mapping[str, str] | None, decoder: Decoder[list[T]]
+    ) -> list[T]:
         """Fetch all pages."""
-        found: list[Item] = []
+        found: list[T] = []
         query = dict(filters or {})
         while True:
             response = await self._call("GET", f"/{path}?{urlencode(query)}", auth, version=MULTIATTACH_VERSION)
-            found += response[key]
-            if not response[key] or not response.get(f"{key}_links"):
+            page = _decode(response, key, decoder)
+            found += page
+            links = response.get(f"{key}_links")
+            if not page or links is None or not _LINKS.decode(links):
                 return found
-            query["marker"] = response[key][-1]["id"]
+            query["marker"] = _decode(response, key, _IDENTITIES)[-1].id
 
     async def _delete(self, noun: str, ident: str, auth: Auth) -> None:
         try:
@@ -219,8 +312,9 @@ class VolumeClient:
                 raise
 
     async def _call(
-        self, method: str, path: str, auth: Auth, json: Item | None = None, *, version: str = BASE_VERSION
-    ) -> Any:
+        self, method: str, path: str, auth: Auth, json: Body | None = None, *, version: str = BASE_VERSION
+    ) -> dict[str, Raw]:
+        """The members of the response, not decoded yet."""
         headers = {
             "X-Auth-Token": auth.token,
             "Accept": "application/json",
@@ -232,10 +326,13 @@ class VolumeClient:
         response = await self._caller.request(method, _path(auth, path), headers=headers, json=json)
         if response.status >= 400:
             raise _error(response.status, response.body)
-        try:
-            return response.json() if response.body else None
-        except ValueError:
-            raise Unreachable("the volume service sent an invalid response") from None
+        with valid_response("volume"):
+            return _DOCUMENT.decode(response.body) if response.body else {}
+
+
+@valid_response("volume")
+def _decode(response: dict[str, Raw], key: str, decoder: Decoder[T]) -> T:
+    return decoder.decode(response[key])
 
 
 def _path(auth: Auth, path: str) -> str:
@@ -243,16 +340,8 @@ def _path(auth: Auth, path: str) -> str:
     return f"/v3/{quote(auth.project_id, safe='')}{path}" if auth.project_id else f"/v3{path}"
 
 
-def _with_device(connector: Item, device: str | None) -> Item:
+def _with_device(connector: Body, device: str | None) -> Body:
     return {**connector, "mountpoint": device} if device else connector
-
-
-def _with_connection_info(attachment: Item) -> Item:
-    """Nest the connection info as hosts expect it. The API has `driver_volume_type` on the level of the data."""
-    info = dict(attachment.get("connection_info") or {})
-    if info:
-        info = {"driver_volume_type": info.pop("driver_volume_type", None), "data": info}
-    return {**attachment, "connection_info": info}
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kilonova.http.client import Refused, Unreachable
@@ -27,7 +27,7 @@ class ComputeClient:
     async def send_event(self, name: str, server_id: str, volume_id: str, token: str, *, ok: bool = True) -> None:
         """Send an event about a server's volume. A deleted server is ignored."""
         status = "completed" if ok else "failed"
-        event: dict[str, Any] = {"name": name, "server_uuid": server_id, "tag": volume_id, "status": status}
+        event = {"name": name, "server_uuid": server_id, "tag": volume_id, "status": status}
         response = await self._caller.request(
             "POST",
             "/v2.1/os-server-external-events",

@@ -47,11 +47,13 @@ class Unacceptable(Exception):
         self.details = details
 
 
-def check_format(disk_format: str | None, container_format: str | None) -> None:
-    if disk_format not in FORMATS:
+def checked_format(disk_format: str | None, container_format: str | None) -> str:
+    """The disk format, if both formats are supported."""
+    if disk_format is None or disk_format not in FORMATS:
         raise Unacceptable(f"disk format {disk_format} is not supported")
     if container_format not in CONTAINERS:
         raise Unacceptable(f"container format {container_format} is not supported")
+    return disk_format
 
 
 def check_head(disk_format: str, head: bytes) -> None:

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
 
 from kilonova import clock
 from kilonova.image.files import is_locked
 
 if TYPE_CHECKING:
     from kilonova.config import Config
+    from kilonova.services import Services
 
 GIB = 1 << 30
 BLOCK = 1 << 20
@@ -214,12 +214,11 @@ def _sync(path: Path, flags: int) -> None:
         os.close(fd)
 
 
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-
-
-def copy_slot(config: Config) -> asyncio.Semaphore:
+def copy_slot(services: Services) -> asyncio.Semaphore:
     """Limits the number of concurrent copies in the process."""
-    return _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(max(config.volume.concurrent_copies, 1)))
+    if services.copy_slots is None:
+        services.copy_slots = asyncio.Semaphore(max(services.config.volume.concurrent_copies, 1))
+    return services.copy_slots
 
 
 async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -15,17 +15,18 @@ from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import is_true
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import SortKey
+from kilonova.volume.api import api
 
 Filter = Callable[[Conditions, str, str], None]
 """Adds the condition for a key and its value."""
 
-STRICT = "unknown filters are refused"
-LIKE = "filters by a part of the value"
-TIMES = "filters by time"
-BY_IMAGE_METADATA = "filters by image metadata"
-BY_GROUP = "filters by group"
-BY_QUOTA = "filters by consumes_quota"
-COUNTED = "lists have a count"
+STRICT = api.behaviour("unknown filters are refused")
+LIKE = api.behaviour("filters by a part of the value")
+TIMES = api.behaviour("filters by time")
+BY_IMAGE_METADATA = api.behaviour("filters by image metadata")
+BY_GROUP = api.behaviour("filters by group")
+BY_QUOTA = api.behaviour("filters by consumes_quota")
+COUNTED = api.behaviour("lists have a count")
 # Filters for all users. Administrators may use more.
 OFFERED = {
     "volume": (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Schema = dict[str, Any]
+from kilonova.http.schema import Schema
 
 MAX_GIGABYTES = 65536
 UUID_OR_NULL: Schema = {"type": ["string", "null"], "format": "uuid"}

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from kilonova.http import Context, Response
 from kilonova.http.pagination import next_link, page_limit
 from kilonova.store import Reader, Row
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page
+from kilonova.store.records import Record
 from kilonova.volume import filters
 
 Filters = Mapping[str, filters.Filter]
-AddDetails = Callable[[Reader, Sequence[Row]], Awaitable[None]]
+R = TypeVar("R", bound=Record)
 
 
 class Find(Protocol):
-    """Return the row with this id if the caller may see it, else raise."""
+    """Return the record with this id if the caller may see it, else raise."""
 
-    def __call__(self, ctx: Context, reader: Reader, ident: str, /, *, rule: str) -> Awaitable[Row]: ...
+    def __call__(self, ctx: Context, reader: Reader, ident: str, /, *, rule: str) -> Awaitable[Record]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Generic[R]):
     key: str
     """The key of the list in responses."""
-    table: str
-    columns: str = "*"
+    record: type[R]
     show: str
     """The policy rule for seeing a row, also rows of other projects."""
     find: Find
@@ -52,12 +52,18 @@ class Search:
         filters.add(ctx, conditions, self.filters(ctx), self.offered)
         return conditions
 
-    async def response(self, ctx: Context, path: str, view: str, add_details: AddDetails | None = None) -> Response:
+    async def response(
+        self,
+        ctx: Context,
+        path: str,
+        view: str,
+        add_details: Callable[[Reader, Sequence[R]], Awaitable[Sequence[object]]] | None = None,
+    ) -> Response:
         """A page of rows in this view, with the link to the next page."""
         rows, full = await self.page(ctx)
-        if add_details is not None:
-            await add_details(ctx.db, rows)
-        body: dict[str, Any] = {self.key: [ctx.render(view, row) for row in rows]}
+        records = self.record.decode_all(rows)
+        shown: Sequence[object] = records if add_details is None else await add_details(ctx.db, records)
+        body: dict[str, object] = {self.key: [ctx.render(view, each) for each in shown]}
         if full:
             body[f"{self.key}_links"] = next_link(ctx, path, rows[-1]["id"], full)
         if self.counted and filters.counted(ctx):
@@ -73,7 +79,7 @@ class Search:
         order = filters.order(ctx, self.sort, self.nullable)
         page = Page(order, marker=await self._marker(ctx), limit=limit, first_argument=len(conditions.arguments) + 1)
         rows = await ctx.db.fetch(
-            f"SELECT {self.columns} FROM {self.table} WHERE {conditions.where()} AND {page.where} {page.order}"
+            f"SELECT * FROM {self.record.table} WHERE {conditions.where()} AND {page.where} {page.order}"
             f" OFFSET {int(ctx.query_one('offset') or 0)}",
             *conditions.arguments,
             *page.arguments,
@@ -83,9 +89,9 @@ class Search:
     async def count(self, ctx: Context) -> int:
         """The number of rows on all pages."""
         conditions = self.conditions(ctx)
-        sql = f"SELECT COUNT(*) FROM {self.table} WHERE {conditions.where()}"
+        sql = f"SELECT COUNT(*) FROM {self.record.table} WHERE {conditions.where()}"
         return int(await ctx.db.fetch_value(sql, *conditions.arguments))
 
     async def _marker(self, ctx: Context) -> Row | None:
         marker = ctx.query_one("marker")
-        return None if marker is None else await self.find(ctx, ctx.db, marker, rule=self.show)
+        return None if marker is None else (await self.find(ctx, ctx.db, marker, rule=self.show)).encode()

@@ -10,4 +10,4 @@ from kilonova.volume.types import model
 async def seed(tx: Transaction) -> None:
     await tx.lock("volume seed")
     if await tx.fetch_value("SELECT 1 FROM volume_types WHERE name = $1", model.DEFAULT) is None:
-        await model.create(tx, {"name": model.DEFAULT, "description": "Default Volume Type"}, clock.now())
+        await model.create(tx, model.DEFAULT, clock.now(), description="Default Volume Type")

@@ -24,9 +24,9 @@ async def wait_until_deleted(c: FullCloud, volume_id: str) -> None:
 async def create_snapshot(c: FullCloud, volume_id: str) -> str:
     made = await c.services.volume.create_snapshot({"volume_id": volume_id, "name": "s", "force": True}, MEMBER)
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while (shown := await c.services.volume.snapshot(made["id"], MEMBER)) is None or shown["status"] != "available":
+        while (shown := await c.services.volume.snapshot(made.id, MEMBER)) is None or shown.status != "available":
             await asyncio.sleep(0.01)
-    return str(made["id"])
+    return made.id
 
 
 async def create_flavor(c: FullCloud, name: str, *, ephemeral: int = 0, **sizes: int) -> str:

@@ -238,6 +238,8 @@ def test_two_boots_with_same_volume_only_one_succeeds(sqlite_url: str) -> None:
             assert [answer.status for answer in answers] == [202, 400]
             shown = await c.wait_until_settled(answers[0].json()["server"]["id"])
             assert shown["status"] == "ACTIVE"
-            assert (await c.services.volume.show(given, MEMBER) or {})["attachments"][0]["server_id"] == shown["id"]
+            volume = await c.services.volume.show(given, MEMBER)
+            assert volume is not None
+            assert volume.attachments[0].server_id == shown["id"]
 
     run(scenario())

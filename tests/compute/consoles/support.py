@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from kilonova.compute.consoles.novnc_files import novnc_pages
 from kilonova.compute.consoles.proxy import Proxy
 from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import MissingDisplay
 from kilonova.hosts.drivers.sim.driver import SimDriver
 from kilonova.hosts.messages import Display
 from kilonova.http import App
@@ -52,7 +52,7 @@ def fake_displays(**displays: Display) -> Iterator[None]:
     async def get_display(self: Any, guest_id: str, kind: str) -> Display:
         self._running_guest(guest_id)
         if kind not in displays:
-            raise DriverError(f"no {kind}", kind="no display")
+            raise MissingDisplay(f"no {kind}")
         return displays[kind]
 
     with patch.object(SimDriver, "get_display", get_display):

@@ -11,7 +11,12 @@ from kilonova.store import Transaction
 from tests.support.cloud import DEMO, Cloud
 
 ENDED = ("done", "failed", "cancelled")
-FLAVORS = {"old": {"flavor_id": "1", "name": "m1.tiny"}, "new": {"flavor_id": "2", "name": "m1.small"}}
+
+
+def flavor(flavor_id: str, name: str = "m1.tiny") -> str:
+    """The JSON of a move's flavor."""
+    sizes = {"vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+    return orjson.dumps({"flavor_id": flavor_id, "name": name, **sizes, "extra_specs": {}}).decode()
 
 
 async def put_move(c: Cloud, server_id: str, type: str = "live-migration", **values: Any) -> str:
@@ -42,7 +47,8 @@ async def insert_move(
         {
             **{key: move.get(key, value) for key, value in owner.items()},
             **dict.fromkeys(("kind", "action"), type),
-            **dict.fromkeys(("params", "plan", "results", "note"), "{}"),
+            **dict.fromkeys(("params", "results", "note"), "{}"),
+            "plan": "[]",
             **dict.fromkeys(("attempt", "epoch", "lease_until"), 0),
             **dict.fromkeys(("run_at", "round_started_at"), at),
             "id": operation_id,
@@ -67,8 +73,8 @@ async def insert_move(
             "source_node": "host1.example",
             "dest_host": "host2",
             "dest_node": "host2.example",
-            "old_flavor": orjson.dumps(FLAVORS["old"]).decode(),
-            "new_flavor": orjson.dumps(FLAVORS["new" if type == "resize" else "old"]).decode(),
+            "old_flavor": flavor("1"),
+            "new_flavor": flavor("2", "m1.small") if type == "resize" else flavor("1"),
             "old_vm_state": "active",
             "old_power_state": 1,
             "transfer": orjson.dumps(transfer).decode() if transfer else None,

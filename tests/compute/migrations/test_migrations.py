@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.migrations import queries, status
-from tests.compute.migrations.support import insert_move, put_move
+from tests.compute.migrations.support import flavor, insert_move, put_move
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, Cloud, cloud, fault
 from tests.support.route_coverage import proves
@@ -118,9 +118,8 @@ def test_only_running_live_migrations_have_links(database_url: str) -> None:
 def test_deleted_flavor_and_missing_destination_are_null(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=1) as c:
-            gone = '{"flavor_id": "gone"}'
             nowhere = {"dest_host": None, "dest_node": None}
-            await put_move(c, A, "resize", state="failed", error=FAILURE, old_flavor=gone, **nowhere)
+            await put_move(c, A, "resize", state="failed", error=FAILURE, old_flavor=flavor("gone"), **nowhere)
             (shown,) = await listed(c)
             assert shown["old_instance_type_id"] is None
             assert shown["new_instance_type_id"] is not None

@@ -11,6 +11,7 @@ import kilonova.compute.operations  # noqa: F401 - declares the operations that 
 from kilonova.compute.migrations import status
 from kilonova.compute.operations.steps.move import Move
 from kilonova.operations.definition import all_kinds
+from tests.compute.migrations.support import flavor
 
 TYPE_OF_KIND = {
     "live_migrate": "live-migration",
@@ -22,11 +23,34 @@ FAILURE = orjson.dumps({"type": "Failed", "message": "No valid host was found", 
 CANCEL = orjson.dumps({"type": "Cancelled", "message": "Cancelled", "fault": None}).decode()
 
 
-def row(type: str, state: str, step: str = "choose host", **more: Any) -> dict[str, Any]:
-    return {
-        "type": type, "state": state, "step": step, "undo_to": None, "error": None, "outcome": None, "ending": None,
-        **more,
-    }  # fmt: skip
+def migration(type: str, state: str, step: str = "choose host", **more: Any) -> status.ShownMigration:
+    row = {
+        "id": 1,
+        "operation_id": "o",
+        "server_id": "s",
+        "project_id": "p",
+        "user_id": "u",
+        "type": type,
+        "source_host": "h1",
+        "source_node": "n1",
+        "dest_host": None,
+        "dest_node": None,
+        "transfer": None,
+        "old_flavor": flavor("1"),
+        "new_flavor": flavor("1"),
+        "old_vm_state": "active",
+        "old_power_state": 1,
+        "created_at": 1.0,
+        "updated_at": 1.0,
+        "changed_at": 1.0,
+        "outcome": None,
+        "state": state,
+        "step": step,
+        "undo_to": None,
+        "error": None,
+        "ending": None,
+    }
+    return status.decode({**row, **more})
 
 
 @pytest.mark.parametrize(
@@ -55,8 +79,8 @@ def row(type: str, state: str, step: str = "choose host", **more: Any) -> dict[s
 )
 @pytest.mark.parametrize("state", ["queued", "running", "waiting"])
 def test_status_by_step(type: str, state: str, step: str, word: str) -> None:
-    assert status.status(row(type, state, step)) == word
-    assert status.in_progress(row(type, state, step))
+    assert status.status(migration(type, state, step)) == word
+    assert status.in_progress(migration(type, state, step))
 
 
 @pytest.mark.parametrize(
@@ -88,33 +112,33 @@ def test_status_by_step(type: str, state: str, step: str, word: str) -> None:
     ],
 )
 def test_final_statuses(type: str, state: str, more: dict[str, Any], word: str) -> None:
-    assert status.status(row(type, state, "hand over", **more)) == word
-    assert not status.in_progress(row(type, state, "hand over", **more))
+    assert status.status(migration(type, state, "hand over", **more)) == word
+    assert not status.in_progress(migration(type, state, "hand over", **more))
 
 
 @pytest.mark.parametrize("type", ["live-migration", "resize", "migration", "evacuation"])
 def test_undoing_a_failure_is_error(type: str) -> None:
-    undoing = row(type, "undoing", "move ports", error=FAILURE)
+    undoing = migration(type, "undoing", "move ports", error=FAILURE)
     assert status.status(undoing) == "error"
     assert not status.in_progress(undoing)
     assert status.reason(undoing) == "No valid host was found"
 
 
 def test_retry_on_another_host_is_no_error() -> None:
-    back = row("evacuation", "undoing", "build guest", error=FAILURE, undo_to="choose host")
+    back = migration("evacuation", "undoing", "build guest", error=FAILURE, undo_to="choose host")
     assert status.status(back) == "pre-migrating"
     assert status.in_progress(back)
     assert status.reason(back) is None
 
 
 def test_cancelled_migration_is_in_progress_until_it_is_undone() -> None:
-    undoing = row("live-migration", "undoing", "migrate guest", error=CANCEL)
+    undoing = migration("live-migration", "undoing", "migrate guest", error=CANCEL)
     assert status.status(undoing) == "running"
     assert status.in_progress(undoing)
 
 
 def test_unknown_step_has_a_status() -> None:
-    assert status.status(row("live-migration", "running", "polish guest")) == "queued"
+    assert status.status(migration("live-migration", "running", "polish guest")) == "queued"
 
 
 def test_every_step_of_every_move_has_a_status() -> None:

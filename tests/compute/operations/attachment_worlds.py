@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.attach_volume import AttachVolume
 from kilonova.compute.operations.shelve import Offload, Shelve
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
 from tests.compute.operations import volume_worlds
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import ServerOperation, World, begin_boot, put_building_server, run_operation
 from tests.support.cloud import DEMO
 from tests.support.full_cloud import TIMEOUT_SECONDS, running_worker
@@ -68,7 +69,7 @@ class VolumeOperation(ServerOperation):
 async def begin_attach(tx: Transaction, world: World, volume_id: str) -> str:
     device = volume_worlds.device_of(world.server_id, volume_id, root=False)
     await devices.insert(tx, [device])
-    return await begin(tx, AttachVolume, params={"device": device["uuid"]}, server_id=world.server_id, project_id=DEMO)
+    return await begin_stored(tx, AttachVolume, {"device": device.uuid}, server_id=world.server_id, project_id=DEMO)
 
 
 async def wait_until_idle(db: Database, world: World) -> None:
@@ -82,7 +83,7 @@ async def wait_until_idle(db: Database, world: World) -> None:
 async def device_uuid(tx: Transaction, world: World, volume_id: str) -> str:
     device = await devices.of_volume(tx, world.server_id, volume_id)
     assert device is not None
-    return str(device["uuid"])
+    return device.uuid
 
 
 OFFLOADED: tuple[type[Operation], ...] = (Shelve, Offload)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
-from kilonova.store import Database
+from msgspec import convert
+
+from kilonova.operations import Operation, begin
+from kilonova.store import Database, Transaction
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud
 
 SHORT_HOST_TIMEOUT: dict[str, Any] = {"operations__host_timeout_seconds": 0.3}
+
+
+async def begin_stored(tx: Transaction, operation: type[Operation], params: Mapping[str, Any], **options: Any) -> str:
+    """Begin an operation with parameters in their stored form. Returns the operation's id."""
+    return await begin(tx, operation, params=convert(params, operation.params_type), **options)
 
 
 async def finish_operations(c: FullCloud) -> None:

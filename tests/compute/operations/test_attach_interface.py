@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.compute.operations.attach_interface import AttachInterface
-from kilonova.operations import Operation, begin
+from kilonova.compute.operations.attach_interface import AttachInterface, AttachInterfaceParams
+from kilonova.compute.servers.requested_networks import RequestedInterface
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import ServerOperation, Variant, World
 from tests.compute.servers.support import guest_on, make_port
 from tests.support.cloud import DEMO
@@ -28,9 +30,8 @@ class InterfaceOperation(ServerOperation):
         return world
 
     async def begin_attach(self, tx: Transaction, world: World) -> str:
-        request = {"network_id": world.cloud.network_id, "label": "private", "fixed_ip": None, "tag": "t"}
-        params = {"interface": {**request, "port": self.port}}
-        return await begin(tx, AttachInterface, params=params, server_id=world.server_id, project_id=DEMO)
+        params = AttachInterfaceParams(RequestedInterface(world.cloud.network_id, "private", self.port, tag="t"))
+        return await begin_stored(tx, AttachInterface, params, server_id=world.server_id, project_id=DEMO)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         server = await db.fetch_one("SELECT nics FROM servers WHERE id = $1", world.server_id)

@@ -21,6 +21,11 @@ from tests.support.cloud import DEMO, put_server
 from tests.support.full_cloud import running_worker
 
 
+async def set_building(tx: Transaction, world: World) -> None:
+    """The failed boot of the round before has left the server in error."""
+    await tx.execute("UPDATE servers SET vm_state = 'building' WHERE id = $1", world.server_id)
+
+
 class TestBoot(ServerOperation):
     __test__ = True
     operation: ClassVar[type[Operation]] = Boot
@@ -29,6 +34,7 @@ class TestBoot(ServerOperation):
         await put_building_server(db, world.server_id)
 
     async def begin(self, tx: Transaction, world: World) -> str:
+        await set_building(tx, world)
         return await begin_boot(tx, world)
 
     def state(self, server: dict[str, Any]) -> dict[str, Any]:
@@ -47,12 +53,13 @@ class TestBootToRequestedHost(TestBoot):
         await put_server(db, neighbour, host="sim-001", hypervisor_hostname="sim-001", scheduler_hints=hints)
         await put_building_server(db, world.server_id, {"resources_GPU:VGPU": "1"}, scheduler_hints=hints)
         async with db.transaction() as tx:
-            row = {"id": group_id, "project_id": DEMO, "user_id": "member-id", "name": "g", "policy": "anti-affinity"}
-            await groups.create(tx, {**row, "max_server_per_host": None, "created_at": 1.0})
+            group = groups.ServerGroup(group_id, DEMO, "member-id", "g", "anti-affinity", None, 1.0)
+            await groups.create(tx, group)
             await groups.join(tx, group_id, [neighbour, world.server_id])
             await add_gpus(tx)
 
     async def begin(self, tx: Transaction, world: World) -> str:
+        await set_building(tx, world)
         return await begin_boot(tx, world, {"host": "sim-002"})
 
     async def list_resources(self, db: Database, world: World) -> Any:
@@ -89,6 +96,7 @@ class TestBootWithVolumes(ServerWithNewVolumes):
     volume_exists = False
 
     async def begin(self, tx: Transaction, world: World) -> str:
+        await set_building(tx, world)
         return await self.begin_boot(tx, world)
 
     async def list_resources(self, db: Database, world: World) -> Any:
@@ -112,10 +120,10 @@ class TestBootWithVolumes(ServerWithNewVolumes):
         """If `volume_exists`, an earlier run created the blank volume and died before it stored the volume's id."""
         world = await super().prepare(db)
         found = await devices.of_server(db, world.server_id)
-        blank = next(device for device in found if device["source_type"] == "blank")
+        blank = next(device for device in found if device.source_type == "blank")
         if self.volume_exists:
             async with running_worker(db, world):
-                await make_volume(db, world, "", size=2, metadata={DEVICE: blank["uuid"]})
+                await make_volume(db, world, "", size=2, metadata={DEVICE: blank.uuid})
         return world
 
     def test_boot_reuses_volume_of_earlier_run(self, sqlite_url: str) -> None:

@@ -7,10 +7,19 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.compute.operations.change_ports import AddFixedIp, AddSecurityGroup, RemoveFixedIp, RemoveSecurityGroup
-from kilonova.operations import Operation, begin
+from kilonova.compute.operations.change_ports import (
+    AddFixedIp,
+    AddFixedIpParams,
+    AddSecurityGroup,
+    GroupParams,
+    RemoveFixedIp,
+    RemoveFixedIpParams,
+    RemoveSecurityGroup,
+)
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
 from tests.compute.operations.attachment_worlds import wait_until_idle
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import ServerOperation, World
 from tests.compute.servers.support import NETWORK
 from tests.support.cloud import DEMO
@@ -26,11 +35,11 @@ class TestAddFixedIp(ServerOperation):
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
         (nic,) = await _nics(db, world)
-        self.request = {"network_id": nic["network_id"]}
+        self.request: AddFixedIpParams | RemoveFixedIpParams = AddFixedIpParams(nic["network_id"])
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await begin(tx, self.operation, params=self.request, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, self.operation, self.request, server_id=world.server_id, project_id=DEMO)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         sql = "SELECT COUNT(*) FROM port_addresses a JOIN ports p ON p.id = a.port_id WHERE p.device_id = $1"
@@ -52,11 +61,11 @@ class TestRemoveFixedIp(TestAddFixedIp):
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
         async with db.transaction() as tx:
-            await begin(tx, AddFixedIp, params=self.request, server_id=world.server_id, project_id=DEMO)
+            await begin_stored(tx, AddFixedIp, self.request, server_id=world.server_id, project_id=DEMO)
         async with running_worker(db, world):
             await wait_until_idle(db, world)
         (nic,) = await _nics(db, world)
-        self.request = {"address": nic["addresses"][0]}
+        self.request = RemoveFixedIpParams(nic["addresses"][0])
         return world
 
 
@@ -77,11 +86,11 @@ class TestAddSecurityGroup(ServerOperation):
         world = await super().prepare(db)
         made = await world.cloud.post("/security-groups", {"security_group": {"name": "web"}}, root=NETWORK)
         assert made.status == 201, made.body
-        self.group = {"group": made.json()["security_group"]["id"], "name": "web"}
+        self.group = GroupParams(made.json()["security_group"]["id"], "web")
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await begin(tx, self.operation, params=self.group, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, self.operation, self.group, server_id=world.server_id, project_id=DEMO)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         nics = orjson.loads(await db.fetch_value("SELECT nics FROM servers WHERE id = $1", world.server_id))
@@ -107,7 +116,7 @@ class TestRemoveSecurityGroup(TestAddSecurityGroup):
     async def prepare(self, db: Database) -> World:
         world = await super().prepare(db)
         async with db.transaction() as tx:
-            await begin(tx, AddSecurityGroup, params=self.group, server_id=world.server_id, project_id=DEMO)
+            await begin_stored(tx, AddSecurityGroup, self.group, server_id=world.server_id, project_id=DEMO)
         async with running_worker(db, world):
             await wait_until_idle(db, world)
         return world

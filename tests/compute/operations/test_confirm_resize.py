@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from kilonova.compute.operations.confirm_resize import ConfirmResize
 from kilonova.compute.operations.power import Stop
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.test_resize import ColdMove, begin_larger_resize
 from tests.compute.operations.worlds import Variant, World, run_operation
 from tests.support.cloud import DEMO
@@ -37,8 +38,8 @@ class ResizedServer(ColdMove):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         move = await tx.fetch_value("SELECT operation_id FROM moves")
-        return await begin(
-            tx, self.operation, params={"move": move}, server_id=world.server_id, project_id=DEMO, user_id="member-id"
+        return await begin_stored(
+            tx, self.operation, {"move": move}, server_id=world.server_id, project_id=DEMO, user_id="member-id"
         )
 
     async def list_resources(self, db: Database, world: World) -> Any:

@@ -17,12 +17,12 @@ from kilonova.compute.operations.deferred_cleanup import (
 from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import Park, PowerOff, Unpark
 from kilonova.ids import new_id
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.operations.testing import Fault, Injection
 from kilonova.store import Database, Transaction, open_database
 from tests.compute.operations import test_resize, test_revert_resize
 from tests.compute.operations.attachment_worlds import VolumeOperation
-from tests.compute.operations.support import finish_operations
+from tests.compute.operations.support import begin_stored, finish_operations
 from tests.compute.operations.test_confirm_resize import ResizedServer
 from tests.compute.operations.worlds import OnOneDatabase, ServerOperation, World
 from tests.compute.servers.actions.test_resize import boot_resized, confirm
@@ -53,7 +53,7 @@ class TestCleanUpGuest(ServerOperation):
         assert boot is not None
         command = {"operation": boot["id"], "round": boot["round"], "epoch": boot["epoch"] + 1}
         params = {"guest_id": world.server_id, "host": world.source, "slot": self.slot, **command}
-        return await begin(tx, self.operation, params=params)
+        return await begin_stored(tx, self.operation, params)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         return await db.fetch("SELECT resource_class, used FROM allocations ORDER BY 1")
@@ -91,7 +91,7 @@ async def defer(tx: Transaction, kind: type[Operation], server_id: str, host: st
     )
     assert origin is not None
     fence = {"operation": origin["id"], "round": origin["round"], "epoch": origin["epoch"] + 1}
-    return await begin(tx, kind, params={"guest_id": server_id, "host": host, **fence, **params}, host=host)
+    return await begin_stored(tx, kind, {"guest_id": server_id, "host": host, **fence, **params}, host=host)
 
 
 class DeferredOperation(ServerOperation):
@@ -148,7 +148,7 @@ class TestRestoreDisk(VolumeOperation):
             await tx.execute("DELETE FROM block_devices")
         fence = {"operation": origin["id"], "round": origin["round"], "epoch": origin["epoch"] + 1}
         params = {"guest_id": world.server_id, "host": ONLY_HOST, "volume_id": self.volumes["data"], "other": None}
-        return await begin(tx, RestoreDisk, params={**params, **fence})
+        return await begin_stored(tx, RestoreDisk, {**params, **fence})
 
     async def list_resources(self, db: Database, world: World) -> Any:
         return None
@@ -182,7 +182,7 @@ class TestDeleteImage(ServerOperation):
         await world.image.create({"id": self.image_id, "disk_format": "raw", "container_format": "bare"}, token)
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await begin(tx, DeleteImage, params={"image_id": self.image_id})
+        return await begin_stored(tx, DeleteImage, {"image_id": self.image_id})
 
     async def list_resources(self, db: Database, world: World) -> Any:
         return None
@@ -251,7 +251,7 @@ def test_killed_undo_keeps_deferred_restore_valid(sqlite_url: str, revert: bool)
                 operation_id = await tests.begin(tx, world)
             async with unreachable_after(sim, host, rule):
                 row = await tests._run_workers(db, world, operation_id, faults)
-            assert row["state"] == "failed"
+            assert row.state == "failed"
             assert (await db.fetch("SELECT kind FROM operations WHERE finished_at IS NULL")) == [
                 {"kind": "restore_guest"}
             ]

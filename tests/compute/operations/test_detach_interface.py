@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.compute.operations.detach_interface import DetachInterface
-from kilonova.operations import Operation, begin
+from kilonova.compute.operations.detach_interface import DetachInterface, DetachInterfaceParams
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
-from tests.compute.operations.support import wait_until_finished
+from tests.compute.operations.support import begin_stored, wait_until_finished
 from tests.compute.operations.test_attach_interface import InterfaceOperation
 from tests.compute.operations.worlds import Variant, World
 from tests.support.cloud import DEMO
@@ -30,8 +30,8 @@ class TestDetachInterface(InterfaceOperation):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         nics = orjson.loads(await tx.fetch_value("SELECT nics FROM servers WHERE id = $1", world.server_id))
-        params = {"port_id": nics[-1]["port_id"]}
-        return await begin(tx, DetachInterface, params=params, server_id=world.server_id, project_id=DEMO)
+        params = DetachInterfaceParams(nics[-1]["port_id"])
+        return await begin_stored(tx, DetachInterface, params, server_id=world.server_id, project_id=DEMO)
 
     async def outcome(self, db: Database, world: World) -> Any:
         """Another operation deletes the port."""

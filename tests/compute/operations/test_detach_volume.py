@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from kilonova.compute.operations.detach_volume import DetachVolume
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Transaction
 from tests.compute.operations.attachment_worlds import OFFLOADED, VolumeOperation, device_uuid
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import Variant, World
 from tests.support.cloud import DEMO
 
@@ -18,7 +19,7 @@ class TestDetachVolume(VolumeOperation):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         params = {"device": await device_uuid(tx, world, self.volumes["data"])}
-        return await begin(tx, DetachVolume, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, DetachVolume, params, server_id=world.server_id, project_id=DEMO)
 
     def check_result(self, seen: Any) -> None:
         data = seen["volumes"]["data"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from kilonova.compute.operations.extend_volume import ExtendVolume
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Transaction
 from tests.compute.operations.attachment_worlds import VolumeOperation
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import World
 from tests.support.cloud import DEMO
 
@@ -19,7 +20,7 @@ class TestExtendVolume(VolumeOperation):
     async def begin(self, tx: Transaction, world: World) -> str:
         await tx.execute("UPDATE volumes SET size = 2")
         params = {"volume_id": self.volumes["data"]}
-        return await begin(tx, ExtendVolume, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, ExtendVolume, params, server_id=world.server_id, project_id=DEMO)
 
     def check_result(self, seen: Any) -> None:
         assert seen["devices"] == [{"device_name": "/dev/vdb", "volume_size": 2}]

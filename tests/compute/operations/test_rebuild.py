@@ -8,10 +8,10 @@ import orjson
 
 from kilonova.compute.operations.power import Stop
 from kilonova.compute.operations.rebuild import Rebuild
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
 from tests.compute.operations import test_reimage
-from tests.compute.operations.support import finish_operations
+from tests.compute.operations.support import begin_stored, finish_operations
 from tests.compute.operations.worlds import ServerOperation, Variant, World, run_operation
 from tests.compute.servers.support import sim_store
 from tests.support.cloud import DEMO
@@ -91,4 +91,4 @@ class TestRebuildWithRootVolume(Variant, test_reimage.TestReimage):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         params = {"columns": test_reimage.COLUMNS}
-        return await begin(tx, Rebuild, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, Rebuild, params, server_id=world.server_id, project_id=DEMO)

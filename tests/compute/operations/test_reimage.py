@@ -9,11 +9,11 @@ import pytest
 
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.reimage import REIMAGE, Reimage
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.operations.execution import FORWARD
 from kilonova.operations.testing import POINTS, Fault, Injection
 from kilonova.store import Database, Transaction
-from tests.compute.operations.support import finish_operations
+from tests.compute.operations.support import begin_stored, finish_operations
 from tests.compute.operations.worlds import ServerOperation, World
 from tests.support import run
 from tests.support.cloud import DEMO
@@ -64,7 +64,7 @@ class TestReimage(ServerOperation):
             "image_id": self.image_id,
             "image_bytes": len(NEW),
         }
-        return await begin(tx, self.operation, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, self.operation, params, server_id=world.server_id, project_id=DEMO)
 
     async def post_awaited_event(self, db: Database, world: World, op: str) -> None:
         """The volume service posts the event itself."""
@@ -84,13 +84,13 @@ class TestReimage(ServerOperation):
         (attachment,) = await attachments(world.cloud, volume_id)
         row = await devices.of_volume(db, world.server_id, volume_id)
         assert row is not None
-        assert row["attachment_id"] == attachment["id"]
-        assert bool(row["connection"]) == bool(attachment["connection_info"]) == (attachment["status"] == "attached")
+        assert row.attachment_id == attachment["id"]
+        assert bool(row.connection) == bool(attachment["connection_info"]) == (attachment["status"] == "attached")
         async with running_worker(db, world):  # for the operations of the volume service
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 while (status := (await show_volume(world.cloud, volume_id))["status"]) == "downloading":
                     await asyncio.sleep(0.01)
-        return status, bool(row["connection"])
+        return status, bool(row.connection)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         found = await self.read_state(db, world)
@@ -126,15 +126,15 @@ def test_state_after_failure(sqlite_url: str, point: str) -> None:
             try:
                 for step in names:
                     result = await test._run_operation(db, world, Injection("reimage", [failure_at(step, point)]))
-                    assert result.row["state"] == "failed"
+                    assert result.row.state == "failed"
                     position = names.index(step) - (point == "before")
-                    accepted = position >= names.index(REIMAGE)
+                    accepted = position >= names.index(REIMAGE.name)
                     assert await test.read_state(db, world) == (WITHOUT_GUEST if accepted else COMPLETE), step
-                    expected = expected_checksum(NEW if position > names.index(REIMAGE) else OLD)
-                    if position != names.index(REIMAGE):
+                    expected = expected_checksum(NEW if position > names.index(REIMAGE.name) else OLD)
+                    if position != names.index(REIMAGE.name):
                         assert await volume_checksum(world.cloud, test.root_id) == expected, step
                 result = await test._run_operation(db, world, Injection("reimage", []))
-                assert (result.row["state"], await test.read_state(db, world)) == ("done", COMPLETE), "from error"
+                assert (result.row.state, await test.read_state(db, world)) == ("done", COMPLETE), "from error"
             finally:
                 await test.tear_down(world)
 

@@ -6,15 +6,16 @@ from typing import Any, ClassVar
 
 import orjson
 
-from kilonova.compute.migrations.model import MIGRATION, RESIZE, move_params
+from kilonova.compute.migrations.model import MIGRATION, RESIZE
 from kilonova.compute.operations.power import Stop
-from kilonova.compute.operations.resize import Migrate, Resize
+from kilonova.compute.operations.resize import Migrate, Resize, ResizeParams
 from kilonova.compute.servers.actions.resize import begin_resize
+from kilonova.compute.servers.server import EmbeddedFlavor, Server
 from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
 from tests.compute.operations.worlds import MoveOperation, OnOneDatabase, Variant, World, run_operation
 
-LARGER = {"name": "m1.small", "vcpus": 2, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0, "extra_specs": {}}
+LARGER = EmbeddedFlavor(name="m1.small", vcpus=2, ram=2048, disk=20, ephemeral=0, swap=0, extra_specs={})
 
 
 class ColdMove(MoveOperation):
@@ -40,9 +41,9 @@ class ColdMove(MoveOperation):
 
 async def begin_larger_resize(tx: Transaction, world: World, **more: Any) -> str:
     """Begin a resize to a larger flavor, as the API does. Returns the operation's id."""
-    server = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
+    server = Server.decode_optional(await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id))
     assert server is not None
-    params = move_params(flavor=LARGER, disk_config="MANUAL", **more)
+    params = ResizeParams(flavor=LARGER, disk_config="MANUAL", **more)
     return await begin_resize(tx, server, "2", params, "member-id", "req-move")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from kilonova.compute.operations.swap_volume import SwapVolume
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.store import Transaction
 from tests.compute.operations.attachment_worlds import VolumeOperation, device_uuid
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import World
 from tests.support.cloud import DEMO
 
@@ -24,7 +25,7 @@ class TestSwapVolume(VolumeOperation):
             "old": old,
             "new": {"id": new, "size": 1, "multiattach": False},
         }
-        return await begin(tx, SwapVolume, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, SwapVolume, params, server_id=world.server_id, project_id=DEMO)
 
     def check_result(self, seen: Any) -> None:
         old, new = seen["volumes"]["data"], seen["volumes"]["other"]

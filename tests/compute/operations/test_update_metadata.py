@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from kilonova.compute.operations.update_metadata import DeferredUpdateMetadata, UpdateMetadata
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import ServerOperation, Variant, World
 from tests.compute.servers.support import guest_on
 from tests.support.cloud import DEMO
@@ -40,4 +41,4 @@ class TestDeferredUpdateMetadata(Variant, TestUpdateMetadata):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         await tx.execute(CHANGE)
-        return await begin(tx, DeferredUpdateMetadata, params={"guest_id": world.server_id})
+        return await begin_stored(tx, DeferredUpdateMetadata, {"guest_id": world.server_id})

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from kilonova import clock
 from kilonova.compute.block_devices import model as devices
+from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.boot import Boot
-from kilonova.compute.operations.steps import volumes
 from kilonova.ids import new_id
-from kilonova.operations import begin
 from kilonova.operations.testing import Fault, OperationTests
 from kilonova.store import Database, Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import ServerOperation, World, put_building_server
 from tests.support.cloud import DEMO
 from tests.support.full_cloud import TIMEOUT_SECONDS, running_worker
@@ -67,8 +67,8 @@ class WriterWatch(Fault):
                     running.setdefault(volume_id, set()).add(host)
         for device in await devices.volumes_of(world.db, world.server_id):
             sql = "SELECT status, host FROM volume_attachments WHERE volume_id = $1 AND server_id = $2"
-            attachments = await world.db.fetch(sql, device["volume_id"], world.server_id)
-            writers = running.get(device["volume_id"], set())
+            attachments = await world.db.fetch(sql, device.volume_id, world.server_id)
+            writers = running.get(device.volume, set())
             connected = {one["host"] for one in attachments if one["status"] != "reserved"}
             if not attachments or len(writers) > 1 or not writers <= connected:
                 self.violations.append((point, phase, step, attachments, writers))
@@ -80,26 +80,26 @@ async def make_volume(db: Database, world: World, name: str, **keys: Any) -> str
     auth = await world.identity.auth(DEMO)
     made = await world.volume.create({"name": name, "size": 1, **keys}, auth)
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while (shown := await world.volume.show(made["id"], auth)) is None or shown["status"] != "available":
+        while (shown := await world.volume.show(made.id, auth)) is None or shown.status != "available":
             await asyncio.sleep(0.005)
-    return str(made["id"])
+    return made.id
 
 
-def device_of(server_id: str, volume_id: str, *, root: bool, shared: bool = False) -> dict[str, Any]:
-    return {
-        "uuid": new_id(),
-        "server_id": server_id,
-        "source_type": "volume",
-        "destination_type": "volume",
-        "source_id": volume_id,
-        "volume_id": volume_id,
-        "volume_size": 1,
-        "device_name": "/dev/vda" if root else "/dev/vdb",
-        "boot_index": 0 if root else None,
-        "delete_on_termination": False,
-        "multiattach": shared and not root,
-        "created_at": clock.now(),
-    }
+def device_of(server_id: str, volume_id: str, *, root: bool, shared: bool = False) -> BlockDevice:
+    return BlockDevice(
+        uuid=new_id(),
+        server_id=server_id,
+        source_type="volume",
+        destination_type="volume",
+        source_id=volume_id,
+        volume_id=volume_id,
+        volume_size=1,
+        device_name="/dev/vda" if root else "/dev/vdb",
+        boot_index=0 if root else None,
+        delete_on_termination=False,
+        multiattach=shared and not root,
+        created_at=clock.now(),
+    )
 
 
 async def make_server(db: Database, world: World, *, shared: bool = False) -> None:
@@ -116,7 +116,7 @@ async def make_server(db: Database, world: World, *, shared: bool = False) -> No
     params = {"networks": [network], "security_groups": ["default"], "destination": None, "devices": True}
     async with db.transaction() as tx:
         await devices.insert(tx, rows)
-        await begin(tx, Boot, params=params, server_id=world.server_id, project_id=DEMO)
+        await begin_stored(tx, Boot, params, server_id=world.server_id, project_id=DEMO)
     shown = await world.cloud.wait_until_settled(world.server_id)
     assert shown["status"] == "ACTIVE", shown
 
@@ -136,9 +136,9 @@ async def list_resources(db: Database, world: World) -> Any:
         found[row["name"]] = {
             "status": row["status"],
             "attachments": [(one["status"], one["host"]) for one in attachments],
-            "in device": device is not None and device["attachment_id"] in [one["id"] for one in attachments],
-            "connected to": volumes.connection_of(device).get(volumes.HOST) if device else None,
-            "standby": bool(device and device["standby"]),
+            "in device": device is not None and device.attachment_id in [one["id"] for one in attachments],
+            "connected to": device.connected_host or None if device else None,
+            "standby": bool(device and device.standby),
             "in guests": sorted(
                 ((bool(guest.slot), host) for host, guest in guests if row["id"] in guest.volumes),
                 # Not by name, because outcomes replace the names of hosts.
@@ -182,7 +182,7 @@ class ServerWithNewVolumes(ServerOperation):
         network = {"network_id": world.cloud.network_id, "label": "private", "port": None, "fixed_ip": None}
         params = {"networks": [{**network, "tag": None}], "security_groups": ["default"], "destination": None}
         params["devices"] = True
-        return await begin(tx, Boot, params=params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, Boot, params, server_id=world.server_id, project_id=DEMO)
 
     async def post_awaited_event(self, db: Database, world: World, op: str) -> None:
         """No event: the operation polls the volume service."""
@@ -196,8 +196,8 @@ class ServerWithNewVolumes(ServerOperation):
                 for row in await db.fetch("SELECT * FROM volume_attachments ORDER BY status")
             ],
             "devices": [
-                (row["device_name"], row["volume_id"] is None, row["attachment_id"] is None, row["connection"] is None)
-                for row in await devices.of_server(db, world.server_id)
+                (one.device_name, one.volume_id is None, one.attachment_id is None, one.connection is None)
+                for one in await devices.of_server(db, world.server_id)
             ],
             "in guests": sorted(
                 len(guest.volumes)
@@ -212,7 +212,7 @@ SELECT size, status, bootable, project_id FROM volumes WHERE status <> 'deleting
 """
 
 
-def _new_device(world: World, name: str, **values: Any) -> dict[str, Any]:
+def _new_device(world: World, name: str, **values: Any) -> BlockDevice:
     fixed = {"uuid": new_id(), "server_id": world.server_id, "destination_type": "volume", "device_name": name}
     usual = {"volume_size": 1, "delete_on_termination": False, "multiattach": False, "created_at": clock.now()}
-    return {**fixed, **usual, **values}
+    return BlockDevice(**{**fixed, **usual, **values})

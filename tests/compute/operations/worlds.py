@@ -9,16 +9,19 @@ from typing import Any, ClassVar
 
 import orjson
 import pytest
+from msgspec import convert
 
 from kilonova import clock
-from kilonova.compute.migrations.model import begin_move, move_params
+from kilonova.compute.migrations.model import begin_move
 from kilonova.compute.operations.boot import Boot
+from kilonova.compute.servers.server import Server
 from kilonova.ids import new_id
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
 from kilonova.operations.testing import Faults, OperationTests
 from kilonova.operations.views import find_running
 from kilonova.services import Services
 from kilonova.store import Database, Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.servers.support import sim_store
 from tests.support.cloud import DEMO, put_server
 from tests.support.full_cloud import FullCloud, build_full_cloud, load_settings, running_worker
@@ -69,7 +72,7 @@ class ServerOperation(OperationTests):
             await world.cloud.wait_until_settled(world.server_id)
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        return await begin(tx, self.operation, params=self.params, server_id=world.server_id, project_id=DEMO)
+        return await begin_stored(tx, self.operation, self.params, server_id=world.server_id, project_id=DEMO)
 
     async def list_resources(self, db: Database, world: World) -> Any:
         """All resources of servers, and the server's state. Without ids, which are random."""
@@ -125,13 +128,13 @@ async def put_building_server(db: Database, server_id: str, specs: dict[str, str
 async def begin_boot(tx: Transaction, world: World, destination: dict[str, Any] | None = None) -> str:
     network = {"network_id": world.cloud.network_id, "label": "private", "port": None, "fixed_ip": None, "tag": None}
     params = {"networks": [network], "security_groups": ["default"], "destination": destination}
-    return await begin(tx, Boot, params=params, server_id=world.server_id, project_id=DEMO)
+    return await begin_stored(tx, Boot, params, server_id=world.server_id, project_id=DEMO)
 
 
 async def run_operation(db: Database, world: World, operation: type[Operation], **params: Any) -> None:
     """Run another operation of the world's server to its end."""
     async with db.transaction() as tx:
-        await begin(tx, operation, params=params, server_id=world.server_id, project_id=DEMO, user_id="member-id")
+        await begin_stored(tx, operation, params, server_id=world.server_id, project_id=DEMO, user_id="member-id")
     async with running_worker(db, world):
         await world.cloud.wait_until_settled(world.server_id)
 
@@ -182,14 +185,14 @@ class MoveOperation(ServerOperation):
         return world
 
     async def begin(self, tx: Transaction, world: World) -> str:
-        server = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id)
+        server = Server.decode_optional(await tx.fetch_one("SELECT * FROM servers WHERE id = $1", world.server_id))
         assert server is not None
         return await begin_move(
             tx,
             self.operation,
             server,
             type=self.move_type,
-            params=move_params(**self.params),
+            params=convert(self.params, self.operation.params_type),
             user_id="member-id",
             request_id="req-move",
         )

@@ -61,7 +61,7 @@ async def newest_migration(c: FullCloud, server_id: str) -> dict[str, Any]:
     row = await c.db.fetch_one(f"{status.SELECT} WHERE m.server_id = $1 ORDER BY m.id DESC LIMIT 1", server_id)
     assert row is not None
     return {
-        "status": status.status(row),
+        "status": status.status(status.decode(row)),
         "from": row["source_host"],
         "to": row["dest_host"],
         "error": orjson.loads(row["error"])["message"] if row["error"] else None,

@@ -8,17 +8,55 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from kilonova.compute.api import api
+from kilonova.compute.servers.server import EmbeddedFlavor, Interface, Server
 from kilonova.hosts.drivers.sim.rules import Rules
 from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore
 from kilonova.hosts.messages import Guest
 from kilonova.http import Context
-from tests.support.cloud import TOKENS, Cloud, fault
+from tests.support.cloud import DEMO, TOKENS, Cloud, fault
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud
 
 NETWORK = "/network/v2.0"
 COUNTED_TABLES = ("servers WHERE NOT deleted", "operations", "ports", "networks", "allocations", "consumers")
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
+
+
+def make_server(server_id: str = "s", **values: Any) -> Server:
+    """An active server, which is not in the database."""
+    flavor = EmbeddedFlavor(name="m1.tiny", vcpus=1, ram=512, disk=1, ephemeral=0, swap=0, extra_specs={})
+    server = Server(
+        id=server_id,
+        project_id=DEMO,
+        user_id="member-id",
+        name="s",
+        hostname="s",
+        vm_state="active",
+        power_state=1,
+        flavor_id="1",
+        flavor=flavor,
+        vcpus=1,
+        ram=512,
+        image_properties={},
+        metadata={},
+        nics=[],
+        scheduler_hints={},
+        config_drive=False,
+        disk_config="AUTO",
+        reservation_id="r-1",
+        launch_index=0,
+        created_at=1.0,
+        updated_at=1.0,
+    )
+    return structs.replace(server, **values)
+
+
+def make_interface(port_id: str) -> Interface:
+    return Interface(
+        port_id=port_id, network_id="n", label="net", mac="", addresses=[], security_groups=[], tag=None, given=False
+    )
 
 
 async def count_resources(c: FullCloud) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import pytest
 
 from kilonova.compute.operations.power import Stop
 from kilonova.compute.servers import action_checks, states
+from kilonova.compute.servers.server import Server
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, HttpError, NotFound
 from kilonova.operations import begin
 from kilonova.scheduler import Scheduler
-from kilonova.store import Row
 from tests.compute.placements.test_dry_run import DRY
-from tests.compute.servers.support import act, make_context
+from tests.compute.servers.support import act, make_context, make_server
 from tests.support import run
 from tests.support.cloud import DEMO, Cloud, cloud, fault, put_server
 
@@ -26,7 +26,7 @@ NO_HOST = f"Instance {SERVER} is not ready: it has no host"
 OBSTACLES: dict[str, Any] = {"locked": True, "vm_state": "paused", "host": None}
 
 
-async def find_ready(c: Cloud, as_: str = "member") -> Row:
+async def find_ready(c: Cloud, as_: str = "member") -> Server:
     async with c.db.transaction() as tx:
         return await action_checks.find_ready(make_context(c, as_), tx, SERVER, rule=RULE, transition="os-stop")
 
@@ -61,15 +61,15 @@ def test_order_of_checks(
 def test_each_transition_is_allowed_in_its_states_only(sqlite_url: str, vm_state: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
-            row = {"id": SERVER, "vm_state": vm_state}
+            server = make_server(SERVER, vm_state=vm_state)
             for transition in states.TRANSITIONS.values():
                 async with c.db.transaction() as tx:
                     if vm_state in transition.follows:
-                        await action_checks.check_state(tx, row, transition)
+                        await action_checks.check_state(tx, server, transition)
                         continue
                     message = rf"^Cannot '{transition.verb}' instance {SERVER} while it is in vm_state {vm_state}$"
                     with pytest.raises(Conflict, match=message):
-                        await action_checks.check_state(tx, row, transition)
+                        await action_checks.check_state(tx, server, transition)
 
     run(scenario())
 
@@ -78,14 +78,14 @@ def test_unfinished_operation_refuses_actions(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
             await put_server(c.db, SERVER, host="host1")
-            assert (await find_ready(c))["id"] == SERVER
+            assert (await find_ready(c)).id == SERVER
             async with c.db.transaction() as tx:
                 await begin(tx, Stop, server_id=SERVER, project_id=DEMO)
             with pytest.raises(Conflict, match=r"while it is in task_state powering-off$"):
                 await find_ready(c)
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE operations SET finished_at = 1")
-            assert (await find_ready(c))["id"] == SERVER
+            assert (await find_ready(c)).id == SERVER
 
     run(scenario())
 
@@ -114,15 +114,15 @@ def test_action_begins_one_operation_and_dry_run_none(database_url: str) -> None
 def test_destination_exists_and_is_another_host(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
-            row = {"host": "host1"}
+            server = make_server(host="host1")
             for host in (None, "host2"):
-                await action_checks.check_destination(c.db, row, host)
+                await action_checks.check_destination(c.db, server, host)
             for host, message in (
                 ("host1", "The target host can't be the same one."),
                 ("host3", "Compute host host3 could not be found."),
             ):
                 with pytest.raises(BadRequest) as refusal:
-                    await action_checks.check_destination(c.db, row, host)
+                    await action_checks.check_destination(c.db, server, host)
                 assert refusal.value.message == message
 
     run(scenario())

@@ -9,9 +9,9 @@ import pytest
 
 from kilonova.compute.servers import floating_ips
 from kilonova.http.client import Unreachable
-from kilonova.network.client import NetworkClient, NetworkError
+from kilonova.network.client import FloatingIp, NetworkClient, NetworkError
 from tests.compute.interfaces.test_ip_actions import add_router, create_floating_ip, server_on_network
-from tests.compute.servers.support import NETWORK, make_context, make_network
+from tests.compute.servers.support import NETWORK, make_context, make_interface, make_network, make_server
 from tests.support import run
 from tests.support.cloud import cloud
 from tests.support.full_cloud import FullCloud, full_cloud
@@ -95,7 +95,7 @@ class Counting(NetworkClient):
     asked = 0
     there = True
 
-    async def floating_ips_of_ports(self, port_ids: Any, token: str) -> list[dict[str, Any]]:
+    async def floating_ips_of_ports(self, port_ids: Any, token: str) -> list[FloatingIp]:
         self.asked += 1
         if not self.there:
             raise Unreachable("gone")
@@ -141,7 +141,7 @@ def test_more_ports_than_fit_into_one_url(sqlite_url: str) -> None:
             (port,) = (await c.get(f"/ports?device_id={server_id}", root=NETWORK)).json()["ports"]
             others = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(250)]
             found = await c.services.network.floating_ips_of_ports([*others, port["id"]], "kilonova")
-            assert [each["id"] for each in found] == [made["id"]]
+            assert [each.id for each in found] == [made["id"]]
             assert await c.services.network.floating_ips_of_ports([], "kilonova") == []
 
     run(scenario())
@@ -182,32 +182,27 @@ def test_failing_or_slow_network_service_hides_floating_ips(
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             monkeypatch.setattr(c.services.network, "floating_ips_of_ports", fail)
-            rows = [{"id": "s", "nics": [{"port_id": "p"}]}]
-            assert await floating_ips.addresses_by_port(make_context(c), rows) == {}
+            servers = [make_server(nics=[make_interface("p")])]
+            assert await floating_ips.addresses_by_port(make_context(c), servers) == {}
             assert (str(failure) if failure else "no answer in time") in caplog.text
 
     run(scenario())
 
 
 def test_addresses_are_grouped_by_port_in_stable_order(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(number: int, port_id: str, fixed: str | None) -> dict[str, Any]:
-        return {
-            "id": str(number),
-            "port_id": port_id,
-            "fixed_ip_address": fixed,
-            "floating_ip_address": f"192.0.2.{number}",
-        }
+    def found(number: int, port_id: str, fixed: str | None) -> FloatingIp:
+        return FloatingIp(str(number), "n", f"192.0.2.{number}", fixed, port_id)
 
-    async def answer(port_ids: list[str], token: str) -> list[dict[str, Any]]:
+    async def answer(port_ids: list[str], token: str) -> list[FloatingIp]:
         assert (port_ids, token) == (["p", "q"], "kilonova")
         return [found(4, "q", "10.0.0.1"), found(3, "p", "10.0.0.2"), found(2, "p", "10.0.0.1"), found(1, "p", None)]
 
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             monkeypatch.setattr(c.services.network, "floating_ips_of_ports", answer)
-            assert await floating_ips.addresses_by_port(make_context(c), [{"nics": []}]) == {}
-            rows = [{"nics": [{"port_id": "p"}]}, {"nics": [{"port_id": "q"}]}]
-            assert await floating_ips.addresses_by_port(make_context(c), rows) == {
+            assert await floating_ips.addresses_by_port(make_context(c), [make_server()]) == {}
+            servers = [make_server(nics=[make_interface(port_id)]) for port_id in ("p", "q")]
+            assert await floating_ips.addresses_by_port(make_context(c), servers) == {
                 "p": ["192.0.2.1", "192.0.2.2", "192.0.2.3"],
                 "q": ["192.0.2.4"],
             }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.servers import forced_moves
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.drivers.sim.shapes import Amount, Shape, Shapes
 from kilonova.scheduler import Plan
 from tests.compute.servers.support import make_flavor
@@ -31,7 +32,7 @@ async def boot_on(c: FullCloud, host: str, hints: dict[str, Any] | None = None, 
 async def plan_move(c: FullCloud, server_id: str, host: str = TARGET, **options: Any) -> Plan:
     row = await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id)
     assert row is not None
-    return await forced_moves.plan(c.db, row, host, **options)
+    return await forced_moves.plan(c.db, Server.decode(row), host, **options)
 
 
 def rejection_of(plan: Plan) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import scheduling
+from kilonova.compute.servers.server import Server
 from kilonova.scheduler import Candidate
 from kilonova.store import Transaction
 from tests.compute.servers.live_migrations import complete_migration, wait_for_transfer
@@ -119,7 +120,7 @@ def test_affinity_boot_follows_a_member_whose_move_ends_during_the_claim(
             async with c.db.transaction() as tx:
                 row = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", second["id"])
                 assert row is not None
-                accepts = await scheduling.group_policy(tx, row)
+                accepts = await scheduling.group_policy(tx, Server.decode(row))
                 await tx.execute("UPDATE servers SET host = $2 WHERE id = $1", first["id"], source)
             assert accepts is not None
             assert [host for host in sorted(c.hosts.names) if accepts(Candidate("", host, host, {}))] == [destination]

@@ -6,17 +6,26 @@ from typing import Any
 
 import pytest
 
+from kilonova.compute import host_calls
 from kilonova.compute.servers import host_query
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import GetConsoleLog
-from kilonova.hosts.transport import HostFailed, HostUnreachable
+from kilonova.hosts.transport import (
+    GuestMissing,
+    GuestNotRunning,
+    HostUnreachable,
+    NoDisplay,
+    RefusedByHypervisor,
+    VersionTooOld,
+)
 from kilonova.http.errors import Conflict, HttpError, NotSupported, Unavailable
 from kilonova.services import Services
-from tests.compute.servers.support import make_context
+from tests.compute.servers.support import make_context, make_server
 from tests.support import run
 from tests.support.cloud import Cloud
 
-ROW = {"id": "s", "host": "h"}
+SERVER = make_server(host="h")
 VERB = GetConsoleLog(guest_id="s", lines=3)
 
 
@@ -34,11 +43,11 @@ class FakeHosts:
         return self.answer
 
 
-def query(hosts: FakeHosts | None, row: dict[str, Any] = ROW) -> Any:
+def query(hosts: FakeHosts | None, server: Server = SERVER) -> Any:
     services = Services()
     if hosts is not None:
         services.hosts = hosts
-    return run(host_query.query_host(make_context(Cloud(services, [])), row, VERB))
+    return run(host_query.query_host(make_context(Cloud(services, [])), server, VERB))
 
 
 def test_host_gets_read_with_short_timeout() -> None:
@@ -46,13 +55,13 @@ def test_host_gets_read_with_short_timeout() -> None:
     assert query(hosts) == b"console"
     ((host, command, timeout),) = hosts.calls
     assert (host, command.host, command.verb) == ("h", "h", VERB)
-    assert timeout == host_query.QUERY_TIMEOUT_SECONDS, "a user waits for the response"
+    assert timeout == host_calls.QUERY_TIMEOUT_SECONDS, "a user waits for the response"
 
 
 def test_server_without_host_is_not_ready() -> None:
     hosts = FakeHosts()
     with pytest.raises(Conflict, match=r"^Instance s is not ready: it has no host$"):
-        query(hosts, {"id": "s", "host": None})
+        query(hosts, make_server())
     assert hosts.calls == []
 
 
@@ -65,10 +74,10 @@ def test_process_without_transport_is_unavailable() -> None:
     ("failure", "error", "message"),
     [
         (HostUnreachable("h", "no answer within 10 s"), Conflict, "not ready: its host does not respond"),
-        (HostFailed("h", "unsupported", "unknown verb"), NotSupported, "does not support this; upgrade it."),
-        (HostFailed("h", "missing guest", "/var/x"), Conflict, "not ready: the guest is missing"),
-        (HostFailed("h", "not running", "/var/x"), Conflict, "not ready: the guest does not run"),
-        (HostFailed("h", "driver", "busy in /var/x", passing=True), Conflict, "not ready: refused by the hypervisor"),
+        (VersionTooOld("h", "unknown verb"), NotSupported, "does not support this; upgrade it."),
+        (GuestMissing("h", "/var/x"), Conflict, "not ready: the guest is missing"),
+        (GuestNotRunning("h", "/var/x"), Conflict, "not ready: the guest does not run"),
+        (RefusedByHypervisor("h", "busy in /var/x", passing=True), Conflict, "not ready: refused by the hypervisor"),
     ],
 )
 def test_error_for_each_failure_of_host(failure: Exception, error: type[HttpError], message: str) -> None:
@@ -78,7 +87,7 @@ def test_error_for_each_failure_of_host(failure: Exception, error: type[HttpErro
 
 
 def test_other_failures_are_for_the_route() -> None:
-    failure = HostFailed("h", "no display", "no VNC")
-    with pytest.raises(HostFailed) as raised:
+    failure = NoDisplay("h", "no VNC")
+    with pytest.raises(NoDisplay) as raised:
         query(FakeHosts(failure))
     assert raised.value is failure

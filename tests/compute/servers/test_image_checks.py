@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kilonova.compute.servers import image_checks
+from kilonova.compute.servers.server import EmbeddedFlavor
 from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.image.client import Image
 from kilonova.image.seed import CONTENT
 from tests.compute.servers.support import create_refusal, make_context
 from tests.compute.servers.test_create import UNKNOWN_ID
@@ -58,25 +61,21 @@ class TestImages:
         new = {"name": "i", "disk_format": "raw", "container_format": "bare", "visibility": "private", **keys}
         made = await c.services.image.create(new, as_)
         if upload:
-            await c.services.image.upload(made["id"], CONTENT, as_)
-        return str(made["id"])
+            await c.services.image.upload(made.id, CONTENT, as_)
+        return made.id
 
 
 GIB = 2**30
-FLAVOR = {"ram": 512, "disk": 2}
+FLAVOR = EmbeddedFlavor("f", vcpus=1, ram=512, disk=2, ephemeral=0, swap=0, extra_specs={})
 
 
-@pytest.mark.parametrize(
-    ("min_ram", "fits"), [(None, True), (0, True), (512, True), ("512", True), (513, False), ("513", False)]
-)
-def test_memory_of_flavor(min_ram: int | str | None, fits: bool) -> None:
-    """The image of a volume is the volume's metadata, whose values are strings."""
-    image = {"id": "i", "min_ram": min_ram}
+@pytest.mark.parametrize(("min_ram", "fits"), [(0, True), (512, True), (513, False)])
+def test_memory_of_flavor(min_ram: int, fits: bool) -> None:
     if fits:
-        image_checks.check_ram(image, FLAVOR)
+        image_checks.check_ram(min_ram, FLAVOR)
         return
     with pytest.raises(BadRequest, match=r"^Flavor's memory is too small for requested image\.$"):
-        image_checks.check_ram(image, FLAVOR)
+        image_checks.check_ram(min_ram, FLAVOR)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_memory_of_flavor(min_ram: int | str | None, fits: bool) -> None:
 def test_disk_of_flavor(sqlite_url: str, min_disk: int, size: int | None, message: str | None) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
-            image, ctx = {"id": "i", "min_disk": min_disk, "size": size}, make_context(c)
+            image, ctx = Image(id="i", status="active", min_disk=min_disk, size=size), make_context(c)
             if message is None:
                 image_checks.check_disk(ctx, image, FLAVOR)
                 return
@@ -104,7 +103,8 @@ def test_disk_of_flavor(sqlite_url: str, min_disk: int, size: int | None, messag
 def test_flavor_without_disk_needs_permission_and_fits_all_images(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
-            image, flavor = {"id": "i", "min_disk": 100, "size": 100 * GIB}, {**FLAVOR, "disk": 0}
+            image = Image(id="i", status="active", min_disk=100, size=100 * GIB)
+            flavor = structs.replace(FLAVOR, disk=0)
             image_checks.check_disk(make_context(c, "admin"), image, flavor)
             with pytest.raises(Forbidden, match=image_checks.ZERO_DISK):
                 image_checks.check_disk(make_context(c), image, flavor)
@@ -114,11 +114,16 @@ def test_flavor_without_disk_needs_permission_and_fits_all_images(sqlite_url: st
 
 @pytest.mark.parametrize("size", [None, 0])
 def test_image_without_data_is_refused(size: int | None) -> None:
-    image_checks.check_data({"id": "i", "size": 1})
+    image_checks.check_data(Image(id="i", status="active", size=1))
     with pytest.raises(BadRequest, match=r"^Image i has no data to build a disk from"):
-        image_checks.check_data({"id": "i", "size": size})
+        image_checks.check_data(Image(id="i", status="active", size=size))
 
 
 def test_properties_are_strings_without_attributes() -> None:
-    image = {"id": "i", "name": "n", "size": 7, "status": "active", "min_ram": 64, "os_distro": "x", "hw": None}
-    assert image_checks.properties(image) == {"min_ram": "64", "os_distro": "x"}
+    image = Image(id="i", name="n", size=7, status="active", min_ram=64, properties={"os_distro": "x"})
+    assert image_checks.properties(image) == {"min_disk": "0", "min_ram": "64", "os_distro": "x"}
+
+
+def test_properties_of_a_volume_are_its_image_metadata_without_attributes() -> None:
+    metadata = {"image_id": "i", "image_name": "n", "checksum": "c", "size": "7", "min_ram": "64", "os_distro": "x"}
+    assert image_checks.volume_properties(metadata) == {"min_ram": "64", "os_distro": "x"}

@@ -9,7 +9,7 @@ import pytest
 from kilonova.compute.servers import pinned_zone
 from kilonova.compute.zones.model import create_zone
 from kilonova.http.errors import Conflict
-from tests.compute.servers.support import make_context
+from tests.compute.servers.support import make_context, make_server
 from tests.support import run
 from tests.support.cloud import cloud
 
@@ -41,7 +41,7 @@ def test_pin_changes(database_url: str, server: dict[str, Any], wanted: str | No
     async def scenario() -> None:
         async with cloud(database_url, hosts=2, scheduler__default_zone="default") as c, c.db.transaction() as tx:
             await create_zone(tx, "AZ1", ["host1"])
-            changed = pinned_zone.check(make_context(c), tx, {"id": "s", **server}, wanted)
+            changed = pinned_zone.check(make_context(c), tx, make_server(**server), wanted)
             if message is None:
                 await changed
                 return

@@ -10,7 +10,7 @@ import pytest
 from kilonova.compute.operations.boot import Boot
 from kilonova.http.client import Unreachable
 from kilonova.ids import new_id
-from kilonova.operations import begin
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import put_building_server
 from tests.compute.servers.support import (
     NETWORK,
@@ -302,7 +302,7 @@ class TestSecurityGroups:
                 nic = {"network_id": c.network_id, "label": "private", "port": None, "fixed_ip": None, "tag": None}
                 params = {"networks": [nic], "security_groups": ["gone"], "destination": None}
                 async with c.db.transaction() as tx:
-                    await begin(tx, Boot, params=params, server_id=server_id, project_id=DEMO)
+                    await begin_stored(tx, Boot, params, server_id=server_id, project_id=DEMO)
                 shown = await c.wait_until_settled(server_id)
                 assert shown["status"] == "ERROR"
                 assert shown["fault"]["message"] == f"Security group gone not found for project {DEMO}."

@@ -10,7 +10,7 @@ import pytest
 from kilonova.compute.servers import trusted_certificates
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.policy import Policy
-from tests.compute.servers.support import act, create_refusal, make_context
+from tests.compute.servers.support import act, create_refusal, make_context, make_server
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, cloud, fault
 from tests.support.full_cloud import full_cloud
@@ -81,4 +81,5 @@ def test_policy_is_checked_before_the_kind_of_server(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize(("requested", "shown"), [(None, None), ([], None), (["a"], ["a"]), (["b", "a"], ["b", "a"])])
 def test_stored_certificates_are_shown_in_their_order(requested: list[str] | None, shown: Any) -> None:
-    assert trusted_certificates.shown(trusted_certificates.column(requested)) == shown
+    stored = make_server().with_columns({"trusted_certificates": trusted_certificates.column(requested)})
+    assert stored.trusted_certificates == shown

@@ -40,7 +40,7 @@ from kilonova.hosts.messages.verbs import (
     StopMigration,
     Unpark,
 )
-from kilonova.hosts.transport import HostFailed, list_guests
+from kilonova.hosts.transport import HostRefused, list_guests
 from tests.hosts.support import command, guest
 from tests.support import run
 
@@ -94,7 +94,7 @@ class Scene:
 
     async def refused(self, host: str, verb: Change) -> str:
         before = await self.all_guests()
-        with pytest.raises(HostFailed) as failed:
+        with pytest.raises(HostRefused) as failed:
             await self.send(host, verb)
         assert await self.all_guests() == before
         assert not failed.value.passing
@@ -220,7 +220,7 @@ class TestReceive:
             assert await scene.refused(B, receive) == "no such slot"
             await scene.send(A, Park(guest_id=G, slot="op"))
             scene.rules.add_failure(A, "*", "unreachable", None, None)
-            with pytest.raises(HostFailed, match=f"{A} cannot be reached from {B}"):
+            with pytest.raises(HostRefused, match=f"{A} cannot be reached from {B}"):
                 await scene.send(B, receive)
             scene.rules.clear()
             await scene.send(B, receive)
@@ -281,7 +281,7 @@ class TestDisks:
             hosts = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))
             await hosts.call(A, command(Spawn(guest=GUEST)))
             for verb in (Snapshot(guest_id=G, data=DATA), Spawn(guest=guest("g", image=SNAPSHOT), data=DATA)):
-                with pytest.raises(HostFailed, match="has no image service"):
+                with pytest.raises(HostRefused, match="has no image service"):
                     await hosts.call(A, command(verb, operation="op-2"))
 
         run(scenario())
@@ -305,7 +305,7 @@ class TestMigrateLive:
     def test_block_migration_must_match_storage(self, play: Play, destination: str, block: bool) -> None:
         async def scenario(scene: Scene) -> None:
             await scene.send(A, Spawn(guest=GUEST))
-            with pytest.raises(HostFailed, match="storage") as failed:
+            with pytest.raises(HostRefused, match="storage") as failed:
                 await scene.send(destination, PrepareMigration(guest=GUEST, source=A, slot="op", block=block))
             assert (failed.value.kind, failed.value.public) == ("driver", "refused by the hypervisor")
             assert await scene.places() == [(A, "", "running")]
@@ -378,7 +378,7 @@ class TestMigrateLive:
             task = await self.start_migration(scene)
             before = await scene.all_guests()
             await scene.twice(A, StopMigration(guest_id=G))
-            with pytest.raises(HostFailed, match="the migration was stopped") as failed:
+            with pytest.raises(HostRefused, match="the migration was stopped") as failed:
                 await task
             assert failed.value.kind == "interrupted"
             assert await scene.progress(A) is None
@@ -394,7 +394,7 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             task = await self.start_migration(scene)
             scene.rules.add_failure(B, "*", "unreachable", None, None)
-            with pytest.raises(HostFailed, match=f"{B} cannot be reached from {A}"):
+            with pytest.raises(HostRefused, match=f"{B} cannot be reached from {A}"):
                 await task
             scene.rules.clear()
             assert await scene.places() == [(A, "", "running"), (B, "op", "shutdown")]
@@ -406,7 +406,7 @@ class TestMigrateLive:
             task = await self.start_migration(scene)
             await scene.send(B, Discard(guest_id=G, slot="op"))
             await scene.send(A, ForceCompleteMigration(guest_id=G))
-            with pytest.raises(HostFailed) as failed:
+            with pytest.raises(HostRefused) as failed:
                 await task
             assert failed.value.kind == "no such slot"
             assert await scene.places() == [(A, "", "running")]
@@ -417,7 +417,7 @@ class TestMigrateLive:
         async def scenario(scene: Scene) -> None:
             scene.rules.add_failure(A, "migrate_live", "error", 1, "too busy")
             task = await self.start_migration(scene, seconds=0.1)
-            with pytest.raises(HostFailed, match="too busy"):
+            with pytest.raises(HostRefused, match="too busy"):
                 await task
             assert await scene.places() == [(A, "", "running"), (B, "op", "shutdown")]
             scene.rules.clear()
@@ -463,7 +463,7 @@ def test_sim_file_without_slots_and_disks_is_upgraded(tmp_path: Path) -> None:
         await scene.send(A, Park(guest_id=G, slot="op"))
         await scene.send(B, Receive(guest=GUEST, source=A, slot="op", start=True))
         assert await scene.disk() == disk
-        with pytest.raises(HostFailed, match="simulated failure of spawn"):
+        with pytest.raises(HostRefused, match="simulated failure of spawn"):
             await scene.send(C, Spawn(guest=guest("other")))
 
     async def opened_again() -> None:

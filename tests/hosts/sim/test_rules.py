@@ -10,7 +10,7 @@ import pytest
 
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.messages.verbs import Destroy, Park
-from kilonova.hosts.transport import HostFailed, HostUnreachable, describe, list_guests
+from kilonova.hosts.transport import HostRefused, HostUnreachable, describe, list_guests
 from tests.hosts.support import HOST, command, spawn
 from tests.support import run
 from tests.support.cloud_process import kilonova
@@ -36,7 +36,7 @@ def cli(tmp_path: Path) -> Cli:
 async def outcome(hosts: EmbeddedHosts, host: str, operation: str) -> str:
     try:
         await hosts.call(host, spawn(f"guest-{operation}", operation=operation, host=host))
-    except HostFailed as failed:
+    except HostRefused as failed:
         return failed.message
     except HostUnreachable:
         return "unreachable"

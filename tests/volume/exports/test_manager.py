@@ -365,7 +365,7 @@ def test_upload_of_volume_in_use(database_url: str) -> None:
             body = await act(c, volume_id, "os-volume_upload_image", image_name="i", force=True, disk_format="qcow2")
             shown = await c.services.image.show(body["os-volume_upload_image"]["image_id"], "admin")
             assert shown is not None
-            assert shown["status"] == "active"
+            assert shown.status == "active"
             assert not list((data_of(c) / "volumes" / "parts").glob("*"))
             assert len((await exports_of(manager))[1]) == 1
 

@@ -48,8 +48,8 @@ def play(url: str, scene: Scene, **flags: Any) -> None:
 
 async def image(cloud: VolumeCloud, content: bytes, **attributes: Any) -> str:
     created = await cloud.services.image.create({"name": "i", "visibility": "public", **RAW, **attributes}, "admin")
-    await cloud.services.image.upload(created["id"], content, "admin")
-    return str(created["id"])
+    await cloud.services.image.upload(created.id, content, "admin")
+    return created.id
 
 
 async def make(cloud: VolumeCloud, status: str = "available", **keys: Any) -> str:
@@ -188,8 +188,8 @@ def test_upload_creates_image_with_content(sqlite_url: str, disk_format: str) ->
         image_id = response["os-volume_upload_image"]["image_id"]
         shown = await cloud.services.image.show(image_id, "member")
         assert shown is not None
-        facts = ("status", "disk_format", "visibility", "virtual_size", "hw_rng_model")
-        assert [shown[fact] for fact in facts] == ["active", disk_format, "private", SMALL, "virtio"]
+        assert (shown.status, shown.disk_format, shown.visibility) == ("active", disk_format, "private")
+        assert (shown.virtual_size, shown.properties["hw_rng_model"]) == (SMALL, "virtio")
         again = await make(cloud, imageRef=image_id)
         assert await content_checksum(cloud, again) == expected(IMAGE)
         left = VolumeFiles.of(cloud.services.config).parts
@@ -311,7 +311,7 @@ def test_content_written_during_forced_deletion_is_removed(sqlite_url: str, monk
 
     async def and_then_deleted(op: Operation, *args: Any) -> Any:
         created = await write(op, *args)
-        table = "volume_snapshots" if "snapshot_id" in op.params else "volumes"
+        table = "volume_snapshots" if hasattr(op.params, "snapshot_id") else "volumes"
         async with op.db.transaction() as tx:
             await tx.execute(f"UPDATE {table} SET status = 'deleting' WHERE data_id IS NULL")
         return created

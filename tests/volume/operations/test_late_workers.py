@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kilonova.operations.row import OperationRow
 from kilonova.store import Row
 from kilonova.volume.operations.replace_content import ReimageVolume, remove_new_content, write
 from tests.support import run
@@ -31,7 +32,8 @@ async def reimaging(url: str) -> AsyncIterator[tuple[World, Row]]:
 
 def leased(world: World, row: Row, epoch: int, attempt: int = 0) -> ReimageVolume:
     """The operation as the worker with this epoch sees it."""
-    return ReimageVolume({**row, "epoch": epoch, "attempt": attempt}, services=world, db=world.db)
+    operation = OperationRow.decode({**row, "epoch": epoch, "attempt": attempt})
+    return ReimageVolume(operation, services=world, db=world.db)
 
 
 @pytest.mark.parametrize("late", [(2, 0), (3, 0), (3, 1)], ids=["lost its lease", "lost a response", "late retry"])
@@ -40,7 +42,7 @@ def test_late_worker_keeps_files_of_later_runs(sqlite_url: str, late: tuple[int,
         async with reimaging(sqlite_url) as (world, row):
             created = await write(leased(world, row, 3, 1))
             await write(leased(world, row, *late))
-            assert f"{world.volume_id}.{created['data_id']}" in on_disk(world)
+            assert f"{world.volume_id}.{created.data_id}" in on_disk(world)
 
     run(scenario())
 
@@ -52,7 +54,7 @@ def test_files_of_earlier_runs_are_removed(sqlite_url: str, later: tuple[int, in
             before = on_disk(world)
             await write(leased(world, row, 3, 1))
             created = await write(leased(world, row, *later))
-            assert on_disk(world) == sorted([*before, f"{world.volume_id}.{created['data_id']}"])
+            assert on_disk(world) == sorted([*before, f"{world.volume_id}.{created.data_id}"])
             await remove_new_content(leased(world, row, later[0]))
             assert on_disk(world) == before, "undone"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import convert
 
 from kilonova.config import load
 from kilonova.ids import new_id
@@ -112,8 +113,8 @@ class VolumeOperation(OperationTests):
 async def put_image(world: World, content: bytes, disk_format: str = "raw") -> str:
     requested = {"name": "i", "disk_format": disk_format, "container_format": "bare", "hw_rng_model": "virtio"}
     image = await world.image.create(requested, "admin")
-    await world.image.upload(image["id"], content, "admin")
-    return str(image["id"])
+    await world.image.upload(image.id, content, "admin")
+    return image.id
 
 
 async def make_volume(world: World, source: dict[str, str] | None, size: int = 1) -> str:
@@ -142,7 +143,8 @@ async def put_attachment(db: Database, volume_id: str, server_id: str, status: s
 
 
 async def start(tx: Transaction, operation: type[Operation], **params: Any) -> str:
-    return await begin(tx, operation, params=params, project_id=DEMO, user_id="member-id", request_id="req-1")
+    given = convert(params, operation.params_type)
+    return await begin(tx, operation, params=given, project_id=DEMO, user_id="member-id", request_id="req-1")
 
 
 async def carry_out(world: World, operation: type[Operation], **params: Any) -> str:

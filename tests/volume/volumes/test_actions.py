@@ -132,8 +132,9 @@ def test_upload_creates_image_at_once(sqlite_url: str) -> None:
             assert (shown["visibility"], shown["protected"]) == ("shared", True)
             created = await c.services.image.show(shown["image_id"], "member")
             assert created is not None
-            facts = ("status", "name", "protected", "min_ram", "min_disk", "os", "disk_format")
-            assert [created[fact] for fact in facts] == ["queued", "u", True, 64, 0, "linux", "qcow2"]
+            assert (created.status, created.name, created.protected) == ("queued", "u", True)
+            assert (created.min_ram, created.min_disk, created.disk_format) == (64, 0, "qcow2")
+            assert created.properties["os"] == "linux"
             assert (await act(c, volume_id, "os-volume_upload_image", {"image_name": "u"})).status == 400
             other = await put_volume(c.db)
             response = await act(c, other, "os-volume_upload_image", {"image_name": "u"}, version="3.0")

@@ -31,6 +31,21 @@ async def derived(c: VolumeCloud, volume_id: str) -> str:
     return status
 
 
+IN_USE = model.Volume(
+    id="v",
+    project_id="p",
+    user_id="u",
+    size=1,
+    status="in-use",
+    type_id="t",
+    zone="nova",
+    bootable=False,
+    multiattach=False,
+    created_at=1.0,
+    updated_at=1.0,
+)
+
+
 def test_transitions_with_a_status_meanwhile_have_an_end() -> None:
     for name, transition in states.TRANSITIONS.items():
         if transition.meanwhile is not None:
@@ -43,7 +58,7 @@ def test_transitions_with_a_status_meanwhile_have_an_end() -> None:
 
 def test_wrong_status_error_names_allowed_statuses() -> None:
     with pytest.raises(BadRequest) as refused:
-        states.check({"id": "v", "status": "in-use"}, "os-reserve")
+        states.check(IN_USE, "os-reserve")
     assert str(refused.value) == (
         "Invalid volume: Volume v status must be available to reserve, but the current status is: in-use."
     )
@@ -91,14 +106,14 @@ def test_end_of_transition_sets_status_from_attachments(database_url: str) -> No
             await attach(c, volume_id, "attached")
             for ok, after in ((True, "in-use"), (False, "error_extending")):
                 async with c.db.transaction() as tx:
-                    row = await model.get(tx, volume_id, lock=True)
-                    assert row is not None
-                    await model.begin_transition(tx, row, "os-extend in-use")
-                assert (row["status"], row["previous_status"]) == ("extending", "in-use")
+                    volume = await model.get(tx, volume_id, lock=True)
+                    assert volume is not None
+                    volume = await model.begin_transition(tx, volume, "os-extend in-use")
+                assert (volume.status, volume.previous_status) == ("extending", "in-use")
                 async with c.db.transaction() as tx:
                     await model.end_transition(tx, volume_id, "os-extend in-use", ok=ok)
                 found = await model.get(c.db, volume_id)
                 assert found is not None
-                assert (found["status"], found["previous_status"]) == (after, None)
+                assert (found.status, found.previous_status) == (after, None)
 
     run(scenario())

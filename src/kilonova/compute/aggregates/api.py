@@ -6,16 +6,16 @@ import math
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from kilonova.compute.aggregates import model, schemas, views, zone_checks
+from kilonova.compute.aggregates.model import Aggregate
 from kilonova.compute.api import api
 from kilonova.compute.zones.model import INTERNAL
 from kilonova.hosts.registry import COMPUTE
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, HttpError, NotFound
 from kilonova.placement import mirror
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 __all__ = ["views"]
 
@@ -29,15 +29,15 @@ _NUMBER = re.compile(r"-?[0-9]+")
 @api.route("GET", "/os-aggregates", policy=RULE + "index", query={}, shows=("aggregates", "aggregate", True))
 async def index(ctx: Context) -> Response:
     """List aggregates."""
-    rows = await model.list_all(ctx.db)
-    return Response({"aggregates": [ctx.render("aggregate", row) for row in rows]})
+    found = await model.list_all(ctx.db)
+    return Response({"aggregates": [ctx.render("aggregate", aggregate) for aggregate in found]})
 
 
 @api.route("GET", ONE, policy=RULE + "show", query={}, shows=SHOWS)
 async def show(ctx: Context, aggregate_id: str) -> Response:
     """Show an aggregate."""
-    row = await model.get(ctx.db, _parse_id(aggregate_id))
-    return _shown(ctx, row, aggregate_id)
+    aggregate = await model.get(ctx.db, _parse_id(aggregate_id))
+    return _shown(ctx, aggregate, aggregate_id)
 
 
 @api.route(
@@ -55,8 +55,8 @@ async def create(ctx: Context) -> Response:
     async with ctx.db.transaction() as tx:
         await tx.lock(model.LOCK)
         await _check_name(tx, name)
-        row = await model.create(tx, name, {} if zone is None else {model.ZONE: zone})
-    return Response({"aggregate": ctx.render("new aggregate", row)})
+        aggregate = await model.create(tx, name, {} if zone is None else {model.ZONE: zone})
+    return Response({"aggregate": ctx.render("new aggregate", aggregate)})
 
 
 @api.route("PUT", ONE, policy=RULE + "update", body=schemas.UPDATE, query={}, shows=SHOWS)
@@ -64,25 +64,25 @@ async def update(ctx: Context, aggregate_id: str) -> Response:
     """Change an aggregate's name or zone."""
     body = ctx.body["aggregate"]
     async with ctx.db.transaction() as tx:
-        row = await _locked(tx, aggregate_id)
-        if "name" in body and body["name"].strip() != row["name"]:
+        aggregate = await _locked(tx, aggregate_id)
+        if "name" in body and body["name"].strip() != aggregate.name:
             await _check_name(tx, body["name"].strip())
-            await model.rename(tx, row, body["name"].strip())
+            await model.rename(tx, aggregate, body["name"].strip())
         if model.ZONE in body:
-            await _set_metadata(ctx, tx, row, {model.ZONE: body[model.ZONE]}, "update")
-        await model.touch(tx, row)
-        row = await _locked(tx, aggregate_id)
-    return _shown(ctx, row, aggregate_id)
+            await _set_metadata(ctx, tx, aggregate, {model.ZONE: body[model.ZONE]}, "update")
+        await model.touch(tx, aggregate)
+        aggregate = await _locked(tx, aggregate_id)
+    return _shown(ctx, aggregate, aggregate_id)
 
 
 @api.route("DELETE", ONE, policy=RULE + "delete", query={})
 async def delete(ctx: Context, aggregate_id: str) -> None:
     """Delete an aggregate that has no hosts."""
     async with ctx.db.transaction() as tx:
-        row = await _locked(tx, aggregate_id)
-        if row["hosts"]:
-            raise BadRequest(_refusal("delete", row, "it still has hosts"))
-        await model.delete(tx, row)
+        aggregate = await _locked(tx, aggregate_id)
+        if aggregate.hosts:
+            raise BadRequest(_refusal("delete", aggregate, "it still has hosts"))
+        await model.delete(tx, aggregate)
 
 
 @api.action("add_host", ACTION, policy=RULE + "add_host", body=schemas.MEMBER, query={}, shows=SHOWS)
@@ -90,14 +90,14 @@ async def add_host(ctx: Context, aggregate_id: str) -> Response:
     """Add a host to an aggregate."""
     host = ctx.body["add_host"]["host"]
     async with ctx.db.transaction() as tx:
-        row = await _locked(tx, aggregate_id)
+        aggregate = await _locked(tx, aggregate_id)
         await _check_host(tx, host)
-        if host in row["hosts"]:
-            raise Conflict(f"Aggregate {row['id']} already has host {host}.")
-        async with _checking_zones(ctx, tx, row, [host], Conflict, "add_host to"):
-            await model.add_hosts(tx, row, [host])
-        row = await _locked(tx, aggregate_id)
-    return _shown(ctx, row, aggregate_id)
+        if host in aggregate.hosts:
+            raise Conflict(f"Aggregate {aggregate.id} already has host {host}.")
+        async with _checking_zones(ctx, tx, aggregate, [host], Conflict, "add_host to"):
+            await model.add_hosts(tx, aggregate, [host])
+        aggregate = await _locked(tx, aggregate_id)
+    return _shown(ctx, aggregate, aggregate_id)
 
 
 @api.action("remove_host", ACTION, policy=RULE + "remove_host", body=schemas.MEMBER, query={}, shows=SHOWS)
@@ -105,14 +105,14 @@ async def remove_host(ctx: Context, aggregate_id: str) -> Response:
     """Remove a host from an aggregate."""
     host = ctx.body["remove_host"]["host"]
     async with ctx.db.transaction() as tx:
-        row = await _locked(tx, aggregate_id)
-        if host not in row["hosts"]:
+        aggregate = await _locked(tx, aggregate_id)
+        if host not in aggregate.hosts:
             await _check_host(tx, host)
-            raise NotFound(f"Aggregate {row['id']} has no host {host}.")
-        async with _checking_zones(ctx, tx, row, [host], Conflict, "remove_host from"):
-            await model.remove_hosts(tx, row, [host])
-        row = await _locked(tx, aggregate_id)
-    return _shown(ctx, row, aggregate_id)
+            raise NotFound(f"Aggregate {aggregate.id} has no host {host}.")
+        async with _checking_zones(ctx, tx, aggregate, [host], Conflict, "remove_host from"):
+            await model.remove_hosts(tx, aggregate, [host])
+        aggregate = await _locked(tx, aggregate_id)
+    return _shown(ctx, aggregate, aggregate_id)
 
 
 @api.action("set_metadata", ACTION, policy=RULE + "set_metadata", body=schemas.SET_METADATA, query={}, shows=SHOWS)
@@ -121,11 +121,11 @@ async def set_metadata(ctx: Context, aggregate_id: str) -> Response:
     values = ctx.body["set_metadata"]["metadata"]
     _check_ratios(values)
     async with ctx.db.transaction() as tx:
-        row = await _locked(tx, aggregate_id)
-        await _set_metadata(ctx, tx, row, values, "set_metadata of")
-        await model.touch(tx, row)
-        row = await _locked(tx, aggregate_id)
-    return _shown(ctx, row, aggregate_id)
+        aggregate = await _locked(tx, aggregate_id)
+        await _set_metadata(ctx, tx, aggregate, values, "set_metadata of")
+        await model.touch(tx, aggregate)
+        aggregate = await _locked(tx, aggregate_id)
+    return _shown(ctx, aggregate, aggregate_id)
 
 
 @api.route("POST", f"{ONE}/images", policy="compute:aggregates:images", body=schemas.IMAGES, query={}, status=202)
@@ -140,22 +140,24 @@ async def cache_images(ctx: Context, aggregate_id: str) -> None:
         found = await ctx.services.image.show(image, ctx.auth_token)
         if found is None:
             raise BadRequest(f"Image {image} could not be found.")
-        if found.get("status") != "active":
+        if found.status != "active":
             raise BadRequest(f"Image {image} is not active.")
 
 
-async def _set_metadata(ctx: Context, tx: Transaction, row: Row, values: Mapping[str, str | None], action: str) -> None:
+async def _set_metadata(
+    ctx: Context, tx: Transaction, aggregate: Aggregate, values: Mapping[str, str | None], action: str
+) -> None:
     if model.ZONE not in values:
-        await model.set_metadata(tx, row, values)
+        await model.set_metadata(tx, aggregate, values)
         return
     _check_zone(values[model.ZONE])
-    async with _checking_zones(ctx, tx, row, row["hosts"], BadRequest, action):
-        await model.set_metadata(tx, row, values)
+    async with _checking_zones(ctx, tx, aggregate, aggregate.hosts, BadRequest, action):
+        await model.set_metadata(tx, aggregate, values)
 
 
 @asynccontextmanager
 async def _checking_zones(
-    ctx: Context, tx: Transaction, row: Row, hosts: Sequence[str], refusal: type[HttpError], action: str
+    ctx: Context, tx: Transaction, aggregate: Aggregate, hosts: Sequence[str], refusal: type[HttpError], action: str
 ) -> AsyncIterator[None]:
     """Check at the end of the block that its change of these hosts' zones is allowed."""
     try:
@@ -163,15 +165,15 @@ async def _checking_zones(
         yield
         await zone_checks.check(tx, zones, _default_zone(ctx))
     except zone_checks.ZoneConflict as reason:
-        raise refusal(_refusal(action, row, reason)) from None
+        raise refusal(_refusal(action, aggregate, str(reason))) from None
 
 
-async def _locked(tx: Transaction, aggregate_id: str) -> Row:
+async def _locked(tx: Transaction, aggregate_id: str) -> Aggregate:
     await tx.lock(model.LOCK)
-    row = await model.get(tx, _parse_id(aggregate_id))
-    if row is None:
+    aggregate = await model.get(tx, _parse_id(aggregate_id))
+    if aggregate is None:
         raise _missing(aggregate_id)
-    return row
+    return aggregate
 
 
 async def _check_name(tx: Transaction, name: str) -> None:
@@ -218,14 +220,14 @@ def _missing(aggregate_id: str) -> NotFound:
     return NotFound(f"Aggregate {aggregate_id[:80]} could not be found.")
 
 
-def _refusal(action: str, row: Row, reason: Any) -> str:
-    return f"Cannot {action} aggregate {row['id']}. Reason: {reason}."
+def _refusal(action: str, aggregate: Aggregate, reason: str) -> str:
+    return f"Cannot {action} aggregate {aggregate.id}. Reason: {reason}."
 
 
-def _shown(ctx: Context, row: Row | None, aggregate_id: str) -> Response:
-    if row is None:
+def _shown(ctx: Context, aggregate: Aggregate | None, aggregate_id: str) -> Response:
+    if aggregate is None:
         raise _missing(aggregate_id)
-    return Response({"aggregate": ctx.render("aggregate", row)})
+    return Response({"aggregate": ctx.render("aggregate", aggregate)})
 
 
 def _default_zone(ctx: Context) -> str:

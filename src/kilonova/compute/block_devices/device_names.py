@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count
 from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
-from kilonova.store import Row
+if TYPE_CHECKING:
+    from kilonova.compute.block_devices.requested_device import RequestedDevice
+    from kilonova.compute.flavors.model import Flavor
+    from kilonova.compute.servers.server import EmbeddedFlavor
 
 ROOT = "/dev/vda"
 BUSES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd", "fdc": "fd", "xen": "xvd", "lxc": "vd"}
@@ -25,19 +29,18 @@ def next_free(taken: Iterable[str], bus: str | None = None, type: str | None = N
     return next(name for name in _names(prefix) if name not in used)
 
 
-def assign(devices: Iterable[Row], taken: Iterable[str]) -> None:
+def assign(devices: Iterable[RequestedDevice], taken: Iterable[str]) -> None:
     """Name the devices that have no name, in order."""
     used = set(taken)
     for device in devices:
-        if not device["device_name"]:
-            device["device_name"] = next_free(used, device["disk_bus"], device["device_type"])
-        used.add(device["device_name"])
+        device.device_name = device.device_name or next_free(used, device.disk_bus, device.device_type)
+        used.add(device.device_name)
 
 
-def of_flavor(flavor: Row, root: str | None) -> list[str]:
+def of_flavor(flavor: Flavor | EmbeddedFlavor, root: str | None) -> list[str]:
     """The names of the flavor's disks: root, ephemeral, swap."""
     names = [root or ROOT]
-    for amount in (flavor["ephemeral"], flavor["swap"]):
+    for amount in (flavor.ephemeral, flavor.swap):
         if amount:
             names.append(next_free(names))
     return names

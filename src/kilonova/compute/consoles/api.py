@@ -7,12 +7,12 @@ import re
 from kilonova.compute.api import api
 from kilonova.compute.consoles import schemas, tokens, views
 from kilonova.compute.servers import host_query, model
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages import Display
 from kilonova.hosts.messages.verbs import GetConsoleLog, GetDisplay
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import HostRefused, NoDisplay
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Gone, NotFound, NotSupported, Unauthorized
-from kilonova.store import Row
 
 __all__ = ["views"]
 
@@ -21,7 +21,7 @@ REMOTE = "os_compute_api:os-remote-consoles"
 TOKENS = "os_compute_api:os-console-auth-tokens"
 CONSOLES = "/servers/{server_id}/remote-consoles"
 TOKEN = "/os-console-auth-tokens/{token}"
-EVERY_TYPE = "links to consoles of every type are looked up"
+EVERY_TYPE = api.behaviour("links to consoles of every type are looked up")
 # Control characters that a terminal would execute.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -29,12 +29,12 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 @api.action("os-getConsoleOutput", body=schemas.OUTPUT, checks=[OUTPUT])
 async def output(ctx: Context, server_id: str) -> Response:
     """Show the console log of a server."""
-    row = await model.find(ctx, ctx.db, server_id, rule=OUTPUT)
+    server = await model.find(ctx, ctx.db, server_id, rule=OUTPUT)
     length = ctx.body["os-getConsoleOutput"].get("length")
     lines = None if length is None or int(length) < 0 else int(length)
     try:
-        found: bytes = await host_query.query_host(ctx, row, GetConsoleLog(guest_id=server_id, lines=lines))
-    except HostFailed:
+        found = await host_query.query_host(ctx, server, GetConsoleLog(guest_id=server_id, lines=lines))
+    except HostRefused:
         raise NotFound("Guest does not have a console available.") from None
     text = _CONTROLS.sub("", found.decode("utf-8", "replace"))
     # N lines have N - 1 line breaks between them.
@@ -85,13 +85,13 @@ async def rdp(ctx: Context, server_id: str) -> Response:
 @api.route("GET", TOKEN, policy=TOKENS, query={}, shows=("console", "console access", False))
 async def show(ctx: Context, token: str) -> Response:
     """Show the host and port of the console that a token is for."""
-    row = await tokens.find_server(ctx.db, token, ctx.now)
-    if row is None:
+    console = await tokens.find_console(ctx.db, token, ctx.now)
+    if console is None:
         raise NotFound("Token not found")
     if not ctx.has_behaviour(EVERY_TYPE):
         raise Unauthorized("The requested console type details are not accessible")
-    display = await _display(ctx, row, row["type"])
-    shown = {"server_id": row["id"], "host": display.host, "port": display.port}
+    display = await _display(ctx, console.server, console.type)
+    shown = {"server_id": console.server.id, "host": display.host, "port": display.port}
     return Response({"console": ctx.render("console access", shown)})
 
 
@@ -102,22 +102,21 @@ async def _legacy_console(ctx: Context, server_id: str, type: str) -> Response:
 
 async def _console_url(ctx: Context, server_id: str, type: str) -> str:
     """Check that the console exists and create a URL. The proxy looks its address up again when the URL is used."""
-    row = await model.find(ctx, ctx.db, server_id, rule=REMOTE)
-    await _display(ctx, row, type)
-    return await tokens.create_url(ctx, row, type)
+    server = await model.find(ctx, ctx.db, server_id, rule=REMOTE)
+    await _display(ctx, server, type)
+    return await tokens.create_url(ctx, server, type)
 
 
-async def _display(ctx: Context, row: Row, type: str) -> Display:
+async def _display(ctx: Context, server: Server, type: str) -> Display:
     if type not in tokens.DISPLAY_BY_TYPE:
         raise _unavailable(type)
     try:
-        verb = GetDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[type])
-        display: Display = await host_query.query_host(ctx, row, verb)
-    except HostFailed as error:
-        if error.kind == "no display":
-            raise _unavailable(type) from None
-        raise NotSupported(f"The host could not open the console: {error.public}") from None
-    return display
+        verb = GetDisplay(guest_id=server.id, kind=tokens.DISPLAY_BY_TYPE[type])
+        return await host_query.query_host(ctx, server, verb)
+    except NoDisplay:
+        raise _unavailable(type) from None
+    except HostRefused as refusal:
+        raise NotSupported(f"The host could not open the console: {refusal.public}") from None
 
 
 def _unavailable(type: str) -> BadRequest:

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import NotRequired, TypedDict
 from urllib.parse import parse_qs, urlsplit
 
 from kilonova import clock
 from kilonova.compute.consoles import tokens
-from kilonova.hosts.messages import Command, Display
+from kilonova.compute.consoles.tokens import Console
+from kilonova.compute.host_calls import QUERY_TIMEOUT_SECONDS, query
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import GetDisplay
 from kilonova.hosts.transport import HostCallError
 from kilonova.services import Services
-from kilonova.store import Row
 
 log = logging.getLogger(__name__)
 
+
+# What the proxy uses of ASGI.
+class Received(TypedDict):
+    type: str
+    bytes: NotRequired[bytes | None]
+    text: NotRequired[str | None]
+
+
+Receive = Callable[[], Awaitable[Received]]
+Send = Callable[[dict[str, object]], Awaitable[None]]
+
+
+class Scope(TypedDict):
+    headers: Iterable[tuple[bytes, bytes]]
+    query_string: bytes
+    subprotocols: NotRequired[Iterable[str]]
+
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-TIMEOUT_SECONDS = 10.0
 # How often the proxy checks that the server still exists on the same host.
 SERVER_CHECK_SECONDS = 5.0
 CHUNK_BYTES = 65536
@@ -34,39 +52,39 @@ class Proxy:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         streams = None
-        row = await self._authorize(scope)
-        if row is not None:
-            streams = await self._connect(row)
-        if row is None or streams is None:
+        console = await self._authorize(scope)
+        if console is not None:
+            streams = await self._connect(console)
+        if console is None or streams is None:
             await send({"type": "websocket.close", "code": CLOSE_REFUSED})
             return
         # Old clients request the binary subprotocol by name. All data is binary.
         subprotocol = "binary" if "binary" in scope.get("subprotocols", ()) else None
-        log.info("console opened", extra={"server_id": row["id"]})
+        log.info("console opened", extra={"server_id": console.server.id})
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol})
             await _run_until_first_ends(
                 _forward_to_guest(receive, streams[1]),
                 _forward_to_browser(streams[0], send),
-                self._wait_until_gone(row),
+                self._wait_until_gone(console.server),
             )
         finally:
             streams[1].close()
-            log.info("console closed", extra={"server_id": row["id"]})
+            log.info("console closed", extra={"server_id": console.server.id})
         with suppress(OSError, RuntimeError):  # the browser has disconnected
             await send({"type": "websocket.close", "code": CLOSE_NORMAL})
 
-    async def _authorize(self, scope: Any) -> Row | None:
-        """Return the token's server, or None if the token or the origin is refused."""
+    async def _authorize(self, scope: Scope) -> Console | None:
+        """Return the token's console, or None if the token or the origin is refused."""
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
         if not self._is_allowed_origin(headers):
             log.warning("console refused: the page's origin is not allowed")
             return None
-        return await tokens.find_server(self._services.db, token[-1], clock.now())
+        return await tokens.find_console(self._services.db, token[-1], clock.now())
 
     def _is_allowed_origin(self, headers: dict[bytes, str]) -> bool:
         """Only browsers send an origin. Other clients are allowed: they need a token as well."""
@@ -79,38 +97,38 @@ class Proxy:
         allowed = config.cors.allowed_origin
         return (urlsplit(origin).netloc or origin) in filter(None, known) or origin in allowed or "*" in allowed
 
-    async def _connect(self, row: Row) -> Streams | None:
+    async def _connect(self, console: Console) -> Streams | None:
         """Connect to the guest's display on its current host."""
-        hosts, host = getattr(self._services, "hosts", None), row["host"]
-        if hosts is None or host is None:
+        host, server_id = console.server.host, console.server.id
+        if host is None or getattr(self._services, "hosts", None) is None:
             return None
-        verb = GetDisplay(guest_id=row["id"], kind=tokens.DISPLAY_BY_TYPE[row["type"]])
+        verb = GetDisplay(guest_id=server_id, kind=tokens.DISPLAY_BY_TYPE[console.type])
         try:
-            display: Display = await hosts.call(host, Command(host=host, verb=verb), timeout=TIMEOUT_SECONDS)
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            display = await query(self._services, host, verb)
+            async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
                 return await asyncio.open_connection(display.host, display.port)
         except (HostCallError, OSError, TimeoutError) as error:
-            log.warning("no console: %s", error, extra={"server_id": row["id"]})
+            log.warning("no console: %s", error, extra={"server_id": server_id})
             return None
 
-    async def _wait_until_gone(self, row: Row) -> None:
+    async def _wait_until_gone(self, server: Server) -> None:
         """Return when the server is deleted or has left the host."""
-        while await self._services.db.fetch_value(_SERVER_ON_HOST, row["id"], row["host"]):
+        while await self._services.db.fetch_value(_SERVER_ON_HOST, server.id, server.host):
             await asyncio.sleep(SERVER_CHECK_SECONDS)
 
 
-async def _forward_to_guest(receive: Any, writer: asyncio.StreamWriter) -> None:
+async def _forward_to_guest(receive: Receive, writer: asyncio.StreamWriter) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         writer.write(message.get("bytes") or (message.get("text") or "").encode())
         await writer.drain()
 
 
-async def _forward_to_browser(reader: asyncio.StreamReader, send: Any) -> None:
+async def _forward_to_browser(reader: asyncio.StreamReader, send: Send) -> None:
     while data := await reader.read(CHUNK_BYTES):
         await send({"type": "websocket.send", "bytes": data})
 
 
-async def _run_until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
+async def _run_until_first_ends(*coroutines: Coroutine[object, None, None]) -> None:
     """Run all until one ends or fails, then cancel the others."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:

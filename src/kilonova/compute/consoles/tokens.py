@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context
 from kilonova.ids import new_id
-from kilonova.store import Reader, Row
+from kilonova.store import Reader
 
 # First segment of the console's paths, then noVNC's page and the proxy's websocket.
 MOUNT = "console"
@@ -17,7 +19,12 @@ NOVNC, SERIAL = "novnc", "serial"
 DISPLAY_BY_TYPE = {NOVNC: "vnc", SERIAL: "serial"}
 
 
-async def create_url(ctx: Context, row: Row, type: str) -> str:
+class Console(NamedTuple):
+    server: Server
+    type: str
+
+
+async def create_url(ctx: Context, server: Server, type: str) -> str:
     """Create a token for the server's console, and return its URL."""
     token = new_id()
     async with ctx.db.transaction() as tx:
@@ -26,7 +33,7 @@ async def create_url(ctx: Context, row: Row, type: str) -> str:
             "INSERT INTO console_tokens (hash, server_id, user_id, type, created_at, expires_at)"
             " VALUES ($1, $2, $3, $4, $5, $6)",
             hash_of(token),
-            row["id"],
+            server.id,
             ctx.token.user_id,
             type,
             ctx.now,
@@ -35,12 +42,13 @@ async def create_url(ctx: Context, row: Row, type: str) -> str:
     return _url(ctx, type, token)
 
 
-async def find_server(reader: Reader, token: str, now: float) -> Row | None:
-    """The server of a valid token, with the `type` of the console."""
-    return await reader.fetch_one(_SERVER, hash_of(token), now)
+async def find_console(reader: Reader, token: str, now: float) -> Console | None:
+    """The console of a valid token."""
+    row = await reader.fetch_one(_CONSOLE, hash_of(token), now)
+    return None if row is None else Console(Server.decode(row), row["type"])
 
 
-_SERVER = """
+_CONSOLE = """
 SELECT s.*, t.type FROM console_tokens t JOIN servers s ON s.id = t.server_id
 WHERE t.hash = $1 AND t.expires_at >= $2 AND NOT s.deleted
 """

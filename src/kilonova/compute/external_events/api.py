@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+
+import msgspec
 
 from kilonova.compute.api import api
 from kilonova.compute.external_events.schemas import (
@@ -13,25 +15,26 @@ from kilonova.compute.external_events.schemas import (
     VOLUME_EXTENDED,
     VOLUME_REIMAGED,
 )
-from kilonova.compute.operations.detach_interface import DetachInterface
+from kilonova.compute.operations.detach_interface import DetachInterface, DetachInterfaceParams
 from kilonova.compute.operations.extend_volume import ExtendVolume
-from kilonova.compute.operations.steps import interfaces
+from kilonova.compute.operations.steps.volumes import ExtendVolumeParams
 from kilonova.compute.servers.action_checks import begin_operation
+from kilonova.compute.servers.server import Server
 from kilonova.compute.servers.views import TEXT
-from kilonova.http import Context, Field, Response, View, col
+from kilonova.http import Context, Field, Response, View, attribute
 from kilonova.http.views import OMIT
 from kilonova.operations import post_event
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 api.view(
     View(
         "external event",
         {
-            "name": col("name", TEXT),
-            "server_uuid": col("server_uuid", TEXT),
-            "status": col("status", {"enum": list(STATUSES)}),
-            "tag": Field(lambda event, ctx: event.get("tag", OMIT), TEXT, optional=True),
-            "code": col("code", {"enum": [200, 400, 404, 422]}),
+            "name": attribute("name", TEXT),
+            "server_uuid": attribute("server_uuid", TEXT),
+            "status": attribute("status", {"enum": list(STATUSES)}),
+            "tag": Field(lambda event, ctx: OMIT if event.tag is None else event.tag, TEXT, optional=True),
+            "code": attribute("code", {"enum": [200, 400, 404, 422]}),
         },
     )
 )
@@ -43,7 +46,15 @@ SOME_FAILED = 207
 TAGGED = (VOLUME_EXTENDED, VOLUME_REIMAGED)
 POWER = ("POWER_ON", "POWER_OFF")
 
-Event = dict[str, Any]
+
+class Event(msgspec.Struct, frozen=True):
+    """An event, and the code of its response."""
+
+    name: str
+    server_uuid: str
+    status: str = "completed"
+    tag: str | None = None
+    code: int = OK
 
 
 @api.route(
@@ -57,39 +68,38 @@ Event = dict[str, Any]
 )
 async def create(ctx: Context) -> Response:
     """Receive events of servers. The response has a code for each."""
-    events: list[Event] = [{"status": "completed", **event} for event in ctx.body["events"]]
+    events = msgspec.convert(ctx.body["events"], list[Event])
     async with ctx.db.transaction() as tx:
         servers = await _find_servers(tx, events)
-        for event in events:
-            event["code"] = await _process(ctx, tx, servers.get(event["server_uuid"]), event)
-    for event in events:
-        if event["code"] != OK:
-            event["status"] = "failed"
-    status = OK if all(event["code"] == OK for event in events) else SOME_FAILED
-    return Response({"events": [ctx.render("external event", event) for event in events]}, status=status)
+        codes = [await _process(ctx, tx, servers.get(event.server_uuid), event) for event in events]
+    results = [
+        event if code == OK else msgspec.structs.replace(event, code=code, status="failed")
+        for event, code in zip(events, codes, strict=True)
+    ]
+    status = OK if all(code == OK for code in codes) else SOME_FAILED
+    return Response({"events": [ctx.render("external event", event) for event in results]}, status=status)
 
 
-async def _find_servers(tx: Transaction, events: list[Event]) -> dict[str, Row]:
-    server_ids = sorted({event["server_uuid"] for event in events})
-    rows = await tx.fetch(
-        "SELECT id, project_id, host, nics FROM servers WHERE id = ANY($1) AND NOT deleted", server_ids
-    )
-    return {row["id"]: row for row in rows}
+async def _find_servers(tx: Transaction, events: Iterable[Event]) -> dict[str, Server]:
+    server_ids = sorted({event.server_uuid for event in events})
+    rows = await tx.fetch("SELECT * FROM servers WHERE id = ANY($1) AND NOT deleted", server_ids)
+    return {server.id: server for server in Server.decode_all(rows)}
 
 
-async def _process(ctx: Context, tx: Transaction, server: Row | None, event: Event) -> int:
+async def _process(ctx: Context, tx: Transaction, server: Server | None, event: Event) -> int:
     if server is None:
         return NOT_FOUND
     if not _is_valid(event):
         return BAD_REQUEST
-    if server["host"] is None:
+    if server.host is None:
         return UNPROCESSABLE
-    if event["name"] == VIF_DELETED and interfaces.find(server, event.get("tag", "")):
-        await begin_operation(ctx, tx, server, DetachInterface, {"port_id": event["tag"]})
-    elif event["name"] != VOLUME_EXTENDED:
-        await post_event(tx, event_key(event["name"], server["id"], event.get("tag", "")), {"status": event["status"]})
-    elif event["status"] == "completed":
-        await begin_operation(ctx, tx, server, ExtendVolume, {"volume_id": event["tag"]})
+    tag = event.tag or ""
+    if event.name == VIF_DELETED and server.find_interface(tag):
+        await begin_operation(ctx, tx, server, DetachInterface, DetachInterfaceParams(tag))
+    elif event.name != VOLUME_EXTENDED:
+        await post_event(tx, event_key(event.name, server.id, tag), {"status": event.status})
+    elif event.status == "completed":
+        await begin_operation(ctx, tx, server, ExtendVolume, ExtendVolumeParams(tag))
     return OK
 
 
@@ -99,5 +109,6 @@ def event_key(name: str, server_id: str, tag: str) -> str:
 
 
 def _is_valid(event: Event) -> bool:
-    tag = event.get("tag")
-    return tag in POWER if event["name"] == POWER_UPDATE else bool(tag) or event["name"] not in TAGGED
+    if event.name == POWER_UPDATE:
+        return event.tag in POWER
+    return bool(event.tag) or event.name not in TAGGED

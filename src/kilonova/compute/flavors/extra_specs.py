@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
 from kilonova.compute.flavors import extra_spec_validation, model, schemas
 from kilonova.compute.flavors.lookup import get_locked, get_visible
@@ -12,14 +10,14 @@ from kilonova.http.errors import BadRequest, NotFound
 
 ALL = "/flavors/{flavor_id}/os-extra_specs"
 ONE = "/flavors/{flavor_id}/os-extra_specs/{key}"
-VALIDATED = "extra specs of known namespaces are validated"
+VALIDATED = api.behaviour("extra specs of known namespaces are validated")
 
 
 @api.route("GET", ALL, policy="os_compute_api:os-flavor-extra-specs:index", query={})
 async def index(ctx: Context, flavor_id: str) -> Response:
     """List the extra specs of a flavor."""
-    row = await get_visible(ctx, flavor_id)
-    return Response({"extra_specs": row["extra_specs"]})
+    flavor = await get_visible(ctx, flavor_id)
+    return Response({"extra_specs": flavor.extra_specs})
 
 
 @api.route("POST", ALL, policy="os_compute_api:os-flavor-extra-specs:create", body=schemas.CREATE_SPECS, query={})
@@ -27,18 +25,18 @@ async def create(ctx: Context, flavor_id: str) -> Response:
     """Add extra specs to a flavor, or change them."""
     given = _checked(ctx, ctx.body["extra_specs"])
     async with ctx.db.transaction() as tx:
-        row = await get_locked(tx, flavor_id)
-        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+        flavor = await get_locked(tx, flavor_id)
+        await model.write_specs(tx, flavor, {**flavor.extra_specs, **given})
     return Response({"extra_specs": given})
 
 
 @api.route("GET", ONE, policy="os_compute_api:os-flavor-extra-specs:show", query={})
 async def show(ctx: Context, flavor_id: str, key: str) -> Response:
     """Show an extra spec of a flavor."""
-    row = await get_visible(ctx, flavor_id)
-    if key not in row["extra_specs"]:
+    flavor = await get_visible(ctx, flavor_id)
+    if key not in flavor.extra_specs:
         raise _unknown(flavor_id, key)
-    return Response({key: row["extra_specs"][key]})
+    return Response({key: flavor.extra_specs[key]})
 
 
 @api.route("PUT", ONE, policy="os_compute_api:os-flavor-extra-specs:update", body=schemas.UPDATE_SPEC, query={})
@@ -48,8 +46,8 @@ async def update(ctx: Context, flavor_id: str, key: str) -> Response:
         raise BadRequest("Request body and URI mismatch")
     given = _checked(ctx, ctx.body)
     async with ctx.db.transaction() as tx:
-        row = await get_locked(tx, flavor_id)
-        await model.write_specs(tx, row, {**row["extra_specs"], **given})
+        flavor = await get_locked(tx, flavor_id)
+        await model.write_specs(tx, flavor, {**flavor.extra_specs, **given})
     return Response(given)
 
 
@@ -57,14 +55,14 @@ async def update(ctx: Context, flavor_id: str, key: str) -> Response:
 async def delete(ctx: Context, flavor_id: str, key: str) -> None:
     """Delete an extra spec of a flavor."""
     async with ctx.db.transaction() as tx:
-        row = await get_locked(tx, flavor_id)
-        if key not in row["extra_specs"]:
+        flavor = await get_locked(tx, flavor_id)
+        if key not in flavor.extra_specs:
             raise _unknown(flavor_id, key)
-        del row["extra_specs"][key]
-        await model.write_specs(tx, row, row["extra_specs"])
+        kept = {name: value for name, value in flavor.extra_specs.items() if name != key}
+        await model.write_specs(tx, flavor, kept)
 
 
-def _checked(ctx: Context, given: dict[str, Any]) -> dict[str, str]:
+def _checked(ctx: Context, given: dict[str, object]) -> dict[str, str]:
     specs = {key: str(value) for key, value in given.items()}
     if ctx.has_behaviour(VALIDATED):
         extra_spec_validation.check(specs)

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from kilonova.compute.flavors import model
+from kilonova.compute.flavors.model import Flavor
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, NotFound
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 
 
-async def get_visible(ctx: Context, flavor_id: str) -> Row:
-    row = await model.get(ctx.db, flavor_id, ctx.token)
-    if row is None:
+async def get_visible(ctx: Context, flavor_id: str) -> Flavor:
+    flavor = await model.get(ctx.db, flavor_id, ctx.token)
+    if flavor is None:
         raise not_found(flavor_id)
-    return row
+    return flavor
 
 
-async def get_referenced(ctx: Context, reader: Reader, reference: str) -> Row:
+async def get_referenced(ctx: Context, reader: Reader, reference: str) -> Flavor:
     """The flavor of a `flavorRef`, which may be an id or, from old clients, a link."""
     flavor_id = reference.rstrip("/").rsplit("/", 1)[-1]
-    row = await model.get(reader, flavor_id, ctx.token)
-    if row is None or row["disabled"]:
+    flavor = await model.get(reader, flavor_id, ctx.token)
+    if flavor is None or flavor.disabled:
         raise BadRequest(f"Flavor {flavor_id} could not be found.")
-    return row
+    return flavor
 
 
-async def get_locked(tx: Transaction, flavor_id: str) -> Row:
+async def get_locked(tx: Transaction, flavor_id: str) -> Flavor:
     """The flavor, locked until the transaction ends. Access is not checked."""
-    row = await model.lock(tx, flavor_id)
-    if row is None:
+    flavor = await model.lock(tx, flavor_id)
+    if flavor is None:
         raise not_found(flavor_id)
-    return row
+    return flavor
 
 
 def not_found(flavor_id: str) -> NotFound:

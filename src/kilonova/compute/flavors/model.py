@@ -1,17 +1,17 @@
-"""Flavors in the database. Returned rows have their extra specs as a dict."""
+"""Flavors in the database."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING, ClassVar
 
 from kilonova import clock
+from kilonova.compute.servers.server import EmbeddedFlavor
 from kilonova.http.is_public import sees_all
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 from kilonova.store.access_list import AccessList
 from kilonova.store.insert import insert_row
+from kilonova.store.records import Record, encode_document
 
 if TYPE_CHECKING:
     from kilonova.policy.credentials import Credentials
@@ -26,7 +26,37 @@ _SEEDS = (
 )
 
 
-async def get(reader: Reader, flavor_id: str, token: Credentials) -> Row | None:
+class Flavor(Record, frozen=True):
+    table: ClassVar[str] = "flavors"
+
+    id: int
+    flavor_id: str
+    name: str
+    description: str | None
+    vcpus: int
+    ram: int
+    disk: int
+    ephemeral: int
+    swap: int
+    rxtx_factor: float
+    is_public: bool
+    disabled: bool
+    extra_specs: dict[str, str]
+
+    def embed(self) -> EmbeddedFlavor:
+        """The copy that a server keeps."""
+        return EmbeddedFlavor(
+            name=self.name,
+            vcpus=self.vcpus,
+            ram=self.ram,
+            disk=self.disk,
+            ephemeral=self.ephemeral,
+            swap=self.swap,
+            extra_specs=self.extra_specs,
+        )
+
+
+async def get(reader: Reader, flavor_id: str, token: Credentials) -> Flavor | None:
     """The flavor, if the caller may see it."""
     if sees_all(token):
         row = await reader.fetch_one("SELECT * FROM flavors WHERE flavor_id = $1", flavor_id)
@@ -36,7 +66,7 @@ async def get(reader: Reader, flavor_id: str, token: Credentials) -> Row | None:
             flavor_id,
             token.project_id or "",
         )
-    return with_parsed_specs(row) if row else None
+    return Flavor.decode_optional(row)
 
 
 async def page(
@@ -49,15 +79,15 @@ async def page(
     name: str | None,
     order: str,
     descending: bool,
-    marker: Row | None,
+    marker: Flavor | None,
     limit: int,
-) -> list[Row]:
+) -> list[Flavor]:
     """`is_public`: True for public flavors and those that the project has access to, False for private ones, None for
     all. `order` is SQL.
     """
-    args: list[Any] = []
+    args: list[object] = []
 
-    def bind(value: Any) -> str:
+    def bind(value: object) -> str:
         args.append(value)
         return f"${len(args)}"
 
@@ -68,14 +98,14 @@ async def page(
         where.append(f"name = {bind(name)}")
     if marker is not None:
         beyond = "<" if descending else ">"
-        where.append(f"({order}, id) {beyond} (SELECT {order}, id FROM flavors WHERE id = {bind(marker['id'])})")
+        where.append(f"({order}, id) {beyond} (SELECT {order}, id FROM flavors WHERE id = {bind(marker.id)})")
     direction = "DESC" if descending else "ASC"
     rows = await reader.fetch(
         f"SELECT * FROM flavors WHERE {' AND '.join(where)}"
         f" ORDER BY {order} {direction}, id {direction} LIMIT {bind(limit)}",
         *args,
     )
-    return [with_parsed_specs(row) for row in rows]
+    return Flavor.decode_all(rows)
 
 
 async def find_conflict(reader: Reader, flavor_id: str, name: str) -> str | None:
@@ -86,15 +116,41 @@ async def find_conflict(reader: Reader, flavor_id: str, name: str) -> str | None
     return f"ID {flavor_id}" if row["flavor_id"] == flavor_id else f"name {name}"
 
 
-async def create(tx: Transaction, values: Mapping[str, Any]) -> Row:
-    defaults = {"description": None, "ephemeral": 0, "swap": 0, "rxtx_factor": 1.0, "is_public": True}
-    new = {"disabled": False, "extra_specs": "{}", "created_at": clock.now()}
-    return with_parsed_specs(await insert_row(tx, "flavors", {**defaults, **values, **new}))
+async def create(
+    tx: Transaction,
+    *,
+    flavor_id: str,
+    name: str,
+    vcpus: int,
+    ram: int,
+    disk: int,
+    ephemeral: int = 0,
+    swap: int = 0,
+    rxtx_factor: float = 1.0,
+    is_public: bool = True,
+    description: str | None = None,
+) -> Flavor:
+    row = {
+        "flavor_id": flavor_id,
+        "name": name,
+        "description": description,
+        "vcpus": vcpus,
+        "ram": ram,
+        "disk": disk,
+        "ephemeral": ephemeral,
+        "swap": swap,
+        "rxtx_factor": rxtx_factor,
+        "is_public": is_public,
+        "disabled": False,
+        "extra_specs": "{}",
+        "created_at": clock.now(),
+    }
+    return Flavor.decode(await insert_row(tx, "flavors", row))
 
 
-async def set_description(tx: Transaction, row: Row, description: str | None) -> None:
+async def set_description(tx: Transaction, flavor: Flavor, description: str | None) -> None:
     await tx.execute(
-        "UPDATE flavors SET description = $2, updated_at = $3 WHERE id = $1", row["id"], description, clock.now()
+        "UPDATE flavors SET description = $2, updated_at = $3 WHERE id = $1", flavor.id, description, clock.now()
     )
 
 
@@ -102,17 +158,18 @@ async def delete(tx: Transaction, flavor_id: str) -> bool:
     return await tx.execute("DELETE FROM flavors WHERE flavor_id = $1", flavor_id) > 0
 
 
-async def lock(tx: Transaction, flavor_id: str) -> Row | None:
+async def lock(tx: Transaction, flavor_id: str) -> Flavor | None:
     """The flavor, locked until the transaction ends. Access is not checked."""
-    row = await tx.fetch_one("SELECT * FROM flavors WHERE flavor_id = $1 FOR UPDATE", flavor_id)
-    return with_parsed_specs(row) if row else None
+    return Flavor.decode_optional(
+        await tx.fetch_one("SELECT * FROM flavors WHERE flavor_id = $1 FOR UPDATE", flavor_id)
+    )
 
 
-async def write_specs(tx: Transaction, row: Row, specs: Mapping[str, str]) -> None:
+async def write_specs(tx: Transaction, flavor: Flavor, specs: Mapping[str, str]) -> None:
     await tx.execute(
         "UPDATE flavors SET extra_specs = $2, updated_at = $3 WHERE id = $1",
-        row["id"],
-        orjson.dumps(specs).decode(),
+        flavor.id,
+        encode_document(specs),
         clock.now(),
     )
 
@@ -122,9 +179,4 @@ async def seed(tx: Transaction) -> None:
     if await tx.fetch_value("SELECT COUNT(*) FROM flavors"):
         return
     for flavor_id, name, vcpus, ram, disk in _SEEDS:
-        await create(tx, {"flavor_id": flavor_id, "name": name, "vcpus": vcpus, "ram": ram, "disk": disk})
-
-
-def with_parsed_specs(row: Row) -> Row:
-    row["extra_specs"] = orjson.loads(row["extra_specs"])
-    return row
+        await create(tx, flavor_id=flavor_id, name=name, vcpus=vcpus, ram=ram, disk=disk)

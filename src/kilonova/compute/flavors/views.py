@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
-from kilonova.http import Context, Field, View, col
+from kilonova.compute.flavors.model import Flavor
+from kilonova.http import Context, Field, View, attribute
 
 EXTRA_SPECS = "os_compute_api:os-flavor-extra-specs:index"
 TEXT = {"type": "string"}
@@ -15,21 +14,21 @@ LINKS = {"type": "array", "items": {"type": "object"}}
 SPECS = {"type": "object", "additionalProperties": TEXT}
 
 
-def links(row: Any, ctx: Context) -> list[dict[str, str]]:
-    return ctx.links(f"/flavors/{row['flavor_id']}")
+def links(flavor: Flavor, ctx: Context) -> list[dict[str, str]]:
+    return ctx.links(f"/flavors/{flavor.flavor_id}")
 
 
-def swap_or_empty(row: Any, ctx: Context) -> int | str:
-    return row["swap"] or ""
+def swap_or_empty(flavor: Flavor, ctx: Context) -> int | str:
+    return flavor.swap or ""
 
 
 api.view(
     View(
         "flavor summary",
         {
-            "id": col("flavor_id", TEXT),
-            "name": col("name", TEXT),
-            "description": col("description", NULLABLE),
+            "id": attribute("flavor_id", TEXT),
+            "name": attribute("name", TEXT),
+            "description": attribute("description", NULLABLE),
             "links": Field(links, LINKS),
         },
     )
@@ -39,16 +38,16 @@ api.view(
     View(
         "flavor",
         {
-            "id": col("flavor_id", TEXT),
-            "name": col("name", TEXT),
-            "description": col("description", NULLABLE),
-            "ram": col("ram", INTEGER),
-            "disk": col("disk", INTEGER),
-            "vcpus": col("vcpus", INTEGER),
-            "swap": col("swap", INTEGER),
-            "OS-FLV-EXT-DATA:ephemeral": col("ephemeral", INTEGER),
-            "os-flavor-access:is_public": col("is_public", {"type": "boolean"}),
-            "extra_specs": col("extra_specs", SPECS, policy=EXTRA_SPECS),
+            "id": attribute("flavor_id", TEXT),
+            "name": attribute("name", TEXT),
+            "description": attribute("description", NULLABLE),
+            "ram": attribute("ram", INTEGER),
+            "disk": attribute("disk", INTEGER),
+            "vcpus": attribute("vcpus", INTEGER),
+            "swap": attribute("swap", INTEGER),
+            "OS-FLV-EXT-DATA:ephemeral": attribute("ephemeral", INTEGER),
+            "os-flavor-access:is_public": attribute("is_public", {"type": "boolean"}),
+            "extra_specs": attribute("extra_specs", SPECS, policy=EXTRA_SPECS),
             "links": Field(links, LINKS),
         },
     )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import ids
 from kilonova.compute.api import api
 from kilonova.compute.hypervisors import assigned, model, views
+from kilonova.compute.hypervisors.model import Hypervisor, ShownHypervisor
 from kilonova.compute.services.api import BY_UUID
 from kilonova.compute.services.views import state
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound, NotSupported
 from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
 from kilonova.http.parameter_types import BOOLEAN, Schema, is_true
-from kilonova.store import Row
 
 __all__ = ["views"]
 
@@ -21,8 +19,8 @@ RULE = "os_compute_api:os-hypervisors:"
 PATH = "/os-hypervisors"
 ONE = PATH + "/{hypervisor_id}"
 SUMMARIES = ("hypervisors", "hypervisor summary", True)
-PAGED = "hypervisor lists come in pages"
-NO_AMOUNTS = "hypervisors show no amounts"
+PAGED = api.behaviour("hypervisor lists come in pages")
+NO_AMOUNTS = api.behaviour("hypervisors show no amounts")
 PATTERN: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-._]*$"}
 WITH_SERVERS: dict[str, Schema] = {"with_servers": BOOLEAN}
 LIST: dict[str, Schema] = {
@@ -54,44 +52,44 @@ async def detail(ctx: Context) -> Response:
 @api.route("GET", ONE, policy=RULE + "show", query=WITH_SERVERS, shows=("hypervisor", "hypervisor", False))
 async def show(ctx: Context, hypervisor_id: str) -> Response:
     """Show a hypervisor."""
-    row = await _get(ctx, hypervisor_id)
-    await _add_details(ctx, [row], "hypervisor")
-    return Response({"hypervisor": ctx.render("hypervisor", row)})
+    found = await _get(ctx, hypervisor_id)
+    await _add_details(ctx, [found], "hypervisor")
+    return Response({"hypervisor": ctx.render("hypervisor", found)})
 
 
 @api.route("GET", PATH + "/statistics", policy=RULE + "statistics")
 async def statistics(ctx: Context) -> Response:
     """Show totals over all enabled hypervisors."""
-    rows = [row for row in await model.page(ctx.db) if not row["disabled"]]
-    await model.add_amounts(ctx.db, rows)
-    return Response({"hypervisor_statistics": model.totals(rows)})
+    enabled = [shown for shown in await model.page(ctx.db) if not shown.disabled]
+    await model.add_amounts(ctx.db, enabled)
+    return Response({"hypervisor_statistics": model.totals(enabled)})
 
 
 @api.route("GET", ONE + "/uptime", policy=RULE + "uptime")
 async def uptime(ctx: Context, hypervisor_id: str) -> Response:
     """Show a hypervisor's uptime."""
-    row = await _get(ctx, hypervisor_id)
-    if state(row, ctx) == "down":
-        raise BadRequest(f"Compute service of {row['host']} is unavailable at this time.")
-    shown = views.uptime(row, ctx)
+    found = await _get(ctx, hypervisor_id)
+    if state(found, ctx) == "down":
+        raise BadRequest(f"Compute service of {found.hypervisor.host} is unavailable at this time.")
+    shown = views.uptime(found, ctx)
     if shown is None:
-        raise NotSupported(f"Host {row['host']} does not report its uptime.")
-    return Response({"hypervisor": {**ctx.render("hypervisor summary", row), "uptime": shown}})
+        raise NotSupported(f"Host {found.hypervisor.host} does not report its uptime.")
+    return Response({"hypervisor": {**ctx.render("hypervisor summary", found), "uptime": shown}})
 
 
 @api.route("GET", ONE + "/search", policy=RULE + "search", shows=SUMMARIES)
 async def search(ctx: Context, hypervisor_id: str) -> Response:
     """List the hypervisors whose host name contains a text."""
-    rows = await _matching(ctx, hypervisor_id)
-    return Response({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
+    found = await _matching(ctx, hypervisor_id)
+    return Response({"hypervisors": [ctx.render("hypervisor summary", shown) for shown in found]})
 
 
 @api.route("GET", ONE + "/servers", policy=RULE + "servers", shows=SUMMARIES)
 async def servers(ctx: Context, hypervisor_id: str) -> Response:
     """List the servers on the hypervisors whose host name contains a text."""
-    rows = await _matching(ctx, hypervisor_id)
-    await model.add_servers(ctx.db, rows)
-    return Response({"hypervisors": [ctx.render("hypervisor summary", row) for row in rows]})
+    found = await _matching(ctx, hypervisor_id)
+    await model.add_servers(ctx.db, found)
+    return Response({"hypervisors": [ctx.render("hypervisor summary", shown) for shown in found]})
 
 
 async def _list(ctx: Context, path: str, view: str, rule: str) -> Response:
@@ -100,36 +98,36 @@ async def _list(ctx: Context, path: str, view: str, rule: str) -> Response:
     pattern = ctx.query_one("hypervisor_hostname_pattern")
     limit = page_limit(ctx) if ctx.has_behaviour(PAGED) else None
     if pattern is None:
-        rows = await model.page(ctx.db, await _marker(ctx), limit)
+        found = await model.page(ctx.db, await _marker(ctx), limit)
     elif "limit" in ctx.query or "marker" in ctx.query:
         raise BadRequest(
             "Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not supported."
         )
     else:
-        rows, limit = await _matching(ctx, pattern), None
-    await _add_details(ctx, rows, view)
-    shown: dict[str, Any] = {"hypervisors": [ctx.render(view, row) for row in rows]}
-    links = next_link(ctx, path, str(rows[-1][_column(ctx)]), len(rows) == limit) if rows else []
+        found, limit = await _matching(ctx, pattern), None
+    await _add_details(ctx, found, view)
+    shown: dict[str, object] = {"hypervisors": [ctx.render(view, hypervisor) for hypervisor in found]}
+    links = next_link(ctx, path, _marker_of(ctx, found[-1].hypervisor), len(found) == limit) if found else []
     if links:
         shown["hypervisors_links"] = links
     return Response(shown)
 
 
-async def _add_details(ctx: Context, rows: list[Row], view: str) -> None:
-    """Add servers and amounts to all rows, if the view shows them."""
+async def _add_details(ctx: Context, found: list[ShownHypervisor], view: str) -> None:
+    """Add servers and amounts to all hypervisors, if the view shows them."""
     if is_true(ctx.query_one("with_servers")):
-        await model.add_servers(ctx.db, rows)
+        await model.add_servers(ctx.db, found)
     if view == "hypervisor" and not ctx.has_behaviour(NO_AMOUNTS):
-        await model.add_amounts(ctx.db, rows)
-        await model.add_shared_disks(ctx.db, rows)
+        await model.add_amounts(ctx.db, found)
+        await model.add_shared_disks(ctx.db, found)
 
 
-def _column(ctx: Context) -> str:
+def _marker_of(ctx: Context, hypervisor: Hypervisor) -> str:
     """Hypervisors have a uuid, and before 2.53 an integer id."""
-    return "uuid" if ctx.has_behaviour(BY_UUID) else "id"
+    return hypervisor.uuid if ctx.has_behaviour(BY_UUID) else str(hypervisor.id)
 
 
-async def _find(ctx: Context, hypervisor_id: str) -> Row | None:
+async def _find(ctx: Context, hypervisor_id: str) -> ShownHypervisor | None:
     if ctx.has_behaviour(BY_UUID):
         if not ids.is_uuid(hypervisor_id):
             raise BadRequest(f"Invalid uuid {hypervisor_id[:80]}")
@@ -139,26 +137,25 @@ async def _find(ctx: Context, hypervisor_id: str) -> Row | None:
     return None
 
 
-async def _get(ctx: Context, hypervisor_id: str) -> Row:
-    row = await _find(ctx, hypervisor_id)
-    if row is None:
+async def _get(ctx: Context, hypervisor_id: str) -> ShownHypervisor:
+    found = await _find(ctx, hypervisor_id)
+    if found is None:
         raise NotFound(f"Compute host {hypervisor_id} could not be found.")
-    return row
+    return found
 
 
 async def _marker(ctx: Context) -> int:
     marker = ctx.query_one("marker")
     if marker is None:
         return 0
-    row = await _find(ctx, marker)
-    if row is None:
+    found = await _find(ctx, marker)
+    if found is None:
         raise marker_not_found(marker)
-    number: int = row["id"]
-    return number
+    return found.hypervisor.id
 
 
-async def _matching(ctx: Context, pattern: str) -> list[Row]:
-    rows = await model.matching(ctx.db, pattern)
-    if not rows:
+async def _matching(ctx: Context, pattern: str) -> list[ShownHypervisor]:
+    found = await model.matching(ctx.db, pattern)
+    if not found:
         raise NotFound(f"No hypervisor matching '{pattern}' could be found.")
-    return rows
+    return found

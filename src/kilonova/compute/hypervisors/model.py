@@ -2,44 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
-import orjson
+from msgspec import Struct, structs
 
 from kilonova.scheduler.filters import tenant_isolation
 from kilonova.store import Reader, Row
+from kilonova.store.records import Record
 
 _SELECT = """
 SELECT h.*, s.uuid AS service_uuid, s.disabled, s.disabled_reason, s.forced_down, s.last_seen_at
 FROM hypervisors h JOIN services s ON s.id = h.service_id
 """
-# Resource classes, and the fields of views before 2.88: total, used, free.
-_CLASSES = {
-    "VCPU": ("vcpus", "vcpus_used", None),
-    "MEMORY_MB": ("memory_mb", "memory_mb_used", "free_ram_mb"),
-    "DISK_GB": ("local_gb", "local_gb_used", "free_disk_gb"),
-}
-AMOUNTS = (
-    *("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb"),
-    *("local_gb", "local_gb_used", "free_disk_gb", "disk_available_least", "running_vms", "current_workload"),
-)
 
 
-async def page(reader: Reader, after: int = 0, limit: int | None = None) -> list[Row]:
+class Hypervisor(Record, frozen=True):
+    table: ClassVar[str] = "hypervisors"
+
+    id: int
+    uuid: str
+    service_id: int
+    host: str
+    hypervisor_hostname: str
+    hypervisor_type: str
+    hypervisor_version: int
+    host_ip: str
+    cpu_info: dict[str, object]
+    booted_at: float | None
+
+
+class ServerName(NamedTuple):
+    id: str
+    name: str
+
+
+class Amounts(Struct):
+    """The amounts of views before 2.88."""
+
+    vcpus: int = 0
+    vcpus_used: int = 0
+    memory_mb: int = 0
+    memory_mb_used: int = 0
+    free_ram_mb: int = 0
+    local_gb: int = 0
+    local_gb_used: int = 0
+    free_disk_gb: int = 0
+    disk_available_least: int = 0
+    running_vms: int = 0
+    current_workload: int = 0
+
+    def set_inventory(self, resource_class: str, total: int, used: int) -> None:
+        if resource_class == "VCPU":
+            self.vcpus, self.vcpus_used = total, used
+        elif resource_class == "MEMORY_MB":
+            self.memory_mb, self.memory_mb_used, self.free_ram_mb = total, used, total - used
+        else:
+            self.local_gb, self.local_gb_used = total, used
+            self.free_disk_gb = self.disk_available_least = total - used
+
+
+class ShownHypervisor(Struct):
+    """A hypervisor with its service. `servers` are only shown if requested."""
+
+    hypervisor: Hypervisor
+    service_uuid: str
+    disabled: bool
+    disabled_reason: str | None
+    forced_down: bool
+    last_seen_at: float
+    amounts: Amounts
+    servers: list[ServerName] | None = None
+
+    @property
+    def id(self) -> int:
+        return self.hypervisor.id
+
+
+AMOUNTS = Amounts.__struct_fields__
+_CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
+
+
+async def page(reader: Reader, after: int = 0, limit: int | None = None) -> list[ShownHypervisor]:
     """Hypervisors whose id is greater than `after`; all of them without a limit."""
     if limit is None:
-        return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id", after)
-    return await reader.fetch(f"{_SELECT} WHERE h.id > $1 ORDER BY h.id LIMIT $2", after, limit)
+        return await _fetch(reader, "h.id > $1 ORDER BY h.id", after)
+    return await _fetch(reader, "h.id > $1 ORDER BY h.id LIMIT $2", after, limit)
 
 
-async def matching(reader: Reader, pattern: str) -> list[Row]:
+async def matching(reader: Reader, pattern: str) -> list[ShownHypervisor]:
     """Hypervisors whose host name contains the pattern."""
     escaped = pattern.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-    sql = f"{_SELECT} WHERE LOWER(h.hypervisor_hostname) LIKE $1 ESCAPE '!' ORDER BY h.id"
-    return await reader.fetch(sql, f"%{escaped.lower()}%")
+    where = "LOWER(h.hypervisor_hostname) LIKE $1 ESCAPE '!' ORDER BY h.id"
+    return await _fetch(reader, where, f"%{escaped.lower()}%")
 
 
-async def assigned_to_project(reader: Reader, project_id: str | None) -> list[Row]:
+async def assigned_to_project(reader: Reader, project_id: str | None) -> list[ShownHypervisor]:
     """Hypervisors of hosts in aggregates whose metadata `filter_tenant_id…` names the project."""
     if project_id is None:
         return []
@@ -47,59 +105,70 @@ async def assigned_to_project(reader: Reader, project_id: str | None) -> list[Ro
     hosts = {
         row["host"] for row in entries if project_id in tenant_isolation.reserved_projects(row["key"], row["value"])
     }
-    return await reader.fetch(f"{_SELECT} WHERE h.host = ANY($1) ORDER BY h.id", list(hosts)) if hosts else []
+    return await _fetch(reader, "h.host = ANY($1) ORDER BY h.id", list(hosts)) if hosts else []
 
 
-async def get(reader: Reader, column: str, value: Any) -> Row | None:
-    """The hypervisor by its `id` or `uuid`."""
-    return await reader.fetch_one(f"{_SELECT} WHERE h.{column} = $1", value)
+async def get(reader: Reader, column: str, value: int | str) -> ShownHypervisor | None:
+    """The hypervisor by its `id`, `uuid` or `host`."""
+    found = await _fetch(reader, f"h.{column} = $1 LIMIT 1", value)
+    return found[0] if found else None
 
 
-async def add_servers(reader: Reader, rows: list[Row]) -> None:
-    """Add `servers` to each row."""
-    by_host: dict[str, list[Row]] = {row["host"]: [] for row in rows}
-    for server in await reader.fetch(
+async def _fetch(reader: Reader, where: str, *arguments: int | str | list[str]) -> list[ShownHypervisor]:
+    return [_decode(row) for row in await reader.fetch(f"{_SELECT} WHERE {where}", *arguments)]
+
+
+def _decode(row: Row) -> ShownHypervisor:
+    return ShownHypervisor(
+        hypervisor=Hypervisor.decode(row),
+        service_uuid=row["service_uuid"],
+        disabled=row["disabled"],
+        disabled_reason=row["disabled_reason"],
+        forced_down=row["forced_down"],
+        last_seen_at=row["last_seen_at"],
+        amounts=Amounts(),
+    )
+
+
+async def add_servers(reader: Reader, found: Sequence[ShownHypervisor]) -> None:
+    """Add `servers` to each hypervisor."""
+    by_host: dict[str, list[ServerName]] = {shown.hypervisor.host: [] for shown in found}
+    for row in await reader.fetch(
         "SELECT id, name, host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY created_at, id",
         list(by_host),
     ):
-        by_host[server["host"]].append(server)
-    for row in rows:
-        row["servers"] = by_host[row["host"]]
+        by_host[row["host"]].append(ServerName(row["id"], row["name"]))
+    for shown in found:
+        shown.servers = by_host[shown.hypervisor.host]
 
 
-async def add_amounts(reader: Reader, rows: list[Row]) -> None:
-    """Add to each row the totals and usage of its provider tree, and parse its `cpu_info`."""
-    by_uuid = {row["uuid"]: row for row in rows}
-    by_host = {row["host"]: row for row in rows}
-    for row in rows:
-        row.update(dict.fromkeys(AMOUNTS, 0), cpu_info=orjson.loads(row["cpu_info"]))
-    for found in await reader.fetch(_INVENTORIES, list(by_uuid), list(_CLASSES)):
-        _add_inventory(by_uuid[found["uuid"]], found)
-    for found in await reader.fetch(_RUNNING, list(by_host)):
-        by_host[found["host"]]["running_vms"] = found["number"]
-    for found in await reader.fetch(_WORKLOAD, list(by_host)):
-        by_host[found["host"]]["current_workload"] = found["number"]
+async def add_amounts(reader: Reader, found: Sequence[ShownHypervisor]) -> None:
+    """Set the totals and usage of each hypervisor's provider tree."""
+    by_uuid = {shown.hypervisor.uuid: shown.amounts for shown in found}
+    by_host = {shown.hypervisor.host: shown.amounts for shown in found}
+    for row in await reader.fetch(_INVENTORIES, list(by_uuid), list(_CLASSES)):
+        _add_inventory(by_uuid[row["uuid"]], row)
+    for row in await reader.fetch(_RUNNING, list(by_host)):
+        by_host[row["host"]].running_vms = row["number"]
+    for row in await reader.fetch(_WORKLOAD, list(by_host)):
+        by_host[row["host"]].current_workload = row["number"]
 
 
-async def add_shared_disks(reader: Reader, rows: list[Row]) -> None:
+async def add_shared_disks(reader: Reader, found: Sequence[ShownHypervisor]) -> None:
     """Add the amounts of a shared disk provider to hosts without a disk of their own."""
-    without = {row["uuid"]: row for row in rows if not row["local_gb"]}
-    for found in await reader.fetch(_SHARED_DISKS, list(without)) if without else []:
-        _add_inventory(without[found["uuid"]], found)
+    without = {shown.hypervisor.uuid: shown.amounts for shown in found if not shown.amounts.local_gb}
+    for row in await reader.fetch(_SHARED_DISKS, list(without)) if without else []:
+        _add_inventory(without[row["uuid"]], row)
 
 
-def _add_inventory(row: Row, inventory: Row) -> None:
-    total, used, free = _CLASSES[inventory["resource_class"]]
-    row[total] = int(inventory["total"])
-    row[used] = int(inventory["reserved"]) + int(inventory["used"])
-    if free is not None:
-        row[free] = row[total] - row[used]
-    if free == "free_disk_gb":
-        row["disk_available_least"] = row[free]
+def _add_inventory(amounts: Amounts, inventory: Row) -> None:
+    used = int(inventory["reserved"]) + int(inventory["used"])
+    amounts.set_inventory(inventory["resource_class"], int(inventory["total"]), used)
 
 
-def totals(rows: list[Row]) -> dict[str, int]:
-    return {"count": len(rows), **{name: sum(row[name] for row in rows) for name in AMOUNTS}}
+def totals(found: Sequence[ShownHypervisor]) -> dict[str, int]:
+    amounts = [structs.asdict(shown.amounts) for shown in found]
+    return {"count": len(found), **{name: sum(each[name] for each in amounts) for name in AMOUNTS}}
 
 
 # A first selection only. The databases compare strings differently, so `tenant_isolation` decides.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
+from kilonova.compute.hypervisors.model import ShownHypervisor
 from kilonova.compute.hypervisors.uptime import format_uptime
-from kilonova.compute.services.views import state, status
-from kilonova.http import Context, Field, View, col
-from kilonova.http.views import OMIT
+from kilonova.compute.services.views import STATE, STATUS, TEXT, state, status
+from kilonova.http import Context, Field, View
+from kilonova.http.views import OMIT, Value
 
-TEXT = {"type": "string"}
 NULLABLE = {"type": ["string", "null"]}
 SERVERS = {
     "type": "array",
@@ -18,37 +16,42 @@ SERVERS = {
 }
 
 
-def service(row: Any, ctx: Context) -> dict[str, Any]:
-    return {"id": row["service_uuid"], "host": row["host"], "disabled_reason": row["disabled_reason"]}
+def column(name: str) -> Value:
+    return lambda shown, ctx: getattr(shown.hypervisor, name)
 
 
-def numbered_service(row: Any, ctx: Context) -> dict[str, Any]:
-    return {**service(row, ctx), "id": row["service_id"]}
+def service(shown: ShownHypervisor, ctx: Context) -> dict[str, object]:
+    return {"id": shown.service_uuid, "host": shown.hypervisor.host, "disabled_reason": shown.disabled_reason}
 
 
-def servers(row: Any, ctx: Context) -> Any:
+def numbered_service(shown: ShownHypervisor, ctx: Context) -> dict[str, object]:
+    return {**service(shown, ctx), "id": shown.hypervisor.service_id}
+
+
+def servers(shown: ShownHypervisor, ctx: Context) -> object:
     """Only shown if requested."""
-    if "servers" not in row:
+    if shown.servers is None:
         return OMIT
-    return [{"uuid": server["id"], "name": server["name"]} for server in row["servers"]]
+    return [{"uuid": server.id, "name": server.name} for server in shown.servers]
 
 
-def servers_if_any(row: Any, ctx: Context) -> Any:
-    return servers(row, ctx) if row.get("servers") else OMIT
+def servers_if_any(shown: ShownHypervisor, ctx: Context) -> object:
+    return servers(shown, ctx) if shown.servers else OMIT
 
 
-def uptime(row: Any, ctx: Context) -> str | None:
+def uptime(shown: ShownHypervisor, ctx: Context) -> str | None:
     """None if the host is down or does not report its boot time."""
-    if row["booted_at"] is None or state(row, ctx) == "down":
+    booted_at = shown.hypervisor.booted_at
+    if booted_at is None or state(shown, ctx) == "down":
         return None
-    return format_uptime(row["booted_at"], ctx.now)
+    return format_uptime(booted_at, ctx.now)
 
 
 SUMMARY = {
-    "id": col("uuid", {"type": "string", "format": "uuid"}),
-    "hypervisor_hostname": col("hypervisor_hostname", NULLABLE),
-    "state": Field(state, {"type": "string", "enum": ["up", "down"]}),
-    "status": Field(status, {"type": "string", "enum": ["enabled", "disabled"]}),
+    "id": Field(column("uuid"), {"type": "string", "format": "uuid"}),
+    "hypervisor_hostname": Field(column("hypervisor_hostname"), NULLABLE),
+    "state": Field(state, STATE),
+    "status": Field(lambda shown, ctx: status(shown), STATUS),
     "servers": Field(servers, SERVERS, optional=True),
 }
 
@@ -59,9 +62,9 @@ api.view(
         {
             **SUMMARY,
             "service": Field(service, {"type": ["object", "null"]}),
-            "host_ip": col("host_ip", NULLABLE),
-            "hypervisor_type": col("hypervisor_type", NULLABLE),
-            "hypervisor_version": col("hypervisor_version", {"type": ["integer", "null"]}),
+            "host_ip": Field(column("host_ip"), NULLABLE),
+            "hypervisor_type": Field(column("hypervisor_type"), NULLABLE),
+            "hypervisor_version": Field(column("hypervisor_version"), {"type": ["integer", "null"]}),
             "uptime": Field(uptime, NULLABLE),
         },
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.images import views
@@ -12,6 +10,7 @@ from kilonova.http import Context, Response, multi
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.pagination import LIMIT, MARKER, next_link, page_limit
 from kilonova.http.parameter_types import DATE_TIME, METADATA, STRING, Schema, closed_object
+from kilonova.image.client import ATTRIBUTES, Image
 
 INTEGER: Schema = {"type": "string", "pattern": "^[0-9]{1,9}$"}
 LIST: dict[str, Schema] = {
@@ -27,32 +26,30 @@ LIST: dict[str, Schema] = {
 METADATA_OF_IMAGE: Schema = closed_object({"metadata": METADATA}, ["metadata"])
 ITEM: Schema = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
 
-
-Item = dict[str, Any]
 PROPERTY = "property-"
 # Filters, and their names at the image service.
 _FILTERS = {"name": "name", "minDisk": "min_disk", "minRam": "min_ram", "type": "image_type"}
 
 
-@api.route("GET", "/images", query=LIST, shows=("images", "image brief", True))
+@api.route("GET", "/images", authenticated=True, query=LIST, shows=("images", "image brief", True))
 async def index(ctx: Context) -> Response:
     """List images."""
     return await _list(ctx, "/images", "image brief")
 
 
-@api.route("GET", "/images/detail", query=LIST, shows=("images", "image", True))
+@api.route("GET", "/images/detail", authenticated=True, query=LIST, shows=("images", "image", True))
 async def detail(ctx: Context) -> Response:
     """List images with their details."""
     return await _list(ctx, "/images/detail", "image")
 
 
-@api.route("GET", "/images/{image_id}", shows=("image", "image", False))
+@api.route("GET", "/images/{image_id}", authenticated=True, shows=("image", "image", False))
 async def show(ctx: Context, image_id: str) -> Response:
     """Show an image."""
     return Response({"image": ctx.render("image", await _image(ctx, image_id))})
 
 
-@api.route("DELETE", "/images/{image_id}", status=204)
+@api.route("DELETE", "/images/{image_id}", authenticated=True, status=204)
 async def delete(ctx: Context, image_id: str) -> Response:
     """Delete an image."""
     await _image(ctx, image_id)
@@ -63,49 +60,49 @@ async def delete(ctx: Context, image_id: str) -> Response:
 # Metadata
 
 
-@api.route("GET", "/images/{image_id}/metadata")
+@api.route("GET", "/images/{image_id}/metadata", authenticated=True)
 async def show_metadata(ctx: Context, image_id: str) -> Response:
     """Show the metadata of an image."""
-    return Response({"metadata": views.metadata(await _image(ctx, image_id))})
+    return Response({"metadata": (await _image(ctx, image_id)).properties})
 
 
-@api.route("POST", "/images/{image_id}/metadata", body=METADATA_OF_IMAGE)
+@api.route("POST", "/images/{image_id}/metadata", authenticated=True, body=METADATA_OF_IMAGE)
 async def add_metadata(ctx: Context, image_id: str) -> Response:
     """Add or change items of an image's metadata."""
-    known = views.metadata(await _image(ctx, image_id))
+    known = (await _image(ctx, image_id)).properties
     return Response({"metadata": await _write(ctx, image_id, known, {**known, **ctx.body["metadata"]})})
 
 
-@api.route("PUT", "/images/{image_id}/metadata", body=METADATA_OF_IMAGE)
+@api.route("PUT", "/images/{image_id}/metadata", authenticated=True, body=METADATA_OF_IMAGE)
 async def replace_metadata(ctx: Context, image_id: str) -> Response:
     """Replace all the metadata of an image."""
-    known = views.metadata(await _image(ctx, image_id))
+    known = (await _image(ctx, image_id)).properties
     return Response({"metadata": await _write(ctx, image_id, known, ctx.body["metadata"])})
 
 
-@api.route("GET", "/images/{image_id}/metadata/{key}")
+@api.route("GET", "/images/{image_id}/metadata/{key}", authenticated=True)
 async def show_item(ctx: Context, image_id: str, key: str) -> Response:
     """Show one item of an image's metadata."""
-    known = views.metadata(await _image(ctx, image_id))
+    known = (await _image(ctx, image_id)).properties
     _check_known(known, key)
     return Response({"meta": {key: known[key]}})
 
 
-@api.route("PUT", "/images/{image_id}/metadata/{key}", body=ITEM)
+@api.route("PUT", "/images/{image_id}/metadata/{key}", authenticated=True, body=ITEM)
 async def write_item(ctx: Context, image_id: str, key: str) -> Response:
     """Write one item of an image's metadata."""
     item: dict[str, str] = ctx.body["meta"]
     if key not in item:
         raise BadRequest("Request body and URI mismatch")
-    known = views.metadata(await _image(ctx, image_id))
+    known = (await _image(ctx, image_id)).properties
     await _write(ctx, image_id, known, {**known, **item})
     return Response({"meta": item})
 
 
-@api.route("DELETE", "/images/{image_id}/metadata/{key}", status=204)
+@api.route("DELETE", "/images/{image_id}/metadata/{key}", authenticated=True, status=204)
 async def delete_item(ctx: Context, image_id: str, key: str) -> Response:
     """Delete one item of an image's metadata."""
-    known = views.metadata(await _image(ctx, image_id))
+    known = (await _image(ctx, image_id)).properties
     _check_known(known, key)
     await _write(ctx, image_id, known, {name: value for name, value in known.items() if name != key})
     return Response()
@@ -117,7 +114,7 @@ def _check_known(known: dict[str, str], key: str) -> None:
 
 
 async def _write(ctx: Context, image_id: str, known: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
-    if reserved := wanted.keys() & views.RESERVED:
+    if reserved := wanted.keys() & ATTRIBUTES:
         raise BadRequest(f"{min(reserved)} cannot be set as metadata: it is an attribute of the image.")
     await create.check_metadata(ctx, wanted)
     changes = [{"op": "remove", "path": _path(key)} for key in known.keys() - wanted.keys()]
@@ -137,8 +134,8 @@ def _path(key: str) -> str:
 # Reading
 
 
-async def _image(ctx: Context, image_id: str) -> Item:
-    found: Item | None = await ctx.services.image.show(image_id, ctx.auth_token)
+async def _image(ctx: Context, image_id: str) -> Image:
+    found = await ctx.services.image.show(image_id, ctx.auth_token)
     if found is None:
         raise NotFound("Image not found.")
     return found
@@ -147,8 +144,8 @@ async def _image(ctx: Context, image_id: str) -> Item:
 async def _list(ctx: Context, path: str, view: str) -> Response:
     limit = page_limit(ctx)
     found = await ctx.services.image.list(ctx.auth_token, _filters(ctx), limit)
-    body: dict[str, Any] = {"images": [ctx.render(view, image) for image in found]}
-    if "limit" in ctx.query and found and (more := next_link(ctx, path, found[-1]["id"], len(found) == limit)):
+    body: dict[str, object] = {"images": [ctx.render(view, image) for image in found]}
+    if "limit" in ctx.query and found and (more := next_link(ctx, path, found[-1].id, len(found) == limit)):
         body["images_links"] = more
     return Response(body)
 

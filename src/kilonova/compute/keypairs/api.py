@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.keypairs import keys, model, schemas, views
@@ -11,13 +10,12 @@ from kilonova.compute.quotas import model as quotas
 from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict, Forbidden, NotFound
 from kilonova.http.pagination import marker_not_found, next_link, page_limit
-from kilonova.store import Row
 
 __all__ = ["views"]
 
 INDEX, SHOW = "os_compute_api:os-keypairs:index", "os_compute_api:os-keypairs:show"
 CREATE, DELETE = "os_compute_api:os-keypairs:create", "os_compute_api:os-keypairs:delete"
-PAGED = "key pair lists come in pages"
+PAGED = api.behaviour("key pair lists come in pages")
 
 
 @api.route("GET", "/os-keypairs", checks=[INDEX], query=schemas.LIST)
@@ -28,9 +26,9 @@ async def index(ctx: Context) -> Response:
     if marker is not None and await model.get(ctx.db, user_id, marker) is None:
         raise marker_not_found(marker)
     limit = page_limit(ctx) if ctx.has_behaviour(PAGED) else None
-    rows = await model.page(ctx.db, user_id, marker or "", limit)
-    shown: dict[str, Any] = {"keypairs": [{"keypair": ctx.render("keypair", row)} for row in rows]}
-    links = next_link(ctx, "/os-keypairs", rows[-1]["name"], len(rows) == limit) if rows else []
+    found = await model.page(ctx.db, user_id, marker or "", limit)
+    shown: dict[str, object] = {"keypairs": [{"keypair": ctx.render("keypair", key)} for key in found]}
+    links = next_link(ctx, "/os-keypairs", found[-1].name, len(found) == limit) if found else []
     if links:
         shown["keypairs_links"] = links
     return Response(shown)
@@ -51,21 +49,21 @@ async def create(ctx: Context) -> Response:
     user_id = _user(ctx, CREATE, body.get("user_id"))
     kind = body.get("type", "ssh")
     public, private = await _keys(body.get("public_key"), kind, user_id)
-    values = {
-        "user_id": user_id,
-        "name": body["name"],
-        "type": kind,
-        "public_key": public,
-        "fingerprint": keys.fingerprint(kind, public),
-    }
+    new = model.NewKeyPair(
+        user_id=user_id,
+        name=body["name"],
+        type=kind,
+        fingerprint=keys.fingerprint(kind, public),
+        public_key=public,
+        private_key=private,
+    )
     async with ctx.db.transaction() as tx:
         limits = await quotas.limits(tx, ctx.token.project_id, ctx.services.config, user_id)
         if 0 <= limits["key_pairs"] <= await model.count(tx, user_id):
             raise Forbidden("Quota exceeded, too many key pairs.")
-        row = await model.create(tx, values)
-        if row is None:
-            raise Conflict(f"Key pair '{body['name']}' already exists.")
-    return Response({"keypair": ctx.render("new keypair", {**row, "private_key": private})})
+        if not await model.create(tx, new):
+            raise Conflict(f"Key pair '{new.name}' already exists.")
+    return Response({"keypair": ctx.render("new keypair", new)})
 
 
 @api.route(
@@ -74,10 +72,10 @@ async def create(ctx: Context) -> Response:
 async def show(ctx: Context, name: str) -> Response:
     """Show a key pair."""
     user_id = _user(ctx, SHOW, ctx.query_one("user_id"))
-    row: Row | None = await model.get(ctx.db, user_id, name)
-    if row is None:
+    key = await model.get(ctx.db, user_id, name)
+    if key is None:
         raise _missing(name, user_id)
-    return Response({"keypair": ctx.render("keypair detail", row)})
+    return Response({"keypair": ctx.render("keypair detail", key)})
 
 
 @api.route("DELETE", "/os-keypairs/{name}", checks=[DELETE], query=schemas.OF_USER, status=204)

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import ClassVar
+
+from msgspec import Struct
 
 from kilonova import clock
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
+from kilonova.store.records import Record
 
 
-async def get(reader: Reader, user_id: str, name: str) -> Row | None:
-    return await reader.fetch_one("SELECT * FROM keypairs WHERE user_id = $1 AND name = $2", user_id, name)
+class KeyPair(Record, frozen=True):
+    table: ClassVar[str] = "keypairs"
+
+    id: int
+    user_id: str
+    name: str
+    type: str
+    fingerprint: str
+    public_key: str
+    created_at: float
 
 
-async def page(reader: Reader, user_id: str, marker: str, limit: int | None) -> list[Row]:
+class NewKeyPair(Struct, frozen=True):
+    """`private_key` is None for an imported public key."""
+
+    user_id: str
+    name: str
+    type: str
+    fingerprint: str
+    public_key: str
+    private_key: str | None
+
+
+async def get(reader: Reader, user_id: str, name: str) -> KeyPair | None:
+    sql = "SELECT * FROM keypairs WHERE user_id = $1 AND name = $2"
+    return KeyPair.decode_optional(await reader.fetch_one(sql, user_id, name))
+
+
+async def page(reader: Reader, user_id: str, marker: str, limit: int | None) -> list[KeyPair]:
     """Key pairs after the marker, ordered by name; all of them without a limit."""
     sql = "SELECT * FROM keypairs WHERE user_id = $1 AND name > $2 ORDER BY name"
     if limit is None:
-        return await reader.fetch(sql, user_id, marker)
-    return await reader.fetch(f"{sql} LIMIT $3", user_id, marker, limit)
+        return KeyPair.decode_all(await reader.fetch(sql, user_id, marker))
+    return KeyPair.decode_all(await reader.fetch(f"{sql} LIMIT $3", user_id, marker, limit))
 
 
 async def count(tx: Transaction, user_id: str) -> int:
@@ -27,20 +54,21 @@ async def count(tx: Transaction, user_id: str) -> int:
     return found
 
 
-async def create(tx: Transaction, values: Mapping[str, str]) -> Row | None:
-    """None if the user has a key pair with this name."""
-    return await tx.fetch_one(
+async def create(tx: Transaction, new: NewKeyPair) -> bool:
+    """Insert the key pair without its private key. False if the user has a key pair with this name."""
+    inserted = await tx.execute(
         """
         INSERT INTO keypairs (user_id, name, type, fingerprint, public_key, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING RETURNING *
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING
         """,
-        values["user_id"],
-        values["name"],
-        values["type"],
-        values["fingerprint"],
-        values["public_key"],
+        new.user_id,
+        new.name,
+        new.type,
+        new.fingerprint,
+        new.public_key,
         clock.now(),
     )
+    return inserted > 0
 
 
 async def delete(tx: Transaction, user_id: str, name: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.api import api
 from kilonova.compute.migrations import actions, queries, views
 from kilonova.compute.servers import model
@@ -30,11 +28,11 @@ LIST: dict[str, Schema] = {
 @api.route("GET", "/os-migrations", policy=INDEX, query=LIST, shows=("migrations", "migration", True))
 async def index(ctx: Context) -> Response:
     """List migrations."""
-    rows, full = await queries.fetch_page(ctx)
-    await queries.add_details(ctx.db, rows, hosts=ctx.may(queries.HOSTS))
-    shown: dict[str, Any] = {"migrations": [ctx.render("migration", row) for row in rows]}
+    found, full = await queries.fetch_page(ctx)
+    found = await queries.add_details(ctx.db, found, hosts=ctx.may(queries.HOSTS))
+    shown: dict[str, object] = {"migrations": [ctx.render("migration", move) for move in found]}
     if full:
-        shown["migrations_links"] = next_link(ctx, "/os-migrations", rows[-1]["operation_id"], full)
+        shown["migrations_links"] = next_link(ctx, "/os-migrations", found[-1].migration.operation_id, full)
     return Response(shown)
 
 
@@ -42,9 +40,9 @@ async def index(ctx: Context) -> Response:
 async def of_server(ctx: Context, server_id: str) -> Response:
     """List the running live migrations of a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=OF_SERVER + "index")
-    rows = await queries.fetch_in_progress(ctx.db, server_id)
-    await queries.add_details(ctx.db, rows, hosts=ctx.may(OF_SERVER + "index:host", model.target(server)))
-    return Response({"migrations": [ctx.render("server migration", row) for row in rows]})
+    found = await queries.fetch_in_progress(ctx.db, server_id)
+    shown = await queries.add_details(ctx.db, found, hosts=ctx.may(OF_SERVER + "index:host", model.target(server)))
+    return Response({"migrations": [ctx.render("server migration", move) for move in shown]})
 
 
 @api.route(
@@ -57,8 +55,9 @@ async def of_server(ctx: Context, server_id: str) -> Response:
 async def show(ctx: Context, server_id: str, migration_id: str) -> Response:
     """Show a running live migration of a server."""
     await model.find(ctx, ctx.db, server_id, rule=OF_SERVER + "show")
-    rows = [row for row in await queries.fetch_in_progress(ctx.db, server_id) if str(row["id"]) == migration_id]
-    if not rows:
+    running = await queries.fetch_in_progress(ctx.db, server_id)
+    found = [move for move in running if str(move.migration.id) == migration_id]
+    if not found:
         raise NotFound(f"In-progress live migration {migration_id[:80]} is not found for server {server_id}.")
-    await queries.add_details(ctx.db, rows, hosts=True)
-    return Response({"migration": ctx.render("server migration", rows[0])})
+    (shown,) = await queries.add_details(ctx.db, found, hosts=True)
+    return Response({"migration": ctx.render("server migration", shown)})

@@ -2,60 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar, TypeVar
 
-import orjson
+from msgspec import Struct, structs
 
 from kilonova import clock
+from kilonova.compute.servers.server import EmbeddedFlavor, Server
+from kilonova.hosts.messages import MigrationState
 from kilonova.operations import Operation, begin
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 from kilonova.store.insert import insert_row
+from kilonova.store.records import Record, encode_document
 
 MIGRATION, RESIZE, LIVE, EVACUATION = "migration", "resize", "live-migration", "evacuation"
 CONFIRMED, REVERTED, CLEANED = "confirmed", "reverted", "cleaned"
+P = TypeVar("P")
 
 
-def move_params(**given: Any) -> dict[str, Any]:
-    """The parameters of a move operation: the defaults, overridden and extended by `given`."""
-    return {"host": None, "unverified": False, "flavor": None, "same_host": False, **given}
+class MoveFlavor(Struct, frozen=True):
+    """A copy of a flavor, with the flavor's id."""
+
+    flavor_id: str
+    name: str
+    vcpus: int
+    ram: int
+    disk: int
+    ephemeral: int
+    swap: int
+    extra_specs: dict[str, str]
+
+    @classmethod
+    def of(cls, flavor_id: str, flavor: EmbeddedFlavor) -> MoveFlavor:
+        return cls(flavor_id, *structs.astuple(flavor))
+
+    @property
+    def embedded(self) -> EmbeddedFlavor:
+        return EmbeddedFlavor(*structs.astuple(self)[1:])
+
+
+class Migration(Record, frozen=True):
+    table: ClassVar[str] = "moves"
+
+    id: int
+    operation_id: str
+    server_id: str
+    project_id: str
+    user_id: str
+    type: str
+    source_host: str
+    source_node: str
+    dest_host: str | None
+    dest_node: str | None
+    old_flavor: MoveFlavor
+    new_flavor: MoveFlavor
+    old_vm_state: str
+    old_power_state: int
+    transfer: MigrationState | None
+    outcome: str | None
+    created_at: float
+    updated_at: float
 
 
 async def begin_move(
     tx: Transaction,
-    operation: type[Operation],
-    server: Row,
+    operation: type[Operation[P]],
+    server: Server,
     *,
     type: str,
-    params: dict[str, Any],
+    params: P,
     user_id: str,
     request_id: str | None,
-    new_flavor: dict[str, Any] | None = None,
+    new_flavor: MoveFlavor | None = None,
 ) -> str:
-    """Write the operation and its move. A flavor is the server's copy, with `flavor_id`."""
+    """Write the operation and its move."""
     operation_id = await begin(
         tx,
         operation,
         params=params,
-        server_id=server["id"],
-        project_id=server["project_id"],
+        server_id=server.id,
+        project_id=server.project_id,
         user_id=user_id,
         request_id=request_id,
-        host=server["host"],
+        host=server.host,
     )
-    old = {"flavor_id": server["flavor_id"], **orjson.loads(server["flavor"])}
+    old = MoveFlavor.of(server.flavor_id, server.flavor)
     now = clock.now()
     move = {
         "operation_id": operation_id,
-        "server_id": server["id"],
-        "project_id": server["project_id"],
+        "server_id": server.id,
+        "project_id": server.project_id,
         "user_id": user_id,
         "type": type,
-        "source_host": server["host"],
-        "source_node": server["hypervisor_hostname"],
-        "old_flavor": orjson.dumps(old).decode(),
-        "new_flavor": orjson.dumps(new_flavor or old).decode(),
-        "old_vm_state": server["vm_state"],
-        "old_power_state": server["power_state"],
+        "source_host": server.host,
+        "source_node": server.hypervisor_hostname,
+        "old_flavor": encode_document(old),
+        "new_flavor": encode_document(new_flavor or old),
+        "old_vm_state": server.vm_state,
+        "old_power_state": server.power_state,
         "created_at": now,
         "updated_at": now,
     }
@@ -63,15 +106,15 @@ async def begin_move(
     return operation_id
 
 
-async def get_by_operation(reader: Reader, operation_id: str) -> Row:
+async def get_by_operation(reader: Reader, operation_id: str) -> Migration:
     row = await reader.fetch_one("SELECT * FROM moves WHERE operation_id = $1", operation_id)
     assert row is not None, f"operation {operation_id} has no row in moves"
-    return row
+    return Migration.decode(row)
 
 
-async def find_unconfirmed(reader: Reader, server_id: str) -> Row | None:
+async def find_unconfirmed(reader: Reader, server_id: str) -> Migration | None:
     """The resize of the server that is neither confirmed nor reverted; its source keeps the allocation and guest."""
-    return await reader.fetch_one(_UNCONFIRMED, server_id)
+    return Migration.decode_optional(await reader.fetch_one(_UNCONFIRMED, server_id))
 
 
 async def set_destination(tx: Transaction, operation_id: str, host: str | None, node: str | None) -> None:
@@ -84,9 +127,9 @@ async def set_destination(tx: Transaction, operation_id: str, host: str | None, 
     )
 
 
-async def set_transfer(tx: Transaction, operation_id: str, transfer: dict[str, int] | None) -> None:
-    """Write the progress of a live migration; the keys are those of `hosts.messages.MigrationState`."""
-    text = None if transfer is None else orjson.dumps(transfer).decode()
+async def set_transfer(tx: Transaction, operation_id: str, transfer: MigrationState | None) -> None:
+    """Write the progress of a live migration."""
+    text = None if transfer is None else encode_document(structs.asdict(transfer))
     await tx.execute(
         "UPDATE moves SET transfer = $2, updated_at = $3 WHERE operation_id = $1", operation_id, text, clock.now()
     )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import orjson
+from msgspec import structs
 
 from kilonova import clock
+from kilonova.compute.api import api
 from kilonova.compute.migrations import status
 from kilonova.compute.migrations.model import LIVE
+from kilonova.compute.migrations.status import ShownMigration
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import is_true
-from kilonova.store import Reader, Row
+from kilonova.store import Reader
 from kilonova.store.conditions import Conditions
 
-PAGED = "migrations come in pages, newest first"
+PAGED = api.behaviour("migrations come in pages, newest first")
 ALL_PROJECTS = "os_compute_api:os-migrations:index:all_projects"
 HOSTS = "os_compute_api:os-migrations:index:host"
 # Rows read by one query. The status is not a column, so it is filtered after reading.
@@ -28,11 +27,10 @@ _EQUAL = {
     "migration_type": "m.type",
     "user_id": "m.user_id",
 }
-_HOST_FIELDS = ("source_host", "source_node", "dest_host", "dest_node")
 
 
-async def fetch_page(ctx: Context) -> tuple[list[Row], bool]:
-    """A page of rows of `status.SELECT`, and whether it is full. Before 2.59: all rows, oldest first."""
+async def fetch_page(ctx: Context) -> tuple[list[ShownMigration], bool]:
+    """A page of migrations, and whether it is full. Before 2.59: all migrations, oldest first."""
     conditions = Conditions()
     possible = _filter(ctx, conditions)
     paged = ctx.has_behaviour(PAGED)
@@ -40,29 +38,32 @@ async def fetch_page(ctx: Context) -> tuple[list[Row], bool]:
     last = await _marker(ctx) if paged else None
     if not possible or limit == 0:
         return [], False
-    rows = await _read(ctx, conditions, last=last, limit=limit, descending=paged)
-    return rows, len(rows) == limit
+    found = await _read(ctx, conditions, last=last, limit=limit, descending=paged)
+    return found, len(found) == limit
 
 
-async def fetch_in_progress(reader: Reader, server_id: str) -> list[Row]:
+async def fetch_in_progress(reader: Reader, server_id: str) -> list[ShownMigration]:
     """The running live migrations of a server."""
-    rows = await reader.fetch(_OF_SERVER, server_id)
-    return [row for row in rows if status.in_progress(row)]
+    found = (status.decode(row) for row in await reader.fetch(_OF_SERVER, server_id))
+    return [move for move in found if status.in_progress(move)]
 
 
-async def add_details(reader: Reader, rows: Sequence[Row], *, hosts: bool) -> Sequence[Row]:
-    """Add the destination's IP address and the flavors' integer ids. Without `hosts` fields of hosts become null."""
-    flavors = {name: [orjson.loads(row[name])["flavor_id"] for row in rows] for name in ("old_flavor", "new_flavor")}
-    numbers = await _flavor_numbers(reader, {flavor for column in flavors.values() for flavor in column})
-    addresses = await _addresses(reader, {row["dest_host"] for row in rows if row["dest_host"]} if hosts else set())
-    for place, row in enumerate(rows):
-        row["dest_address"] = addresses.get(row["dest_host"])
-        for name, column in flavors.items():
-            row[f"{name}_number"] = numbers.get(column[place])
-        row["transfer"] = orjson.loads(row["transfer"]) if row["transfer"] else None
-        if not hosts:
-            row.update(dict.fromkeys(_HOST_FIELDS))
-    return rows
+async def add_details(reader: Reader, found: list[ShownMigration], *, hosts: bool) -> list[ShownMigration]:
+    """Add the destination's IP address and the flavors' integer ids. Without `hosts` fields of hosts are null."""
+    moves = [move.migration for move in found]
+    flavors = {flavor.flavor_id for move in moves for flavor in (move.old_flavor, move.new_flavor)}
+    numbers = await _flavor_numbers(reader, flavors)
+    addresses = await _addresses(reader, {move.dest_host for move in moves if move.dest_host} if hosts else set())
+    return [
+        structs.replace(
+            move,
+            dest_address=addresses.get(move.migration.dest_host),
+            old_flavor_number=numbers.get(move.migration.old_flavor.flavor_id),
+            new_flavor_number=numbers.get(move.migration.new_flavor.flavor_id),
+            shows_hosts=hosts,
+        )
+        for move in found
+    ]
 
 
 def _filter(ctx: Context, conditions: Conditions) -> bool:
@@ -117,16 +118,15 @@ async def _marker(ctx: Context) -> int | None:
     row = await ctx.db.fetch_one("SELECT id, project_id FROM moves WHERE operation_id = $1", marker)
     if row is None or not (row["project_id"] == ctx.token.project_id or ctx.may(ALL_PROJECTS)):
         raise marker_not_found(marker)
-    number: int = row["id"]
-    return number
+    return int(row["id"])
 
 
 async def _read(
     ctx: Context, conditions: Conditions, *, last: int | None, limit: int | None, descending: bool
-) -> list[Row]:
-    """Rows after `last`, up to `limit`. Reads in batches until enough rows have the requested status."""
+) -> list[ShownMigration]:
+    """Migrations after `last`, up to `limit`. Reads in batches until enough have the requested status."""
     wanted = ctx.query_one("status")
-    found: list[Row] = []
+    found: list[ShownMigration] = []
     beyond, order = ("<", "DESC") if descending else (">", "ASC")
     batch = BATCH if limit is None or wanted is not None else min(limit, BATCH)
     while True:
@@ -137,7 +137,8 @@ async def _read(
             where += f" AND m.id {beyond} ${len(arguments)}"
         sql = f"{status.SELECT} WHERE {where} ORDER BY m.id {order} LIMIT {batch}"
         rows = await ctx.db.fetch(sql, *arguments)
-        found += [row for row in rows if wanted is None or status.status(row) == wanted]
+        moves = map(status.decode, rows)
+        found += [move for move in moves if wanted is None or status.status(move) == wanted]
         if limit is not None and len(found) >= limit:
             return found[:limit]
         if len(rows) < batch:
@@ -145,7 +146,7 @@ async def _read(
         last = rows[-1]["id"]
 
 
-async def _flavor_numbers(reader: Reader, flavors: set[Any]) -> dict[str, int]:
+async def _flavor_numbers(reader: Reader, flavors: set[str]) -> dict[str, int]:
     """The integer ids of flavors, without deleted ones."""
     rows = await reader.fetch("SELECT id, flavor_id FROM flavors WHERE flavor_id = ANY($1)", list(flavors))
     return {row["flavor_id"]: row["id"] for row in rows}

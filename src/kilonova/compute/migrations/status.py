@@ -1,11 +1,12 @@
-"""The status of a migration, derived from its operation. Functions here take a row of SELECT."""
+"""The status of a migration, derived from its operation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
+from msgspec import Struct
 
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.migrations.model import (
     CLEANED,
     CONFIRMED,
@@ -14,18 +15,51 @@ from kilonova.compute.migrations.model import (
     MIGRATION,
     RESIZE,
     REVERTED,
+    Migration,
 )
+from kilonova.operations.row import StoredError, decode_error
 from kilonova.operations.states import CANCELLED, DONE, FAILED, UNDOING
 from kilonova.store import Row
 
 CHANGED_AT = "(CASE WHEN o.updated_at > m.updated_at THEN o.updated_at ELSE m.updated_at END)"
-# `ending` is the operation that confirms or reverts.
 SELECT = f"""
 SELECT m.*, o.state, o.step, o.undo_to, o.error, {CHANGED_AT} AS changed_at,
     (SELECT e.kind FROM operations e WHERE e.server_id = m.server_id AND e.finished_at IS NULL
-        AND e.kind IN ('confirm_resize', 'revert_resize') ORDER BY e.seq LIMIT 1) AS ending
+        AND e.kind IN ('{kinds.CONFIRM_RESIZE}', '{kinds.REVERT_RESIZE}') ORDER BY e.seq LIMIT 1) AS ending
 FROM moves m JOIN operations o ON o.id = m.operation_id
 """
+
+
+class ShownMigration(Struct, frozen=True):
+    """A migration, the state of its operation, and details that `queries.add_details` adds.
+
+    `ending` is the kind of the unfinished operation that confirms or reverts.
+    """
+
+    migration: Migration
+    state: str
+    step: str
+    undo_to: str | None
+    error: StoredError | None
+    changed_at: float
+    ending: str | None
+    dest_address: str | None = None
+    old_flavor_number: int | None = None
+    new_flavor_number: int | None = None
+    shows_hosts: bool = True
+
+
+def decode(row: Row) -> ShownMigration:
+    """The migration of a row of SELECT."""
+    return ShownMigration(
+        migration=Migration.decode(row),
+        state=row["state"],
+        step=row["step"],
+        undo_to=row["undo_to"],
+        error=None if row["error"] is None else decode_error(row["error"]),
+        changed_at=row["changed_at"],
+        ending=row["ending"],
+    )
 
 
 @dataclass(frozen=True)
@@ -91,24 +125,24 @@ STATUS_NAMES = {
     ),
 }
 CANCELLED_STATUS, UNDOING_ERROR = "cancelled", "error"
-ENDING = {"confirm_resize": "confirming", "revert_resize": "reverting"}
+ENDING = {kinds.CONFIRM_RESIZE: "confirming", kinds.REVERT_RESIZE: "reverting"}
 
 # Statuses of running migrations. A server's list of migrations only shows these.
 IN_PROGRESS = {type: frozenset(names.steps.values()) for type, names in STATUS_NAMES.items()}
 
 
-def status(row: Row) -> str:
-    names, state = STATUS_NAMES[row["type"]], row["state"]
-    if state == DONE:
-        return _done_status(names, row)
-    if state == FAILED:
+def status(move: ShownMigration) -> str:
+    names = STATUS_NAMES[move.migration.type]
+    if move.state == DONE:
+        return _done_status(names, move)
+    if move.state == FAILED:
         return names.failed
-    if state == CANCELLED:
+    if move.state == CANCELLED:
         return CANCELLED_STATUS
-    if state == UNDOING and row["undo_to"] is None and not was_cancelled(row):
+    if move.state == UNDOING and move.undo_to is None and not was_cancelled(move):
         return UNDOING_ERROR
     # Also while it is undone to try another host, or after a cancel that is not undone yet.
-    return names.steps.get(row["step"], next(iter(names.steps.values())))
+    return names.steps.get(move.step, next(iter(names.steps.values())))
 
 
 def conditions(wanted: str) -> list[str]:
@@ -128,26 +162,23 @@ def conditions(wanted: str) -> list[str]:
     return found
 
 
-def in_progress(row: Row) -> bool:
-    return status(row) in IN_PROGRESS[row["type"]]
+def in_progress(move: ShownMigration) -> bool:
+    return status(move) in IN_PROGRESS[move.migration.type]
 
 
-def was_cancelled(row: Row) -> bool:
+def was_cancelled(move: ShownMigration) -> bool:
     """Whether its operation is undone because of a cancel."""
-    return row["error"] is not None and orjson.loads(row["error"])["type"] == "Cancelled"
+    return move.error is not None and move.error.type == "Cancelled"
 
 
-def reason(row: Row) -> str | None:
+def reason(move: ShownMigration) -> str | None:
     """The error of a failed or failing migration, for all users. A retry on another host is not a failure."""
-    if row["error"] is None or row["undo_to"] is not None:
-        return None
-    message: str = orjson.loads(row["error"])["message"]
-    return message
+    return None if move.error is None or move.undo_to is not None else move.error.message
 
 
-def _done_status(names: StatusNames, row: Row) -> str:
-    if row["outcome"] is not None:
-        return names.outcomes[row["outcome"]]
-    if names is _COLD and row["ending"] is not None:
-        return ENDING[row["ending"]]
+def _done_status(names: StatusNames, move: ShownMigration) -> str:
+    if move.migration.outcome is not None:
+        return names.outcomes[move.migration.outcome]
+    if names is _COLD and move.ending is not None:
+        return ENDING[move.ending]
     return names.done

@@ -1,59 +1,65 @@
-"""Views of migrations. Rows come from `queries`, with the details that it adds."""
+"""Views of migrations."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.migrations import status
 from kilonova.compute.migrations.model import LIVE
+from kilonova.compute.migrations.status import ShownMigration
 from kilonova.compute.servers.views import LINKS, NULLABLE, TEXT
-from kilonova.http import Context, Field, View, col
+from kilonova.http import Context, Field, View, attribute
+from kilonova.http.schema import Schema
 from kilonova.http.views import OMIT
 
 NUMBER = {"type": "integer"}
 NULLABLE_NUMBER = {"type": ["integer", "null"]}
 
 
-def links(row: Any, ctx: Context) -> Any:
+def links(move: ShownMigration, ctx: Context) -> object:
     """Only running live migrations can be shown there."""
-    if row["type"] != LIVE or not status.in_progress(row):
+    if move.migration.type != LIVE or not status.in_progress(move):
         return OMIT
-    return ctx.links(f"/servers/{row['server_id']}/migrations/{row['id']}")
+    return ctx.links(f"/servers/{move.migration.server_id}/migrations/{move.migration.id}")
 
 
-def _time(name: str) -> Field:
-    return Field(lambda row, ctx: clock.iso_micro(row[name]), TEXT)
+def _of(name: str, schema: Schema = TEXT) -> Field:
+    return Field(lambda move, ctx: getattr(move.migration, name), schema)
+
+
+def _host(name: str) -> Field:
+    """Null for callers who may not see hosts."""
+    return Field(lambda move, ctx: getattr(move.migration, name) if move.shows_hosts else None, NULLABLE)
 
 
 def _transferred(kind: str, part: str) -> Field:
     """Null until the host has reported the amounts."""
 
-    def value(row: Any, ctx: Context) -> int | None:
-        transfer = row["transfer"]
+    def value(move: ShownMigration, ctx: Context) -> int | None:
+        transfer = move.migration.transfer
         if transfer is None:
             return None
-        total: int = transfer.get(f"{kind}_total", 0)
-        processed: int = transfer.get(f"{kind}_processed", 0)
+        is_memory = kind == "memory"
+        total = transfer.memory_total if is_memory else transfer.disk_total
+        processed = transfer.memory_processed if is_memory else transfer.disk_processed
         return {"total": total, "processed": processed, "remaining": max(total - processed, 0)}[part]
 
     return Field(value, NULLABLE_NUMBER)
 
 
 COMMON = {
-    "id": col("id", NUMBER),
-    "uuid": col("operation_id", TEXT),
-    "status": Field(lambda row, ctx: status.status(row), TEXT),
-    "source_compute": col("source_host", NULLABLE),
-    "source_node": col("source_node", NULLABLE),
-    "dest_compute": col("dest_host", NULLABLE),
-    "dest_host": col("dest_address", NULLABLE),
-    "dest_node": col("dest_node", NULLABLE),
-    "user_id": col("user_id", TEXT),
-    "project_id": col("project_id", TEXT),
-    "created_at": _time("created_at"),
-    "updated_at": _time("changed_at"),
+    "id": _of("id", NUMBER),
+    "uuid": _of("operation_id"),
+    "status": Field(lambda move, ctx: status.status(move), TEXT),
+    "source_compute": _host("source_host"),
+    "source_node": _host("source_node"),
+    "dest_compute": _host("dest_host"),
+    "dest_host": attribute("dest_address", NULLABLE),
+    "dest_node": _host("dest_node"),
+    "user_id": _of("user_id"),
+    "project_id": _of("project_id"),
+    "created_at": Field(lambda move, ctx: clock.iso_micro(move.migration.created_at), TEXT),
+    "updated_at": Field(lambda move, ctx: clock.iso_micro(move.changed_at), TEXT),
 }
 
 api.view(
@@ -61,12 +67,12 @@ api.view(
         "migration",
         {
             **COMMON,
-            "instance_uuid": col("server_id", TEXT),
-            "migration_type": col("type", TEXT),
-            "old_instance_type_id": col("old_flavor_number", NULLABLE_NUMBER),
-            "new_instance_type_id": col("new_flavor_number", NULLABLE_NUMBER),
+            "instance_uuid": _of("server_id"),
+            "migration_type": _of("type"),
+            "old_instance_type_id": attribute("old_flavor_number", NULLABLE_NUMBER),
+            "new_instance_type_id": attribute("new_flavor_number", NULLABLE_NUMBER),
             "links": Field(links, LINKS, optional=True),
-            "reason": Field(lambda row, ctx: status.reason(row), NULLABLE),
+            "reason": Field(lambda move, ctx: status.reason(move), NULLABLE),
         },
     )
 )
@@ -75,7 +81,7 @@ api.view(
         "server migration",
         {
             **COMMON,
-            "server_uuid": col("server_id", TEXT),
+            "server_uuid": _of("server_id"),
             **{
                 f"{kind}_{part}_bytes": _transferred(kind, part)
                 for kind in ("memory", "disk")

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from msgspec import Struct
+
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps.server import Harmless
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Entry, Failed, Step
 from kilonova.volume.client import VolumeError
 
 
-class AssistSnapshot(Harmless):
-    """`params`: `snapshot_id`, and the `status` that the snapshot gets."""
+class AssistSnapshotParams(Struct, frozen=True):
+    """`status` is the status that the snapshot gets."""
 
-    kind = "assist_snapshot"
+    snapshot_id: str
+    status: str
+
+
+class AssistSnapshot(Harmless[AssistSnapshotParams]):
+    kind = kinds.ASSIST_SNAPSHOT
     action = "volume_snapshot"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[AssistSnapshot], ...]:
         return (Step("refuse", refuse, undo=None, why="nothing was done", deadline=120),)
 
 
-async def refuse(op: Operation) -> None:
+async def refuse(op: AssistSnapshot) -> None:
     auth = await op.services.identity.auth()
     with suppress(VolumeError):  # the snapshot is deleted or not waiting
-        await op.services.volume.set_snapshot_status(op.params["snapshot_id"], op.params["status"], auth)
+        await op.services.volume.set_snapshot_status(op.params.snapshot_id, op.params.status, auth)
     raise Failed("The host cannot make or delete snapshots of volumes for the volume service")

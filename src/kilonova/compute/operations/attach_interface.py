@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import Struct
 
-from kilonova.compute.operations.steps import cleanup, hosts, interfaces
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps import cleanup, interfaces
 from kilonova.compute.operations.steps.server import Harmless, nic_of, server_of
+from kilonova.compute.servers import model
+from kilonova.compute.servers.requested_networks import RequestedInterface
+from kilonova.compute.servers.server import Interface
 from kilonova.hosts.messages.verbs import AttachNic
-from kilonova.operations import Failed, Operation, Step, transaction_step
+from kilonova.operations import Entry, Failed, Step, StepResult, transaction_step
 from kilonova.store import Transaction
 
-MAKE, BIND, ATTACH = "make port", "bind port", "attach nic"
+MAKE = StepResult("make port", str)
+BIND = StepResult("bind port", Interface)
+ATTACH = "attach nic"
 
 
-class AttachInterface(Harmless):
-    """`params`: `interface`, an entry like those of `networks` of a boot."""
+class AttachInterfaceParams(Struct, frozen=True):
+    interface: RequestedInterface
 
-    kind = "attach_interface"
+
+class AttachInterface(Harmless[AttachInterfaceParams]):
+    kind = kinds.ATTACH_INTERFACE
     action = "attach_interface"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[AttachInterface], ...]:
         return (
             Step(MAKE, make, undo=unmake, deadline=120),
             Step(BIND, bind, undo=unbind, deadline=120),
@@ -30,44 +39,44 @@ class AttachInterface(Harmless):
         )
 
 
-async def make(op: Operation) -> str:
+async def make(op: AttachInterface) -> str:
     """The port's id. The operation owns a created port until the server does, so that a repeated step finds it."""
-    requested = op.params["interface"]
-    return str(requested["port"] or await interfaces.make_port(op, requested))
+    requested = op.params.interface
+    return requested.port or await interfaces.make_port(op, requested)
 
 
-async def unmake(op: Operation) -> None:
-    if not op.params["interface"]["port"]:
-        await interfaces.delete_ports(op, op.id, op.results.get(MAKE))
+async def unmake(op: AttachInterface) -> None:
+    if not op.params.interface.port:
+        await interfaces.delete_ports(op, op.id, op.find_result(MAKE))
 
 
-async def bind(op: Operation) -> dict[str, Any]:
-    """The interface's record for the server's row."""
-    server, port_id = await server_of(op), op.results[MAKE]
-    if any(nic["port_id"] == port_id for nic in interfaces.interfaces_of(server)):
+async def bind(op: AttachInterface) -> Interface:
+    """The interface for the server's row."""
+    server, port_id = await server_of(op), op.result(MAKE)
+    if server.find_interface(port_id) is not None:
         raise Failed(f"Port {port_id} is still in use.")
-    port = await interfaces.take_port(op, port_id, server["host"])
-    return await interfaces.interface_record(op, op.params["interface"], port)
+    port = await interfaces.take_port(op, port_id, server.host or "")
+    return await interfaces.interface_of(op, op.params.interface, port)
 
 
-async def unbind(op: Operation) -> None:
+async def unbind(op: AttachInterface) -> None:
     """Undo `bind`. A created port is deleted."""
-    given = op.params["interface"]["port"]
-    if given and all(nic["port_id"] != given for nic in interfaces.interfaces_of(await server_of(op))):
+    given = op.params.interface.port
+    if given and (await server_of(op)).find_interface(given) is None:
         await interfaces.release_port(op, given, "")
 
 
-async def attach(op: Operation) -> None:
+async def attach(op: AttachInterface) -> None:
     server = await server_of(op)
-    verb = AttachNic(guest_id=server["id"], nic=nic_of(op.results[BIND]))
-    await hosts.call_or_fail(op, server["host"], ATTACH, verb)
+    verb = AttachNic(guest_id=server.id, nic=nic_of(op.result(BIND)))
+    await call(op, server.host or "", ATTACH, verb)
 
 
-async def detach(op: Operation) -> None:
+async def detach(op: AttachInterface) -> None:
     server = await server_of(op)
-    await cleanup.detach_interface(op, server["host"], f"undo {ATTACH}", op.results[MAKE])
+    await cleanup.detach_interface(op, server.host or "", f"undo {ATTACH}", op.result(MAKE))
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
+async def settle(op: AttachInterface, tx: Transaction) -> None:
     server = await server_of(op, tx)
-    await interfaces.write(tx, server, [*interfaces.interfaces_of(server), op.results[BIND]])
+    await model.set_interfaces(tx, server.id, [*server.nics, op.result(BIND)])

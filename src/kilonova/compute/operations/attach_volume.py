@@ -5,26 +5,29 @@ A server without a host only reserves it.
 
 from __future__ import annotations
 
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.steps import cleanup, hosts, volumes
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps import cleanup, volumes
 from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.compute.operations.steps.volumes import DeviceParams
 from kilonova.compute.servers import model
 from kilonova.hosts.messages.verbs import AttachDisk
-from kilonova.operations import Failed, Operation, Step, transaction_step
+from kilonova.operations import Entry, Failed, Step, transaction_step
 from kilonova.store import Transaction
 
 ATTACH = "attach disk"
 
 
-class AttachVolume(Harmless):
-    """`params`: `device`, the uuid of the block device, which the operation's own transaction inserts."""
+class AttachVolume(Harmless[DeviceParams]):
+    """The transaction that begins the operation inserts the block device."""
 
-    kind = "attach_volume"
+    kind = kinds.ATTACH_VOLUME
     action = "attach_volume"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[AttachVolume], ...]:
         with_it = "it goes with the reservation"
         return (
             Step("reserve volume", reserve, undo=release, deadline=120),
@@ -35,45 +38,44 @@ class AttachVolume(Harmless):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        await devices.remove(tx, self.params["device"])
+        await devices.remove(tx, self.params.device)
         await super().failed(tx, error)
 
 
-async def reserve(op: Operation) -> None:
+async def reserve(op: AttachVolume) -> None:
     await volumes.reserve(op, await volumes.device_of(op))
 
 
-async def release(op: Operation) -> None:
+async def release(op: AttachVolume) -> None:
     """Release the volume, unless the guest on an unreachable host may still use it."""
     server, device = await server_of(op), await volumes.device_of(op)
-    if not (server["host"] and await cleanup.is_disk_deferred(op, server["host"], device["volume_id"])):
-        await volumes.release(op, [device])
+    if not (server.host and await cleanup.is_disk_deferred(op, server.host, device.volume)):
+        await volumes.release(op, device.volume)
 
 
-async def connect(op: Operation) -> None:
+async def connect(op: AttachVolume) -> None:
     server = await server_of(op)
-    if server["host"]:
-        await volumes.connect(op, await volumes.device_of(op), server["host"])
+    if server.host:
+        await volumes.connect(op, await volumes.device_of(op), server.host)
 
 
-async def attach(op: Operation) -> None:
+async def attach(op: AttachVolume) -> None:
     server = await server_of(op)
-    if server["host"]:
+    if server.host:
         disk = devices.disk_of(await volumes.device_of(op))
-        await hosts.call_or_fail(op, server["host"], ATTACH, AttachDisk(guest_id=server["id"], disk=disk))
+        await call(op, server.host, ATTACH, AttachDisk(guest_id=server.id, disk=disk))
 
 
-async def detach(op: Operation) -> None:
+async def detach(op: AttachVolume) -> None:
     server, device = await server_of(op), await volumes.device_of(op)
-    if server["host"]:
-        await cleanup.detach_disk(op, server["host"], f"undo {ATTACH}", device["volume_id"])
+    if server.host:
+        await cleanup.detach_disk(op, server.host, f"undo {ATTACH}", device.volume)
 
 
-async def complete(op: Operation) -> None:
+async def complete(op: AttachVolume) -> None:
     """Complete the attachment, also of a server without a host: its users see the volume in use."""
-    await volumes.complete(op, [await volumes.device_of(op)])
+    await volumes.complete_attachments(op, str((await volumes.device_of(op)).attachment_id))
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    server = await server_of(op, tx)
-    await model.settle(tx, server["id"], server["vm_state"], server["power_state"])
+async def settle(op: AttachVolume, tx: Transaction) -> None:
+    await model.settle_unchanged(tx, str(op.server_id))

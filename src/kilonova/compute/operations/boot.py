@@ -5,39 +5,45 @@ If the host fails, the next one is tried. Volumes are created first and only onc
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import Struct
 
-import orjson
-from msgspec import convert
-
-from kilonova import clock
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.steps import choose, new_volumes, place, ports
+from kilonova.compute.operations.steps.choose import Proposal
+from kilonova.compute.operations.steps.new_volumes import MAKE_VOLUMES
 from kilonova.compute.operations.steps.server import guest_of, server_of, zone_of
-from kilonova.compute.servers import model, scheduling, states
-from kilonova.compute.servers.scheduling import Destination
+from kilonova.compute.servers import model, scheduling
+from kilonova.compute.servers.requested_networks import RequestedInterface
+from kilonova.compute.servers.scheduling import ANYWHERE, Destination
+from kilonova.compute.servers.server import Interface
 from kilonova.hosts.messages.verbs import Spawn
-from kilonova.operations import Cancelled, Failed, Operation, Step, Wait, transaction_step
-from kilonova.operations.definition import Entry
+from kilonova.operations import Cancelled, Entry, Failed, Operation, Step, StepResult, Wait, transaction_step
 from kilonova.store import Transaction
 
-MAKE_VOLUMES, WAIT = "make volumes", "wait for volumes"
+WAIT = StepResult("wait for volumes", bool)
+MAKE_PORTS = StepResult("make ports", list[Interface])
 # Steps that a server without volumes skips.
-WITH_VOLUMES = frozenset({MAKE_VOLUMES, WAIT, place.CONNECT, place.COMPLETE})
+WITH_VOLUMES = frozenset({MAKE_VOLUMES.name, WAIT.name, place.CONNECT, place.COMPLETE})
 
 
-class Boot(Operation):
-    """`params`: `networks` (one entry per interface), `security_groups` (names), `destination` (or null for any),
-    `devices` (whether the server has block devices).
-    """
+class BootParams(Struct, frozen=True):
+    """`security_groups` are names. `devices`: whether the server has block devices."""
 
-    kind = "boot"
+    networks: list[RequestedInterface]
+    security_groups: list[str]
+    destination: Destination | None
+    devices: bool = False
+
+
+class Boot(Operation[BootParams]):
+    kind = kinds.BOOT
     action = "create"
     # A lost race for a host is a round too. `operations.max_build_attempts` limits failing hosts.
     rounds = 32
 
     @staticmethod
-    def steps() -> tuple[Entry, ...]:
+    def steps() -> tuple[Entry[Boot], ...]:
         return (
             Step(
                 MAKE_VOLUMES,
@@ -56,7 +62,7 @@ class Boot(Operation):
                 task_state="block_device_mapping",
             ),
             *choose.first_steps(choose_host, place.claim, place.release_claim, task_state="scheduling"),
-            Step("make ports", make_ports, undo=drop_ports, deadline=120, task_state="networking"),
+            Step(MAKE_PORTS, make_ports, undo=drop_ports, deadline=120, task_state="networking"),
             place.connect_step("block_device_mapping"),
             Step(place.SPAWN, spawn, undo=place.destroy, deadline=600, task_state="spawning"),
             place.complete_step("spawning"),
@@ -71,44 +77,34 @@ class Boot(Operation):
 
 def volumes_deadline(op: Operation) -> float:
     """Time limit for creating the volumes, by their size."""
-    made: int = op.results.get(MAKE_VOLUMES, {}).get("gigabytes", 0)
-    per_gigabyte: float = op.services.config.compute.reimage_seconds_per_gib
-    return max(600.0, per_gigabyte * (1 + made))
+    created = op.find_result(MAKE_VOLUMES)
+    gigabytes = created.gigabytes if created else 0
+    return max(600.0, op.services.config.compute.reimage_seconds_per_gib * (1 + gigabytes))
 
 
-async def choose_host(op: Operation) -> dict[str, Any]:
-    server = await server_of(op)
-    destination = convert(op.params["destination"] or {}, Destination)
+async def choose_host(op: Boot) -> Proposal:
+    server, destination = await server_of(op), op.params.destination or ANYWHERE
     request = await scheduling.request_for(op.db, server, destination=destination, excluded=choose.tried_hosts(op))
     return await choose.propose(op, server, request)
 
 
-async def make_ports(op: Operation) -> list[dict[str, Any]]:
-    return await ports.create_or_bind(op, choose.claimed_host(op), op.params["networks"], op.params["security_groups"])
+async def make_ports(op: Boot) -> list[Interface]:
+    return await ports.create_or_bind(op, choose.claimed_host(op), op.params.networks, op.params.security_groups)
 
 
-async def drop_ports(op: Operation) -> None:
-    given = [entry["port"] for entry in op.params["networks"] if entry["port"]]
-    await ports.release(op, given)
+async def drop_ports(op: Boot) -> None:
+    await ports.release(op, [requested.port for requested in op.params.networks if requested.port])
 
 
-async def spawn(op: Operation) -> None:
-    found = await devices.of_server(op.db, str(op.server_id)) if op.params.get("devices") else []
-    disks = [devices.disk_of(device) for device in found if device["volume_id"] is not None]
+async def spawn(op: Boot) -> None:
+    found = await devices.of_server(op.db, str(op.server_id)) if op.params.devices else []
+    disks = [devices.disk_of(device) for device in found if device.volume_id is not None]
     local = devices.local_disks_of(found)
     zone = await zone_of(op, choose.claimed_host(op))
-    guest = guest_of(await server_of(op), op.results["make ports"], disks, local, zone)
-    await place.spawn(op, Spawn(guest=guest))
+    interfaces = op.result(MAKE_PORTS)
+    await place.spawn(op, Spawn(guest=guest_of(await server_of(op), interfaces, disks, local, zone)))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
-    now = clock.now()
-    await tx.execute(
-        "UPDATE servers SET vm_state = $2, power_state = $3, nics = $4, launched_at = $5, updated_at = $5"
-        " WHERE id = $1",
-        op.server_id,
-        states.ACTIVE,
-        states.RUNNING,
-        orjson.dumps(op.results["make ports"]).decode(),
-        now,
-    )
+    interfaces = op.result(MAKE_PORTS)
+    await model.finish_boot(tx, str(op.server_id), interfaces)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.steps import hosts
-from kilonova.compute.operations.steps.server import Harmless, remove_params, server_of
+from msgspec import Struct
+
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps.server import Harmless, host_of, remove_params
+from kilonova.compute.servers import model
 from kilonova.hosts.messages.verbs import SetPassword
-from kilonova.operations import Failed, Operation, Step, transaction_step
+from kilonova.operations import Entry, Failed, Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 STEP = "set password"
 PASSWORD = "password"
 
 
-class ChangePassword(Harmless):
-    """`params`: `password`, which is deleted at the end."""
+class ChangePasswordParams(Struct, frozen=True):
+    """`password` is deleted at the end."""
 
-    kind = "change_password"
+    password: str = ""
+
+
+class ChangePassword(Harmless[ChangePasswordParams]):
+    kind = kinds.CHANGE_PASSWORD
     action = "changePassword"
     task_state = "updating_password"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[ChangePassword], ...]:
         return (
             Step(STEP, forward, undo=None, why="the former password is unknown", deadline=120),
             transaction_step("settle", settle, "deletes the password"),
@@ -31,12 +39,11 @@ class ChangePassword(Harmless):
         await remove_params(self, tx, PASSWORD)
 
 
-async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    verb = SetPassword(guest_id=server["id"], password=op.params[PASSWORD])
-    await hosts.call_or_fail(op, server["host"], STEP, verb)
+async def forward(op: ChangePassword) -> None:
+    verb = SetPassword(guest_id=str(op.server_id), password=op.params.password)
+    await call(op, await host_of(op), STEP, verb)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
-    await tx.execute("UPDATE servers SET fault = NULL WHERE id = $1", op.server_id)
+    await model.clear_fault(tx, str(op.server_id))
     await remove_params(op, tx, PASSWORD)

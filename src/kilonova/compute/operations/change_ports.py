@@ -2,184 +2,210 @@
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import Struct, structs
 
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import interfaces, ports
 from kilonova.compute.operations.steps.server import Harmless, server_of
-from kilonova.network.client import NetworkError
-from kilonova.operations import Failed, Operation, Step, transaction_step
-from kilonova.operations.definition import Action
+from kilonova.compute.servers import model
+from kilonova.network.client import Attributes, FixedIp, NetworkError, Port
+from kilonova.operations import Entry, Failed, Operation, Step, StepResult, transaction_step
 from kilonova.store import Transaction
 
-READ, CHANGE = "read ports", "change ports"
 SUBNET_FULL = "IpAddressGenerationFailure"
-Item = dict[str, Any]
 
 
-def _steps(read: Action, change: Action, restore: Action, settle: Action) -> tuple[Step, ...]:
-    return (
-        Step(READ, read, undo=None, why="it changes nothing", deadline=120),
-        Step(CHANGE, change, undo=restore, deadline=120),
-        transaction_step("settle", settle, "the interfaces"),
-    )
+class PortBefore(Struct, frozen=True):
+    """The port to change, with its present addresses."""
+
+    id: str
+    network_id: str
+    fixed_ips: list[FixedIp]
 
 
-class AddFixedIp(Harmless):
-    """`params`: `network_id`."""
+READ_PORT = StepResult("read ports", PortBefore)
+CHANGE_ADDRESSES = StepResult("change ports", list[str])
+# The security groups of each port before the change.
+READ_GROUPS = StepResult("read ports", dict[str, list[str]])
 
-    kind = "add_fixed_ip"
+
+class AddFixedIpParams(Struct, frozen=True):
+    network_id: str
+
+
+class RemoveFixedIpParams(Struct, frozen=True):
+    address: str
+
+
+class GroupParams(Struct, frozen=True):
+    """`group` is the id of the security group."""
+
+    group: str
+    name: str
+
+
+class AddFixedIp(Harmless[AddFixedIpParams]):
+    kind = kinds.ADD_FIXED_IP
     action = "addFixedIp"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return _steps(read_port, change_addresses, restore_addresses, settle_addresses)
+    def steps() -> tuple[Entry[AddFixedIp], ...]:
+        return _address_steps()
 
 
-class RemoveFixedIp(Harmless):
-    """`params`: `address`."""
-
-    kind = "remove_fixed_ip"
+class RemoveFixedIp(Harmless[RemoveFixedIpParams]):
+    kind = kinds.REMOVE_FIXED_IP
     action = "removeFixedIp"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return _steps(read_port, change_addresses, restore_addresses, settle_addresses)
+    def steps() -> tuple[Entry[RemoveFixedIp], ...]:
+        return _address_steps()
 
 
-class AddSecurityGroup(Harmless):
-    """`params`: `group`, the id of the security group, and its `name`."""
-
-    kind = "add_security_group"
+class AddSecurityGroup(Harmless[GroupParams]):
+    kind = kinds.ADD_SECURITY_GROUP
     action = "addSecurityGroup"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return _steps(read_groups, change_groups, restore_groups, settle_groups)
+    def steps() -> tuple[Entry[AddSecurityGroup], ...]:
+        return _group_steps()
 
 
-class RemoveSecurityGroup(Harmless):
-    """`params`: those of AddSecurityGroup."""
-
-    kind = "remove_security_group"
+class RemoveSecurityGroup(Harmless[GroupParams]):
+    kind = kinds.REMOVE_SECURITY_GROUP
     action = "removeSecurityGroup"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
-        return _steps(read_groups, change_groups, restore_groups, settle_groups)
+    def steps() -> tuple[Entry[RemoveSecurityGroup], ...]:
+        return _group_steps()
+
+
+ChangeAddresses = AddFixedIp | RemoveFixedIp
+ChangeGroups = AddSecurityGroup | RemoveSecurityGroup
 
 
 # Fixed addresses
 
 
-async def read_port(op: Operation) -> Item:
-    """The port to change, with its present addresses."""
+def _address_steps() -> tuple[Entry[ChangeAddresses], ...]:
+    return (
+        Step(READ_PORT, read_port, undo=None, why="it changes nothing", deadline=120),
+        Step(CHANGE_ADDRESSES, change_addresses, undo=restore_addresses, deadline=120),
+        transaction_step("settle", settle_addresses, "the interfaces"),
+    )
+
+
+async def read_port(op: ChangeAddresses) -> PortBefore:
     async with interfaces.network_errors():
         found = await ports.list_ports(op, await op.services.identity.token())
     port = next((port for port in found if _is_requested(op, port)), None)
     if port is None:
         raise Failed("The server has no such address, or no interface on that network.")
-    return {"id": port["id"], "network_id": port["network_id"], "fixed_ips": _addresses(port)}
+    return PortBefore(port.id, port.network_id, port.fixed_ips)
 
 
-async def change_addresses(op: Operation) -> list[str]:
+async def change_addresses(op: ChangeAddresses) -> list[str]:
     """The addresses that the port has afterwards."""
-    before = op.results[READ]
+    before = op.result(READ_PORT)
     token = await op.services.identity.token()
     async with interfaces.network_errors():
-        port = await op.services.network.port(before["id"], token)
+        port = await op.services.network.port(before.id, token)
         if port is None:
-            raise Failed(f"Port id {before['id']} could not be found.")
-        if _addresses(port) == before["fixed_ips"]:  # else an earlier run has changed them
+            raise Failed(f"Port id {before.id} could not be found.")
+        if port.fixed_ips == before.fixed_ips:  # else an earlier run has changed them
             port = await _add(op, before, token) if isinstance(op, AddFixedIp) else await _remove(op, before, token)
-    return [address["ip_address"] for address in port["fixed_ips"]]
+    return [fixed.ip_address for fixed in port.fixed_ips]
 
 
-async def restore_addresses(op: Operation) -> None:
-    before = op.results[READ]
-    await _update(op, before["id"], {"fixed_ips": before["fixed_ips"]})
+async def restore_addresses(op: ChangeAddresses) -> None:
+    before = op.result(READ_PORT)
+    await _update(op, before.id, {"fixed_ips": [structs.asdict(fixed) for fixed in before.fixed_ips]})
 
 
-async def settle_addresses(op: Operation, tx: Transaction) -> None:
+async def settle_addresses(op: ChangeAddresses, tx: Transaction) -> None:
     server = await server_of(op, tx)
+    port_id, addresses = op.result(READ_PORT).id, op.result(CHANGE_ADDRESSES)
     changed = [
-        {**nic, "addresses": op.results[CHANGE]} if nic["port_id"] == op.results[READ]["id"] else nic
-        for nic in interfaces.interfaces_of(server)
+        structs.replace(interface, addresses=addresses) if interface.port_id == port_id else interface
+        for interface in server.nics
     ]
-    await interfaces.write(tx, server, changed)
+    await model.set_interfaces(tx, server.id, changed)
 
 
-def _is_requested(op: Operation, port: Item) -> bool:
+def _is_requested(op: ChangeAddresses, port: Port) -> bool:
     if isinstance(op, AddFixedIp):
-        return bool(port["network_id"] == op.params["network_id"])
-    return any(address["ip_address"] == op.params["address"] for address in port["fixed_ips"])
+        return port.network_id == op.params.network_id
+    return any(fixed.ip_address == op.params.address for fixed in port.fixed_ips)
 
 
-def _addresses(port: Item) -> list[Item]:
-    return [{key: address[key] for key in ("subnet_id", "ip_address")} for address in port["fixed_ips"]]
-
-
-async def _add(op: Operation, before: Item, token: str) -> Item:
+async def _add(op: AddFixedIp, before: PortBefore, token: str) -> Port:
     """Take an address of the first subnet that has one left, IPv4 subnets first."""
-    network = await op.services.network.network(before["network_id"], token)
-    known = await op.services.network.subnets(network["subnets"] if network else [], token)
-    for subnet in sorted(known, key=lambda subnet: int(subnet["ip_version"])):
-        wanted = [*before["fixed_ips"], {"subnet_id": subnet["id"]}]
+    network = await op.services.network.network(before.network_id, token)
+    known = await op.services.network.subnets(network.subnets if network else [], token)
+    for subnet in sorted(known, key=lambda subnet: subnet.ip_version):
+        wanted = [*(structs.asdict(fixed) for fixed in before.fixed_ips), {"subnet_id": subnet.id}]
         try:
-            changed: Item = await op.services.network.update_port(before["id"], {"fixed_ips": wanted}, token)
-            return changed
+            return await op.services.network.update_port(before.id, {"fixed_ips": wanted}, token)
         except NetworkError as error:
             if error.kind != SUBNET_FULL:
                 raise
-    raise Failed(f"No more addresses are available on network {before['network_id']}.")
+    raise Failed(f"No more addresses are available on network {before.network_id}.")
 
 
-async def _remove(op: Operation, before: Item, token: str) -> Item:
-    left = [address for address in before["fixed_ips"] if address["ip_address"] != op.params["address"]]
-    changed: Item = await op.services.network.update_port(before["id"], {"fixed_ips": left}, token)
-    return changed
+async def _remove(op: RemoveFixedIp, before: PortBefore, token: str) -> Port:
+    left = [structs.asdict(fixed) for fixed in before.fixed_ips if fixed.ip_address != op.params.address]
+    return await op.services.network.update_port(before.id, {"fixed_ips": left}, token)
 
 
 # Security groups
 
 
-async def read_groups(op: Operation) -> dict[str, list[str]]:
+def _group_steps() -> tuple[Entry[ChangeGroups], ...]:
+    return (
+        Step(READ_GROUPS, read_groups, undo=None, why="it changes nothing", deadline=120),
+        Step("change ports", change_groups, undo=restore_groups, deadline=120),
+        transaction_step("settle", settle_groups, "the interfaces"),
+    )
+
+
+async def read_groups(op: ChangeGroups) -> dict[str, list[str]]:
     """The present security groups of each port."""
     async with interfaces.network_errors():
         found = await ports.list_ports(op, await op.services.identity.token())
-    return {port["id"]: port["security_groups"] for port in found if port.get("port_security_enabled", True)}
+    return {port.id: port.security_groups for port in found if port.port_security_enabled}
 
 
-async def change_groups(op: Operation) -> None:
-    for port_id, groups in op.results[READ].items():
-        await _update(op, port_id, {"security_groups": _changed(op, groups, op.params["group"])})
+async def change_groups(op: ChangeGroups) -> None:
+    for port_id, groups in op.result(READ_GROUPS).items():
+        await _update(op, port_id, {"security_groups": _changed(op, groups, op.params.group)})
 
 
-async def restore_groups(op: Operation) -> None:
-    for port_id, groups in op.results[READ].items():
+async def restore_groups(op: ChangeGroups) -> None:
+    for port_id, groups in op.result(READ_GROUPS).items():
         await _update(op, port_id, {"security_groups": groups})
 
 
-async def settle_groups(op: Operation, tx: Transaction) -> None:
-    server = await server_of(op, tx)
+async def settle_groups(op: ChangeGroups, tx: Transaction) -> None:
+    server, changed_ports = await server_of(op, tx), op.result(READ_GROUPS)
     changed = [
-        {**nic, "security_groups": _changed(op, nic["security_groups"], op.params["name"])}
-        if nic["port_id"] in op.results[READ]
-        else nic
-        for nic in interfaces.interfaces_of(server)
+        structs.replace(interface, security_groups=_changed(op, interface.security_groups, op.params.name))
+        if interface.port_id in changed_ports
+        else interface
+        for interface in server.nics
     ]
-    await interfaces.write(tx, server, changed)
+    await model.set_interfaces(tx, server.id, changed)
 
 
-def _changed(op: Operation, groups: list[str], group: str) -> list[str]:
+def _changed(op: ChangeGroups, groups: list[str], group: str) -> list[str]:
     others = [one for one in groups if one != group]
     return [*others, group] if isinstance(op, AddSecurityGroup) else others
 
 
-async def _update(op: Operation, port_id: str, changes: Item) -> None:
+async def _update(op: Operation, port_id: str, changes: Attributes) -> None:
     """Update a port of the server. A deleted port needs no change."""
     async with interfaces.network_errors():
         try:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.steps import hosts
-from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps.server import Harmless, host_of
 from kilonova.hosts.messages.verbs import CrashDump
-from kilonova.operations import Operation, Step
+from kilonova.operations import Entry, Operation, Step
 
 STEP = "interrupt guest"
 
 
 class TriggerCrashDump(Harmless):
-    kind = "trigger_crash_dump"
+    kind = kinds.TRIGGER_CRASH_DUMP
     action = "trigger_crash_dump"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Operation], ...]:
         return (Step(STEP, forward, undo=None, why="an interrupt cannot be taken back", deadline=120),)
 
 
 async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    await hosts.call_or_fail(op, server["host"], STEP, CrashDump(guest_id=server["id"]))
+    await call(op, await host_of(op), STEP, CrashDump(guest_id=str(op.server_id)))

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import images
 from kilonova.compute.operations.steps.images import MAKE
 from kilonova.compute.operations.steps.server import Harmless
 from kilonova.image.client import ImageError
-from kilonova.operations import Failed, Operation, Step, transaction_step
+from kilonova.operations import Entry, Failed, Step, StepResult, transaction_step
 from kilonova.store import Transaction
 
-FIND = "find old backups"
+FIND = StepResult("find old backups", list[str])
 
 
-class CreateBackup(Harmless):
-    """`params`: those of CreateImage, `type`, and `rotation`, the number of backups of the type to keep."""
+class CreateBackupParams(Struct, frozen=True):
+    """`rotation` is the number of backups of the type to keep."""
 
-    kind = "create_backup"
+    name: str
+    metadata: dict[str, str]
+    type: str
+    rotation: int
+
+
+class CreateBackup(Harmless[CreateBackupParams]):
+    kind = kinds.CREATE_BACKUP
     action = "createBackup"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[CreateBackup], ...]:
         return (
             images.make_image_step("image_backup"),
             images.snapshot_step(),
@@ -28,22 +38,22 @@ class CreateBackup(Harmless):
         )
 
 
-async def find_old_backups(op: Operation) -> list[str]:
+async def find_old_backups(op: CreateBackup) -> list[str]:
     """The ids of backups above the rotation, oldest last. A protected backup counts and stays."""
     wanted = {
         "owner": str(op.project_id),
         "image_type": "backup",
-        "backup_type": op.params["type"],
+        "backup_type": op.params.type,
         "instance_uuid": str(op.server_id),
     }
     try:
         found = await op.services.image.list(await op.services.identity.token(), wanted)
     except ImageError as error:
         raise Failed(f"The image service did not tell of old backups: {error}") from error
-    newest_first = sorted(found, key=lambda image: (image["created_at"], image["id"] == op.results[MAKE]), reverse=True)
-    return [image["id"] for image in newest_first[op.params["rotation"] :] if not image["protected"]]
+    newest_first = sorted(found, key=lambda image: (image.created_at, image.id == op.result(MAKE)), reverse=True)
+    return [image.id for image in newest_first[op.params.rotation :] if not image.protected]
 
 
-async def rotate(op: Operation, tx: Transaction) -> None:
-    for image_id in op.results[FIND]:
+async def rotate(op: CreateBackup, tx: Transaction) -> None:
+    for image_id in op.result(FIND):
         await images.begin_delete(tx, op, image_id)

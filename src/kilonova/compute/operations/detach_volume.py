@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.steps import cleanup, hosts, volumes
+from kilonova.compute.block_devices.model import BlockDevice
+from kilonova.compute.host_calls import DETACH_TIMEOUT_SECONDS, UNLESS_MISSING, call
+from kilonova.compute.operations.steps import cleanup, volumes
 from kilonova.compute.operations.steps.server import Harmless, fence, server_of
+from kilonova.compute.operations.steps.volumes import DeviceParams
 from kilonova.compute.servers import model
+from kilonova.compute.volume_messages import VolumeFailed
 from kilonova.hosts.messages.verbs import DetachDisk
-from kilonova.hosts.transport import HostFailed
 from kilonova.identity.client import Auth
-from kilonova.operations import Failed, Operation, Step, transaction_step
-from kilonova.store import Row, Transaction
-from kilonova.volume.client import VolumeError
+from kilonova.operations import Entry, Step, StepResult, transaction_step
+from kilonova.store import Transaction
 
-BEGIN, DETACH = "begin detaching", "detach disk"
+# Whether the volume was in use.
+BEGIN = StepResult("begin detaching", bool)
+DETACH = "detach disk"
 IN_USE, DETACHING = "in-use", "detaching"
 
 
-class DetachVolume(Harmless):
-    """`params`: `device`, the uuid of the server's block device."""
-
-    kind = "detach_volume"
+class DetachVolume(Harmless[DeviceParams]):
+    kind = kinds.DETACH_VOLUME
     action = "detach_volume"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[DetachVolume], ...]:
         return (
             Step(BEGIN, begin_detaching, undo=roll_detaching, deadline=120),
             Step(DETACH, detach, undo=attach_again, deadline=300),
@@ -36,80 +39,73 @@ class DetachVolume(Harmless):
         )
 
 
-async def begin_detaching(op: Operation) -> bool:
+async def begin_detaching(op: DetachVolume) -> bool:
     """Set the volume to `detaching`. Returns whether it was in use; a repeated step finds it detaching."""
     return await _turn(op, IN_USE, op.services.volume.begin_detaching)
 
 
-async def roll_detaching(op: Operation) -> None:
+async def roll_detaching(op: DetachVolume) -> None:
     await _turn(op, DETACHING, op.services.volume.roll_detaching)
 
 
-async def _turn(op: Operation, status: str, act: Callable[[str, Auth], Awaitable[None]]) -> bool:
+async def _turn(op: DetachVolume, status: str, act: Callable[[str, Auth], Awaitable[None]]) -> bool:
     """Switch a volume between `in-use` and `detaching`."""
     device, auth = await device_of(op), await op.services.identity.auth()
     async with volumes.volume_errors():
-        volume = device and await op.services.volume.show(device["volume_id"], auth)
-        if volume and volume["status"] == status:
-            await act(volume["id"], auth)
-    return bool(volume and volume["status"] in (IN_USE, DETACHING))
+        volume = await op.services.volume.show(device.volume, auth) if device else None
+        if volume and volume.status == status:
+            await act(volume.id, auth)
+    return volume is not None and volume.status in (IN_USE, DETACHING)
 
 
-async def detach(op: Operation) -> None:
+async def detach(op: DetachVolume) -> None:
     """Detach the disk. A missing guest has none."""
     server, device = await server_of(op), await device_of(op)
-    if device is None or not server["host"]:
+    if device is None or not server.host:
         return
-    try:
-        verb = DetachDisk(guest_id=server["id"], volume_id=device["volume_id"])
-        await hosts.call_or_fail(op, server["host"], DETACH, verb, takes=hosts.DETACH_TIMEOUT_SECONDS)
-    except Failed as error:
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in cleanup.MISSING):
-            raise
+    verb = DetachDisk(guest_id=server.id, volume_id=device.volume)
+    await call(op, server.host, DETACH, verb, UNLESS_MISSING, takes=DETACH_TIMEOUT_SECONDS)
 
 
-async def attach_again(op: Operation) -> None:
+async def attach_again(op: DetachVolume) -> None:
     server, device = await server_of(op), await device_of(op)
-    if device is not None and server["host"]:
-        await cleanup.attach_disk(op, server["host"], f"undo {DETACH}", device)
+    if device is not None and server.host:
+        await cleanup.attach_disk(op, server.host, f"undo {DETACH}", device)
 
 
-async def release(op: Operation) -> None:
+async def release(op: DetachVolume) -> None:
     if (device := await device_of(op)) is not None:
-        await volumes.release(op, [device])
+        await volumes.release(op, device.volume)
 
 
-async def acquire_again(op: Operation) -> None:
+async def acquire_again(op: DetachVolume) -> None:
     """Undo `release`. A volume that another server has reserved stays detached."""
     server, device = await server_of(op), await device_of(op)
     if device is None:
         return
     try:
-        if server["host"]:
-            await volumes.restore_connection(op, server["host"], [device])
+        if server.host:
+            await volumes.restore_connection(op, server.host, [device])
         else:
             await _reserve_again(op, device)
-    except Failed as error:
-        if not isinstance(error.__cause__, VolumeError):
-            raise
+    except VolumeFailed:
         async with op.db.transaction() as tx:
-            await devices.remove(tx, device["uuid"])
+            await devices.remove(tx, device.uuid)
             await fence(op, tx)
 
 
-async def _reserve_again(op: Operation, device: Row) -> None:
+async def _reserve_again(op: DetachVolume, device: BlockDevice) -> None:
     """Reserve the volume again for a server without a host."""
     attachment_id = await volumes.reserve(op, device)
-    if op.results[BEGIN]:
-        await volumes.complete(op, [{**device, "attachment_id": attachment_id}])
+    if op.result(BEGIN):
+        await volumes.complete_attachments(op, attachment_id)
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    server = await server_of(op, tx)
-    await devices.remove(tx, op.params["device"])
-    await model.settle(tx, server["id"], server["vm_state"], server["power_state"])
+async def settle(op: DetachVolume, tx: Transaction) -> None:
+    await devices.remove(tx, op.params.device)
+    await model.settle_unchanged(tx, str(op.server_id))
 
 
-async def device_of(op: Operation) -> Row | None:
+async def device_of(op: DetachVolume) -> BlockDevice | None:
     """The device, or None if another request has detached it."""
-    return await devices.get(op.db, op.params["device"])
+    return await devices.get(op.db, op.params.device)

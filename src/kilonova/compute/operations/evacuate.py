@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import choose, cleanup, move, place, volumes
 from kilonova.compute.operations.steps.choose import claimed_host
-from kilonova.compute.operations.steps.move import Move
+from kilonova.compute.operations.steps.move import Move, MoveParams
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages.verbs import Spawn
-from kilonova.operations import Operation, Step, transaction_step
+from kilonova.operations import Entry, Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 BUILD = "build guest"
 
 
-class Evacuate(Move):
-    """`params`: those of Move, and `start` (whether the server runs at its destination)."""
+class EvacuateParams(MoveParams, frozen=True, kw_only=True):
+    """`start`: whether the server runs at its destination."""
 
-    kind = "evacuate"
+    start: bool
+
+
+class Evacuate(Move[EvacuateParams]):
+    kind = kinds.EVACUATE
     action = "evacuate"
     task_state = "rebuilding"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Evacuate], ...]:
         return (
             *move.first_steps(),
             move.volume_step(),
@@ -35,9 +40,10 @@ class Evacuate(Move):
         )
 
 
-async def build(op: Operation) -> None:
+async def build(op: Evacuate) -> None:
     server = await server_of(op)
-    verb = Spawn(guest=await volumes.describe_guest(op, server), start=op.params["start"], disk_of=server["host"])
+    guest = await volumes.describe_guest(op, server)
+    verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host or "")
     await choose.build_guest(op, claimed_host(op), BUILD, await place.with_image_source(op.services, verb))
 
 
@@ -45,9 +51,9 @@ async def destroy(op: Operation) -> None:
     await cleanup.clean_up(op, claimed_host(op), f"undo {BUILD}")
 
 
-async def hand_over(op: Operation, tx: Transaction) -> None:
+async def hand_over(op: Evacuate, tx: Transaction) -> None:
     server = await move.complete_move(op, tx)
-    state = (states.ACTIVE, states.RUNNING) if op.params["start"] else (states.STOPPED, states.SHUTDOWN)
-    await model.settle(tx, server["id"], *state)
+    state = (states.ACTIVE, states.RUNNING) if op.params.start else (states.STOPPED, states.SHUTDOWN)
+    await model.settle(tx, server.id, "evacuate", *state)
     # The fence: the old host does not count as up until this cleanup is done.
-    await cleanup.defer_clean_up(op, tx, server["host"])
+    await cleanup.defer_clean_up(op, tx, server.host or "")

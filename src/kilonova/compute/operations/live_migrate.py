@@ -5,57 +5,94 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
-from msgspec import structs
+from msgspec import Struct, field
 
 from kilonova import clock
-from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import choose, cleanup, hosts, migration_queue, move, ports, volumes
-from kilonova.compute.operations.steps.choose import claimed_host
-from kilonova.compute.operations.steps.hosts import (
-    PROBE_TIMEOUT_SECONDS,
-    HostNotResponding,
-    call_once,
-    call_once_or_fail,
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import (
+    CLEAN_UP,
+    ONCE,
+    READ,
+    WATCHED,
+    GivenUp,
+    HostCallFailed,
+    Policy,
+    Timeout,
+    call,
+    is_unresponsive,
+    read,
 )
-from kilonova.compute.operations.steps.move import Move
-from kilonova.compute.operations.steps.server import fence, server_of
+from kilonova.compute.migrations import model as moves
+from kilonova.compute.operations.steps import choose, cleanup, migration_queue, move, ports, volumes
+from kilonova.compute.operations.steps.choose import Claim, claimed_host
+from kilonova.compute.operations.steps.move import Move, MoveParams
+from kilonova.compute.operations.steps.server import fence, host_of, server_of
 from kilonova.compute.servers import model
-from kilonova.hosts.messages import Command, MigrationState
+from kilonova.compute.servers.server import Server
+from kilonova.hosts.messages import MigrationState
 from kilonova.hosts.messages.verbs import (
     CheckMigrationSource,
+    Describe,
     ForceCompleteMigration,
     GetMigration,
+    ListGuests,
     MigrateLive,
     PrepareMigration,
     StopMigration,
 )
-from kilonova.hosts.transport import HostCallError, HostFailed, HostUnreachable, describe, list_guests
-from kilonova.operations import Failed, Operation, Step, Wait, transaction_step
-from kilonova.operations.definition import Entry
-from kilonova.store import Row, Transaction
+from kilonova.hosts.transport import (
+    GuestMissing,
+    GuestNotRunning,
+    HostCallError,
+    HostNotResponding,
+    HostRefused,
+    HostUnreachable,
+    Interrupted,
+    VersionTooOld,
+)
+from kilonova.operations import Entry, Failed, Operation, Step, StepResult, Wait, transaction_step
+from kilonova.store import Transaction
 
-PREPARE, MIGRATE = "prepare destination", "migrate guest"
+
+class LiveMigrateParams(MoveParams, frozen=True, kw_only=True):
+    """`block`: whether disks are copied; None: the hosts decide."""
+
+    block: bool | None
+
+
+class UnconfirmedArrival(Struct, frozen=True):
+    """The guest is at its destination, but the source did not respond at the end."""
+
+    source_unreachable: bool = field(name="source unreachable", default=True)
+
+
+MIGRATE = StepResult("migrate guest", UnconfirmedArrival)
+PREPARE = "prepare destination"
 STANDBY, ADOPT = "standby volumes", "adopt volumes"
 UNDO = f"undo {MIGRATE}"
 # Seconds between two reads of the progress.
 PROGRESS_SECONDS = 1.0
 DAY_SECONDS = 24 * 3600.0
-# Errors of the source that another destination would not avoid.
-_GUEST_ERRORS = ("missing guest", "not running")
+# Outcomes at the source that another destination would not avoid.
+_SOURCE_OUTCOMES = (HostNotResponding, GuestMissing, GuestNotRunning)
+# A host that responds but refuses has no progress.
+_READ_PROGRESS = replace(READ, accepts=(HostRefused,))
+# An older agent checks when it migrates the guest.
+_CHECK_SOURCE = replace(WATCHED, accepts=(VersionTooOld,))
+_GIVE_UP = replace(CLEAN_UP, accepts=())
 _GIB_IN_MB = 1024
 
 
-class LiveMigrate(Move):
-    """`params`: those of Move, and `block` (whether disks are copied; null: the hosts decide)."""
-
-    kind = "live_migrate"
+class LiveMigrate(Move[LiveMigrateParams]):
+    kind = kinds.LIVE_MIGRATE
     action = "live-migration"
     task_state = "migrating"
 
     @staticmethod
-    def steps() -> tuple[Entry, ...]:
+    def steps() -> tuple[Entry[LiveMigrate], ...]:
         return (
             *choose.first_steps(move.choose_host, claim, release_claim),
             Wait(
@@ -87,7 +124,7 @@ def force_key(operation_id: str) -> str:
     return f"force complete {operation_id}"
 
 
-async def claim(op: Operation, tx: Transaction) -> dict[str, str]:
+async def claim(op: Operation, tx: Transaction) -> Claim:
     taken = await move.claim(op, tx)
     await migration_queue.join_queue(op, tx)
     return taken
@@ -99,14 +136,12 @@ async def release_claim(op: Operation, tx: Transaction) -> None:
     await migration_queue.leave_queue(op, tx)
 
 
-async def standby_volumes(op: Operation) -> None:
+async def standby_volumes(op: LiveMigrate) -> None:
     there = claimed_host(op)
     try:
         await volumes.prepare_standby(op, there)
-    except Failed as error:
-        if isinstance(error.__cause__, HostNotResponding | HostFailed):
-            _try_next_destination(op, there, error.__cause__)
-        raise
+    except HostCallFailed as failure:
+        _try_next_destination(op, there, failure.outcome)
 
 
 async def drop_standby_volumes(op: Operation) -> None:
@@ -118,15 +153,15 @@ async def adopt_volumes(op: Operation) -> None:
     await volumes.settle(op, claimed_host(op))
 
 
-async def prepare(op: Operation) -> None:
+async def prepare(op: LiveMigrate) -> None:
     """Have both hosts check that the migration can work, and the destination prepare for the guest."""
     server, there = await server_of(op), claimed_host(op)
     try:
-        await _prepare_hosts(op, PREPARE, server, server["host"], there)
-    except (HostNotResponding, HostFailed) as error:
-        if error.host == server["host"] and (isinstance(error, HostNotResponding) or error.kind in _GUEST_ERRORS):
-            raise Failed(f"The server's host could not {PREPARE}: {error.public}", fault=str(error)) from error
-        _try_next_destination(op, there, error)
+        await _prepare_hosts(op, PREPARE, server, server.host or "", there)
+    except (HostNotResponding, HostRefused) as outcome:
+        if outcome.host == server.host and isinstance(outcome, _SOURCE_OUTCOMES):
+            raise HostCallFailed(f"The server's host could not {PREPARE}", outcome) from outcome
+        _try_next_destination(op, there, outcome)
 
 
 async def discard_slot(op: Operation) -> None:
@@ -144,21 +179,20 @@ async def unbind_ports(op: Operation) -> None:
 
 async def hand_over(op: Operation, tx: Transaction) -> None:
     server = await move.complete_move(op, tx)
-    await model.settle(tx, server["id"], server["vm_state"], server["power_state"])
-    if op.results.get(MIGRATE):
-        await cleanup.defer_clean_up(op, tx, server["host"])
+    await model.settle_unchanged(tx, server.id)
+    if op.find_result(MIGRATE):
+        await cleanup.defer_clean_up(op, tx, server.host or "")
     await migration_queue.leave_queue(op, tx)
 
 
 # Move the guest
 
 
-async def migrate(op: Operation) -> dict[str, bool] | None:
-    """Migrate the guest. The result says whether the source did not respond at the end."""
-    here, there = (await server_of(op))["host"], claimed_host(op)
+async def migrate(op: LiveMigrate) -> UnconfirmedArrival | None:
+    here, there = await host_of(op), claimed_host(op)
     while True:
         try:
-            await _migrate(op, MIGRATE, here, there)
+            await _migrate(op, MIGRATE.name, here, there)
             return _arrived(op, there)
         except HostNotResponding as error:
             arrived = await _has_guest(op, there)
@@ -167,34 +201,34 @@ async def migrate(op: Operation) -> dict[str, bool] | None:
             if arrived is False:
                 raise Failed(f"The server's host {error.public}", fault=str(error)) from error
             # Both hosts do not respond, so the guest's host is unknown: call again until the time limit.
-        except HostFailed as error:
-            if error.passing:
+        except HostRefused as outcome:
+            if outcome.passing:
                 raise
-            if error.kind == "missing guest" and await _has_guest(op, there):
+            if isinstance(outcome, GuestMissing) and await _has_guest(op, there):
                 return _arrived(op, there)
-            if error.kind in ("missing guest", "interrupted"):
-                raise Failed(f"The guest could not be moved: {error.public}", fault=str(error)) from error
-            _try_next_destination(op, there, error)
+            if isinstance(outcome, GuestMissing | Interrupted):
+                raise HostCallFailed("The guest could not be moved", outcome) from outcome
+            _try_next_destination(op, there, outcome)
         except _TimeLimitExceeded as error:
             stopped = False
-            with suppress(HostUnreachable, HostFailed, Failed):
-                stopped = await _stop(op, here, MIGRATE)
+            with suppress(HostUnreachable, HostRefused, Failed):
+                stopped = await _stop(op, here, MIGRATE.name)
             if not await _has_guest(op, there):
                 raise Failed(str(error)) from error
             return _arrived(op, there, confirmed=stopped)
 
 
-def _arrived(op: Operation, there: str, *, confirmed: bool = True) -> dict[str, bool] | None:
+def _arrived(op: Operation, there: str, *, confirmed: bool = True) -> UnconfirmedArrival | None:
     op.services.scheduler.record_build(there, True)
-    return None if confirmed else {"source unreachable": True}
+    return None if confirmed else UnconfirmedArrival()
 
 
 class _TimeLimitExceeded(Exception):
     pass
 
 
-async def _migrate(op: Operation, step: str, here: str, there: str) -> None:
-    """Migrate the guest and report progress. Raises HostNotResponding of `here`, HostFailed or _TimeLimitExceeded."""
+async def _migrate(op: LiveMigrate, step: str, here: str, there: str) -> None:
+    """Migrate the guest and report progress. Raises HostNotResponding of `here`, HostRefused or _TimeLimitExceeded."""
     limit = await _limit(op)
     until = await _step_began(op) + limit
     watch = _ProgressWatch(op, step, here)
@@ -202,10 +236,10 @@ async def _migrate(op: Operation, step: str, here: str, there: str) -> None:
         guest_id=str(op.server_id),
         destination=there,
         slot=op.id,
-        block=op.params["block"],
+        block=op.params.block,
         reach=await _addresses_or_none(op, there),
     )
-    task = asyncio.create_task(call_once(op, here, step, verb))
+    task = asyncio.create_task(call(op, here, step, verb, ONCE))
     try:
         while True:
             await asyncio.wait({task}, timeout=PROGRESS_SECONDS)
@@ -214,7 +248,7 @@ async def _migrate(op: Operation, step: str, here: str, there: str) -> None:
                     task.result()
                 except HostUnreachable:
                     # The host joins a repeated call to the running migration.
-                    task = asyncio.create_task(call_once(op, here, step, verb))
+                    task = asyncio.create_task(call(op, here, step, verb, ONCE))
                     await asyncio.sleep(PROGRESS_SECONDS)
                 else:
                     return
@@ -239,9 +273,9 @@ class _ProgressWatch:
         """Report the progress, and pass on a request to complete. Raises HostNotResponding."""
         op, host = self._op, self._host
         try:
-            state = await _read_progress(op, host)
+            state = await read(op, host, GetMigration(guest_id=str(op.server_id)), _READ_PROGRESS)
         except HostUnreachable as error:
-            if await hosts.is_unresponsive(op, host, self._heard):
+            if await is_unresponsive(op, host, self._heard):
                 raise HostNotResponding(host, op.services.config.operations.host_timeout_seconds) from error
             state = None
         self._heard = time.monotonic()
@@ -255,9 +289,8 @@ class _ProgressWatch:
 
 
 async def _limit(op: Operation) -> float:
-    ram = (await server_of(op))["ram"]
-    seconds: float = op.services.config.compute.live_migration_seconds_per_gib * max(1, ram / _GIB_IN_MB)
-    return seconds
+    ram = (await server_of(op)).ram
+    return op.services.config.compute.live_migration_seconds_per_gib * max(1, ram / _GIB_IN_MB)
 
 
 async def _step_began(op: Operation) -> float:
@@ -266,21 +299,10 @@ async def _step_began(op: Operation) -> float:
     return began
 
 
-async def _read_progress(op: Operation, host: str) -> MigrationState | None:
-    verb = GetMigration(guest_id=str(op.server_id))
-    try:
-        state: MigrationState | None = await op.services.hosts.call(
-            host, Command(host=host, verb=verb), timeout=PROBE_TIMEOUT_SECONDS
-        )
-    except HostFailed:
-        return None  # the host responds but has no progress
-    return state
-
-
 async def _report(op: Operation, state: MigrationState) -> None:
     await op.report(state.percent)
     async with op.db.transaction() as tx:
-        await moves.set_transfer(tx, op.id, structs.asdict(state))
+        await moves.set_transfer(tx, op.id, state)
 
 
 async def _is_completion_forced(op: Operation) -> bool:
@@ -289,110 +311,81 @@ async def _is_completion_forced(op: Operation) -> bool:
 
 
 async def _force_complete(op: Operation, host: str, step: str) -> bool:
+    verb = ForceCompleteMigration(guest_id=str(op.server_id))
     try:
-        await call_once(
-            op, host, step, ForceCompleteMigration(guest_id=str(op.server_id)), timeout=PROBE_TIMEOUT_SECONDS
-        )
-    except (HostUnreachable, HostFailed):
+        await call(op, host, step, verb, Policy(timeout=Timeout.PROBE))
+    except (HostUnreachable, HostRefused):
         return False
     return True
 
 
 async def _stop(op: Operation, host: str, step: str) -> bool:
     """Stop the migration on its source. Returns False if the host does not respond or refuses."""
-    since = time.monotonic()
     try:
-        await call_once_or_fail(
-            op, host, step, StopMigration(guest_id=str(op.server_id)), timeout=PROBE_TIMEOUT_SECONDS
-        )
-    except HostUnreachable:
-        if op.attempt < cleanup.MAX_DELAYS and not await hosts.is_unresponsive(op, host, since):
-            raise
-        return False
-    except (Failed, HostFailed):
-        if not await cleanup.is_refused_too_often(op):
-            raise
+        await call(op, host, step, StopMigration(guest_id=str(op.server_id)), _GIVE_UP)
+    except GivenUp:
         return False
     return True
 
 
 async def _has_guest(op: Operation, host: str) -> bool | None:
     """Whether the guest runs on the host; an incoming guest does not count. None: the host cannot tell."""
-    since = time.monotonic()
     try:
-        guests = await list_guests(op.services.hosts, host, timeout=PROBE_TIMEOUT_SECONDS)
-    except HostUnreachable:
-        if op.attempt < cleanup.MAX_DELAYS and not await hosts.is_unresponsive(op, host, since):
-            raise
+        guests = await read(op, host, ListGuests(), _GIVE_UP, summary="The host could not tell of its guests")
+    except GivenUp:
         return None
-    except HostFailed as error:
-        if await cleanup.is_refused_too_often(op):
-            return None
-        if error.passing:
-            raise
-        raise Failed(f"The host could not tell of its guests: {error.public}", fault=str(error)) from error
-    return any(guest.id == op.server_id and not guest.slot for guest in guests)
+    return any(guest.id == op.server_id and not guest.slot for guest in guests or ())
 
 
-async def _prepare_hosts(op: Operation, step: str, server: Row, source: str, destination: str) -> None:
+async def _prepare_hosts(op: LiveMigrate, step: str, server: Server, source: str, destination: str) -> None:
     """Get the guest's description from the source, and have the destination expect the guest.
 
-    Raises HostNotResponding and HostFailed of either host.
+    Raises HostNotResponding and HostRefused of either host.
     """
-    block = op.params["block"]
     there = await move.addresses_of_host(op, destination)
-    offer = CheckMigrationSource(guest_id=server["id"], destination=destination, slot=op.id, reach=there)
-    offered = await _get_offer(op, source, step, offer)
+    check = CheckMigrationSource(guest_id=server.id, destination=destination, slot=op.id, reach=there)
+    offer = await call(op, source, step, check, _CHECK_SOURCE) or {}
     guest = await volumes.describe_guest(op, server, destination)
     here = await move.addresses_of_host(op, source)
-    expect = PrepareMigration(guest=guest, source=source, slot=op.id, block=block, offer=offered, reach=here)
-    await hosts.call(op, destination, step, expect)
-
-
-async def _get_offer(op: Operation, source: str, step: str, offer: CheckMigrationSource) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = await hosts.call(op, source, step, offer)
-    except HostFailed as error:
-        if error.kind == "unsupported":
-            return {}  # an older agent checks when it migrates the guest
-        raise
-    return found
+    expect = PrepareMigration(guest=guest, source=source, slot=op.id, block=op.params.block, offer=offer, reach=here)
+    await call(op, destination, step, expect, WATCHED)
 
 
 async def _addresses_or_none(op: Operation, host: str) -> dict[str, str]:
     """The addresses of the host; empty if it does not respond, since the source then finds out itself."""
     try:
-        return (await describe(op.services.hosts, host, timeout=PROBE_TIMEOUT_SECONDS)).addresses
+        facts = await read(op, host, Describe())
     except HostCallError:
         return {}
+    return facts.addresses if facts else {}
 
 
-def _try_next_destination(op: Operation, host: str, error: HostNotResponding | HostFailed) -> NoReturn:
+def _try_next_destination(op: LiveMigrate, host: str, outcome: HostCallError) -> NoReturn:
     """Try another destination, or fail if the request named this one."""
-    if error.passing:
-        raise error
-    if op.params["host"] is not None:
-        raise Failed(f"The requested host cannot run the server: {error.public}", fault=str(error)) from error
-    choose.try_next_host(op, host, error)
+    if outcome.passing:
+        raise outcome
+    if op.params.host is not None:
+        raise HostCallFailed("The requested host cannot run the server", outcome) from outcome
+    choose.try_next_host(op, host, outcome)
 
 
 # Undo
 
 
-async def bring_back(op: Operation) -> None:
+async def bring_back(op: LiveMigrate) -> None:
     """Undo `migrate`: bring guest and volumes back to the server's host."""
     await _bring_guest_back(op)
     await move.return_volumes(op)
 
 
-async def _bring_guest_back(op: Operation) -> None:
+async def _bring_guest_back(op: LiveMigrate) -> None:
     """Stop the migration or migrate the guest back. If neither works, the server follows its guest.
 
     If no host can tell where the guest is, the server's row decides.
     """
-    here, there = (await moves.get_by_operation(op.db, op.id))["source_host"], claimed_host(op)
+    here, there = (await moves.get_by_operation(op.db, op.id)).source_host, claimed_host(op)
     server = await server_of(op)
-    if server["host"] == there or await _is_cleanup_deferred(op, there):
+    if server.host == there or await _is_cleanup_deferred(op, there):
         return  # an earlier run has followed the guest or deferred its cleanup
     stayed = await _has_guest(op, here) if await _stop(op, here, UNDO) else None
     if stayed:
@@ -414,12 +407,12 @@ async def _bring_guest_back(op: Operation) -> None:
         await _follow_guest(op, there)
 
 
-async def _migrate_back(op: Operation, server: Row, here: str, there: str) -> bool:
+async def _migrate_back(op: LiveMigrate, server: Server, here: str, there: str) -> bool:
     try:
         await volumes.prepare_standby(op, here)
         await _prepare_hosts(op, UNDO, server, there, here)
         await _migrate(op, UNDO, there, here)
-    except (HostNotResponding, HostFailed, Failed, _TimeLimitExceeded) as error:
+    except (HostNotResponding, HostRefused, Failed, _TimeLimitExceeded) as error:
         if isinstance(error, HostCallError) and error.passing:
             raise
         await _stop(op, there, UNDO)

@@ -5,25 +5,33 @@ Volumes keep their content, also the boot volume; `reimage` replaces that.
 
 from __future__ import annotations
 
+from msgspec import UNSET, Struct, UnsetType
+
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import guest, power, volumes
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP
-from kilonova.compute.operations.steps.server import Harmless, server_of
-from kilonova.operations import Operation, Step, transaction_step
+from kilonova.compute.operations.steps.server import Harmless, host_of
+from kilonova.operations import Entry, Operation, Step, transaction_step
 
 CONNECT, COMPLETE = "connect volumes", "complete volumes"
 # Steps that a server without volumes skips.
 WITH_VOLUMES = frozenset({CONNECT, COMPLETE})
 
 
-class Rebuild(Harmless):
-    """`params`: those of Stop, and `columns`, the changes of the server's row."""
+class RebuildParams(Struct, frozen=True, kw_only=True):
+    """Those of Stop, and `columns`: the changes of the server's row, as the database stores them."""
 
-    kind = "rebuild"
+    grace: int | UnsetType = UNSET
+    columns: dict[str, str | None]
+
+
+class Rebuild(Harmless[RebuildParams]):
+    kind = kinds.REBUILD
     action = "rebuild"
     task_state = "rebuilding"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Rebuild], ...]:
         return (
             Step(STOP, guest.stop_existing, undo=guest.start_again, deadline=power.stop_deadline),
             Step(PARK, guest.park_existing, undo=guest.unpark, deadline=300),
@@ -41,5 +49,4 @@ class Rebuild(Harmless):
 
 
 async def connect(op: Operation) -> None:
-    server = await server_of(op)
-    await volumes.move(op, server["host"])
+    await volumes.move(op, await host_of(op))

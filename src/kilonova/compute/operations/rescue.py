@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import UNSET, Struct, UnsetType
 
-from kilonova.compute.operations.steps import cleanup, hosts, power
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps import cleanup, power
 from kilonova.compute.operations.steps.server import Harmless, image_transfer, remove_params, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.messages import Image
+from kilonova.hosts import messages
 from kilonova.hosts.messages.verbs import GuestVerb, PowerOff, Unrescue
 from kilonova.hosts.messages.verbs import Rescue as RescueGuest
-from kilonova.operations import Failed, Operation, Step, transaction_step
-from kilonova.store import Row, Transaction
+from kilonova.image.client import Image
+from kilonova.operations import Entry, Failed, Step, transaction_step
+from kilonova.store import Transaction
 
 STOP, RESCUE = "stop guest", "rescue guest"
 PASSWORD = "password"
 
 
-class Rescue(Harmless):
-    """`params`: those of Stop, `password` (deleted at the end), and `image` (for the host; null: the server's own)."""
+class RescueImage(Struct, frozen=True):
+    id: str
+    name: str
+    disk_format: str
+    container_format: str
+    properties: dict[str, str]
 
-    kind = "rescue"
+
+class RescueParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`password` is deleted at the end. `image` is None for the server's own image."""
+
+    password: str = ""
+    image: RescueImage | None
+    grace: int | UnsetType = UNSET
+
+
+class Rescue(Harmless[RescueParams]):
+    kind = kinds.RESCUE
     action = "rescue"
     task_state = "rescuing"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Rescue], ...]:
         return (
             Step(STOP, stop, undo=start_again, deadline=power.stop_deadline),
             Step(RESCUE, forward, undo=back, deadline=3600),
@@ -37,54 +54,59 @@ class Rescue(Harmless):
         await remove_params(self, tx, PASSWORD)
 
 
-async def stop(op: Operation) -> None:
+async def stop(op: Rescue) -> None:
     server = await server_of(op)
-    if server["vm_state"] == states.ACTIVE:
+    if server.vm_state == states.ACTIVE:
         await power.stop(op, server, STOP)
 
 
-async def start_again(op: Operation) -> None:
+async def start_again(op: Rescue) -> None:
     await power.start_again(op, STOP)
 
 
-async def forward(op: Operation) -> None:
-    server, described = await server_of(op), op.params["image"]
-    image_id = described["id"] if described else server["image_id"]
+async def forward(op: Rescue) -> None:
+    server, image = await server_of(op), op.params.image
+    image_id = image.id if image else server.image_id
     verb = RescueGuest(
-        guest_id=server["id"],
-        image=_image(described) if described else None,
+        guest_id=server.id,
+        image=_message(image) if image else None,
         data=await image_transfer(op.services, image_id) if image_id else None,
-        password=op.params.get(PASSWORD, ""),
+        password=op.params.password,
     )
-    await hosts.call_or_fail(op, server["host"], RESCUE, verb)
+    await call(op, server.host or "", RESCUE, verb)
 
 
-async def back(op: Operation) -> None:
+async def back(op: Rescue) -> None:
     """Undo `rescue`. A guest that did not run is stopped."""
     server = await server_of(op)
-    ran = server["vm_state"] == states.ACTIVE
-    verbs: list[type[GuestVerb]] = [Unrescue] if ran else [Unrescue, PowerOff]
-    await cleanup.reverse(op, server["host"], f"undo {RESCUE}", *verbs, running=ran)
+    ran = server.vm_state == states.ACTIVE
+    verbs: list[type[GuestVerb[object]]] = [Unrescue] if ran else [Unrescue, PowerOff]
+    await cleanup.reverse(op, server.host or "", f"undo {RESCUE}", *verbs, running=ran)
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.RESCUED, states.RUNNING)
+async def settle(op: Rescue, tx: Transaction) -> None:
+    await model.settle(tx, str(op.server_id), "rescue", states.RESCUED, states.RUNNING)
     await remove_params(op, tx, PASSWORD)
 
 
-def described(image: Row) -> dict[str, Any]:
-    """The parameter `image` for an image of the image service."""
-    keys = ("id", "name", "disk_format", "container_format")
-    facts = {key: image.get(key) or "" for key in keys}
-    properties = {key: str(value) for key, value in image.items() if key.startswith(("hw_", "os_", "img_")) and value}
-    return {**facts, "properties": properties}
+def describe(image: Image) -> RescueImage:
+    properties = {
+        key: value for key, value in image.properties.items() if key.startswith(("hw_", "os_", "img_")) and value
+    }
+    return RescueImage(
+        id=image.id,
+        name=image.name or "",
+        disk_format=image.disk_format or "",
+        container_format=image.container_format or "",
+        properties=properties,
+    )
 
 
-def _image(described: dict[str, Any]) -> Image:
-    return Image(
-        id=described["id"],
-        name=described["name"],
-        disk_format=described["disk_format"] or "raw",
-        container_format=described["container_format"] or "bare",
-        properties=described["properties"],
+def _message(image: RescueImage) -> messages.Image:
+    return messages.Image(
+        id=image.id,
+        name=image.name,
+        disk_format=image.disk_format or "raw",
+        container_format=image.container_format or "bare",
+        properties=image.properties,
     )

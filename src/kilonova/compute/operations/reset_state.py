@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from kilonova import clock
-from kilonova.operations import Operation, Step, transaction_step
+from msgspec import Struct
+
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.servers import model
+from kilonova.operations import Entry, Operation, transaction_step
 from kilonova.store import Transaction
 
 
-class ResetState(Operation):
-    """`params`: `state`."""
+class ResetStateParams(Struct, frozen=True):
+    state: str
 
-    kind = "reset_state"
+
+class ResetState(Operation[ResetStateParams]):
+    kind = kinds.RESET_STATE
     action = "resetState"
     blocks_requests = False
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[ResetState], ...]:
         return (transaction_step("settle", settle, "the state"),)
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    await write(tx, str(op.server_id), op.params["state"])
-
-
-async def write(tx: Transaction, server_id: str, state: str) -> None:
-    """Set the state. The power state is not changed."""
-    sql = "UPDATE servers SET vm_state = $2, fault = NULL, updated_at = $3 WHERE id = $1 AND NOT deleted"
-    await tx.execute(sql, server_id, state, clock.now())
+async def settle(op: ResetState, tx: Transaction) -> None:
+    await model.reset_state(tx, str(op.server_id), op.params.state)

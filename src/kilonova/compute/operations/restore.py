@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.steps import cleanup, hosts
-from kilonova.compute.operations.steps.server import Harmless, server_of
-from kilonova.compute.servers import model, states
+from msgspec import Struct
+
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps import cleanup
+from kilonova.compute.operations.steps.server import Harmless, host_of
+from kilonova.compute.servers import model
 from kilonova.hosts.messages.verbs import PowerOn, Unrescue
-from kilonova.operations import Operation, Step, transaction_step
+from kilonova.operations import Entry, Operation, Step, transaction_step
 from kilonova.store import Transaction
 
 STEP = "start guest"
 
 
-class Restore(Harmless):
-    """`params`: `rescued`, whether the server was in rescue before."""
+class RestoreParams(Struct, frozen=True):
+    """`rescued`: whether the server was in rescue before."""
 
-    kind = "restore"
+    rescued: bool = False
+
+
+class Restore(Harmless[RestoreParams]):
+    kind = kinds.RESTORE
     action = "restore"
     task_state = "restoring"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Restore], ...]:
         return (
             Step(STEP, forward, undo=back, deadline=300),
             transaction_step("settle", settle, "the state"),
         )
 
 
-async def forward(op: Operation) -> None:
-    server = await server_of(op)
-    verb = Unrescue if op.params.get("rescued") else PowerOn
-    await hosts.call_or_fail(op, server["host"], STEP, verb(guest_id=server["id"]))
+async def forward(op: Restore) -> None:
+    verb = Unrescue if op.params.rescued else PowerOn
+    await call(op, await host_of(op), STEP, verb(guest_id=str(op.server_id)))
 
 
 async def back(op: Operation) -> None:
-    server = await server_of(op)
-    await cleanup.restore(op, server["host"], f"undo {STEP}", running=False)
+    await cleanup.restore(op, await host_of(op), f"undo {STEP}", running=False)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.ACTIVE, states.RUNNING)
-    await tx.execute("UPDATE servers SET soft_deleted_at = NULL WHERE id = $1", op.server_id)
+    await model.restore(tx, str(op.server_id))

@@ -5,30 +5,31 @@ A volume-backed server needs no image and is offloaded at once.
 
 from __future__ import annotations
 
-from kilonova import clock
-from kilonova.compute.block_devices.model import is_volume_backed
-from kilonova.compute.operations.steps import cleanup, hosts, images, ports, power, volumes
-from kilonova.compute.operations.steps.hosts import HostNotResponding
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import HostCallFailed, call
+from kilonova.compute.operations.steps import cleanup, images, ports, power, volumes
+from kilonova.compute.operations.steps.cleanup import LeftOn
 from kilonova.compute.operations.steps.images import MAKE
 from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model, states
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import Destroy
+from kilonova.hosts.transport import HostNotResponding
 from kilonova.ids import new_id
-from kilonova.operations import Failed, Operation, Step, begin, transaction_step
+from kilonova.operations import Entry, Step, StepResult, begin, transaction_step
 from kilonova.placement.claims import release
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 STOP = "stop guest"
+DESTROY = StepResult("destroy guest", LeftOn)
 
 
-class Shelve(Harmless):
-    """`params`: those of Stop."""
-
-    kind = "shelve"
+class Shelve(Harmless[power.StopParams]):
+    kind = kinds.SHELVE
     action = "shelve"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Shelve], ...]:
         return (
             Step(STOP, stop, undo=start_again, deadline=power.stop_deadline, task_state="shelving"),
             Step(
@@ -47,32 +48,26 @@ class Shelve(Harmless):
         )
 
 
-async def stop(op: Operation) -> None:
+async def stop(op: Shelve) -> None:
     await power.stop(op, await server_of(op), STOP)
 
 
-async def start_again(op: Operation) -> None:
+async def start_again(op: Shelve) -> None:
     await power.start_again(op, STOP)
 
 
-async def make(op: Operation) -> str | None:
+async def make(op: Shelve) -> str | None:
     server = await server_of(op)
-    if is_volume_backed(server):
+    if server.is_volume_backed:
         return None
     suffix = "-shelved"
-    return await images.make(op, server, server["name"][: images.NAME_LENGTH - len(suffix)] + suffix)
+    return await images.make(op, server, server.name[: images.NAME_LENGTH - len(suffix)] + suffix)
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.SHELVED, states.SHUTDOWN)
-    await tx.execute(
-        "UPDATE servers SET shelved_at = $2, shelved_image_id = $3 WHERE id = $1",
-        op.server_id,
-        clock.now(),
-        op.results.get(MAKE),
-    )
+async def settle(op: Shelve, tx: Transaction) -> None:
+    await model.shelve(tx, str(op.server_id), op.find_result(MAKE))
     server = await server_of(op, tx)
-    if is_volume_backed(server) or op.services.config.compute.shelved_offload_seconds == 0:
+    if server.is_volume_backed or op.services.config.compute.shelved_offload_seconds == 0:
         await begin_offload(tx, server)
 
 
@@ -80,59 +75,59 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 class Offload(Harmless):
-    kind = "shelve_offload"
+    kind = kinds.SHELVE_OFFLOAD
     action = "shelveOffload"
     task_state = "shelving_offloading"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Offload], ...]:
         kept = "the image, or its volume, has all that was in the guest"
         return (
-            Step("destroy guest", destroy, undo=None, why=kept, deadline=1800),
+            Step(DESTROY, destroy, undo=None, why=kept, deadline=1800),
             Step("reserve volumes", reserve, undo=None, why="unshelve connects them", deadline=600),
             Step("unbind ports", unbind, undo=None, why="unshelve binds them", deadline=600),
             transaction_step("settle", settle_offload, "allocation, host and state"),
         )
 
 
-async def begin_offload(tx: Transaction, server: Row) -> str:
+async def begin_offload(tx: Transaction, server: Server) -> str:
     """Begin an offload without a user's request, with a request id of its own."""
     return await begin(
         tx,
         Offload,
-        server_id=server["id"],
-        project_id=server["project_id"],
-        user_id=server["user_id"],
+        server_id=server.id,
+        project_id=server.project_id,
+        user_id=server.user_id,
         request_id=f"req-{new_id()}",
-        host=server["host"],
+        host=server.host,
     )
 
 
-async def destroy(op: Operation) -> dict[str, str] | None:
+async def destroy(op: Offload) -> LeftOn | None:
     """Destroy the guest. On an unreachable host the cleanup is deferred."""
     server = await server_of(op)
+    host = server.host or ""
     try:
-        await hosts.call_or_fail(op, server["host"], "destroy guest", Destroy(guest_id=server["id"]))
-    except Failed as error:
-        if not isinstance(error.__cause__, HostNotResponding):
-            raise
-        return {"left on": server["host"]}
+        await call(op, host, DESTROY.name, Destroy(guest_id=server.id))
+    except HostCallFailed as failure:
+        if isinstance(failure.outcome, HostNotResponding):
+            return LeftOn(host)
+        raise
     return None
 
 
-async def reserve(op: Operation) -> None:
+async def reserve(op: Offload) -> None:
     await volumes.move(op, "")
 
 
-async def unbind(op: Operation) -> None:
+async def unbind(op: Offload) -> None:
     await ports.move(op, "")
 
 
-async def settle_offload(op: Operation, tx: Transaction) -> None:
-    left = op.results.get("destroy guest")
-    if left:
-        await cleanup.defer_clean_up(op, tx, left["left on"])
+async def settle_offload(op: Offload, tx: Transaction) -> None:
+    if left := op.find_result(DESTROY):
+        await cleanup.defer_clean_up(op, tx, left.host)
     await release(tx, str(op.server_id))
     await model.set_host(tx, str(op.server_id), None, None)
-    await model.settle(tx, str(op.server_id), states.SHELVED_OFFLOADED, states.NOSTATE)
+    await model.settle(tx, str(op.server_id), "shelveOffload", states.SHELVED_OFFLOADED, states.NOSTATE)
     op.host = None

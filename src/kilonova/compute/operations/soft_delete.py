@@ -2,53 +2,80 @@
 
 from __future__ import annotations
 
-from kilonova import clock
-from kilonova.compute.operations.steps import cleanup, hosts, power
-from kilonova.compute.operations.steps.hosts import HostNotResponding
+from msgspec import UNSET, Struct, UnsetType
+
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import UNLESS_MISSING, HostCallFailed, is_down
+from kilonova.compute.operations.steps import cleanup, power
+from kilonova.compute.operations.steps.cleanup import LeftOn
 from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model, states
-from kilonova.hosts.transport import HostFailed
-from kilonova.operations import Failed, Operation, Step, transaction_step
+from kilonova.compute.servers.server import Server
+from kilonova.hosts.transport import HostNotResponding
+from kilonova.operations import Entry, Operation, Step, StepResult, begin, get_kind, transaction_step
+from kilonova.operations.definition import NoParams
 from kilonova.store import Transaction
 
-STOP = "stop guest"
+STOP = StepResult("stop guest", LeftOn)
 
 
-class SoftDelete(Harmless):
-    """`params`: those of Stop, and `rescued`, which a restore needs."""
+class SoftDeleteParams(Struct, frozen=True):
+    """Those of Stop, and `rescued`, which a restore needs."""
 
-    kind = "soft_delete"
+    rescued: bool = False
+    grace: int | UnsetType = UNSET
+
+
+class SoftDelete(Harmless[SoftDeleteParams]):
+    kind = kinds.SOFT_DELETE
     action = "delete"
     task_state = "soft-deleting"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[SoftDelete], ...]:
         return (
             Step(STOP, stop, undo=start_again, deadline=power.stop_deadline),
             transaction_step("settle", settle, "the state"),
         )
 
 
-async def stop(op: Operation) -> dict[str, str] | None:
+async def stop(op: SoftDelete) -> LeftOn | None:
     """Stop the guest. On an unreachable host the stop is deferred; a missing guest is stopped."""
     server = await server_of(op)
+    host = server.host or ""
+    if not _can_be_restored(server):
+        return None
     try:
-        await power.stop(op, server, STOP)
-    except Failed as error:
-        if isinstance(error.__cause__, HostNotResponding) and await hosts.is_down(op, server["host"]):
-            return {"left on": server["host"]}
-        if not (isinstance(error.__cause__, HostFailed) and error.__cause__.kind in cleanup.MISSING):
-            raise
+        await power.stop(op, server, STOP.name, UNLESS_MISSING)
+    except HostCallFailed as failure:
+        if isinstance(failure.outcome, HostNotResponding) and await is_down(op, host):
+            return LeftOn(host)
+        raise
     return None
 
 
 async def start_again(op: Operation) -> None:
-    await power.start_again(op, STOP)
+    await power.start_again(op, STOP.name)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:
-    server_id = str(op.server_id)
-    if left := op.results.get(STOP):
-        await cleanup.defer_stop(op, tx, left["left on"])
-    await model.settle(tx, server_id, states.SOFT_DELETED, states.SHUTDOWN)
-    await tx.execute("UPDATE servers SET soft_deleted_at = $2 WHERE id = $1", server_id, clock.now())
+    server = await server_of(op, tx)
+    if not _can_be_restored(server):
+        # The operation that this one cancelled has ended after all, so the server is deleted at once.
+        await begin(
+            tx,
+            get_kind(kinds.DELETE, NoParams),
+            server_id=server.id,
+            project_id=server.project_id,
+            user_id=op.user_id,
+            request_id=op.request_id,
+            host=server.host,
+        )
+        return
+    if left := op.find_result(STOP):
+        await cleanup.defer_stop(op, tx, left.host)
+    await model.soft_delete(tx, server.id)
+
+
+def _can_be_restored(server: Server) -> bool:
+    return server.vm_state in states.TRANSITIONS["soft delete"].allowed

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kilonova.compute.operations.steps import cleanup, hosts
-from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
+from kilonova.compute.operations.steps import cleanup
+from kilonova.compute.operations.steps.server import Harmless, host_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages import verbs
-from kilonova.operations import Step, transaction_step
+from kilonova.operations import Entry, Step, transaction_step
 from kilonova.store import Transaction
 
 Verb = type[verbs.Pause] | type[verbs.Unpause] | type[verbs.Suspend] | type[verbs.Resume]
@@ -22,15 +24,13 @@ class _PowerState(Harmless):
     after: ClassVar[tuple[str, int]]
 
 
-def _steps(name: str, *, deadline: float) -> tuple[Step, ...]:
+def _steps(name: str, *, deadline: float) -> tuple[Entry[_PowerState], ...]:
     async def forward(op: _PowerState) -> None:
-        server = await server_of(op)
-        await hosts.call_or_fail(op, server["host"], name, op.verb(guest_id=server["id"]))
+        await call(op, await host_of(op), name, op.verb(guest_id=str(op.server_id)))
 
     async def back(op: _PowerState) -> None:
-        server = await server_of(op)
         ran = op.after[1] != states.RUNNING
-        await cleanup.reverse(op, server["host"], f"undo {name}", op.opposite, running=ran)
+        await cleanup.reverse(op, await host_of(op), f"undo {name}", op.opposite, running=ran)
 
     return (
         Step(name, forward, undo=back, deadline=deadline),
@@ -39,11 +39,11 @@ def _steps(name: str, *, deadline: float) -> tuple[Step, ...]:
 
 
 async def settle(op: _PowerState, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), *op.after)
+    await model.settle(tx, str(op.server_id), op.kind, *op.after)
 
 
 class Pause(_PowerState):
-    kind = "pause"
+    kind = kinds.PAUSE
     action = "pause"
     task_state = "pausing"
     verb, opposite = verbs.Pause, verbs.Unpause
@@ -52,7 +52,7 @@ class Pause(_PowerState):
 
 
 class Unpause(_PowerState):
-    kind = "unpause"
+    kind = kinds.UNPAUSE
     action = "unpause"
     task_state = "unpausing"
     verb, opposite = verbs.Unpause, verbs.Pause
@@ -61,7 +61,7 @@ class Unpause(_PowerState):
 
 
 class Suspend(_PowerState):
-    kind = "suspend"
+    kind = kinds.SUSPEND
     action = "suspend"
     task_state = "suspending"
     verb, opposite = verbs.Suspend, verbs.Resume
@@ -70,7 +70,7 @@ class Suspend(_PowerState):
 
 
 class Resume(_PowerState):
-    kind = "resume"
+    kind = kinds.RESUME
     action = "resume"
     task_state = "resuming"
     verb, opposite = verbs.Resume, verbs.Suspend

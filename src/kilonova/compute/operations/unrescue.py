@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from kilonova.compute.operations.steps import hosts
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
 from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages.verbs import Unrescue as UnrescueGuest
-from kilonova.operations import Operation, Step, transaction_step
+from kilonova.operations import Entry, Step, transaction_step
 from kilonova.store import Transaction
 
 STEP = "unrescue guest"
 
 
 class Unrescue(Harmless):
-    kind = "unrescue"
+    kind = kinds.UNRESCUE
     action = "unrescue"
     task_state = "unrescuing"
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[Unrescue], ...]:
         why = "the rescue disk is removed; a repeated command succeeds"
         return (
             Step(STEP, forward, undo=None, why=why, deadline=300),
@@ -26,10 +27,10 @@ class Unrescue(Harmless):
         )
 
 
-async def forward(op: Operation) -> None:
+async def forward(op: Unrescue) -> None:
     server = await server_of(op)
-    await hosts.call_or_fail(op, server["host"], STEP, UnrescueGuest(guest_id=server["id"]))
+    await call(op, server.host or "", STEP, UnrescueGuest(guest_id=server.id))
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
-    await model.settle(tx, str(op.server_id), states.ACTIVE, states.RUNNING)
+async def settle(op: Unrescue, tx: Transaction) -> None:
+    await model.settle(tx, str(op.server_id), "unrescue", states.ACTIVE, states.RUNNING)

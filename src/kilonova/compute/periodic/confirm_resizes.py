@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from kilonova import clock
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.confirm_resize import ConfirmResize
+from kilonova.compute.operations.steps.move import EndResizeParams
 from kilonova.compute.servers import states
+from kilonova.compute.servers.server import Server
 from kilonova.ids import new_id
 from kilonova.operations import begin
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 if TYPE_CHECKING:
     from kilonova.services import Services
@@ -37,22 +39,22 @@ async def run(services: Services) -> None:
     for due in await services.db.fetch(_DUE, until):
         async with services.db.transaction() as tx:
             # Another worker may have begun the operation before this one got the row lock.
-            server = await tx.fetch_one(_LOCK, due["id"])
-            if server is not None and not await tx.fetch_value(_RECENT.format("$2"), until, server["id"]):
+            server = Server.decode_optional(await tx.fetch_one(_LOCK, due["id"]))
+            if server is not None and not await tx.fetch_value(_RECENT.format("$2"), until, server.id):
                 await _confirm(tx, server)
 
 
-async def _confirm(tx: Transaction, server: Row) -> None:
-    move = await moves.find_unconfirmed(tx, server["id"])
+async def _confirm(tx: Transaction, server: Server) -> None:
+    move = await moves.find_unconfirmed(tx, server.id)
     if move is None:
         return
     await begin(
         tx,
         ConfirmResize,
-        params={"move": move["operation_id"]},
-        server_id=server["id"],
-        project_id=server["project_id"],
-        user_id=move["user_id"],
+        params=EndResizeParams(move=move.operation_id),
+        server_id=server.id,
+        project_id=server.project_id,
+        user_id=move.user_id,
         request_id=f"req-{new_id()}",
-        host=server["host"],
+        host=server.host,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kilonova import clock
 from kilonova.compute.operations.shelve import Offload, begin_offload
 from kilonova.compute.servers import model, states
+from kilonova.compute.servers.server import Server
 
 if TYPE_CHECKING:
     from kilonova.services import Services
@@ -36,6 +37,6 @@ async def run(services: Services) -> None:
     since = now - seconds if seconds >= 0 else _NEVER
     for due in await services.db.fetch(_DUE, since, now - _RETRY_SECONDS):
         async with services.db.transaction() as tx:
-            server = await tx.fetch_one(_LOCK, due["id"])
-            if server is not None and not await model.unfinished(tx, server["id"]):
+            server = Server.decode_optional(await tx.fetch_one(_LOCK, due["id"]))
+            if server is not None and not await model.unfinished(tx, server.id):
                 await begin_offload(tx, server)

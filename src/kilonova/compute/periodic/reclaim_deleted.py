@@ -8,6 +8,7 @@ from kilonova import clock
 from kilonova.compute.operations.soft_delete import SoftDelete
 from kilonova.compute.servers import model, states
 from kilonova.compute.servers.actions.delete import begin_delete
+from kilonova.compute.servers.server import Server
 from kilonova.ids import new_id
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ async def run(services: Services) -> None:
     until = clock.now() - max(0.0, services.config.compute.reclaim_seconds)
     for due in await services.db.fetch(_DUE, until):
         async with services.db.transaction() as tx:
-            server = await tx.fetch_one(_LOCK, due["id"])
-            if server is not None and not await model.unfinished(tx, server["id"]):
-                deleter = await tx.fetch_value(_DELETER, server["id"], SoftDelete.kind)
+            server = Server.decode_optional(await tx.fetch_one(_LOCK, due["id"]))
+            if server is not None and not await model.unfinished(tx, server.id):
+                deleter = await tx.fetch_value(_DELETER, server.id, SoftDelete.kind)
                 await begin_delete(tx, server, deleter, f"req-{new_id()}")

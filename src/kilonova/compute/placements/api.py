@@ -6,6 +6,7 @@ from kilonova.compute.api import api
 from kilonova.compute.placements import fit, views
 from kilonova.compute.placements.visibility import ALL_HOSTS, OWN_HOSTS, RULE, get_visibility
 from kilonova.compute.servers import model
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.pagination import LIMIT, page_limit
 from kilonova.scheduler import attempts
@@ -25,11 +26,11 @@ async def show(ctx: Context, server_id: str) -> Response:
 
     Attempts are kept after the server is deleted.
     """
-    row = await ctx.db.fetch_one("SELECT project_id, user_id FROM servers WHERE id = $1", server_id)
-    if row is None or not ctx.may(model.SHOW, model.target(row)):
+    server = Server.decode_optional(await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id))
+    if server is None or not ctx.may(model.SHOW, model.target(server)):
         raise model.not_found(server_id)
-    ctx.authorize(RULE, model.target(row))
-    visibility = await get_visibility(ctx, model.target(row))
+    ctx.authorize(RULE, model.target(server))
+    visibility = await get_visibility(ctx, model.target(server))
     found = await attempts.of_server(ctx.db, server_id, page_limit(ctx))
     return Response(
         {"sees": visibility.sees, "attempts": [ctx.render("attempt", (attempt, visibility)) for attempt in found]}

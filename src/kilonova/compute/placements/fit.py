@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kilonova.compute.api import api
 from kilonova.compute.flavors import model as flavors
 from kilonova.compute.placements.views import NUMBER, OBJECTS, filters, free
 from kilonova.compute.placements.visibility import Visibility
 from kilonova.compute.servers import image_checks
-from kilonova.compute.servers.create import flavor_copy
 from kilonova.compute.servers.views import OBJECT, TEXT
 from kilonova.compute.zones import model as zones
-from kilonova.http import Context, Field, Response, View
+from kilonova.http import Context, Field, Response, View, attribute
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, page_limit
-from kilonova.http.views import Value
 from kilonova.scheduler import Request
 from kilonova.scheduler.requirements import host_requirements
-from kilonova.store import Row
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.fit import Fit
 
 QUERY = {"flavor": {"type": "string"}, "zone": {"type": "string"}, "image": {"type": "string"}, "limit": LIMIT}
 
@@ -40,13 +40,13 @@ async def _request(ctx: Context) -> Request:
     if zone and zone not in await zones.zone_names(ctx.db, ctx.services.config.scheduler.default_zone):
         raise BadRequest("The requested availability zone is not available")
     try:
-        resources = host_requirements(flavor_copy(flavor), properties)
+        resources = host_requirements(flavor, properties)
     except ValueError as error:
-        raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
+        raise BadRequest(f"Flavor {flavor.flavor_id} cannot be placed: {error}") from None
     return Request(**resources, zone=zone or None, image_id=ctx.query_one("image"))
 
 
-async def _flavor(ctx: Context, named: str | None) -> Row:
+async def _flavor(ctx: Context, named: str | None) -> flavors.Flavor:
     """The flavor by its id, else by its name."""
     if named is None:
         raise BadRequest("Invalid input for query parameters flavor: it is required.")
@@ -66,11 +66,7 @@ async def _image_properties(ctx: Context, image_id: str | None) -> dict[str, str
     return image_checks.properties(image)
 
 
-def _attribute(name: str) -> Value:
-    return lambda found, ctx: getattr(found, name)
-
-
-def _hosts(found: Any, ctx: Context) -> list[dict[str, Any]]:
+def _hosts(found: Fit, ctx: Context) -> list[dict[str, object]]:
     return [
         {
             "host": host.host,
@@ -89,10 +85,10 @@ api.view(
     View(
         "fit",
         {
-            "servers": Field(_attribute("servers"), NUMBER),
-            "zones": Field(_attribute("zones"), OBJECT),
-            "runs_out": Field(_attribute("runs_out"), OBJECT),
-            "hosts_with_room": Field(_attribute("hosts"), NUMBER),
+            "servers": attribute("servers", NUMBER),
+            "zones": attribute("zones", OBJECT),
+            "runs_out": attribute("runs_out", OBJECT),
+            "hosts_with_room": attribute("hosts", NUMBER),
             "hosts": Field(_hosts, OBJECTS),
             "message": Field(lambda found, ctx: found.diagnosis.sentence(), TEXT),
             "asked": Field(lambda found, ctx: found.diagnosis.asked, OBJECT),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kilonova import clock
 from kilonova.compute.api import api
@@ -20,17 +19,17 @@ OBJECTS = {"type": "array", "items": OBJECT}
 _NAMES = ("host", "hypervisor_hostname", "hypervisor_uuid")
 
 
-def _from_diagnosis(show: Callable[[Diagnosis, Visibility], Any]) -> Value:
+def _from_diagnosis(show: Callable[[Diagnosis, Visibility], object]) -> Value:
     """A field's value from the diagnosis. Views render pairs: an attempt or plan, and the caller's visibility."""
     return lambda item, ctx: show(item[0].diagnosis, item[1])
 
 
-def request_summary(diagnosis: Diagnosis, visibility: Visibility) -> dict[str, Any]:
+def request_summary(diagnosis: Diagnosis, visibility: Visibility) -> dict[str, object]:
     """The request, without host names unless the caller sees all hosts: an administrator may have named the host."""
     return {key: value for key, value in diagnosis.asked.items() if visibility.all_hosts or key not in _NAMES}
 
 
-def filters(diagnosis: Diagnosis, visibility: Visibility) -> list[dict[str, Any]]:
+def filters(diagnosis: Diagnosis, visibility: Visibility) -> list[dict[str, object]]:
     return [
         {
             "filter": result.filter,
@@ -42,7 +41,7 @@ def filters(diagnosis: Diagnosis, visibility: Visibility) -> list[dict[str, Any]
     ]
 
 
-def rejections(diagnosis: Diagnosis, visibility: Visibility) -> Any:
+def rejections(diagnosis: Diagnosis, visibility: Visibility) -> object:
     """The rejected hosts that the caller may see."""
     if visibility.sees == "reasons":
         return OMIT
@@ -59,7 +58,7 @@ def rejections(diagnosis: Diagnosis, visibility: Visibility) -> Any:
     ]
 
 
-def candidates(diagnosis: Diagnosis, visibility: Visibility) -> Any:
+def candidates(diagnosis: Diagnosis, visibility: Visibility) -> object:
     """The remaining hosts that the caller may see, best first. Weights compare them to hidden hosts, so they need the
     visibility of all hosts.
     """
@@ -72,7 +71,7 @@ def candidates(diagnosis: Diagnosis, visibility: Visibility) -> Any:
     ]
 
 
-def _weights(weight: Weight) -> dict[str, Any]:
+def _weights(weight: Weight) -> dict[str, object]:
     parts = {name: round(part, 3) for name, part in weight.parts.items()}
     return {"weight": round(weight.total, 3), "weights": parts}
 
@@ -85,7 +84,7 @@ def _attempt(name: str) -> Value:
     return lambda item, ctx: getattr(item[0], name)
 
 
-def _host(item: tuple[Attempt, Visibility], ctx: Context) -> Any:
+def _host(item: tuple[Attempt, Visibility], ctx: Context) -> object:
     attempt, visibility = item
     return attempt.host if visibility.all_hosts else OMIT
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -57,7 +57,7 @@ class Visibility(msgspec.Struct, frozen=True):
         return {}
 
 
-async def get_visibility(ctx: Context, target: dict[str, Any]) -> Visibility:
+async def get_visibility(ctx: Context, target: Mapping[str, str | None]) -> Visibility:
     """The caller's visibility for servers of the target's project."""
     if ctx.may(ALL_HOSTS, target):
         return Visibility("all hosts")
@@ -66,6 +66,6 @@ async def get_visibility(ctx: Context, target: dict[str, Any]) -> Visibility:
     return Visibility()
 
 
-async def _own_hypervisors(reader: Reader, project_id: str) -> dict[Names, str]:
-    rows = await hypervisors.assigned_to_project(reader, project_id)
-    return {(row["host"], row["hypervisor_hostname"]): row["uuid"] for row in rows}
+async def _own_hypervisors(reader: Reader, project_id: str | None) -> dict[Names, str]:
+    found = [shown.hypervisor for shown in await hypervisors.assigned_to_project(reader, project_id)]
+    return {(hypervisor.host, hypervisor.hypervisor_hostname): hypervisor.uuid for hypervisor in found}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model, schemas
@@ -130,7 +129,7 @@ def _user(ctx: Context) -> str | None:
     return ctx.query_one("user_id") or None
 
 
-def _as_integers(body: Mapping[str, Any]) -> dict[str, int]:
+def _as_integers(body: Mapping[str, int | str]) -> dict[str, int]:
     return {resource: int(limit) for resource, limit in body.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
@@ -192,7 +192,7 @@ def _config_limits(config: Config) -> dict[str, int]:
 def _exceeded_message(
     exceeded: list[str], requested: Mapping[str, int], used: Mapping[str, int], limit: Mapping[str, int]
 ) -> str:
-    def join(amounts: Mapping[str, Any]) -> str:
+    def join(amounts: Mapping[str, int]) -> str:
         return ", ".join(str(amounts[resource]) for resource in exceeded)
 
     names = ", ".join(exceeded)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
 from kilonova.scheduler.request import GroupRule
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 from kilonova.store.insert import insert_row
+from kilonova.store.records import Record
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -20,7 +21,6 @@ AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
 SOFT = ("soft-affinity", "soft-anti-affinity")
 APART = (ANTI_AFFINITY, "soft-anti-affinity")
 
-_COLUMNS = ("id", "project_id", "user_id", "name", "policy", "max_server_per_host", "created_at")
 _HOSTS = """
 SELECT s.host, COUNT(*) AS members FROM server_group_members m JOIN servers s ON s.id = m.server_id
 WHERE m.group_id = $1 AND s.id <> $2 AND NOT s.deleted AND s.host IS NOT NULL GROUP BY s.host
@@ -50,29 +50,48 @@ WHERE m.group_id = ANY($1) AND NOT s.deleted ORDER BY s.created_at, s.launch_ind
 """
 
 
-async def get(reader: Reader, group_id: str) -> Row | None:
-    return await reader.fetch_one("SELECT * FROM server_groups WHERE id = $1", group_id)
+class ServerGroup(Record, frozen=True):
+    """`max_server_per_host`: only of anti-affinity groups."""
+
+    table: ClassVar[str] = "server_groups"
+
+    id: str
+    project_id: str
+    user_id: str
+    name: str
+    policy: str
+    max_server_per_host: int | None
+    created_at: float
 
 
-async def page(reader: Reader, project_id: str | None, limit: int, offset: int) -> list[Row]:
+class GroupWithMembers(NamedTuple):
+    group: ServerGroup
+    members: list[str]
+    """The ids of its servers."""
+
+
+async def get(reader: Reader, group_id: str) -> ServerGroup | None:
+    return ServerGroup.decode_optional(await reader.fetch_one("SELECT * FROM server_groups WHERE id = $1", group_id))
+
+
+async def page(reader: Reader, project_id: str | None, limit: int, offset: int) -> list[ServerGroup]:
     """Groups of a project (None: of all projects) in the order of their creation."""
-    return await reader.fetch(
+    rows = await reader.fetch(
         "SELECT * FROM server_groups WHERE (CAST($1 AS TEXT) IS NULL OR project_id = $1)"
         " ORDER BY created_at, id LIMIT $2 OFFSET $3",
         project_id,
         limit,
         offset,
     )
+    return ServerGroup.decode_all(rows)
 
 
-async def add_members(reader: Reader, groups: Sequence[Row]) -> None:
-    """Add `members`, the ids of their servers."""
-    members: dict[str, list[str]] = {group["id"]: [] for group in groups}
+async def load_members(reader: Reader, groups: Sequence[ServerGroup]) -> list[GroupWithMembers]:
+    members: dict[str, list[str]] = {group.id: [] for group in groups}
     if members:
         for row in await reader.fetch(_MEMBERS, list(members)):
             members[row["group_id"]].append(row["server_id"])
-    for group in groups:
-        group["members"] = members[group["id"]]
+    return [GroupWithMembers(group, members[group.id]) for group in groups]
 
 
 async def count(tx: Transaction, project_id: str) -> int:
@@ -82,8 +101,8 @@ async def count(tx: Transaction, project_id: str) -> int:
     return found
 
 
-async def create(tx: Transaction, group: Row) -> None:
-    await insert_row(tx, "server_groups", {name: group[name] for name in _COLUMNS})
+async def create(tx: Transaction, group: ServerGroup) -> None:
+    await insert_row(tx, "server_groups", group.encode())
 
 
 async def delete(tx: Transaction, group_id: str) -> bool:
@@ -147,11 +166,11 @@ async def get_rule(reader: Reader, group_id: str, server_id: str) -> GroupRule |
     if group is None:
         return None
     members = Counter({row["host"]: row["members"] for row in await reader.fetch(_HOSTS, group_id, server_id)})
-    if group["policy"] in APART:
+    if group.policy in APART:
         for row in await reader.fetch(_MOVING, group_id, server_id):
             members[row["host"]] += row["members"]
-    most = group["max_server_per_host"] or 1
-    return GroupRule(id=group_id, policy=group["policy"], max_per_host=most, members=dict(members))
+    most = group.max_server_per_host or 1
+    return GroupRule(id=group_id, policy=group.policy, max_per_host=most, members=dict(members))
 
 
 async def has_moving_member(reader: Reader, group_id: str, server_id: str) -> bool:

@@ -7,11 +7,12 @@ from urllib.parse import quote
 from kilonova.compute.api import api
 from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import action_checks, model
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import closed_object
 from kilonova.http.schema import Validator
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 RULE = "os_compute_api:os-server-tags:"
 TAGS = "/servers/{server_id}/tags"
@@ -36,7 +37,7 @@ async def replace(ctx: Context, server_id: str) -> Response:
         await _lock_ready_server(ctx, tx, server_id, "update_all")
         await tags.clear(tx, server_id)
         await tags.add(tx, server_id, new_tags)
-        await _changed(ctx, tx, server_id)
+        await model.set_change_time(tx, server_id)
     return Response({"tags": sorted(new_tags)})
 
 
@@ -46,7 +47,7 @@ async def clear(ctx: Context, server_id: str) -> Response:
     async with ctx.db.transaction() as tx:
         await _lock_ready_server(ctx, tx, server_id, "delete_all")
         await tags.clear(tx, server_id)
-        await _changed(ctx, tx, server_id)
+        await model.set_change_time(tx, server_id)
     return Response()
 
 
@@ -72,7 +73,7 @@ async def add(ctx: Context, server_id: str, tag: str) -> Response:
         if len(known) >= tags.MAX_TAGS:
             raise BadRequest(f"The number of tags exceeded the per-server limit {tags.MAX_TAGS}")
         await tags.add(tx, server_id, [tag])
-        await _changed(ctx, tx, server_id)
+        await model.set_change_time(tx, server_id)
     return Response(headers=headers)
 
 
@@ -83,7 +84,7 @@ async def delete(ctx: Context, server_id: str, tag: str) -> Response:
         await _lock_ready_server(ctx, tx, server_id, "delete")
         if not await tags.remove(tx, server_id, tag):
             raise _missing(server_id, tag)
-        await _changed(ctx, tx, server_id)
+        await model.set_change_time(tx, server_id)
     return Response()
 
 
@@ -91,9 +92,5 @@ def _missing(server_id: str, tag: str) -> NotFound:
     return NotFound(f"Server {server_id} has no tag '{tag}'")
 
 
-async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Row:
+async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Server:
     return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="tags")
-
-
-async def _changed(ctx: Context, tx: Transaction, server_id: str) -> None:
-    await tx.execute("UPDATE servers SET updated_at = $2 WHERE id = $1", server_id, ctx.now)

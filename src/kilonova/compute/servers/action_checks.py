@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from kilonova.compute import dry_run
 from kilonova.compute.migrations.model import begin_move
 from kilonova.compute.servers import model, states
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.operations import Operation, begin, control
 from kilonova.operations import views as operations
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
+
+P = TypeVar("P")
 
 
 async def begin_action(
     ctx: Context,
     server_id: str,
-    operation: type[Operation],
+    operation: type[Operation[P]],
     *,
     rule: str,
     transition: str,
-    params_of: Callable[[Row], dict[str, Any]] | None = None,
+    params_of: Callable[[Server], P] | None = None,
 ) -> Response:
     """Check the server and begin the operation, in one transaction. For actions that choose no host."""
     async with ctx.db.transaction() as tx:
-        row = await find_ready(ctx, tx, server_id, rule=rule, transition=transition)
+        server = await find_ready(ctx, tx, server_id, rule=rule, transition=transition)
         if not dry_run.is_requested(ctx):
-            await begin_operation(ctx, tx, row, operation, params_of(row) if params_of else None)
+            await begin_operation(ctx, tx, server, operation, params_of(server) if params_of else None)
             return Response()
-    return await dry_run.plan_response(ctx, model.target(row), [])
+    return await dry_run.plan_response(ctx, model.target(server), [])
 
 
-async def find_ready(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Row:
+async def find_ready(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Server:
     """Find the server for an action on its host, and lock its row. Raises 404, 403 or 409, in this order."""
-    row = await find_unlocked(ctx, tx, server_id, rule=rule, transition=transition)
-    if row["host"] is None:
+    server = await find_unlocked(ctx, tx, server_id, rule=rule, transition=transition)
+    if server.host is None:
         raise Conflict(f"Instance {server_id} is not ready: it has no host")
-    return row
+    return server
 
 
 async def find_unlocked(
     ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str | None = None
-) -> Row:
+) -> Server:
     """Find the server, which may have no host, and lock its row. Without a transition every state is allowed."""
-    row = await model.find(ctx, tx, server_id, rule=rule, lock=True)
-    check_unlocked(ctx, row)
+    server = await model.find(ctx, tx, server_id, rule=rule, lock=True)
+    check_unlocked(ctx, server)
     if transition is not None:
-        await check_state(tx, row, states.TRANSITIONS[transition])
-    return row
+        await check_state(tx, server, states.TRANSITIONS[transition])
+    return server
 
 
 async def begin_operation(
     ctx: Context,
     tx: Transaction,
-    row: Row,
-    operation: type[Operation],
-    params: dict[str, Any] | None = None,
+    server: Server,
+    operation: type[Operation[P]],
+    params: P | None = None,
     *,
     without: frozenset[str] = frozenset(),
 ) -> str:
@@ -66,44 +69,44 @@ async def begin_operation(
         tx,
         operation,
         params=params,
-        server_id=row["id"],
-        project_id=row["project_id"],
+        server_id=server.id,
+        project_id=server.project_id,
         user_id=ctx.token.user_id,
         request_id=ctx.request_id,
-        host=row["host"],
+        host=server.host,
         without=without,
     )
 
 
-async def record_action(ctx: Context, tx: Transaction, row: Row, action: str, words: str) -> None:
+async def record_action(ctx: Context, tx: Transaction, server: Server, action: str, words: str) -> None:
     """Record an instance action that this transaction completes."""
     await control.record_notice(
         tx,
         action=action,
         message=words,
-        server_id=row["id"],
-        project_id=row["project_id"],
+        server_id=server.id,
+        project_id=server.project_id,
         user_id=ctx.token.user_id,
         request_id=ctx.request_id,
-        host=row["host"],
+        host=server.host,
     )
 
 
 async def begin_move_operation(
-    ctx: Context, tx: Transaction, row: Row, operation: type[Operation], type: str, params: dict[str, Any]
+    ctx: Context, tx: Transaction, server: Server, operation: type[Operation[P]], type: str, params: P
 ) -> str:
     """Begin the operation and insert its migration. Returns the operation's id."""
     return await begin_move(
-        tx, operation, row, type=type, params=params, user_id=ctx.token.user_id, request_id=ctx.request_id
+        tx, operation, server, type=type, params=params, user_id=ctx.token.user_id, request_id=ctx.request_id
     )
 
 
-async def check_destination(reader: Reader, row: Row, host: str | None) -> None:
+async def check_destination(reader: Reader, server: Server, host: str | None) -> None:
     """Check that the requested destination exists and is not the server's host."""
     if host is None:
         return
     await check_host(reader, host)
-    if host == row["host"]:
+    if host == server.host:
         raise BadRequest("The target host can't be the same one.")
 
 
@@ -112,17 +115,17 @@ async def check_host(reader: Reader, host: str) -> None:
         raise BadRequest(f"Compute host {host} could not be found.")
 
 
-def check_unlocked(ctx: Context, row: Row) -> None:
-    if row["locked"] and not ctx.may("os_compute_api:os-lock-server:unlock:unlock_override", model.target(row)):
-        raise Conflict(f"Instance {row['id']} is locked")
+def check_unlocked(ctx: Context, server: Server) -> None:
+    if server.locked and not ctx.may("os_compute_api:os-lock-server:unlock:unlock_override", model.target(server)):
+        raise Conflict(f"Instance {server.id} is locked")
 
 
-async def check_state(tx: Transaction, row: Row, transition: states.Transition) -> None:
-    running = (await operations.find_running(tx, [row["id"]])).get(row["id"])
+async def check_state(tx: Transaction, server: Server, transition: states.Transition) -> None:
+    running = (await operations.find_running(tx, [server.id])).get(server.id)
     word = "task_state" if running else "vm_state"
-    state = running.task_state if running else row["vm_state"]
+    state = running.task_state if running else server.vm_state
     if running or state not in transition.allowed:
-        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in {word} {state}")
+        raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in {word} {state}")
 
 
 # Whether the provider of host $1 and hypervisor $2 has the trait $3.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.operations import update_metadata
 from kilonova.compute.servers import create, listing, model, pinned_zone, schemas, views
+from kilonova.compute.servers.server import Server
+from kilonova.compute.servers.shown_server import enrich
 from kilonova.http import Context, Response
 from kilonova.http.pagination import next_link
 from kilonova.http.parameter_types import is_true, normalize_address
-from kilonova.store import Row
 
 RULE = "os_compute_api:servers:"
 
@@ -20,8 +20,8 @@ RULE = "os_compute_api:servers:"
 @api.route("GET", "/servers", policy=RULE + "index", query=schemas.LIST, shows=("servers", "server brief", True))
 async def index(ctx: Context) -> Response:
     """List servers."""
-    rows, full = await listing.list_servers(ctx, all_tenants_rule=RULE + "index:get_all_tenants")
-    return _page(ctx, "/servers", "server brief", rows, rows[-1]["id"] if full else None)
+    found, full = await listing.list_briefly(ctx, all_tenants_rule=RULE + "index:get_all_tenants")
+    return _page(ctx, "/servers", "server brief", found, found[-1].id if full else None)
 
 
 @api.route(
@@ -29,14 +29,14 @@ async def index(ctx: Context) -> Response:
 )
 async def detail(ctx: Context) -> Response:
     """List servers with their details."""
-    rows, full = await listing.list_servers(ctx, all_tenants_rule=RULE + "detail:get_all_tenants")
-    shown = await model.enrich(ctx, rows, "server detail")
-    return _page(ctx, "/servers/detail", "server detail", shown, rows[-1]["id"] if full else None)
+    servers, busy, full = await listing.list_servers(ctx, all_tenants_rule=RULE + "detail:get_all_tenants")
+    shown = await enrich(ctx, servers, "server detail", busy)
+    return _page(ctx, "/servers/detail", "server detail", shown, servers[-1].id if full else None)
 
 
-def _page(ctx: Context, path: str, view: str, rows: Sequence[Row], last: str | None) -> Response:
+def _page(ctx: Context, path: str, view: str, shown: Sequence[object], last: str | None) -> Response:
     """`last` is the marker of the next page."""
-    body: dict[str, Any] = {"servers": [ctx.render(view, row) for row in rows]}
+    body: dict[str, object] = {"servers": [ctx.render(view, server) for server in shown]}
     if last is not None:
         body["servers_links"] = next_link(ctx, path, last, True)
     return Response(body)
@@ -55,23 +55,27 @@ async def create_servers(ctx: Context) -> Response:
         return Response({"reservation_id": made.reservation_id})
     server = made.servers[0]
     shown = {
-        "id": server["id"],
-        "links": views.links(server, ctx),
-        "OS-DCF:diskConfig": server["disk_config"],
+        "id": server.id,
+        "links": views.links(server.id, ctx),
+        "OS-DCF:diskConfig": server.disk_config,
         "security_groups": [{"name": name} for name in made.groups],
         "adminPass": made.password,
     }
-    return Response({"server": shown}, headers={"Location": ctx.url(f"/servers/{server['id']}")})
+    return Response({"server": shown}, headers={"Location": ctx.url(f"/servers/{server.id}")})
 
 
 @api.route("GET", "/servers/{server_id}", checks=[RULE + "show"], query={}, shows=("server", "server", False))
 async def show(ctx: Context, server_id: str) -> Response:
     """Show a server."""
-    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
-    found = await model.enrich(ctx, [row], "server")
+    server, busy = await model.find_busy(ctx, ctx.db, server_id, rule=RULE + "show")
+    return Response({"server": await _render(ctx, server, "server", busy)})
+
+
+async def _render(ctx: Context, server: Server, view: str, busy: frozenset[str]) -> dict[str, object]:
+    found = await enrich(ctx, [server], view, busy)
     if not found:
-        raise model.not_found(server_id)
-    return Response({"server": ctx.render("server", found[0])})
+        raise model.not_found(server.id)
+    return ctx.render(view, found[0])
 
 
 @api.route(
@@ -87,18 +91,14 @@ async def update(ctx: Context, server_id: str) -> Response:
     columns = {_UPDATE_COLUMNS[key]: value or None for key, value in body.items()}
     columns |= {name: normalize_address(columns[name]) for name in ("access_ip_v4", "access_ip_v6") if name in columns}
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, server_id, rule=RULE + "update", lock=True)
+        server, busy = await model.find_busy(ctx, tx, server_id, rule=RULE + "update", lock=True)
         if "pinned_availability_zone" in body:
-            await pinned_zone.check(ctx, tx, row, columns["pinned_zone"])
-        if columns != {"pinned_zone": row["pinned_zone"]}:
-            columns["updated_at"] = ctx.now
-            row.update(columns)
-            changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(columns, 2))
-            await tx.execute(f"UPDATE servers SET {changes} WHERE id = $1", server_id, *columns.values())
+            await pinned_zone.check(ctx, tx, server, columns["pinned_zone"])
+        if columns != {"pinned_zone": server.pinned_zone}:
+            server = await model.update(tx, server, columns)
             if "name" in columns:
-                await update_metadata.begin_update(ctx, tx, row)
-    await model.enrich(ctx, [row], "server update")
-    return Response({"server": ctx.render("server update", row)})
+                await update_metadata.begin_update(ctx, tx, server)
+    return Response({"server": await _render(ctx, server, "server update", busy)})
 
 
 _UPDATE_COLUMNS = {

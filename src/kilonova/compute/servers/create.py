@@ -6,23 +6,24 @@ import re
 import secrets
 import string
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any
 
-import orjson
-from msgspec import to_builtins
+from msgspec import structs
 
+from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as block_devices
 from kilonova.compute.block_devices import requests
+from kilonova.compute.block_devices.requested_device import RequestedDevice
 from kilonova.compute.flavors import lookup as flavors
+from kilonova.compute.flavors.model import Flavor
 from kilonova.compute.keypairs import model as keypairs
-from kilonova.compute.operations.boot import WITH_VOLUMES, Boot
+from kilonova.compute.keypairs.model import KeyPair
+from kilonova.compute.operations.boot import WITH_VOLUMES, Boot, BootParams
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import (
-    image_checks,
     model,
     requested_destination,
     requested_networks,
@@ -31,6 +32,7 @@ from kilonova.compute.servers import (
     trusted_certificates,
 )
 from kilonova.compute.servers.scheduling import Destination, group_of
+from kilonova.compute.servers.server import EmbeddedFlavor, Server
 from kilonova.compute.volume_attachments.checks import check_not_attached_elsewhere
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
@@ -39,26 +41,29 @@ from kilonova.ids import new_id
 from kilonova.operations import begin
 from kilonova.scheduler import Request
 from kilonova.scheduler.requirements import host_requirements
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 
 # One transaction inserts all servers of a request, and blocks others meanwhile.
 MAX_SERVERS_PER_REQUEST = 1000
+OWN_DESCRIPTION = api.behaviour("a server's description is its own")
 _ALPHABET = string.ascii_letters + string.digits
+_RESERVATION_ALPHABET = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A checked request for servers. Quota is checked later, and nothing is inserted yet."""
 
-    common: Row
+    # What all servers of the request have in common.
+    template: Server
     least: int
     most: int
     # Quota usage of one server.
     each: dict[str, int]
     # Parameters of the boot operations.
-    params: dict[str, Any]
+    params: BootParams
     # Block devices of one server, without those that flavor and image imply.
-    devices: list[Row]
+    devices: list[RequestedDevice]
     destination: Destination
     group_id: str | None
     password: str
@@ -69,7 +74,7 @@ class Prepared:
 class Created:
     """The created servers, for the response."""
 
-    servers: list[Row]
+    servers: list[Server]
     reservation_id: str
     password: str
     groups: list[str]
@@ -77,34 +82,34 @@ class Created:
 
 async def create(ctx: Context) -> Created:
     prepared = await prepare(ctx)
-    without = frozenset() if any(map(block_devices.is_volume, prepared.devices)) else WITH_VOLUMES
+    without = frozenset() if any(device.is_volume for device in prepared.devices) else WITH_VOLUMES
     async with ctx.db.transaction() as tx:
-        servers = await build_rows(ctx, tx, prepared)
+        servers = await build_servers(ctx, tx, prepared)
         for server in servers:
             await model.insert(tx, server)
             await _insert_devices(tx, server, prepared.devices)
-            await tags.add(tx, server["id"], ctx.body["server"].get("tags", []))
+            await tags.add(tx, server.id, ctx.body["server"].get("tags", []))
         if prepared.group_id is not None:
-            await groups.join(tx, prepared.group_id, [server["id"] for server in servers])
+            await groups.join(tx, prepared.group_id, [server.id for server in servers])
         for server in servers:
             await begin(
                 tx,
                 Boot,
                 params=prepared.params,
-                server_id=server["id"],
-                project_id=server["project_id"],
-                user_id=server["user_id"],
+                server_id=server.id,
+                project_id=server.project_id,
+                user_id=server.user_id,
                 request_id=ctx.request_id,
                 without=without,
             )
-    return Created(servers, prepared.common["reservation_id"], prepared.password, prepared.security_groups)
+    return Created(servers, prepared.template.reservation_id, prepared.password, prepared.security_groups)
 
 
 async def scheduler_requests(ctx: Context) -> list[Request]:
     """The requests to the scheduler, for a dry run. Raises the errors of `create` and inserts nothing."""
     prepared = await prepare(ctx)
     async with ctx.db.transaction() as tx:
-        servers = await build_rows(ctx, tx, prepared)
+        servers = await build_servers(ctx, tx, prepared)
     # Servers of one request have equal requests.
     request = await scheduling.request_for(ctx.db, servers[0], destination=prepared.destination)
     return [request] * len(servers)
@@ -119,29 +124,27 @@ async def prepare(ctx: Context) -> Prepared:
     least, most = _count(body)
     flavor = await flavors.get_referenced(ctx, ctx.db, str(body["flavorRef"]))
     disks = await requests.resolve(ctx, body, flavor, most)
-    check_needs(flavor, disks.image, root_disk=disks.image_id is not None)
+    check_needs(flavor.flavor_id, flavor, disks.image_properties, root_disk=disks.image_id is not None)
     trusted = body.get("trusted_image_certificates")
     trusted_certificates.check(ctx, trusted, trusted_certificates.CREATE, volume_backed=disks.image_id is None)
     key = await find_key(ctx, body.get("key_name"))
     pin, destination = await requested_destination.requested_destination(ctx, body)
     nics = await requested_networks.resolve(ctx, body["networks"])
-    if most > 1 and any(nic["port"] or nic["fixed_ip"] for nic in nics):
+    if most > 1 and any(nic.port or nic.fixed_ip for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
     await check_metadata(ctx, body.get("metadata", {}))
-    common = _record(ctx, flavor, disks, key)
-    common["pinned_zone"] = pin
     return Prepared(
-        common=common,
+        template=_template(ctx, flavor, disks, key, pin),
         least=least,
         most=most,
-        each={"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]},
-        params={
-            "networks": nics,
-            "security_groups": security_groups,
-            "destination": to_builtins(destination),
-            "devices": bool(disks.devices),
-        },
+        each={"instances": 1, "cores": flavor.vcpus, "ram": flavor.ram},
+        params=BootParams(
+            networks=nics,
+            security_groups=security_groups,
+            destination=destination,
+            devices=bool(disks.devices),
+        ),
         devices=disks.devices,
         destination=destination,
         group_id=await _group(ctx, ctx.db, group_of(_hints(ctx))),
@@ -155,9 +158,9 @@ def new_password() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(12))
 
 
-async def build_rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Row]:
-    """The rows of as many servers as quota and server group allow. Locks the project's quota until `tx` ends."""
-    project_id, user_id = prepared.common["project_id"], prepared.common["user_id"]
+async def build_servers(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Server]:
+    """As many servers as quota and server group allow. Locks the project's quota until `tx` ends."""
+    project_id, user_id = prepared.template.project_id, prepared.template.user_id
     config, least = ctx.services.config, prepared.least
     count = await quotas.count_within_quota(
         tx, project_id, config, prepared.each, least, prepared.most, user_id=user_id
@@ -166,22 +169,21 @@ async def build_rows(ctx: Context, tx: Transaction, prepared: Prepared) -> list[
         await groups.lock_members(tx, prepared.group_id)
         await _group(ctx, tx, prepared.group_id)
         count = await groups.count_within_quota(tx, prepared.group_id, project_id, user_id, config, least, count)
-    body = ctx.body["server"]
-    return [{**prepared.common, **_own(ctx, body, place, count)} for place in range(count)]
+    return [_numbered(ctx, prepared.template, place, count) for place in range(count)]
 
 
 async def _group(ctx: Context, reader: Reader, group_id: str | None) -> str | None:
     if group_id is not None:
         group = await groups.get(reader, group_id)
-        if group is None or group["project_id"] != ctx.token.project_id:
+        if group is None or group.project_id != ctx.token.project_id:
             raise BadRequest(f"Instance group {group_id} could not be found.")
     return group_id
 
 
-def _count(body: dict[str, Any]) -> tuple[int, int]:
+def _count(body: Mapping[str, object]) -> tuple[int, int]:
     """`min_count` and `max_count`; the quota decides between them."""
-    least = int(body.get("min_count", 1))
-    most = int(body.get("max_count", least))
+    least = int(str(body.get("min_count", 1)))
+    most = int(str(body.get("max_count", least)))
     if least > most:
         raise BadRequest("min_count must be <= max_count")
     if least > MAX_SERVERS_PER_REQUEST:
@@ -193,65 +195,71 @@ def _count(body: dict[str, Any]) -> tuple[int, int]:
     return least, min(most, MAX_SERVERS_PER_REQUEST)
 
 
-def _record(ctx: Context, flavor: Row, disks: requests.RequestedDisks, key: Row | None) -> Row:
-    """The columns that servers of one request share, with copies of flavor, image properties and key."""
+def _template(
+    ctx: Context, flavor: Flavor, disks: requests.RequestedDisks, key: KeyPair | None, pinned_zone: str | None
+) -> Server:
+    """A server without name and id, with copies of flavor, image properties and key."""
     body = ctx.body["server"]
-    return {
-        "reservation_id": "r-" + "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(8)),
-        "project_id": ctx.token.project_id,
-        "user_id": ctx.token.user_id,
-        "vm_state": states.BUILDING,
-        "power_state": states.NOSTATE,
-        "flavor_id": flavor["flavor_id"],
-        "vcpus": flavor["vcpus"],
-        "ram": flavor["ram"],
-        "flavor": orjson.dumps(flavor_copy(flavor)).decode(),
-        "image_id": disks.image_id,
-        "image_properties": orjson.dumps(image_checks.properties(disks.image)).decode(),
-        "key_name": key["name"] if key else None,
-        "public_key": key["public_key"] if key else None,
-        "user_data": body.get("user_data"),
-        "metadata": orjson.dumps(body.get("metadata", {})).decode(),
-        "nics": "[]",
-        "scheduler_hints": orjson.dumps(_hints(ctx)).decode(),
-        "config_drive": is_true(body.get("config_drive", False)),
-        "disk_config": body.get("OS-DCF:diskConfig", "MANUAL"),
-        "access_ip_v4": normalize_address(body.get("accessIPv4")),
-        "access_ip_v6": normalize_address(body.get("accessIPv6")),
-        "root_device_name": disks.root_device_name,
-        "trusted_certificates": trusted_certificates.column(body.get("trusted_image_certificates")),
-        "locked": False,
-        "deleted": False,
-        "created_at": ctx.now,
-        "updated_at": ctx.now,
-    }
+    return Server(
+        id="",
+        project_id=str(ctx.token.project_id),
+        user_id=ctx.token.user_id,
+        name=body["name"],
+        hostname="",
+        vm_state=states.BUILDING,
+        power_state=states.NOSTATE,
+        flavor_id=flavor.flavor_id,
+        flavor=flavor.embed(),
+        vcpus=flavor.vcpus,
+        ram=flavor.ram,
+        image_properties=disks.image_properties,
+        metadata=body.get("metadata", {}),
+        nics=[],
+        scheduler_hints=_hints(ctx),
+        config_drive=is_true(body.get("config_drive", False)),
+        disk_config=body.get("OS-DCF:diskConfig", "MANUAL"),
+        reservation_id="r-" + "".join(secrets.choice(_RESERVATION_ALPHABET) for _ in range(8)),
+        launch_index=0,
+        created_at=ctx.now,
+        updated_at=ctx.now,
+        pinned_zone=pinned_zone,
+        image_id=disks.image_id,
+        key_name=key.name if key else None,
+        public_key=key.public_key if key else None,
+        user_data=body.get("user_data"),
+        access_ip_v4=normalize_address(body.get("accessIPv4")),
+        access_ip_v6=normalize_address(body.get("accessIPv6")),
+        root_device_name=disks.root_device_name,
+        trusted_certificates=body.get("trusted_image_certificates") or None,
+    )
 
 
-def _hints(ctx: Context) -> dict[str, Any]:
-    hints: dict[str, Any] = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
+def _hints(ctx: Context) -> dict[str, object]:
+    hints: dict[str, object] = ctx.body.get("os:scheduler_hints", ctx.body.get("OS-SCH-HNT:scheduler_hints", {}))
     return hints
 
 
-def _own(ctx: Context, body: dict[str, Any], place: int, count: int) -> dict[str, Any]:
-    """The columns in which servers of one request differ."""
-    server_id = new_id()
-    name = body["name"] if count == 1 else f"{body['name']}-{place + 1}"
-    return {
-        "id": server_id,
-        "name": name,
-        "description": body.get("description") if ctx.has_behaviour("a server's description is its own") else name,
-        "hostname": body.get("hostname") or hostname_of(name, server_id),
-        "launch_index": place,
-    }
+def _numbered(ctx: Context, template: Server, place: int, count: int) -> Server:
+    """The server at this place of the request's servers."""
+    body, server_id = ctx.body["server"], new_id()
+    name = template.name if count == 1 else f"{template.name}-{place + 1}"
+    return structs.replace(
+        template,
+        id=server_id,
+        name=name,
+        description=body.get("description") if ctx.has_behaviour(OWN_DESCRIPTION) else name,
+        hostname=body.get("hostname") or hostname_of(name, server_id),
+        launch_index=place,
+    )
 
 
-async def _insert_devices(tx: Transaction, server: Row, devices: list[Row]) -> None:
+async def _insert_devices(tx: Transaction, server: Server, devices: list[RequestedDevice]) -> None:
     # In a fixed order, so that two requests for the same volumes do not deadlock.
-    for device in sorted((device for device in devices if device["volume_id"]), key=itemgetter("volume_id")):
-        await check_not_attached_elsewhere(tx, server["id"], {**device, "id": device["volume_id"]})
+    shared = {device.volume_id: device.multiattach for device in devices if device.volume_id}
+    for volume_id in sorted(shared):
+        await check_not_attached_elsewhere(tx, server.id, volume_id, multiattach=shared[volume_id])
     if devices:
-        own = {"server_id": server["id"], "created_at": server["created_at"]}
-        await block_devices.insert(tx, [{**device, **own, "uuid": new_id()} for device in devices])
+        await block_devices.insert(tx, [device.record(server.id, server.created_at) for device in devices])
 
 
 def hostname_of(name: str, server_id: str) -> str:
@@ -259,21 +267,17 @@ def hostname_of(name: str, server_id: str) -> str:
     return label.strip("-") or f"server-{server_id}"
 
 
-def flavor_copy(flavor: Row) -> dict[str, Any]:
-    specs = flavor["extra_specs"]
-    copied = {name: flavor[name] for name in ("name", "vcpus", "ram", "disk", "ephemeral", "swap")}
-    return {**copied, "extra_specs": orjson.loads(specs) if isinstance(specs, str) else specs}
-
-
-def check_needs(flavor: Row, image: dict[str, Any], *, root_disk: bool = True) -> None:
+def check_needs(
+    flavor_id: str, flavor: Flavor | EmbeddedFlavor, image_properties: dict[str, str], *, root_disk: bool = True
+) -> None:
     """Check that the requirements of flavor and image are valid."""
     try:
-        host_requirements(flavor_copy(flavor), image_checks.properties(image), root_disk=root_disk)
+        host_requirements(flavor, image_properties, root_disk=root_disk)
     except ValueError as error:
-        raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
+        raise BadRequest(f"Flavor {flavor_id} cannot be placed: {error}") from None
 
 
-async def find_key(ctx: Context, name: str | None) -> Row | None:
+async def find_key(ctx: Context, name: str | None) -> KeyPair | None:
     if name is None:
         return None
     key = await keypairs.get(ctx.db, ctx.token.user_id, name)
@@ -286,7 +290,7 @@ async def _security_groups(ctx: Context, requested: list[dict[str, str]]) -> lis
     names = [group["name"] for group in requested if "name" in group] or ["default"]
     if names != ["default"]:
         known = await ctx.services.network.security_groups(str(ctx.token.project_id), ctx.auth_token)
-        found = Counter(group[key] for group in known for key in ("name", "id"))
+        found = Counter(name for group in known for name in (group.name, group.id))
         for name in names:
             if not found[name]:
                 raise BadRequest(f"Security group {name} not found for project {ctx.token.project_id}.")

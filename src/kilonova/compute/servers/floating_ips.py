@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context
 from kilonova.http.client import Refused, Unreachable
-from kilonova.store import Row
 
 log = logging.getLogger(__name__)
 # Servers are shown without floating IPs if the network service does not answer in time.
 NETWORK_TIMEOUT_SECONDS = 5.0
 
 
-async def addresses_by_port(ctx: Context, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Floating IPs by port, for rows with decoded `nics`."""
-    ports = [nic["port_id"] for row in rows for nic in row["nics"]]
+async def addresses_by_port(ctx: Context, servers: Iterable[Server]) -> dict[str, list[str]]:
+    ports = [interface.port_id for server in servers for interface in server.nics]
     if not ports:
         return {}
     try:
@@ -28,6 +27,6 @@ async def addresses_by_port(ctx: Context, rows: Sequence[Row]) -> dict[str, list
         log.warning("servers are shown without floating addresses: %s", str(error) or "no answer in time")
         return {}
     known: dict[str, list[str]] = {}
-    for each in sorted(found, key=lambda floating: (floating["fixed_ip_address"] or "", floating["id"])):
-        known.setdefault(each["port_id"], []).append(each["floating_ip_address"])
+    for each in sorted(found, key=lambda floating: (floating.fixed_ip_address or "", floating.id)):
+        known.setdefault(each.port_id or "", []).append(each.floating_ip_address)
     return known

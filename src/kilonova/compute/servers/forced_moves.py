@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import scheduling
+from kilonova.compute.servers.server import Server
 from kilonova.placement import get_allocations
 from kilonova.scheduler import Candidate, Diagnosis, Plan
 from kilonova.scheduler.explain import Cause, FilterResult, Rejection
@@ -28,14 +29,14 @@ class _Obstacle(NamedTuple):
     have: str
 
 
-async def plan(reader: Reader, server: Row, host: str, *, tried: frozenset[str] = frozenset()) -> Plan:
+async def plan(reader: Reader, server: Server, host: str, *, tried: frozenset[str] = frozenset()) -> Plan:
     target = await reader.fetch_one(_ROOT, host, None)
-    held = (await get_allocations(reader, [server["id"]])).get(server["id"], {})
+    held = (await get_allocations(reader, [server.id])).get(server.id, {})
     amounts = next(iter(held.values()), {})
     request = {"resources": amounts, "host": host, FORCE: True}
     if target is None:
         return Plan((), Diagnosis(hosts=0, filters=(), asked=request))
-    excluded = tried | await scheduling.hosts_with_cleanup(reader, server["id"]) | {server["host"]}
+    excluded = tried | await scheduling.hosts_with_cleanup(reader, server.id) | {str(server.host)}
     obstacle = (
         _exclusion(host, excluded)
         or await _complexity(reader, server, held)
@@ -60,9 +61,9 @@ def _exclusion(host: str, excluded: frozenset[str]) -> _Obstacle | None:
     return _Obstacle("excluded", f"any but {', '.join(sorted(excluded))}", host)
 
 
-async def _complexity(reader: Reader, server: Row, held: Mapping[str, Mapping[str, int]]) -> _Obstacle | None:
+async def _complexity(reader: Reader, server: Server, held: Mapping[str, Mapping[str, int]]) -> _Obstacle | None:
     """An allocation of several providers, or of a nested or sharing one, cannot be copied."""
-    source = await reader.fetch_one(_ROOT, server["host"], server["hypervisor_hostname"])
+    source = await reader.fetch_one(_ROOT, server.host, server.hypervisor_hostname)
     if source is not None and list(held) == [source["uuid"]]:
         return None
     rows = await reader.fetch("SELECT uuid, name FROM resource_providers WHERE uuid = ANY($1)", list(held))
@@ -93,7 +94,7 @@ async def _shortage(reader: Reader, target: Row, amounts: Mapping[str, int]) -> 
     return None
 
 
-async def _group(reader: Reader, server: Row, host: str) -> _Obstacle | None:
+async def _group(reader: Reader, server: Server, host: str) -> _Obstacle | None:
     rule = await scheduling.group_rule(reader, server)
     if rule is None or rule.policy in groups.SOFT or groups.accepts(rule, host):
         return None

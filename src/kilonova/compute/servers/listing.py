@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ClassVar, NamedTuple
 
 from kilonova import clock
+from kilonova.compute.api import api
 from kilonova.compute.servers import states
-from kilonova.compute.servers.model import READ
+from kilonova.compute.servers.model import BUSY
 from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
+from kilonova.compute.servers.server import Server
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
@@ -17,8 +20,10 @@ from kilonova.operations.definition import all_kinds
 from kilonova.store import Invalid, Row, regular_expressions
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page, SortKey
+from kilonova.store.records import Record
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
+UNKNOWN_STATUS_REFUSED = api.behaviour("unknown status filter is refused")
 _PATTERNS = {
     "name": "name",
     "display_name": "name",
@@ -82,8 +87,33 @@ _BUSY = (
 _HOST_SORT_KEYS = frozenset({"host", "node"})
 
 
-async def list_servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row], bool]:
-    """A page of rows, and whether there may be another page."""
+class BriefServer(Record, frozen=True):
+    table: ClassVar[str] = "servers"
+
+    id: str
+    name: str
+
+
+class FoundServers(NamedTuple):
+    """A page of servers, and whether there may be another page. `busy` are those with an unfinished operation."""
+
+    servers: list[Server]
+    busy: frozenset[str]
+    full: bool
+
+
+async def list_servers(ctx: Context, *, all_tenants_rule: str) -> FoundServers:
+    rows, full = await _list_rows(ctx, f"servers.*, {BUSY}", all_tenants_rule)
+    return FoundServers(Server.decode_all(rows), frozenset(row["id"] for row in rows if row["busy"]), full)
+
+
+async def list_briefly(ctx: Context, *, all_tenants_rule: str) -> tuple[list[BriefServer], bool]:
+    """A page of servers, and whether there may be another page."""
+    rows, full = await _list_rows(ctx, "id, name", all_tenants_rule)
+    return BriefServer.decode_all(rows), full
+
+
+async def _list_rows(ctx: Context, columns: str, all_tenants_rule: str) -> tuple[list[Row], bool]:
     conditions = Conditions()
     everywhere = _everywhere(ctx, all_tenants_rule)
     if not await _filter(ctx, conditions, everywhere):
@@ -93,7 +123,7 @@ async def list_servers(ctx: Context, *, all_tenants_rule: str) -> tuple[list[Row
         return [], False
     marker = await _marker(ctx, everywhere)
     page = Page(_sort(ctx), marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
-    sql = f"SELECT {READ} FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
+    sql = f"SELECT {columns} FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
     try:
         rows = await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
     except Invalid as error:
@@ -128,7 +158,7 @@ async def _filter(ctx: Context, conditions: Conditions, everywhere: bool) -> boo
 
 
 def _open_filters(ctx: Context) -> set[str]:
-    opened = (keys for name, keys in OPENED_FILTERS.items() if ctx.has_behaviour(name))
+    opened = (keys for behaviour, keys in OPENED_FILTERS.items() if ctx.has_behaviour(behaviour))
     return set(OPEN_FILTERS).union(*opened)
 
 
@@ -184,7 +214,7 @@ def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
         return True
     wanted = {word.upper() for word in requested}
     unknown = wanted - states.STATUSES
-    if unknown and ctx.has_behaviour("unknown status filter is refused"):
+    if unknown and ctx.has_behaviour(UNKNOWN_STATUS_REFUSED):
         raise BadRequest(f"Invalid status value: {', '.join(sorted(unknown))}")
     if "DELETED" in wanted and not ctx.may(ALL_FILTERS):
         raise Forbidden("Only administrators may list deleted instances")
@@ -204,7 +234,7 @@ def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
 
 async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
     services = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
-    hosts = [service["host"] for service in services if service["zone"] == zone]
+    hosts = [service.host for service, its_zone in services if its_zone == zone]
     conditions.add("(host = ANY(?) OR (host IS NULL AND pinned_zone = ?))", hosts, zone)
 
 

@@ -1,51 +1,60 @@
-"""Reads server rows for a caller, and writes the changes that operations make to them."""
+"""Reads servers for a caller. All writes to the table `servers` are here; they check changes of the state."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
-
-import orjson
+from collections.abc import Collection, Mapping, Sequence
 
 from kilonova import clock
-from kilonova.compute.block_devices import model as block_devices
-from kilonova.compute.server_groups import model as groups
-from kilonova.compute.server_tags import model as tags
-from kilonova.compute.servers import floating_ips, states
-from kilonova.compute.zones import model as zones
-from kilonova.hosts.heartbeat import is_up
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.servers import states
+from kilonova.compute.servers.server import EmbeddedFlavor, Fault, Interface, Server, Value
 from kilonova.http import Context
 from kilonova.http.errors import NotFound
-from kilonova.operations import views as operations
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.records import encode_document
 
 SHOW = "os_compute_api:servers:show"
-# Rows and operations are read one after the other. `busy` tells that a row is stale if its operation has ended since.
-READ = """servers.*, EXISTS (
-    SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL
-) AS busy"""
-_DOCUMENTS = ("flavor", "image_properties", "metadata", "nics", "scheduler_hints")
+# Servers and operations are read one after the other. `busy` tells that a server is stale if its operation has ended
+# since.
+BUSY = "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL) AS busy"
 
 
 def not_found(server_id: str) -> NotFound:
     return NotFound(f"Instance {server_id} could not be found.")
 
 
-async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Row:
+async def find(ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False) -> Server:
     """The server, if the caller may see it (else 404) and the rule allows the action (else 403).
 
     A rule may allow services an action on servers that they may not see.
     """
-    sql = f"SELECT {READ} FROM servers WHERE id = $1 AND NOT deleted"
-    row = await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
-    if row is None or not (ctx.may(SHOW, target(row)) or ctx.may(rule, target(row))):
+    return _authorize(ctx, await _fetch(reader, "*", server_id, lock=lock), server_id, rule)
+
+
+async def find_busy(
+    ctx: Context, reader: Reader, server_id: str, *, rule: str, lock: bool = False
+) -> tuple[Server, frozenset[str]]:
+    """The server as in `find`, and its id if it has an unfinished operation, for `shown_server.enrich`."""
+    row = await _fetch(reader, f"*, {BUSY}", server_id, lock=lock)
+    server = _authorize(ctx, row, server_id, rule)
+    return server, frozenset({server_id} if row and row["busy"] else ())
+
+
+async def _fetch(reader: Reader, columns: str, server_id: str, *, lock: bool) -> Row | None:
+    sql = f"SELECT {columns} FROM servers WHERE id = $1 AND NOT deleted"
+    return await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, server_id)
+
+
+def _authorize(ctx: Context, row: Row | None, server_id: str, rule: str) -> Server:
+    server = Server.decode_optional(row)
+    if server is None or not (ctx.may(SHOW, target(server)) or ctx.may(rule, target(server))):
         raise not_found(server_id)
-    ctx.authorize(rule, target(row))
-    return row
+    ctx.authorize(rule, target(server))
+    return server
 
 
-def target(row: Row) -> dict[str, Any]:
-    return {"project_id": row["project_id"], "user_id": row["user_id"]}
+def target(server: Server) -> dict[str, str]:
+    return {"project_id": server.project_id, "user_id": server.user_id}
 
 
 async def unfinished(reader: Reader, server_id: str) -> list[Row]:
@@ -57,151 +66,194 @@ async def unfinished(reader: Reader, server_id: str) -> list[Row]:
 
 async def is_being_deleted(reader: Reader, server_id: str) -> bool:
     """Whether a delete of the server is queued or running."""
-    return any(operation["kind"] == "delete" for operation in await unfinished(reader, server_id))
+    return any(operation["kind"] == kinds.DELETE for operation in await unfinished(reader, server_id))
 
 
-async def enrich(ctx: Context, rows: Sequence[Row], view: str) -> Sequence[Row]:
-    """Add derived fields: status and task state from operations, zone and host status from the host.
-
-    Returns the rows without servers whose delete has just ended.
-    """
-    running = await operations.find_running(ctx.db, [row["id"] for row in rows])
-    gone = await _read_again(ctx.db, rows, running)
-    hosts = {row["host"] for row in rows if row["host"]}
-    zone_of = await zones.zone_of_hosts(ctx.db, hosts, ctx.services.config.scheduler.default_zone)
-    host_status = await _host_status(ctx, hosts) if ctx.shows(view, "host_status") else {}
-    group_of = await groups.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "server_groups") else {}
-    tags_of = await tags.of_servers(ctx.db, [row["id"] for row in rows]) if ctx.shows(view, "tags") else {}
-    attached = ctx.shows(view, "os-extended-volumes:volumes_attached")
-    volumes_of = await block_devices.of_servers(ctx.db, [row["id"] for row in rows]) if attached else {}
-    for row in rows:
-        for name in _DOCUMENTS:
-            row[name] = orjson.loads(row[name])
-        row["fault"] = orjson.loads(row["fault"]) if row["fault"] else None
-        operation = running.get(row["id"])
-        row["task_state"] = operation.task_state if operation else None
-        row["progress"] = operation.progress if operation else 0
-        row["status"] = states.status(row["vm_state"], row["task_state"])
-        row["zone"] = zone_of[row["host"]] if row["host"] else row["pinned_zone"] or ""
-        row["server_groups"] = [group_of[row["id"]]] if row["id"] in group_of else []
-        row["tags"] = tags_of.get(row["id"], [])
-        row["volumes"] = volumes_of.get(row["id"], [])
-        row["host_status"] = host_status.get(row["host"], "")
-    floating_to = await floating_ips.addresses_by_port(ctx, rows)
-    for row in rows:
-        row["floating"] = floating_to
-    return [row for row in rows if row["id"] not in gone] if gone else rows
+# Changes of the state. Each names its action or change in the state table, and raises InvalidTransition before anything
+# is written if the table does not have it.
 
 
-async def _read_again(reader: Reader, rows: Sequence[Row], running: Collection[str]) -> set[str]:
-    """Read rows again whose operation has ended since, so that no server shows its old state without a task.
-
-    Returns the ids of deleted servers.
-    """
-    stale = {row["id"]: row for row in rows if row.get("busy") and not row["deleted"] and row["id"] not in running}
-    if not stale:
-        return set()
-    for fresh in await reader.fetch("SELECT * FROM servers WHERE id = ANY($1)", list(stale)):
-        stale[fresh["id"]].update(fresh)
-    return {server_id for server_id, row in stale.items() if row["deleted"]}
-
-
-async def _host_status(ctx: Context, hosts: Iterable[str]) -> dict[str, str]:
-    rows = await ctx.db.fetch("SELECT * FROM services WHERE program = 'nova-compute' AND host = ANY($1)", sorted(hosts))
-    return {row["host"]: _status_of(row, ctx) for row in rows}
-
-
-def _status_of(service: Row, ctx: Context) -> str:
-    if service["forced_down"]:
-        return "DOWN"
-    if not is_up(service, ctx.now, ctx.services.config.hosts.down_seconds):
-        return "UNKNOWN"
-    return "MAINTENANCE" if service["disabled"] else "UP"
-
-
-# Writes by operations
-
-COLUMNS = (
-    *("id", "project_id", "user_id", "name", "hostname", "description", "vm_state", "power_state", "pinned_zone"),
-    *("flavor_id", "vcpus", "ram", "flavor", "image_id", "image_properties", "key_name", "public_key"),
-    *("user_data", "metadata", "nics", "scheduler_hints", "config_drive", "disk_config", "access_ip_v4"),
-    *("access_ip_v6", "reservation_id", "launch_index", "root_device_name", "locked", "deleted", "created_at"),
-    *("updated_at", "trusted_certificates"),
-)
-_INSERT = "INSERT INTO servers ({}) VALUES ({})".format(
-    ", ".join(COLUMNS), ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
-)
-
-
-async def insert(tx: Transaction, server: Row) -> None:
-    await tx.execute(_INSERT, *(server[name] for name in COLUMNS))
-
-
-async def settle(tx: Transaction, server_id: str, vm_state: str, power_state: int) -> None:
+async def settle(tx: Transaction, server_id: str, action: str, vm_state: str, power_state: int) -> None:
     """Set the state at the end of an operation, and clear the fault."""
-    await tx.execute(
-        "UPDATE servers SET vm_state = $2, power_state = $3, fault = NULL, updated_at = $4 WHERE id = $1",
-        server_id,
-        vm_state,
-        power_state,
-        clock.now(),
-    )
+    await _change_state(tx, server_id, action, vm_state, power_state=power_state, fault=None)
 
 
-async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor_hostname: str | None) -> None:
-    await tx.execute(
-        "UPDATE servers SET host = $2, hypervisor_hostname = $3, updated_at = $4 WHERE id = $1",
-        server_id,
-        host,
-        hypervisor_hostname,
-        clock.now(),
-    )
+async def finish_boot(tx: Transaction, server_id: str, interfaces: Sequence[Interface]) -> None:
+    now, nics = clock.now(), encode_document(interfaces)
+    await _change_state(tx, server_id, "boot", states.ACTIVE, power_state=states.RUNNING, nics=nics, launched_at=now)
 
 
-async def set_flavor(
-    tx: Transaction, server_id: str, flavor_id: str, flavor: dict[str, Any], disk_config: str | None = None
+async def rebuild(
+    tx: Transaction, server_id: str, columns: Mapping[str, str | None], vm_state: str, power_state: int
 ) -> None:
-    """Store the server's copy of a flavor, and `disk_config` if given."""
-    await tx.execute(
-        "UPDATE servers SET flavor_id = $2, flavor = $3, disk_config = COALESCE(CAST($4 AS TEXT), disk_config)"
-        " WHERE id = $1",
-        server_id,
-        flavor_id,
-        orjson.dumps(flavor).decode(),
-        disk_config,
+    """Write the columns that the rebuild changes, and the state after it."""
+    now = clock.now()
+    await _change_state(
+        tx, server_id, "rebuild", vm_state, **columns, power_state=power_state, launched_at=now, fault=None
     )
 
 
-async def set_quota_usage(tx: Transaction, server_id: str, *copies: dict[str, Any]) -> None:
-    """Set the server's quota usage to the larger of these flavors."""
-    await tx.execute(
-        "UPDATE servers SET vcpus = $2, ram = $3 WHERE id = $1",
-        server_id,
-        *(max(flavor[amount] for flavor in copies) for amount in ("vcpus", "ram")),
+async def shelve(tx: Transaction, server_id: str, image_id: str | None) -> None:
+    """`image_id` is the image of the server's disk; None for a volume-backed server."""
+    shelved = {"shelved_at": clock.now(), "shelved_image_id": image_id}
+    await _change_state(tx, server_id, "shelve", states.SHELVED, power_state=states.SHUTDOWN, fault=None, **shelved)
+
+
+async def unshelve(tx: Transaction, server_id: str) -> None:
+    shelved = {"shelved_at": None, "shelved_image_id": None}
+    await _change_state(tx, server_id, "unshelve", states.ACTIVE, power_state=states.RUNNING, fault=None, **shelved)
+
+
+async def soft_delete(tx: Transaction, server_id: str) -> None:
+    state, now = states.SOFT_DELETED, clock.now()
+    await _change_state(
+        tx, server_id, "soft delete", state, power_state=states.SHUTDOWN, fault=None, soft_deleted_at=now
     )
+
+
+async def restore(tx: Transaction, server_id: str) -> None:
+    """Restore a soft-deleted server."""
+    await _change_state(
+        tx, server_id, "restore", states.ACTIVE, power_state=states.RUNNING, fault=None, soft_deleted_at=None
+    )
+
+
+async def delete(tx: Transaction, server_id: str) -> None:
+    """Mark the server as deleted. Its row stays."""
+    state, now = states.DELETED, clock.now()
+    await _change_state(
+        tx, server_id, "delete", state, power_state=states.NOSTATE, deleted=True, nics="[]", terminated_at=now
+    )
+
+
+async def reset_state(tx: Transaction, server_id: str, vm_state: str) -> None:
+    """Set the state that an administrator requests. The power state is not changed."""
+    await _change_state(tx, server_id, "os-resetState", vm_state, fault=None)
+
+
+async def record_guest(
+    tx: Transaction, server_id: str, vm_state: str, power_state: int, sealed_password: str | None
+) -> None:
+    """Record what the host reports of the guest: its state, and the password that it has published."""
+    change = "power state sync"
+    await _change_state(tx, server_id, change, vm_state, power_state=power_state, sealed_password=sealed_password)
+
+
+async def _change_state(tx: Transaction, server_id: str, change: str, vm_state: str, /, **columns: Value) -> None:
+    """Write state and columns if the present state allows the change. Raises InvalidTransition."""
+    before = states.states_before(change, vm_state)
+    if not await _write(tx, server_id, before, vm_state=vm_state, **columns, updated_at=clock.now()):
+        present = await tx.fetch_value("SELECT vm_state FROM servers WHERE id = $1", server_id)
+        raise states.InvalidTransition(f"'{change}' cannot change instance {server_id} from {present} to {vm_state}")
 
 
 async def fail(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
-    """Put the server into ERROR with a fault."""
-    await tx.execute(
-        "UPDATE servers SET vm_state = $2, power_state = $3, fault = $4, updated_at = $5 WHERE id = $1 AND NOT deleted",
-        server_id,
-        states.ERROR,
-        states.NOSTATE,
-        _fault(message, details),
-        clock.now(),
-    )
+    """Put the server into ERROR with a fault. A deleted server stays deleted."""
+    before, now, fault = states.CHANGES["failure"].allowed, clock.now(), _fault(message, details)
+    await _write(tx, server_id, before, vm_state=states.ERROR, power_state=states.NOSTATE, fault=fault, updated_at=now)
+
+
+# Other changes
+
+
+_COLUMNS = Server.__struct_fields__
+_INSERT = "INSERT INTO servers ({}) VALUES ({})".format(
+    ", ".join(_COLUMNS), ", ".join(f"${place}" for place, _ in enumerate(_COLUMNS, 1))
+)
+
+
+async def insert(tx: Transaction, server: Server) -> None:
+    await tx.execute(_INSERT, *server.encode().values())
+
+
+async def update(tx: Transaction, server: Server, columns: Mapping[str, str | None]) -> Server:
+    """Write the columns that a user has changed. Returns the changed server."""
+    now = clock.now()
+    await _write(tx, server.id, None, **columns, updated_at=now)
+    return server.with_columns({**columns, "updated_at": now})
+
+
+async def settle_unchanged(tx: Transaction, server_id: str) -> None:
+    """End an operation that does not change the state: clear the fault."""
+    await _change(tx, server_id, fault=None)
 
 
 async def note_fault(tx: Transaction, server_id: str, message: str, details: str | None = None) -> None:
     """Set the server's fault without changing its state. The next successful operation clears it."""
-    await tx.execute(
-        "UPDATE servers SET fault = $2, updated_at = $3 WHERE id = $1 AND NOT deleted",
-        server_id,
-        _fault(message, details),
-        clock.now(),
-    )
+    existing = states.CHANGES["failure"].allowed
+    await _write(tx, server_id, existing, fault=_fault(message, details), updated_at=clock.now())
+
+
+async def clear_fault(tx: Transaction, server_id: str) -> None:
+    await _write(tx, server_id, None, fault=None)
+
+
+async def set_host(tx: Transaction, server_id: str, host: str | None, hypervisor_hostname: str | None) -> None:
+    await _change(tx, server_id, host=host, hypervisor_hostname=hypervisor_hostname)
+
+
+async def set_flavor(
+    tx: Transaction, server_id: str, flavor_id: str, flavor: EmbeddedFlavor, disk_config: str | None = None
+) -> None:
+    """Store the server's copy of a flavor, and `disk_config` if given."""
+    given = {} if disk_config is None else {"disk_config": disk_config}
+    await _write(tx, server_id, None, flavor_id=flavor_id, flavor=encode_document(flavor), **given)
+
+
+async def set_quota_usage(tx: Transaction, server_id: str, *flavors: EmbeddedFlavor) -> None:
+    """Set the server's quota usage to the larger of these flavors."""
+    vcpus, ram = max(flavor.vcpus for flavor in flavors), max(flavor.ram for flavor in flavors)
+    await _write(tx, server_id, None, vcpus=vcpus, ram=ram)
+
+
+async def set_interfaces(tx: Transaction, server_id: str, interfaces: Sequence[Interface]) -> None:
+    """Store the server's interfaces, and clear its fault."""
+    await _change(tx, server_id, nics=encode_document(interfaces), fault=None)
+
+
+async def set_metadata(tx: Transaction, server_id: str, metadata: Mapping[str, str]) -> None:
+    await _change(tx, server_id, metadata=encode_document(metadata))
+
+
+async def set_pinned_zone(tx: Transaction, server_id: str, zone: str | None) -> None:
+    await _write(tx, server_id, None, pinned_zone=zone)
+
+
+async def set_launch_time(tx: Transaction, server_id: str) -> None:
+    await _write(tx, server_id, None, launched_at=clock.now())
+
+
+async def set_change_time(tx: Transaction, server_id: str) -> None:
+    """For changes of other tables that a server shows, such as its tags."""
+    await _change(tx, server_id)
+
+
+async def clear_password(tx: Transaction, server_id: str) -> None:
+    await _write(tx, server_id, None, sealed_password=None)
+
+
+async def lock(tx: Transaction, server_id: str, reason: str | None, locked_by: str) -> None:
+    await _change(tx, server_id, locked=True, locked_reason=reason, locked_by=locked_by)
+
+
+async def unlock(tx: Transaction, server_id: str) -> None:
+    await _change(tx, server_id, locked=False, locked_reason=None, locked_by=None)
+
+
+async def _change(tx: Transaction, server_id: str, **columns: Value) -> None:
+    """Write the columns and the time of the change, which users see."""
+    await _write(tx, server_id, None, **columns, updated_at=clock.now())
+
+
+async def _write(tx: Transaction, server_id: str, vm_states: Collection[str] | None, /, **columns: Value) -> bool:
+    """Write the columns; with `vm_states` only if the server is in one of them. Returns whether they were written."""
+    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
+    sql, arguments = f"UPDATE servers SET {changes} WHERE id = $1", [*columns.values()]
+    if vm_states is None:
+        return bool(await tx.execute(sql, server_id, *arguments))
+    sql += f" AND vm_state = ANY(${len(arguments) + 2})"
+    return bool(await tx.execute(sql, server_id, *arguments, list(vm_states)))
 
 
 def _fault(message: str, details: str | None) -> str:
-    return orjson.dumps({"code": 500, "message": message, "details": details, "created_at": clock.now()}).decode()
+    return encode_document(Fault(code=500, message=message, details=details, created_at=clock.now()))

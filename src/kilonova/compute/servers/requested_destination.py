@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
+from kilonova.compute.api import api
 from kilonova.compute.hypervisors import assigned
 from kilonova.compute.servers.scheduling import ANYWHERE, Destination
 from kilonova.compute.zones import model as zones
@@ -13,10 +14,10 @@ from kilonova.http.errors import BadRequest, NotFound
 FORCED_HOST = "os_compute_api:servers:create:forced_host"
 BY_NAME = "compute:servers:create:requested_destination"
 BY_UUID = "os_compute_api:servers:create:requested_destination"
-ZONE_ONLY = "availability_zone of a new server is a zone's name"
+ZONE_ONLY = api.behaviour("availability_zone of a new server is a zone's name")
 
 
-def authorize(ctx: Context, body: dict[str, Any]) -> None:
+def authorize(ctx: Context, body: Mapping[str, str]) -> None:
     """Check policy before any lookup, so that errors do not reveal hosts to callers who may not name them."""
     if not ctx.has_behaviour(ZONE_ONLY) and ":" in body.get("availability_zone", ""):
         ctx.authorize(FORCED_HOST)
@@ -26,7 +27,7 @@ def authorize(ctx: Context, body: dict[str, Any]) -> None:
         ctx.authorize(BY_NAME)
 
 
-async def requested_destination(ctx: Context, body: dict[str, Any]) -> tuple[str | None, Destination]:
+async def requested_destination(ctx: Context, body: Mapping[str, str]) -> tuple[str | None, Destination]:
     """The pinned zone and the destination of an authorized caller. Raises if a named host does not exist."""
     pin, destination = await _zone(ctx, body.get("availability_zone"))
     host, node = body.get("host"), body.get("hypervisor_hostname")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kilonova.compute.api import api
 from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
 from kilonova.compute.server_tags.model import TAGS_SCHEMA
 from kilonova.compute.servers import trusted_certificates
@@ -144,13 +145,16 @@ OPEN_FILTERS = frozenset(
         *("all_tenants", "limit", "marker", "sort_key", "sort_dir", "tags", "tags-any", "not-tags", "not-tags-any"),
     }
 )
+FILTER_BY_IP6 = api.behaviour("everybody filters servers by ip6")
+FILTER_BY_STATES = api.behaviour("everybody filters servers by their states and times")
+FILTER_BY_HOSTNAME = api.behaviour("everybody filters servers by hostname")
 OPENED_FILTERS = {
-    "everybody filters servers by ip6": {"ip6"},
-    "everybody filters servers by their states and times": {
+    FILTER_BY_IP6: {"ip6"},
+    FILTER_BY_STATES: {
         *("availability_zone", "config_drive", "key_name", "created_at", "launched_at", "terminated_at"),
         *("power_state", "task_state", "vm_state", "progress", "user_id"),
     },
-    "everybody filters servers by hostname": {"hostname"},
+    FILTER_BY_HOSTNAME: {"hostname"},
 }
 
 _PLAIN_FILTERS = (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
 
 from kilonova.store.records import Record
+
+# A column's value, as the database stores it.
+Value = str | float | bool | None
 
 
 class EmbeddedFlavor(Struct, frozen=True):
@@ -34,12 +38,12 @@ class Interface(Struct, frozen=True):
     given: bool
 
 
-class Fault(Struct, frozen=True):
+class Fault(Struct, frozen=True, kw_only=True):
     """`details` are for administrators."""
 
     code: int
     message: str
-    details: str | None
+    details: str | None = None
     created_at: float
 
 
@@ -93,9 +97,19 @@ class Server(Record, frozen=True):
     terminated_at: float | None = None
 
     @property
+    def host_name(self) -> str:
+        """The host, for a server that has one."""
+        assert self.host is not None, f"server {self.id} has no host"
+        return self.host
+
+    @property
     def is_volume_backed(self) -> bool:
         """Whether the server boots from a volume; then it has no image."""
         return self.image_id is None
 
     def find_interface(self, port_id: str) -> Interface | None:
         return next((interface for interface in self.nics if interface.port_id == port_id), None)
+
+    def with_columns(self, columns: Mapping[str, Value]) -> Server:
+        """A copy with other values of these columns, as the database stores them."""
+        return Server.decode({**self.encode(), **columns})

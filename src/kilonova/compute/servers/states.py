@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
+
+from kilonova.operations import Failed
 
 BUILDING = "building"
 ACTIVE = "active"
@@ -146,9 +149,40 @@ TRANSITIONS = {
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
     # In other states the server has a shelved image or a parked guest, which a reset would orphan.
     "os-resetState": Transition(
-        "os-resetState", dict.fromkeys((ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR), (ACTIVE, ERROR))
+        "os-resetState",
+        {
+            **dict.fromkeys((ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR), (ACTIVE, ERROR)),
+            **_from(BUILDING, to=ERROR),
+        },
     ),
 }
+
+_OF_GUEST = (ACTIVE, STOPPED, PAUSED, SUSPENDED)
+# Changes that no action names.
+CHANGES = {
+    "boot": Transition("boot", _from(BUILDING, to=ACTIVE)),
+    "failure": Transition("fail", _from(*(STATUS.keys() - {DELETED}), to=ERROR)),
+    # The stop of a paused or suspended guest cannot be undone.
+    "memory loss": Transition("stop", _from(PAUSED, SUSPENDED, to=STOPPED)),
+    # In the other states, only the power state follows the guest.
+    "power state sync": Transition(
+        "sync", {**dict.fromkeys(_OF_GUEST, _OF_GUEST), **_same(RESIZED, SHELVED, RESCUED, SOFT_DELETED, ERROR)}
+    ),
+}
+
+
+class InvalidTransition(Failed):
+    """A change of a server's state that the state table does not have."""
+
+
+@cache
+def states_before(change: str, after: str) -> frozenset[str]:
+    """The states in which this action or change leads to the state `after`, and `after` itself, for repetitions."""
+    follows = (TRANSITIONS.get(change) or CHANGES[change]).follows
+    before = {state for state, following in follows.items() if after in following}
+    if not before:
+        raise InvalidTransition(f"'{change}' never leads to the state {after}")
+    return frozenset({*before, after})
 
 
 def status(vm_state: str, task_state: str | None) -> str:

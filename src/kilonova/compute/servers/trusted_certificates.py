@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
+from collections.abc import Mapping
 
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import Schema
+from kilonova.store.records import encode_document
 
 SCHEMA: Schema = {
     "type": ["array", "null"],
@@ -23,7 +22,12 @@ NOT_OF_VOLUMES = "Image certificate validation is not supported when booting fro
 
 
 def check(
-    ctx: Context, requested: list[str] | None, rule: str, target: dict[str, Any] | None = None, *, volume_backed: bool
+    ctx: Context,
+    requested: list[str] | None,
+    rule: str,
+    target: Mapping[str, str] | None = None,
+    *,
+    volume_backed: bool,
 ) -> None:
     """Check that the caller may set certificates for this server."""
     if not requested:
@@ -35,9 +39,4 @@ def check(
 
 def column(requested: list[str] | None) -> str | None:
     """The certificates' column of the server's row."""
-    return orjson.dumps(requested).decode() if requested else None
-
-
-def shown(text: str | None) -> list[str] | None:
-    found: list[str] | None = orjson.loads(text) if text else None
-    return found
+    return encode_document(requested) if requested else None

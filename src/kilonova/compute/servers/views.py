@@ -1,24 +1,28 @@
-"""Views of servers. `model.enrich` adds status, task state and zone to the rows."""
+"""Views of servers, with the facts that `shown_server.enrich` adds."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from operator import attrgetter
 
 from kilonova import clock
 from kilonova.compute.api import api
-from kilonova.compute.servers import trusted_certificates
-from kilonova.http import Context, Field, View, col
+from kilonova.compute.servers.server import Interface, Server
+from kilonova.compute.servers.shown_server import ShownServer
+from kilonova.http import Context, Field, View, attribute
+from kilonova.http.schema import Schema
 from kilonova.http.views import OMIT
 
 ATTRIBUTES = "os_compute_api:os-extended-server-attributes"
 HOST_STATUS = "os_compute_api:servers:show:host_status"
-TEXT = {"type": "string"}
-NULLABLE = {"type": ["string", "null"]}
-LIST_OF_TEXT = {"type": "array", "items": TEXT}
-OBJECT = {"type": "object"}
-LINKS = {"type": "array", "items": {"type": "object"}}
+TEXT: Schema = {"type": "string"}
+NULLABLE: Schema = {"type": ["string", "null"]}
+LIST_OF_TEXT: Schema = {"type": "array", "items": TEXT}
+OBJECT: Schema = {"type": "object"}
+LINKS: Schema = {"type": "array", "items": {"type": "object"}}
+Document = dict[str, object]
 _WITH_PROGRESS = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
 
 
@@ -28,179 +32,174 @@ def host_id(project_id: str, host: str | None) -> str:
     return hashlib.sha224((project_id + host).encode()).hexdigest() if host else ""
 
 
-def links(row: Any, ctx: Context) -> list[dict[str, str]]:
-    path = f"/servers/{row['id']}"
+def links(server_id: str, ctx: Context) -> list[dict[str, str]]:
+    path = f"/servers/{server_id}"
     return [
         {"rel": "self", "href": ctx.url(path)},
         {"rel": "bookmark", "href": ctx.bookmark(path)},
     ]
 
 
-def addresses(row: Any, ctx: Context) -> dict[str, Any]:
-    """Addresses by network: fixed ones, then their floating IPs."""
-    shown: dict[str, list[dict[str, Any]]] = {}
-    for nic in row["nics"]:
-        entries = shown.setdefault(nic["label"], [])
-        entries += [_address(nic, address, "fixed") for address in nic["addresses"]]
-    if row["floating"]:
-        for nic in row["nics"]:
-            found = row["floating"].get(nic["port_id"], ())
-            shown[nic["label"]] += [_address(nic, address, "floating") for address in found]
-    return shown
+def addresses_of(server: Server, floating_ips: Mapping[str, Sequence[str]]) -> dict[str, list[Document]]:
+    """Addresses by network: fixed ones, then their floating IPs, which are given by port."""
+    found: dict[str, list[Document]] = {}
+    for interface in server.nics:
+        entries = found.setdefault(interface.label, [])
+        entries += [_address(interface, address, "fixed") for address in interface.addresses]
+    if floating_ips:
+        for interface in server.nics:
+            floating = floating_ips.get(interface.port_id, ())
+            found[interface.label] += [_address(interface, address, "floating") for address in floating]
+    return found
 
 
-def _address(nic: dict[str, Any], address: str, kind: str) -> dict[str, Any]:
+def _address(interface: Interface, address: str, kind: str) -> Document:
     return {
         "version": 6 if ":" in address else 4,
         "addr": address,
         "OS-EXT-IPS:type": kind,
-        "OS-EXT-IPS-MAC:mac_addr": nic["mac"],
+        "OS-EXT-IPS-MAC:mac_addr": interface.mac,
     }
 
 
-def bare_addresses(row: Any, ctx: Context) -> dict[str, Any]:
+def bare_addresses_of(server: Server, floating_ips: Mapping[str, Sequence[str]]) -> dict[str, list[Document]]:
     return {
         label: [{"version": entry["version"], "addr": entry["addr"]} for entry in entries]
-        for label, entries in addresses(row, ctx).items()
+        for label, entries in addresses_of(server, floating_ips).items()
     }
 
 
-def image(row: Any, ctx: Context) -> Any:
-    if not row["image_id"]:
+def addresses(shown: ShownServer, ctx: Context) -> dict[str, list[Document]]:
+    return addresses_of(shown.server, shown.floating)
+
+
+def bare_addresses(shown: ShownServer, ctx: Context) -> dict[str, list[Document]]:
+    return bare_addresses_of(shown.server, shown.floating)
+
+
+def image(shown: ShownServer, ctx: Context) -> Document | str:
+    found = image_without_properties(shown, ctx)
+    return {**found, "properties": shown.server.image_properties} if isinstance(found, dict) else found
+
+
+def image_without_properties(shown: ShownServer, ctx: Context) -> Document | str:
+    image_id = shown.server.image_id
+    if not image_id:
         return ""
-    return {
-        "id": row["image_id"],
-        "links": [{"rel": "bookmark", "href": ctx.bookmark(f"/images/{row['image_id']}")}],
-        "properties": row["image_properties"],
-    }
+    return {"id": image_id, "links": [{"rel": "bookmark", "href": ctx.bookmark(f"/images/{image_id}")}]}
 
 
-def image_without_properties(row: Any, ctx: Context) -> Any:
-    shown = image(row, ctx)
-    if shown:
-        del shown["properties"]
-    return shown
-
-
-def flavor(row: Any, ctx: Context) -> dict[str, Any]:
-    stored = row["flavor"]
-    shown = {
-        "original_name": stored["name"],
-        "vcpus": stored["vcpus"],
-        "ram": stored["ram"],
-        "disk": stored["disk"],
-        "ephemeral": stored["ephemeral"],
-        "swap": stored["swap"],
+def flavor(shown: ShownServer, ctx: Context) -> Document:
+    stored = shown.server.flavor
+    found: Document = {
+        "original_name": stored.name,
+        "vcpus": stored.vcpus,
+        "ram": stored.ram,
+        "disk": stored.disk,
+        "ephemeral": stored.ephemeral,
+        "swap": stored.swap,
     }
     if ctx.may("os_compute_api:servers:show:flavor-extra-specs"):
-        shown["extra_specs"] = stored["extra_specs"]
-    return shown
+        found["extra_specs"] = stored.extra_specs
+    return found
 
 
-def flavor_link(row: Any, ctx: Context) -> dict[str, Any]:
-    path = f"/flavors/{row['flavor_id']}"
-    return {"id": row["flavor_id"], "links": [{"rel": "bookmark", "href": ctx.bookmark(path)}]}
+def flavor_link(shown: ShownServer, ctx: Context) -> Document:
+    flavor_id = shown.server.flavor_id
+    return {"id": flavor_id, "links": [{"rel": "bookmark", "href": ctx.bookmark(f"/flavors/{flavor_id}")}]}
 
 
-def volumes_attached(row: Any, ctx: Context) -> list[dict[str, Any]]:
-    return [
-        {"id": device["volume_id"], "delete_on_termination": device["delete_on_termination"]}
-        for device in row["volumes"]
-    ]
+def volumes_attached(shown: ShownServer, ctx: Context) -> list[Document]:
+    return [{"id": volume.volume_id, "delete_on_termination": volume.delete_on_termination} for volume in shown.volumes]
 
 
-def volume_ids(row: Any, ctx: Context) -> list[dict[str, Any]]:
-    return [{"id": device["volume_id"]} for device in row["volumes"]]
+def volume_ids(shown: ShownServer, ctx: Context) -> list[Document]:
+    return [{"id": volume.volume_id} for volume in shown.volumes]
 
 
-def security_groups(row: Any, ctx: Context) -> Any:
-    names = {name: None for nic in row["nics"] for name in nic["security_groups"]}
+def security_groups(shown: ShownServer, ctx: Context) -> object:
+    names = {name: None for interface in shown.server.nics for name in interface.security_groups}
     return [{"name": name} for name in names] or OMIT
 
 
-def fault(row: Any, ctx: Context) -> Any:
+def fault(shown: ShownServer, ctx: Context) -> object:
     """The server's fault: of its ERROR state or of its last failed action."""
-    stored = row["fault"]
+    stored = shown.server.fault
     if stored is None:
         return OMIT
-    shown = {"code": stored["code"], "created": clock.iso(stored["created_at"]), "message": stored["message"]}
-    if stored.get("details") and ctx.may(ATTRIBUTES):
-        shown["details"] = stored["details"]
-    return shown
+    found: Document = {"code": stored.code, "created": clock.iso(stored.created_at), "message": stored.message}
+    if stored.details and ctx.may(ATTRIBUTES):
+        found["details"] = stored.details
+    return found
 
 
-def host_status(row: Any, ctx: Context) -> str:
-    return str(row["host_status"])
-
-
-def progress(row: Any, ctx: Context) -> Any:
-    if row["status"] not in _WITH_PROGRESS:
+def progress(shown: ShownServer, ctx: Context) -> object:
+    if shown.status not in _WITH_PROGRESS:
         return OMIT
-    return row["progress"] if row["task_state"] else 0 if row["status"] == "BUILD" else 100
+    return shown.progress if shown.task_state else 0 if shown.status == "BUILD" else 100
 
 
-def _time(name: str) -> Field:
-    return Field(lambda row, ctx: clock.iso(row[name]), TEXT)
+def _of(value: Callable[[Server], object], schema: Schema, policy: str | None = None) -> Field:
+    """A field that depends on the server alone."""
+    return Field(lambda shown, ctx: value(shown.server), schema, policy)
 
 
-def _micro(name: str) -> Field:
-    return Field(lambda row, ctx: row[name] and clock.iso_micro(row[name]), NULLABLE)
-
-
-def _attribute(value: Any, schema: dict[str, Any] = NULLABLE) -> Field:
-    if isinstance(value, str):
-        return col(value, schema, ATTRIBUTES)
-    return Field(value, schema, ATTRIBUTES)
+def _column(name: str, schema: Schema = NULLABLE, policy: str | None = None) -> Field:
+    """A field that shows a column of the server unchanged."""
+    value = attrgetter(f"server.{name}")
+    return Field(lambda shown, ctx: value(shown), schema, policy)
 
 
 FIELDS = {
-    "id": col("id", TEXT),
-    "name": col("name", TEXT),
-    "status": col("status", TEXT),
-    "tenant_id": col("project_id", TEXT),
-    "user_id": col("user_id", TEXT),
-    "metadata": col("metadata", OBJECT),
-    "hostId": Field(lambda row, ctx: host_id(row["project_id"], row["host"]), TEXT),
+    "id": _column("id", TEXT),
+    "name": _column("name", TEXT),
+    "status": attribute("status", TEXT),
+    "tenant_id": _column("project_id", TEXT),
+    "user_id": _column("user_id", TEXT),
+    "metadata": _column("metadata", OBJECT),
+    "hostId": _of(lambda server: host_id(server.project_id, server.host), TEXT),
     "image": Field(image),
     "flavor": Field(flavor, OBJECT),
-    "created": _time("created_at"),
-    "updated": _time("updated_at"),
+    "created": _of(lambda server: clock.iso(server.created_at), TEXT),
+    "updated": _of(lambda server: clock.iso(server.updated_at), TEXT),
     "addresses": Field(addresses, OBJECT),
-    "accessIPv4": Field(lambda row, ctx: row["access_ip_v4"] or "", TEXT),
-    "accessIPv6": Field(lambda row, ctx: row["access_ip_v6"] or "", TEXT),
-    "links": Field(links, LINKS),
-    "OS-DCF:diskConfig": col("disk_config", TEXT),
+    "accessIPv4": _of(lambda server: server.access_ip_v4 or "", TEXT),
+    "accessIPv6": _of(lambda server: server.access_ip_v6 or "", TEXT),
+    "links": Field(lambda shown, ctx: links(shown.server.id, ctx), LINKS),
+    "OS-DCF:diskConfig": _column("disk_config", TEXT),
     "progress": Field(progress, {"type": "integer"}, optional=True),
-    "OS-EXT-AZ:availability_zone": col("zone", TEXT),
-    "config_drive": Field(lambda row, ctx: "True" if row["config_drive"] else "", TEXT),
-    "key_name": col("key_name", NULLABLE),
-    "OS-SRV-USG:launched_at": _micro("launched_at"),
-    "OS-SRV-USG:terminated_at": _micro("terminated_at"),
-    "OS-EXT-SRV-ATTR:host": _attribute("host"),
-    "OS-EXT-SRV-ATTR:instance_name": _attribute(lambda row, ctx: f"instance-{row['id'][:8]}", TEXT),
-    "OS-EXT-SRV-ATTR:hypervisor_hostname": _attribute("hypervisor_hostname"),
-    "OS-EXT-SRV-ATTR:reservation_id": _attribute("reservation_id"),
-    "OS-EXT-SRV-ATTR:launch_index": _attribute("launch_index", {"type": "integer"}),
-    "OS-EXT-SRV-ATTR:hostname": col("hostname", TEXT),
-    "OS-EXT-SRV-ATTR:kernel_id": _attribute(lambda row, ctx: row["image_properties"].get("kernel_id", "")),
-    "OS-EXT-SRV-ATTR:ramdisk_id": _attribute(lambda row, ctx: row["image_properties"].get("ramdisk_id", "")),
-    "OS-EXT-SRV-ATTR:root_device_name": _attribute("root_device_name"),
-    "OS-EXT-SRV-ATTR:user_data": _attribute("user_data"),
-    "OS-EXT-STS:task_state": col("task_state", NULLABLE),
-    "OS-EXT-STS:vm_state": col("vm_state", TEXT),
-    "OS-EXT-STS:power_state": col("power_state", {"type": "integer"}),
-    "os-extended-volumes:volumes_attached": Field(volumes_attached, {"type": "array"}),
-    "host_status": Field(host_status, TEXT, HOST_STATUS),
-    "description": col("description", NULLABLE),
-    "locked": col("locked", {"type": "boolean"}),
-    "locked_reason": col("locked_reason", NULLABLE),
-    "tags": col("tags", LIST_OF_TEXT),
-    "trusted_image_certificates": Field(
-        lambda row, ctx: trusted_certificates.shown(row["trusted_certificates"]), {"type": ["array", "null"]}
+    "OS-EXT-AZ:availability_zone": attribute("zone", TEXT),
+    "config_drive": _of(lambda server: "True" if server.config_drive else "", TEXT),
+    "key_name": _column("key_name"),
+    "OS-SRV-USG:launched_at": _of(lambda server: server.launched_at and clock.iso_micro(server.launched_at), NULLABLE),
+    "OS-SRV-USG:terminated_at": _of(
+        lambda server: server.terminated_at and clock.iso_micro(server.terminated_at), NULLABLE
     ),
-    "server_groups": col("server_groups", LIST_OF_TEXT),
-    "pinned_availability_zone": col("pinned_zone", NULLABLE),
-    "scheduler_hints": col("scheduler_hints", OBJECT),
+    "OS-EXT-SRV-ATTR:host": _column("host", policy=ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:instance_name": _of(lambda server: f"instance-{server.id[:8]}", TEXT, ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:hypervisor_hostname": _column("hypervisor_hostname", policy=ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:reservation_id": _column("reservation_id", policy=ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:launch_index": _column("launch_index", {"type": "integer"}, ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:hostname": _column("hostname", TEXT),
+    "OS-EXT-SRV-ATTR:kernel_id": _of(lambda server: server.image_properties.get("kernel_id", ""), NULLABLE, ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:ramdisk_id": _of(
+        lambda server: server.image_properties.get("ramdisk_id", ""), NULLABLE, ATTRIBUTES
+    ),
+    "OS-EXT-SRV-ATTR:root_device_name": _column("root_device_name", policy=ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:user_data": _column("user_data", policy=ATTRIBUTES),
+    "OS-EXT-STS:task_state": attribute("task_state", NULLABLE),
+    "OS-EXT-STS:vm_state": _column("vm_state", TEXT),
+    "OS-EXT-STS:power_state": _column("power_state", {"type": "integer"}),
+    "os-extended-volumes:volumes_attached": Field(volumes_attached, {"type": "array"}),
+    "host_status": attribute("host_status", TEXT, HOST_STATUS),
+    "description": _column("description"),
+    "locked": _column("locked", {"type": "boolean"}),
+    "locked_reason": _column("locked_reason"),
+    "tags": attribute("tags", LIST_OF_TEXT),
+    "trusted_image_certificates": _column("trusted_certificates", {"type": ["array", "null"]}),
+    "server_groups": attribute("server_groups", LIST_OF_TEXT),
+    "pinned_availability_zone": _column("pinned_zone"),
+    "scheduler_hints": _column("scheduler_hints", OBJECT),
     "security_groups": Field(security_groups, {"type": "array"}, optional=True),
     "fault": Field(fault, OBJECT, optional=True),
 }
@@ -218,8 +217,8 @@ UPDATE_ALWAYS = frozenset(
 # The response of a rebuild shows user data.
 REBUILD_FIELDS = {
     **{name: field for name, field in FIELDS.items() if name != "OS-EXT-SRV-ATTR:user_data"},
-    "user_data": col("user_data", NULLABLE),
-    "adminPass": col("admin_pass", TEXT),
+    "user_data": _column("user_data"),
+    "adminPass": attribute("admin_pass", TEXT),
 }
 REBUILD_ALWAYS = UPDATE_ALWAYS | {"key_name", "user_data", "adminPass"}
 
@@ -227,4 +226,14 @@ api.view(View("server", FIELDS))
 api.view(View("server detail", {name: field for name, field in FIELDS.items() if name != "server_groups"}))
 api.view(View("server update", FIELDS))
 api.view(View("server rebuild", REBUILD_FIELDS))
-api.view(View("server brief", {"id": FIELDS["id"], "name": FIELDS["name"], "links": FIELDS["links"]}))
+# Of servers as the database has them: `listing.BriefServer`.
+api.view(
+    View(
+        "server brief",
+        {
+            "id": attribute("id", TEXT),
+            "name": attribute("name", TEXT),
+            "links": Field(lambda server, ctx: links(server.id, ctx), LINKS),
+        },
+    )
+)

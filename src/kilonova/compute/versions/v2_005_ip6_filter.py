@@ -1,5 +1,6 @@
 """All users may filter servers by `ip6`."""
 
-from kilonova.http.versions import Microversion, behaviour
+from kilonova.compute.servers.schemas import FILTER_BY_IP6
+from kilonova.http.versions import Microversion
 
-version = Microversion("2.5", __doc__, [behaviour("everybody filters servers by ip6")])
+version = Microversion("2.5", __doc__, [FILTER_BY_IP6])

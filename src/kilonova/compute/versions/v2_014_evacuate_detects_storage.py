@@ -1,14 +1,12 @@
 """Evacuation detects by itself whether hosts share their storage, and its response is empty."""
 
-from typing import Any
-
 from kilonova.compute.servers.actions.evacuate import NO_PASSWORD
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import BOOLEAN, is_true
-from kilonova.http.versions import Microversion, action, behaviour
+from kilonova.http.versions import Microversion, RequestBody, action
 
 
-def remove_shared_storage(body: dict[str, Any]) -> dict[str, Any]:
+def remove_shared_storage(body: RequestBody) -> RequestBody:
     requested = body["evacuate"]
     if is_true(requested.pop("onSharedStorage")) and "adminPass" in requested:
         raise BadRequest("admin password can't be changed on existing disk")
@@ -20,6 +18,6 @@ version = Microversion(
     __doc__,
     [
         action("evacuate").loses("onSharedStorage", schema=BOOLEAN, required=True, upgrade=remove_shared_storage),
-        behaviour(NO_PASSWORD),
+        NO_PASSWORD,
     ],
 )

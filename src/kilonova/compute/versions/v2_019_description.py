@@ -1,6 +1,7 @@
 """Servers have a description of their own; before, it was the name."""
 
-from kilonova.http.versions import Microversion, action, behaviour, request, view
+from kilonova.compute.servers.create import OWN_DESCRIPTION
+from kilonova.http.versions import Microversion, action, request, view
 
 version = Microversion(
     "2.19",
@@ -10,6 +11,6 @@ version = Microversion(
         request("PUT /servers/{server_id}").gains("server.description"),
         action("rebuild").gains("description"),
         view("server", "server detail", "server update", "server rebuild").gains("description"),
-        behaviour("a server's description is its own"),
+        OWN_DESCRIPTION,
     ],
 )

@@ -1,5 +1,6 @@
 """The actions of a deleted server can be seen."""
 
-from kilonova.http.versions import Microversion, behaviour
+from kilonova.compute.instance_actions import OF_DELETED
+from kilonova.http.versions import Microversion
 
-version = Microversion("2.21", __doc__, [behaviour("actions of deleted servers are shown")])
+version = Microversion("2.21", __doc__, [OF_DELETED])

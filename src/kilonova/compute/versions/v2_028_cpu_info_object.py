@@ -1,15 +1,14 @@
 """A hypervisor's `cpu_info` is an object, no longer JSON inside a string."""
 
-from typing import Any
-
+from kilonova.compute.hypervisors.model import ShownHypervisor
 from kilonova.http import Context
 from kilonova.http.versions import Microversion, view
 
 
-def as_text(row: Any, ctx: Context) -> str:
+def as_text(shown: ShownHypervisor, ctx: Context) -> str:
     import json
 
-    return json.dumps(row["cpu_info"])
+    return json.dumps(shown.hypervisor.cpu_info)
 
 
 version = Microversion(

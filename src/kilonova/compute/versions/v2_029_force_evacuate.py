@@ -1,11 +1,9 @@
 """Evacuation takes `force`. Without it the scheduler verifies a named destination; before, it never did."""
 
-from typing import Any
-
-from kilonova.http.versions import Microversion, action
+from kilonova.http.versions import Microversion, RequestBody, action
 
 
-def force_named_host(body: dict[str, Any]) -> dict[str, Any]:
+def force_named_host(body: RequestBody) -> RequestBody:
     body["evacuate"]["force"] = "host" in body["evacuate"]
     return body
 

@@ -2,7 +2,7 @@
 
 from kilonova.compute.block_devices.schemas import TAG
 from kilonova.compute.hypervisors.api import PAGED
-from kilonova.http.versions import Microversion, behaviour, query, request
+from kilonova.http.versions import Microversion, query, request
 
 version = Microversion(
     "2.33",
@@ -10,7 +10,7 @@ version = Microversion(
     [
         query("GET /os-hypervisors").gains("limit", "marker"),
         query("GET /os-hypervisors/detail").gains("limit", "marker"),
-        behaviour(PAGED),
+        PAGED,
         request("POST /servers").loses("server.block_device_mapping_v2[].tag", schema=TAG),
     ],
 )

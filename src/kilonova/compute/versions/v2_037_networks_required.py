@@ -2,14 +2,12 @@
 to 2.41.
 """
 
-from typing import Any
-
 from kilonova.compute.servers.requested_networks import NOT_REQUESTED
 from kilonova.compute.servers.schemas import DEVICE_TAG, network_list
-from kilonova.http.versions import Microversion, request
+from kilonova.http.versions import Microversion, RequestBody, request
 
 
-def set_default(body: dict[str, Any]) -> dict[str, Any]:
+def set_default(body: RequestBody) -> RequestBody:
     body["server"].setdefault("networks", NOT_REQUESTED)
     return body
 

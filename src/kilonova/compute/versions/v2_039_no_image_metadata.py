@@ -1,7 +1,7 @@
 """The proxy for the metadata of images ends, with its limit, also for images of servers."""
 
 from kilonova.compute.servers.actions.create_image import UNLIMITED
-from kilonova.http.versions import Microversion, behaviour, route, view
+from kilonova.http.versions import Microversion, route, view
 
 METADATA = "/images/{image_id}/metadata"
 
@@ -12,6 +12,6 @@ version = Microversion(
         *(route(method, METADATA).ends() for method in ("GET", "POST", "PUT")),
         *(route(method, METADATA + "/{key}").ends() for method in ("GET", "PUT", "DELETE")),
         view("limits").loses("maxImageMeta", value=lambda row, ctx: row["metadata_items"], schema={"type": "integer"}),
-        behaviour(UNLIMITED),
+        UNLIMITED,
     ],
 )

@@ -1,7 +1,7 @@
 """The usage of projects is paged."""
 
 from kilonova.compute.tenant_usage import PAGED
-from kilonova.http.versions import Microversion, behaviour, query
+from kilonova.http.versions import Microversion, query
 
 USAGE = "GET /os-simple-tenant-usage"
 
@@ -11,6 +11,6 @@ version = Microversion(
     [
         query(USAGE).gains("limit", "marker"),
         query(USAGE + "/{project_id}").gains("limit", "marker"),
-        behaviour(PAGED),
+        PAGED,
     ],
 )

@@ -1,23 +1,22 @@
 """Services and hypervisors have a uuid as id; one route updates a service; lists of hypervisors can be filtered."""
 
-from typing import Any
-
+from kilonova.compute.hypervisors.model import ShownHypervisor
 from kilonova.compute.hypervisors.views import numbered_service
 from kilonova.compute.services.api import BY_UUID
+from kilonova.compute.zones.model import ZonedService
 from kilonova.http import Context
-from kilonova.http.versions import Microversion, behaviour, query, route, view
+from kilonova.http.versions import Microversion, query, route, view
 
 
-def number(row: Any, ctx: Context) -> int:
-    found: int = row["id"]
-    return found
+def number(shown: ShownHypervisor | ZonedService, ctx: Context) -> int:
+    return shown.id
 
 
 version = Microversion(
     "2.53",
     __doc__,
     [
-        behaviour(BY_UUID),
+        BY_UUID,
         view("service", "hypervisor summary", "hypervisor").changes("id", before=number, schema={"type": "integer"}),
         view("hypervisor").changes("service", before=numbered_service, schema={"type": "object"}),
         route("PUT", "/os-services/{service_id}").begins(),

@@ -1,12 +1,10 @@
 """A server can be migrated to a `host` other than its own, which the scheduler verifies."""
 
-from typing import Any
-
 from kilonova.http.parameter_types import ANYTHING
 from kilonova.http.versions import Microversion, action
 
 
-def drop_body(body: Any) -> Any:
+def drop_body(body: object) -> object:
     """Old versions ignore the value."""
     return {"migrate": None}
 

@@ -1,12 +1,10 @@
 """Files are no longer injected into servers, so their quotas and limits end; a rebuild can change the user data."""
 
-from typing import Any
-
 from kilonova.compute.quotas.schemas import LIMIT, OLD_RESOURCES
 from kilonova.http import col
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import STRING, closed_object
-from kilonova.http.versions import Microversion, action, request, view
+from kilonova.http.versions import Microversion, RequestBody, action, request, view
 
 INTEGER = {"type": "integer"}
 SET, CLASS = "PUT /os-quota-sets/{project_id}", "PUT /os-quota-class-sets/{name}"
@@ -15,7 +13,7 @@ QUOTA_VIEWS = ("quota set", "new quota set", "quota detail", "quota class", "new
 FILES = {"type": "array", "items": closed_object({"path": STRING, "contents": {**STRING, "format": "base64"}})}
 
 
-def refuse_files(body: dict[str, Any]) -> dict[str, Any]:
+def refuse_files(body: RequestBody) -> RequestBody:
     if body["rebuild"].pop("personality", None):
         raise BadRequest("personality: file injection is not supported.")
     return body

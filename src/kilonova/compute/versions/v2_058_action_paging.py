@@ -1,6 +1,7 @@
 """Actions show when they last changed; their list is paged and can be limited to recent changes."""
 
-from kilonova.http.versions import Microversion, behaviour, query, view
+from kilonova.compute.instance_actions import PAGED
+from kilonova.http.versions import Microversion, query, view
 
 version = Microversion(
     "2.58",
@@ -9,6 +10,6 @@ version = Microversion(
         view("action", "action in list").gains("updated_at"),
         query("GET /servers/{server_id}/os-instance-actions").gains("limit", "marker", "changes-since"),
         query("GET /servers/{server_id}/os-instance-actions").closes(),
-        behaviour("actions have pages"),
+        PAGED,
     ],
 )

@@ -1,7 +1,7 @@
 """Migrations show their uuid; their list is paged, newest first, and refuses unknown query keys."""
 
 from kilonova.compute.migrations.queries import PAGED
-from kilonova.http.versions import Microversion, behaviour, query, view
+from kilonova.http.versions import Microversion, query, view
 
 version = Microversion(
     "2.59",
@@ -10,6 +10,6 @@ version = Microversion(
         view("migration", "server migration").gains("uuid"),
         query("GET /os-migrations").gains("limit", "marker", "changes-since"),
         query("GET /os-migrations").closes(),
-        behaviour(PAGED),
+        PAGED,
     ],
 )

@@ -1,16 +1,16 @@
 """A server group has one `policy`, which may have `rules`; `policies` and `metadata` end."""
 
-from typing import Any
-
 from kilonova.compute.server_groups.model import SOFT
 from kilonova.compute.server_groups.schemas import HARD, policies
 from kilonova.compute.server_groups.views import policies as shown_policies
-from kilonova.http.versions import Microversion, request, view
+from kilonova.http.versions import Microversion, RequestBody, request, view
 
 
-def policies_to_policy(body: dict[str, Any]) -> dict[str, Any]:
+def policies_to_policy(body: RequestBody) -> RequestBody:
     group = body["server_group"]
-    group["policy"] = group.pop("policies")[0]
+    given = group.pop("policies")
+    assert isinstance(given, list)
+    group["policy"] = given[0]
     return body
 
 

@@ -1,13 +1,11 @@
 """Live migration and evacuation lose `force`: the scheduler always verifies a named destination."""
 
-from typing import Any
-
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import BOOLEAN, is_true
-from kilonova.http.versions import Microversion, action
+from kilonova.http.versions import Microversion, RequestBody, action
 
 
-def force_to_unverified(body: dict[str, Any]) -> dict[str, Any]:
+def force_to_unverified(body: RequestBody) -> RequestBody:
     """Handlers read `unverified`, a key that no version accepts from clients."""
     (requested,) = body.values()
     requested["unverified"] = is_true(requested.pop("force", False))

@@ -1,12 +1,10 @@
 """A lock can have a reason; lists of servers can be filtered by `locked`."""
 
-from typing import Any
-
 from kilonova.http.parameter_types import ANYTHING
 from kilonova.http.versions import Microversion, action, query, view
 
 
-def without_reason(body: Any) -> Any:
+def without_reason(body: object) -> object:
     return {"lock": None}
 
 

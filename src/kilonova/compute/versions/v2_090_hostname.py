@@ -1,14 +1,14 @@
 """A server's host name can be set and changed, is shown to all users, and can be used as a filter."""
 
-from typing import Any
-
+from kilonova.compute.servers.schemas import FILTER_BY_HOSTNAME
+from kilonova.compute.servers.shown_server import ShownServer
 from kilonova.compute.servers.views import ATTRIBUTES, TEXT
 from kilonova.http import Context
-from kilonova.http.versions import Microversion, action, behaviour, request, view
+from kilonova.http.versions import Microversion, action, request, view
 
 
-def hostname(row: Any, ctx: Context) -> Any:
-    return row["hostname"]
+def hostname(shown: ShownServer, ctx: Context) -> str:
+    return shown.server.hostname
 
 
 version = Microversion(
@@ -21,6 +21,6 @@ version = Microversion(
         view("server", "server detail", "server update", "server rebuild").changes(
             "OS-EXT-SRV-ATTR:hostname", before=hostname, schema=TEXT, policy=ATTRIBUTES
         ),
-        behaviour("everybody filters servers by hostname"),
+        FILTER_BY_HOSTNAME,
     ],
 )

@@ -1,16 +1,15 @@
 """Key pairs are no longer generated: a public key is required. Their names may contain `@` and `.`."""
 
-from typing import Any
-
+from kilonova.compute.keypairs.model import NewKeyPair
 from kilonova.compute.keypairs.schemas import OLD_NAME, PUBLIC_KEY
 from kilonova.http import Context
 from kilonova.http.versions import Microversion, request, view
 from kilonova.http.views import OMIT
 
 
-def private_key(row: Any, ctx: Context) -> Any:
+def private_key(key: NewKeyPair, ctx: Context) -> object:
     """Only in the response to a creation that generates the key pair."""
-    return row["private_key"] or OMIT
+    return key.private_key or OMIT
 
 
 version = Microversion(

@@ -4,13 +4,13 @@
 
 from kilonova.compute.external_events.schemas import VOLUME_REIMAGED, names
 from kilonova.compute.servers.actions.rebuild import REPLACED
-from kilonova.http.versions import Microversion, behaviour, request
+from kilonova.http.versions import Microversion, request
 
 version = Microversion(
     "2.93",
     __doc__,
     [
-        behaviour(REPLACED),
+        REPLACED,
         request("POST /os-server-external-events").changes(
             "events[].name", before=names(before=VOLUME_REIMAGED), required_before=True
         ),

@@ -1,7 +1,7 @@
 """Flavors can be filtered by name and lose `rxtx_factor` and `disabled`; all routes refuse unknown query keys."""
 
 from kilonova.compute.flavors.schemas import OLD_SORT_KEY, RXTX_FACTOR
-from kilonova.http import col
+from kilonova.http import attribute
 from kilonova.http.versions import Microversion, query, request, view
 
 CLOSED = (
@@ -72,8 +72,8 @@ version = Microversion(
         query("GET /flavors").changes("sort_key", before=OLD_SORT_KEY),
         query("GET /flavors/detail").changes("sort_key", before=OLD_SORT_KEY),
         request("POST /flavors").loses("flavor.rxtx_factor", schema=RXTX_FACTOR),
-        view("flavor").loses("rxtx_factor", value=col("rxtx_factor").value, schema={"type": "number"}),
-        view("flavor").loses("OS-FLV-DISABLED:disabled", value=col("disabled").value, schema={"type": "boolean"}),
+        view("flavor").loses("rxtx_factor", value=attribute("rxtx_factor").value, schema={"type": "number"}),
+        view("flavor").loses("OS-FLV-DISABLED:disabled", value=attribute("disabled").value, schema={"type": "boolean"}),
         *(query(target).closes() for target in CLOSED),
     ],
 )

@@ -4,10 +4,10 @@ with a host, or unknown, it is 404. Migrations show why they failed.
 """
 
 from kilonova.compute.hypervisors.assigned import ASSIGNED_ONLY
-from kilonova.compute.hypervisors.views import TEXT, service
+from kilonova.compute.hypervisors.views import column, service
 from kilonova.compute.servers.requested_destination import ZONE_ONLY
-from kilonova.http import col
-from kilonova.http.versions import Microversion, behaviour, request, view
+from kilonova.compute.services.views import TEXT
+from kilonova.http.versions import Microversion, request, view
 
 HYPERVISORS = view("hypervisor summary", "hypervisor")
 DETAILS = view("hypervisor")
@@ -16,14 +16,14 @@ version = Microversion(
     "2.105",
     __doc__,
     [
-        behaviour(ASSIGNED_ONLY),
-        HYPERVISORS.changes("hypervisor_hostname", before=col("hypervisor_hostname").value, schema=TEXT),
+        ASSIGNED_ONLY,
+        HYPERVISORS.changes("hypervisor_hostname", before=column("hypervisor_hostname"), schema=TEXT),
         DETAILS.changes("service", before=service, schema={"type": "object"}),
-        DETAILS.changes("host_ip", before=col("host_ip").value, schema=TEXT),
-        DETAILS.changes("hypervisor_type", before=col("hypervisor_type").value, schema=TEXT),
-        DETAILS.changes("hypervisor_version", before=col("hypervisor_version").value, schema={"type": "integer"}),
+        DETAILS.changes("host_ip", before=column("host_ip"), schema=TEXT),
+        DETAILS.changes("hypervisor_type", before=column("hypervisor_type"), schema=TEXT),
+        DETAILS.changes("hypervisor_version", before=column("hypervisor_version"), schema={"type": "integer"}),
         request("POST /servers").gains("server.hypervisor_uuid"),
-        behaviour(ZONE_ONLY),
+        ZONE_ONLY,
         view("migration").gains("reason"),
     ],
 )

@@ -3,6 +3,6 @@ Without it the image must be the one that the volume was created from, and the c
 """
 
 from kilonova.compute.servers.actions.rebuild import CONSENT
-from kilonova.http.versions import Microversion, action, behaviour
+from kilonova.http.versions import Microversion, action
 
-version = Microversion("2.106", __doc__, [action("rebuild").gains("reimage_boot_volume"), behaviour(CONSENT)])
+version = Microversion("2.106", __doc__, [action("rebuild").gains("reimage_boot_volume"), CONSENT])

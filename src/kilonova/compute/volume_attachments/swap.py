@@ -2,59 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.swap_volume import SwapVolume
+from kilonova.compute.block_devices.model import BlockDevice
+from kilonova.compute.operations.swap_volume import NewVolume, SwapVolume, SwapVolumeParams
 from kilonova.compute.servers import action_checks
+from kilonova.compute.servers.server import Server
 from kilonova.compute.volume_attachments import checks
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import is_true
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
+from kilonova.volume.client import Volume
 
 RULE = "os_compute_api:os-volumes-attachments:swap"
-# The field in which the volume service shows the project to services.
-OWNER = "os-vol-tenant-attr:tenant_id"
 
 
-async def swap(ctx: Context, server_id: str, volume_id: str, requested: dict[str, Any]) -> Response:
+async def swap(ctx: Context, server_id: str, volume_id: str, requested: dict[str, object]) -> Response:
     """Begin to copy the volume to the new one and to replace it in the guest."""
     async with ctx.db.transaction() as tx:
-        row, _ = await _lock_ready_server(ctx, tx, server_id, volume_id)
+        server, _ = await _lock_ready_server(ctx, tx, server_id, volume_id)
+    new_id = str(requested["volumeId"])
     # The service's own token: the caller may lack access to volumes of the server's project.
     auth = await ctx.services.identity.auth()
     old = await ctx.services.volume.show(volume_id, auth)
-    new = await ctx.services.volume.show(requested["volumeId"], auth)
-    if new is None or new.get(OWNER, row["project_id"]) != row["project_id"]:
-        raise BadRequest(checks.not_found_message(requested["volumeId"]))
+    new = await ctx.services.volume.show(new_id, auth)
+    if new is None or new.tenant_id not in (None, server.project_id):
+        raise BadRequest(checks.not_found_message(new_id))
     _check(ctx, old, new)
     async with ctx.db.transaction() as tx:
-        row, device = await _lock_ready_server(ctx, tx, server_id, volume_id)
-        await checks.check_not_attached_elsewhere(tx, server_id, new)
+        server, device = await _lock_ready_server(ctx, tx, server_id, volume_id)
+        await checks.check_not_attached_elsewhere(tx, server_id, new.id, multiattach=new.multiattach)
         if "delete_on_termination" in requested:
-            await devices.set_delete_on_termination(tx, device["uuid"], is_true(requested["delete_on_termination"]))
-        volume = {"id": new["id"], "size": new["size"], "multiattach": new["multiattach"]}
-        params = {"device": device["uuid"], "old": volume_id, "new": volume}
-        await action_checks.begin_operation(ctx, tx, row, SwapVolume, params)
+            await devices.set_delete_on_termination(tx, device.uuid, is_true(requested["delete_on_termination"]))
+        volume = NewVolume(id=new.id, size=new.size, multiattach=new.multiattach)
+        params = SwapVolumeParams(device=device.uuid, old=volume_id, new=volume)
+        await action_checks.begin_operation(ctx, tx, server, SwapVolume, params)
     return Response()
 
 
-async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, volume_id: str) -> tuple[Row, Row]:
-    row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="swap_volume")
+async def _lock_ready_server(
+    ctx: Context, tx: Transaction, server_id: str, volume_id: str
+) -> tuple[Server, BlockDevice]:
+    server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="swap_volume")
     device = await devices.of_volume(tx, server_id, volume_id)
     if device is None:
         raise NotFound(f"volume_id not found: {volume_id}")
-    return row, device
+    return server, device
 
 
-def _check(ctx: Context, old: checks.Item | None, new: checks.Item) -> None:
-    if old is None or old["status"] != "in-use":
+def _check(ctx: Context, old: Volume | None, new: Volume) -> None:
+    if old is None or old.status != "in-use":
         raise checks.invalid("the old volume must be in use to be swapped.")
-    if old["multiattach"] and len(old["attachments"]) > 1:
+    if old.multiattach and len(old.attachments) > 1:
         raise BadRequest("Swapping multi-attach volumes with more than one read/write attachment is not supported.")
-    if new["status"] != "available":
+    if new.status != "available":
         raise checks.invalid("Volume must be detached in order to swap.")
     checks.check_available(ctx, new)
-    if new["size"] < old["size"]:
+    if new.size < old.size:
         raise checks.invalid("New volume must be the same size or larger.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from kilonova.compute.api import api
 from kilonova.compute.volumes import assisted_snapshots, schemas, views
@@ -11,6 +11,7 @@ from kilonova.http.errors import NotFound
 from kilonova.http.pagination import page_limit
 from kilonova.http.parameter_types import is_true
 from kilonova.identity.client import Auth
+from kilonova.volume.client import Volume, VolumeSnapshot
 
 __all__ = ["assisted_snapshots", "views"]
 
@@ -18,7 +19,6 @@ VOLUMES = "os_compute_api:os-volumes:"
 SNAPSHOTS = VOLUMES + "snapshots:"
 LISTED_VOLUMES, ONE_VOLUME = ("volumes", "volume of old", True), ("volume", "volume of old", False)
 LISTED_SNAPSHOTS, ONE_SNAPSHOT = ("snapshots", "snapshot of old", True), ("snapshot", "snapshot of old", False)
-Item = dict[str, Any]
 
 
 @api.route("GET", "/os-volumes", policy=VOLUMES + "list", query=schemas.LIST, shows=LISTED_VOLUMES)
@@ -39,7 +39,7 @@ async def create_volume(ctx: Context) -> Response:
     body = dict(ctx.body["volume"])
     values = {**_translate_names(body), **body, "size": int(body["size"])}
     volume = await ctx.services.volume.create(values, _auth(ctx))
-    location = {"Location": ctx.url(f"/os-volumes/{volume['id']}")}
+    location = {"Location": ctx.url(f"/os-volumes/{volume.id}")}
     return Response({"volume": ctx.render("volume of old", volume)}, headers=location)
 
 
@@ -75,7 +75,7 @@ async def create_snapshot(ctx: Context) -> Response:
     body = dict(ctx.body["snapshot"])
     values = {**_translate_names(body), **body, "force": is_true(body.get("force", False))}
     snapshot = await ctx.services.volume.create_snapshot(values, _auth(ctx))
-    location = {"Location": ctx.url(f"/os-snapshots/{snapshot['id']}")}
+    location = {"Location": ctx.url(f"/os-snapshots/{snapshot.id}")}
     return Response({"snapshot": ctx.render("snapshot of old", snapshot)}, headers=location)
 
 
@@ -97,14 +97,14 @@ def _auth(ctx: Context) -> Auth:
     return Auth(ctx.auth_token, ctx.token.project_id)
 
 
-async def _volume(ctx: Context, volume_id: str) -> Item:
+async def _volume(ctx: Context, volume_id: str) -> Volume:
     found = await ctx.services.volume.show(volume_id, _auth(ctx))
     if found is None:
         raise NotFound(f"Volume {volume_id} could not be found.")
     return found
 
 
-async def _snapshot(ctx: Context, snapshot_id: str) -> Item:
+async def _snapshot(ctx: Context, snapshot_id: str) -> VolumeSnapshot:
     found = await ctx.services.volume.snapshot(snapshot_id, _auth(ctx))
     if found is None:
         raise NotFound(f"Snapshot {snapshot_id} could not be found.")
@@ -119,12 +119,12 @@ async def _snapshots(ctx: Context) -> Response:
     return _page(ctx, "snapshots", "snapshot of old", await ctx.services.volume.snapshots(_auth(ctx)))
 
 
-def _page(ctx: Context, key: str, view: str, found: list[Item]) -> Response:
+def _page(ctx: Context, key: str, view: str, found: Sequence[Volume | VolumeSnapshot]) -> Response:
     start = int(ctx.query_one("offset") or 0)
     return Response({key: [ctx.render(view, item) for item in found[start : start + page_limit(ctx)]]})
 
 
-def _translate_names(body: Item) -> Item:
+def _translate_names(body: dict[str, object]) -> dict[str, object]:
     """Remove the keys that the volume service names differently, and return them under its names."""
     names = {"display_name": "name", "display_description": "description"}
     return {new: body.pop(old) for old, new in names.items() if old in body}

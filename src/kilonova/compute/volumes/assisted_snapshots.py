@@ -5,13 +5,14 @@ from __future__ import annotations
 import orjson
 
 from kilonova.compute.api import api
-from kilonova.compute.operations.assist_snapshot import AssistSnapshot
+from kilonova.compute.operations.assist_snapshot import AssistSnapshot, AssistSnapshotParams
 from kilonova.compute.servers import action_checks
+from kilonova.compute.servers.server import Server
 from kilonova.compute.volumes.schemas import ASSISTED
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import STRING
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 RULE = "os_compute_api:os-assisted-volume-snapshots:"
 
@@ -22,12 +23,11 @@ async def create(ctx: Context) -> Response:
     requested = ctx.body["snapshot"]
     info = requested["create_info"]
     async with ctx.db.transaction() as tx:
-        row = await _find_server(tx, requested["volume_id"])
-        if row is None:
+        server = await _find_server(tx, requested["volume_id"])
+        if server is None:
             raise BadRequest(f"No volume Block Device Mapping with id {requested['volume_id']}.")
-        await action_checks.begin_operation(
-            ctx, tx, row, AssistSnapshot, {"snapshot_id": info["snapshot_id"], "status": "error"}
-        )
+        params = AssistSnapshotParams(snapshot_id=info["snapshot_id"], status="error")
+        await action_checks.begin_operation(ctx, tx, server, AssistSnapshot, params)
     return Response({"snapshot": {"id": info.get("id"), "volumeId": requested["volume_id"]}})
 
 
@@ -42,11 +42,11 @@ async def delete(ctx: Context, snapshot_id: str) -> Response:
     """Delete an assisted snapshot of an attached volume."""
     volume_id = _volume_id(ctx.query_one("delete_info"))
     async with ctx.db.transaction() as tx:
-        row = await _find_server(tx, volume_id)
-        if row is None:
+        server = await _find_server(tx, volume_id)
+        if server is None:
             raise NotFound(f"No volume Block Device Mapping with id {volume_id}.")
-        params = {"snapshot_id": snapshot_id, "status": "error_deleting"}
-        await action_checks.begin_operation(ctx, tx, row, AssistSnapshot, params)
+        params = AssistSnapshotParams(snapshot_id=snapshot_id, status="error_deleting")
+        await action_checks.begin_operation(ctx, tx, server, AssistSnapshot, params)
     return Response()
 
 
@@ -57,10 +57,11 @@ def _volume_id(text: str | None) -> str:
         raise BadRequest("delete_info must be a JSON object with the volume_id.") from None
 
 
-async def _find_server(tx: Transaction, volume_id: str) -> Row | None:
+async def _find_server(tx: Transaction, volume_id: str) -> Server | None:
     """A server on a host that has the volume attached."""
-    return await tx.fetch_one(
+    row = await tx.fetch_one(
         "SELECT s.* FROM servers s JOIN block_devices d ON d.server_id = s.id"
         " WHERE d.volume_id = $1 AND NOT s.deleted AND s.host IS NOT NULL ORDER BY d.id LIMIT 1",
         volume_id,
     )
+    return Server.decode_optional(row)

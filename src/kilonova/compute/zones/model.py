@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from kilonova.compute.aggregates import model as aggregates
 from kilonova.hosts.registry import COMPUTE
+from kilonova.hosts.service import Service
 from kilonova.ids import new_id
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 
 KEY = aggregates.ZONE
 DEFAULT = "nova"
@@ -18,6 +20,17 @@ _HOST_ZONES = f"""
 SELECT h.host, MIN(m.value) AS zone FROM aggregate_hosts h
 JOIN aggregate_metadata m ON m.aggregate_id = h.aggregate_id AND m.key = '{KEY}'
 """
+
+
+class ZonedService(NamedTuple):
+    """The zone is `internal` unless the service runs servers."""
+
+    service: Service
+    zone: str
+
+    @property
+    def id(self) -> int:
+        return self.service.id
 
 
 async def zone_of_hosts(reader: Reader, hosts: Collection[str], default: str = DEFAULT) -> dict[str, str]:
@@ -42,8 +55,8 @@ async def zone_names(reader: Reader, default: str = DEFAULT) -> set[str]:
 
 async def services(
     reader: Reader, default: str = DEFAULT, *, host: str | None = None, program: str | None = None
-) -> list[Row]:
-    """Services, optionally of a host or program, with their `zone`, which is `internal` unless they run servers."""
+) -> list[ZonedService]:
+    """Services, optionally of a host or program, with their zones."""
     rows = await reader.fetch(
         f"""
         SELECT s.*, z.zone FROM services s LEFT JOIN ({_HOST_ZONES} GROUP BY h.host) z ON z.host = s.host
@@ -53,9 +66,10 @@ async def services(
         host,
         program,
     )
-    for row in rows:
-        row["zone"] = (row["zone"] or default) if row["program"] == COMPUTE else INTERNAL
-    return rows
+    return [
+        ZonedService(Service.decode(row), (row["zone"] or default) if row["program"] == COMPUTE else INTERNAL)
+        for row in rows
+    ]
 
 
 async def create_zone(tx: Transaction, name: str, hosts: Sequence[str]) -> None:
@@ -68,7 +82,7 @@ async def create_zone(tx: Transaction, name: str, hosts: Sequence[str]) -> None:
     await aggregates.add_hosts(tx, aggregate, [host for host in hosts if host not in zoned])
 
 
-async def _aggregate(tx: Transaction, zone: str) -> Row:
+async def _aggregate(tx: Transaction, zone: str) -> aggregates.Aggregate:
     """The aggregate of the zone, created if it does not exist."""
     number = await tx.fetch_value(
         "SELECT MIN(aggregate_id) FROM aggregate_metadata WHERE key = $1 AND value = $2", KEY, zone

@@ -52,7 +52,7 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kilonova.hosts.messages import (
     Disk,
@@ -70,33 +70,59 @@ from kilonova.hosts.messages import (
 
 
 class DriverError(Exception):
-    """The hypervisor refused or failed. `passing`: the failure is transient, a repeat may succeed."""
+    """The hypervisor refused or failed. `passing`: the failure is transient, a repeat may succeed.
 
-    def __init__(self, message: str, *, kind: ErrorKind = "driver", passing: bool = False) -> None:
+    `kind` is the error's name on the wire.
+    """
+
+    kind: ClassVar[ErrorKind] = "driver"
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
-        self.kind: ErrorKind = kind
         self.message = message
         self.passing = passing
 
 
 class MissingGuest(DriverError):
+    kind = "missing guest"
+
     def __init__(self, guest_id: str) -> None:
-        super().__init__(f"no guest {guest_id} on this host", kind="missing guest")
+        super().__init__(f"no guest {guest_id} on this host")
 
 
 class NoSuchSlot(DriverError):
+    kind = "no such slot"
+
     def __init__(self, guest_id: str, slot: str, host: str) -> None:
-        super().__init__(f"host {host} has no slot {slot} of guest {guest_id}", kind="no such slot")
+        super().__init__(f"host {host} has no slot {slot} of guest {guest_id}")
 
 
 class NotRunning(DriverError):
+    kind = "not running"
+
     def __init__(self, guest_id: str) -> None:
-        super().__init__(f"guest {guest_id} does not run", kind="not running")
+        super().__init__(f"guest {guest_id} does not run")
 
 
 class MissingDisk(DriverError):
+    kind = "missing disk"
+
     def __init__(self, guest_id: str, volume_id: str) -> None:
-        super().__init__(f"guest {guest_id} has no volume {volume_id}", kind="missing disk")
+        super().__init__(f"guest {guest_id} has no volume {volume_id}")
+
+
+class DifferentGuest(DriverError):
+    """There is a guest with the same id, but of other hardware or another host."""
+
+    kind = "guest differs"
+
+
+class MissingGuestAgent(DriverError):
+    kind = "no guest agent"
+
+
+class MissingDisplay(DriverError):
+    kind = "no display"
 
 
 class NoAnswer(Exception):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from kilonova.hosts.messages.base import Message
 from kilonova.hosts.messages.facts import HostFacts
 from kilonova.hosts.messages.guests import Disk, Display, Guest, GuestState, Image, MigrationState, Nic, Transfer
 from kilonova.hosts.messages.networks import NetworkPlan
 
+Answer = TypeVar("Answer", covariant=True)
 
-class Verb(Message, frozen=True, kw_only=True):
-    """`answer` is the type of the answer. Agents journal verbs that change a guest, never reads."""
 
-    answer: ClassVar[Any] = None
+class Verb(Message, Generic[Answer], frozen=True, kw_only=True):
+    """`Answer` is the type of the answer. Agents journal verbs that change a guest, never reads."""
+
     changes: ClassVar[bool] = True
     # The driver's method, if it is not the tag: the tag is on the wire and in journals, and does not change.
     method: ClassVar[str] = ""
@@ -23,11 +24,11 @@ class Verb(Message, frozen=True, kw_only=True):
         return str(cls.__struct_config__.tag)
 
 
-class GuestVerb(Verb, frozen=True, kw_only=True):
+class GuestVerb(Verb[Answer], Generic[Answer], frozen=True, kw_only=True):
     guest_id: str
 
 
-class NewGuestVerb(Verb, frozen=True, kw_only=True):
+class NewGuestVerb(Verb[Answer], Generic[Answer], frozen=True, kw_only=True):
     guest: Guest
 
     @property
@@ -35,15 +36,15 @@ class NewGuestVerb(Verb, frozen=True, kw_only=True):
         return self.guest.id
 
 
-class Query(Verb, frozen=True, kw_only=True):
+class Query(Verb[Answer], Generic[Answer], frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
 
 
-class GuestQuery(Query, frozen=True, kw_only=True):
+class GuestQuery(Query[Answer], Generic[Answer], frozen=True, kw_only=True):
     guest_id: str
 
 
-class Spawn(NewGuestVerb, frozen=True, kw_only=True, tag="spawn"):
+class Spawn(NewGuestVerb[GuestState], frozen=True, kw_only=True, tag="spawn"):
     """Build a guest. `data` is its image, for drivers that read it.
 
     `disk_of` names a failed host: if both hosts share storage, the guest keeps the disk that it had there.
@@ -52,70 +53,58 @@ class Spawn(NewGuestVerb, frozen=True, kw_only=True, tag="spawn"):
     start: bool = True
     data: Transfer | None = None
     disk_of: str = ""
-    answer: ClassVar[Any] = GuestState
 
 
-class Destroy(GuestVerb, frozen=True, kw_only=True, tag="destroy"):
+class Destroy(GuestVerb[None], frozen=True, kw_only=True, tag="destroy"):
     pass
 
 
-class PowerOn(GuestVerb, frozen=True, kw_only=True, tag="power_on"):
-    answer: ClassVar[Any] = GuestState
+class PowerOn(GuestVerb[GuestState], frozen=True, kw_only=True, tag="power_on"):
+    pass
 
 
-class PowerOff(GuestVerb, frozen=True, kw_only=True, tag="power_off"):
+class PowerOff(GuestVerb[GuestState], frozen=True, kw_only=True, tag="power_off"):
     """`grace`: how many seconds the guest has to shut down cleanly before the power is cut."""
 
     grace: float = 0.0
-    answer: ClassVar[Any] = GuestState
 
 
-class Reboot(GuestVerb, frozen=True, kw_only=True, tag="reboot"):
+class Reboot(GuestVerb[GuestState], frozen=True, kw_only=True, tag="reboot"):
     hard: bool = False
-    answer: ClassVar[Any] = GuestState
 
 
-class Pause(GuestVerb, frozen=True, kw_only=True, tag="pause"):
+class Pause(GuestVerb[GuestState], frozen=True, kw_only=True, tag="pause"):
     """Stop the guest's CPUs; its memory stays."""
 
-    answer: ClassVar[Any] = GuestState
+
+class Unpause(GuestVerb[GuestState], frozen=True, kw_only=True, tag="unpause"):
+    pass
 
 
-class Unpause(GuestVerb, frozen=True, kw_only=True, tag="unpause"):
-    answer: ClassVar[Any] = GuestState
-
-
-class Suspend(GuestVerb, frozen=True, kw_only=True, tag="suspend"):
+class Suspend(GuestVerb[GuestState], frozen=True, kw_only=True, tag="suspend"):
     """Write the guest's memory to a disk of the host and stop it."""
 
-    answer: ClassVar[Any] = GuestState
 
-
-class Resume(GuestVerb, frozen=True, kw_only=True, tag="resume"):
+class Resume(GuestVerb[GuestState], frozen=True, kw_only=True, tag="resume"):
     """Continue a suspended guest, also after a boot of the host."""
 
-    answer: ClassVar[Any] = GuestState
 
-
-class Rescue(GuestVerb, frozen=True, kw_only=True, tag="rescue"):
+class Rescue(GuestVerb[GuestState], frozen=True, kw_only=True, tag="rescue"):
     """Boot the guest from a rescue image, with its root disk attached. Default: the image that it was built from."""
 
     image: Image | None = None
     data: Transfer | None = None
     password: str = ""
-    answer: ClassVar[Any] = GuestState
 
     def __repr__(self) -> str:
         return f"Rescue(guest_id={self.guest_id!r})"
 
 
-class Unrescue(GuestVerb, frozen=True, kw_only=True, tag="unrescue"):
+class Unrescue(GuestVerb[GuestState], frozen=True, kw_only=True, tag="unrescue"):
     """Boot the guest from its own disk again."""
 
-    answer: ClassVar[Any] = GuestState
 
-
-class SetPassword(GuestVerb, frozen=True, kw_only=True, tag="set_password"):
+class SetPassword(GuestVerb[None], frozen=True, kw_only=True, tag="set_password"):
     """Set a user's password by the guest agent. Fails with "no guest agent" where none runs."""
 
     user: str = ""
@@ -125,21 +114,19 @@ class SetPassword(GuestVerb, frozen=True, kw_only=True, tag="set_password"):
         return f"SetPassword(guest_id={self.guest_id!r})"
 
 
-class CrashDump(GuestVerb, frozen=True, kw_only=True, tag="crash_dump"):
+class CrashDump(GuestVerb[None], frozen=True, kw_only=True, tag="crash_dump"):
     """Send the guest an NMI, at which its kernel writes a crash dump."""
 
 
-class AttachNic(GuestVerb, frozen=True, kw_only=True, tag="attach_nic"):
+class AttachNic(GuestVerb[GuestState], frozen=True, kw_only=True, tag="attach_nic"):
     nic: Nic
-    answer: ClassVar[Any] = GuestState
 
 
-class DetachNic(GuestVerb, frozen=True, kw_only=True, tag="detach_nic"):
+class DetachNic(GuestVerb[GuestState | None], frozen=True, kw_only=True, tag="detach_nic"):
     port_id: str
-    answer: ClassVar[Any] = GuestState | None
 
 
-class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
+class SetMetadata(GuestVerb[None], frozen=True, kw_only=True, tag="set_metadata"):
     """Replace name and metadata in the guest's metadata service. `forgetting`: clear its published admin password."""
 
     name: str
@@ -153,29 +140,27 @@ class SetMetadata(GuestVerb, frozen=True, kw_only=True, tag="set_metadata"):
 # Moves. A slot of a host holds a guest before a move, or an incoming one. Its name is the id of the operation.
 
 
-class Park(GuestVerb, frozen=True, kw_only=True, tag="park"):
+class Park(GuestVerb[GuestState], frozen=True, kw_only=True, tag="park"):
     """Move the stopped guest with its disks into the slot."""
 
     slot: str
-    answer: ClassVar[Any] = GuestState
 
 
-class Unpark(GuestVerb, frozen=True, kw_only=True, tag="unpark"):
+class Unpark(GuestVerb[GuestState], frozen=True, kw_only=True, tag="unpark"):
     """Restore the guest from the slot, with these volumes; None: the volumes that it had."""
 
     slot: str
     start: bool
     disks: list[Disk] | None = None
-    answer: ClassVar[Any] = GuestState
 
 
-class Discard(GuestVerb, frozen=True, kw_only=True, tag="discard"):
+class Discard(GuestVerb[None], frozen=True, kw_only=True, tag="discard"):
     """Delete the slot. The guest itself stays."""
 
     slot: str
 
 
-class Receive(NewGuestVerb, frozen=True, kw_only=True, tag="receive"):
+class Receive(NewGuestVerb[GuestState], frozen=True, kw_only=True, tag="receive"):
     """Build the guest with the disks in the slot of the source, which may be the same host.
 
     `reach`: the source's `HostFacts.addresses`.
@@ -185,10 +170,9 @@ class Receive(NewGuestVerb, frozen=True, kw_only=True, tag="receive"):
     slot: str
     start: bool
     reach: dict[str, str] = {}
-    answer: ClassVar[Any] = GuestState
 
 
-class CheckMigrationSource(GuestVerb, frozen=True, kw_only=True, tag="offer"):
+class CheckMigrationSource(GuestVerb[dict[str, object]], frozen=True, kw_only=True, tag="offer"):
     """Check at the source that the guest can be live-migrated. Answers with data for PrepareMigration.
 
     `reach`: the destination's `HostFacts.addresses`.
@@ -198,10 +182,9 @@ class CheckMigrationSource(GuestVerb, frozen=True, kw_only=True, tag="offer"):
     destination: str
     slot: str
     reach: dict[str, str] = {}
-    answer: ClassVar[Any] = dict[str, Any]
 
 
-class PrepareMigration(NewGuestVerb, frozen=True, kw_only=True, tag="expect"):
+class PrepareMigration(NewGuestVerb[None], frozen=True, kw_only=True, tag="expect"):
     """Check at the destination that the guest can be live-migrated, and prepare the slot.
 
     `block`: whether its disks are copied; None lets the hosts decide.
@@ -212,11 +195,11 @@ class PrepareMigration(NewGuestVerb, frozen=True, kw_only=True, tag="expect"):
     slot: str
     block: bool | None = None
     # The source's answer to Offer, and its `HostFacts.addresses`.
-    offer: dict[str, Any] = {}
+    offer: dict[str, object] = {}
     reach: dict[str, str] = {}
 
 
-class MigrateLive(GuestVerb, frozen=True, kw_only=True, tag="migrate_live"):
+class MigrateLive(GuestVerb[None], frozen=True, kw_only=True, tag="migrate_live"):
     """Live-migrate the guest into the slot at the destination. Not limited in time.
 
     A guest that runs at the destination and not here has been migrated: a success.
@@ -229,99 +212,90 @@ class MigrateLive(GuestVerb, frozen=True, kw_only=True, tag="migrate_live"):
     reach: dict[str, str] = {}
 
 
-class StopMigration(GuestVerb, frozen=True, kw_only=True, tag="stop_migration"):
+class StopMigration(GuestVerb[None], frozen=True, kw_only=True, tag="stop_migration"):
     """Abort a live migration: the guest stays here. Interrupts MigrateLive."""
 
 
-class ForceCompleteMigration(GuestVerb, frozen=True, kw_only=True, tag="hurry_migration"):
+class ForceCompleteMigration(GuestVerb[None], frozen=True, kw_only=True, tag="hurry_migration"):
     """Force a live migration to complete, at the cost of a pause. Runs beside MigrateLive."""
 
     method: ClassVar[str] = "force_complete_migration"
 
 
-class AttachDisk(GuestVerb, frozen=True, kw_only=True, tag="attach_disk"):
+class AttachDisk(GuestVerb[GuestState], frozen=True, kw_only=True, tag="attach_disk"):
     """Attach a volume to the guest, running or not."""
 
     disk: Disk
-    answer: ClassVar[Any] = GuestState
 
 
-class DetachDisk(GuestVerb, frozen=True, kw_only=True, tag="detach_disk"):
+class DetachDisk(GuestVerb[GuestState | None], frozen=True, kw_only=True, tag="detach_disk"):
     """Detach a volume from the guest. All its writes are on the volume afterwards."""
 
     volume_id: str
-    answer: ClassVar[Any] = GuestState | None
 
 
-class SwapDisk(GuestVerb, frozen=True, kw_only=True, tag="swap_disk"):
+class SwapDisk(GuestVerb[GuestState], frozen=True, kw_only=True, tag="swap_disk"):
     """Copy a volume of the guest to another one, and replace it in the guest."""
 
     volume_id: str
     disk: Disk
-    answer: ClassVar[Any] = GuestState
 
 
-class GrowDisk(GuestVerb, frozen=True, kw_only=True, tag="grow_disk"):
+class GrowDisk(GuestVerb[GuestState], frozen=True, kw_only=True, tag="grow_disk"):
     """Show the guest the new size of an extended volume."""
 
     volume_id: str
     size_gb: int
-    answer: ClassVar[Any] = GuestState
 
 
-class Snapshot(GuestVerb, frozen=True, kw_only=True, tag="snapshot"):
+class Snapshot(GuestVerb[None], frozen=True, kw_only=True, tag="snapshot"):
     """Upload the guest's root disk as an image."""
 
     data: Transfer
 
 
-class GetMigration(GuestQuery, frozen=True, kw_only=True, tag="look_migration"):
+class GetMigration(GuestQuery[MigrationState | None], frozen=True, kw_only=True, tag="look_migration"):
     """The progress of the guest's live migration at the source; None if there is none."""
 
     method: ClassVar[str] = "get_migration"
-    answer: ClassVar[Any] = MigrationState | None
 
 
-class GetConsoleLog(GuestQuery, frozen=True, kw_only=True, tag="look_console"):
+class GetConsoleLog(GuestQuery[bytes], frozen=True, kw_only=True, tag="look_console"):
     """The last lines of the guest's console log; None for the whole log."""
 
     method: ClassVar[str] = "get_console_log"
     lines: int | None = None
-    answer: ClassVar[Any] = bytes
 
 
-class GetDisplay(GuestQuery, frozen=True, kw_only=True, tag="look_display"):
+class GetDisplay(GuestQuery[Display], frozen=True, kw_only=True, tag="look_display"):
     method: ClassVar[str] = "get_display"
     kind: str
-    answer: ClassVar[Any] = Display
 
 
-class GetDiagnostics(GuestQuery, frozen=True, kw_only=True, tag="look_diagnostics"):
+class GetDiagnostics(GuestQuery[dict[str, object]], frozen=True, kw_only=True, tag="look_diagnostics"):
     """The guest's diagnostics, in the API's newest format."""
 
     method: ClassVar[str] = "get_diagnostics"
-    answer: ClassVar[Any] = dict[str, Any]
 
 
-class ApplyNetwork(Query, frozen=True, kw_only=True, tag="apply_network"):
+class ApplyNetwork(Query[None], frozen=True, kw_only=True, tag="apply_network"):
     """Configure the host's networks by the plan, unless the host has a newer one."""
 
     plan: NetworkPlan
 
 
-class GetConnector(Query, frozen=True, kw_only=True, tag="look_connector"):
+class GetConnector(Query[dict[str, object]], frozen=True, kw_only=True, tag="look_connector"):
     """The host's connector properties for the volume service."""
 
     method: ClassVar[str] = "get_connector"
-    answer: ClassVar[Any] = dict[str, Any]
 
 
-class ListGuests(Query, frozen=True, kw_only=True, tag="list_guests"):
-    answer: ClassVar[Any] = list[GuestState]
+class ListGuests(Query[list[GuestState]], frozen=True, kw_only=True, tag="list_guests"):
+    pass
 
 
-class Describe(Query, frozen=True, kw_only=True, tag="describe"):
-    answer: ClassVar[Any] = HostFacts
+class Describe(Query[HostFacts], frozen=True, kw_only=True, tag="describe"):
+    pass
 
 
 Change = (
@@ -357,4 +331,9 @@ Change = (
     | GrowDisk
 )
 Read = ListGuests | GetMigration | GetConsoleLog | GetDisplay | GetDiagnostics | GetConnector | ApplyNetwork | Describe
-VERBS: dict[str, type[Verb]] = {verb.tag(): verb for verb in (*get_args(Change), *get_args(Read))}
+VERBS: dict[str, type[Verb[object]]] = {verb.tag(): verb for verb in (*get_args(Change), *get_args(Read))}
+
+
+def answer_type(verb: type[Verb[object]]) -> Any:
+    """The answer that the class of the verb declares."""
+    return get_args(vars(verb)["__orig_bases__"][0])[0]

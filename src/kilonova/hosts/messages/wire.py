@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from kilonova.hosts.messages.base import VERSION, Message
 from kilonova.hosts.messages.facts import Report
 from kilonova.hosts.messages.guests import Guest
-from kilonova.hosts.messages.verbs import VERBS, Change, Read, Verb
+from kilonova.hosts.messages.verbs import VERBS, Answer, Change, Read, Verb, answer_type
+
+V = TypeVar("V", bound=Verb[object], covariant=True)
 
 
-class Command(Message, frozen=True, kw_only=True):
+class Command(Message, Generic[V], frozen=True, kw_only=True):
     """A verb for one host. A change names its operation, step, round and lease epoch."""
 
     version: int = VERSION
@@ -21,7 +23,7 @@ class Command(Message, frozen=True, kw_only=True):
     step: str = ""
     round: int = 0
     epoch: int = 0
-    verb: Change | Read
+    verb: V
 
 
 ErrorKind = Literal[
@@ -67,20 +69,18 @@ class UnreadableCommand(Exception):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_commands = msgspec.msgpack.Decoder(Command)
+_commands = msgspec.msgpack.Decoder(Command[Change | Read])
 _replies = msgspec.msgpack.Decoder(Reply)
 _reports = msgspec.msgpack.Decoder(Report)
 _guests = msgspec.msgpack.Decoder(Guest)
-_answers: dict[type[Verb], msgspec.msgpack.Decoder[Any]] = {
-    verb: msgspec.msgpack.Decoder(verb.answer) for verb in VERBS.values()
-}
+_answers = {verb: msgspec.msgpack.Decoder(answer_type(verb)) for verb in VERBS.values()}
 
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_command(data: bytes) -> Command:
+def decode_command(data: bytes) -> Command[Change | Read]:
     """Raises UnreadableCommand."""
     try:
         return _commands.decode(data)
@@ -102,12 +102,12 @@ def decode_reply(data: bytes) -> Reply:
     return _replies.decode(data)
 
 
-def decode_answer(verb: Verb, reply: Reply) -> Any:
+def decode_answer(verb: Verb[Answer], reply: Reply) -> Answer:
     """Raises msgspec.DecodeError."""
-    return _answers[type(verb)].decode(reply.result)
+    return cast("Answer", _answers[type(verb)].decode(reply.result))
 
 
-def success(result: Any) -> Reply:
+def success(result: object) -> Reply:
     return Reply(ok=True, result=msgspec.Raw(_encoder.encode(result)))
 
 

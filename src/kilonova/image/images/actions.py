@@ -22,9 +22,9 @@ async def reactivate(ctx: Context, image_id: str) -> Response:
 
 
 async def _change_status(ctx: Context, image_id: str, rule: str, before: str, after: str) -> Response:
-    row = await load(ctx, ctx.db, image_id, rule)
-    if row["status"] not in (before, after):
-        raise Forbidden(f"Not allowed to {rule} image in status '{row['status']}'")
+    image = await load(ctx, ctx.db, image_id, rule)
+    if image.status not in (before, after):
+        raise Forbidden(f"Not allowed to {rule} image in status '{image.status}'")
     async with ctx.db.transaction() as tx:
         await model.set_status(tx, image_id, before, after, ctx.now)
     return Response()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge, UnsupportedMediaType
 from kilonova.http.json_body import parse_json
+from kilonova.ids import new_id
 from kilonova.image.api import BODY_LIMIT, api
 from kilonova.image.authorization import image_not_found, is_admin, load, policy_target
 from kilonova.image.files import ImageFiles
 from kilonova.image.images import listing, model, patch
-from kilonova.image.images.model import Image
+from kilonova.image.images.model import Image, ImageDetails
 from kilonova.image.images.schemas import CREATE, MAX_PROPERTIES, MAX_TAGS, WRITABLE_ATTRIBUTES
 from kilonova.image.images.views import view
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 
 @api.route("GET", "/v2/images", policy="get_images", query=listing.LIST_QUERY)
@@ -28,8 +27,8 @@ async def index(ctx: Context) -> Response:
 @api.route("GET", "/v2/images/{image_id}", checks=["get_image"])
 async def show(ctx: Context, image_id: str) -> Response:
     """Show an image."""
-    row = await load(ctx, ctx.db, image_id)
-    return Response(view((await model.load_details(ctx.db, [row]))[0]))
+    image = await load(ctx, ctx.db, image_id)
+    return Response(view((await model.load_details(ctx.db, [image]))[0]))
 
 
 @api.route("GET", "/v2/images/{image_id}/tasks", checks=["get_image"])
@@ -42,33 +41,50 @@ async def show_tasks(ctx: Context, image_id: str) -> Response:
 @api.route("POST", "/v2/images", checks=["add_image"], body=CREATE, status=201)
 async def create(ctx: Context) -> Response:
     """Create an image; its data is uploaded afterwards."""
-    body = ctx.body
-    row = model.new_row(_owner(ctx, body), body, ctx.now)
-    ctx.authorize("add_image", policy_target(row))
-    _authorize_visibility(ctx, row)
-    properties, tags = _properties(body), sorted(set(body.get("tags", [])))
+    image = _new_image(ctx)
+    ctx.authorize("add_image", policy_target(image))
+    _authorize_visibility(ctx, image)
+    new = ImageDetails(image, _properties(ctx), sorted(set(ctx.body.get("tags", []))))
     async with ctx.db.transaction() as tx:
-        image = await model.create(tx, row, properties, tags)
-    if image is None:
-        raise Conflict(f"Image ID {row['id']} already exists!")
-    return Response(view(image), headers={"Location": f"{ctx.base_url()}/v2/images/{row['id']}"})
+        created = await model.create(tx, new)
+    if not created:
+        raise Conflict(f"Image ID {image.id} already exists!")
+    return Response(view(new), headers={"Location": f"{ctx.base_url()}/v2/images/{image.id}"})
 
 
-def _owner(ctx: Context, body: dict[str, Any]) -> str | None:
-    owner: str | None = body.get("owner", ctx.token.project_id)
+def _new_image(ctx: Context) -> Image:
+    body = ctx.body
+    return Image(
+        id=body.get("id") or new_id(),
+        created_at=ctx.now,
+        updated_at=ctx.now,
+        name=body.get("name"),
+        owner=_owner(ctx),
+        visibility=body.get("visibility", "shared"),
+        disk_format=body.get("disk_format"),
+        container_format=body.get("container_format"),
+        min_disk=body.get("min_disk", 0),
+        min_ram=body.get("min_ram", 0),
+        protected=body.get("protected", False),
+        hidden=body.get("os_hidden", False),
+    )
+
+
+def _owner(ctx: Context) -> str | None:
+    owner: str | None = ctx.body.get("owner", ctx.token.project_id)
     if owner != ctx.token.project_id and not is_admin(ctx):
         raise Forbidden("You are not permitted to create images owned by another project.")
     return owner
 
 
-def _authorize_visibility(ctx: Context, row: dict[str, Any]) -> None:
-    rule = {"public": "publicize_image", "community": "communitize_image"}.get(row["visibility"])
+def _authorize_visibility(ctx: Context, image: Image) -> None:
+    rule = {"public": "publicize_image", "community": "communitize_image"}.get(image.visibility)
     if rule is not None:
-        ctx.authorize(rule, policy_target(row))
+        ctx.authorize(rule, policy_target(image))
 
 
-def _properties(body: dict[str, Any]) -> dict[str, str]:
-    given = {name: value for name, value in body.items() if name not in WRITABLE_ATTRIBUTES and name != "id"}
+def _properties(ctx: Context) -> dict[str, str]:
+    given = {name: value for name, value in ctx.body.items() if name not in WRITABLE_ATTRIBUTES and name != "id"}
     for name, value in given.items():
         patch.check_name(name)
         if not 0 < len(name) <= 255:
@@ -87,12 +103,12 @@ async def update(ctx: Context, image_id: str) -> Response:
     async with ctx.db.transaction() as tx:
         before = await _lock(tx, image_id)
         after = patch.apply(before, operations)
-        if after.row["visibility"] != before.row["visibility"]:
-            _authorize_visibility(ctx, after.row)
-        if after.row["owner"] != before.row["owner"] and not is_admin(ctx):
+        if after.image.visibility != before.image.visibility:
+            _authorize_visibility(ctx, after.image)
+        if after.image.owner != before.image.owner and not is_admin(ctx):
             raise Forbidden("You are not permitted to change the owner of an image.")
-        image = await model.change(tx, before, after, ctx.now) if after != before else before
-    return Response(view(image))
+        changed = await model.change(tx, before, after, ctx.now) if after != before else before
+    return Response(view(changed))
 
 
 def _patch_format(ctx: Context) -> int:
@@ -115,11 +131,11 @@ async def _read_body(ctx: Context) -> bytes:
     return b"".join(chunks)
 
 
-async def _lock(tx: Transaction, image_id: str) -> Image:
-    row = await tx.fetch_one("SELECT * FROM images WHERE id = $1 FOR UPDATE", image_id)
-    if row is None:
+async def _lock(tx: Transaction, image_id: str) -> ImageDetails:
+    found = await model.lock(tx, image_id)
+    if found is None:
         raise image_not_found(image_id)
-    return (await model.load_details(tx, [row]))[0]
+    return found
 
 
 @api.route("DELETE", "/v2/images/{image_id}", checks=["delete_image"], status=204)
@@ -127,21 +143,21 @@ async def delete(ctx: Context, image_id: str) -> Response:
     """Delete an image with its data."""
     await load(ctx, ctx.db, image_id, "delete_image")
     async with ctx.db.transaction() as tx:
-        row = (await _lock(tx, image_id)).row
-        if row["protected"]:
+        image = (await _lock(tx, image_id)).image
+        if image.protected:
             raise Forbidden(f"Image {image_id} is protected and cannot be deleted.")
         await model.remove(tx, image_id)
-    _delete_data(ctx, row)
+    _delete_data(ctx, image)
     return Response()
 
 
-def _delete_data(ctx: Context, row: Row) -> None:
+def _delete_data(ctx: Context, image: Image) -> None:
     """Delete the data of a deleted image. A running upload notices the deletion and removes its own file."""
-    if row["data_id"] is None:
+    if image.data_id is None:
         return
     files = ImageFiles.of(ctx.services.config)
-    if row["status"] != "saving" or not files.is_uploading(row["id"], row["data_id"]):
-        files.remove(row["id"], row["data_id"])
+    if image.status != "saving" or not files.is_uploading(image.id, image.data_id):
+        files.remove(image.id, image.data_id)
 
 
 @api.route("PUT", "/v2/images/{image_id}/tags/{tag}", checks=["modify_image"], status=204)
@@ -151,10 +167,10 @@ async def add_tag(ctx: Context, image_id: str, tag: str) -> Response:
     if len(tag) > 255:
         raise BadRequest("A tag must have at most 255 characters.")
     async with ctx.db.transaction() as tx:
-        image = await _lock(tx, image_id)
-        if tag not in image.tags and len(image.tags) >= MAX_TAGS:
+        found = await _lock(tx, image_id)
+        if tag not in found.tags and len(found.tags) >= MAX_TAGS:
             raise patch.limit_exceeded("tags", MAX_TAGS)
-        await model.change(tx, image, image._replace(tags=sorted({*image.tags, tag})), ctx.now)
+        await model.change(tx, found, found._replace(tags=sorted({*found.tags, tag})), ctx.now)
     return Response()
 
 
@@ -163,8 +179,8 @@ async def remove_tag(ctx: Context, image_id: str, tag: str) -> Response:
     """Remove a tag from an image."""
     await load(ctx, ctx.db, image_id, "modify_image")
     async with ctx.db.transaction() as tx:
-        image = await _lock(tx, image_id)
-        if tag not in image.tags:
+        found = await _lock(tx, image_id)
+        if tag not in found.tags:
             raise NotFound(f"The tag {tag[:255]} is not on image {image_id}.")
-        await model.change(tx, image, image._replace(tags=[t for t in image.tags if t != tag]), ctx.now)
+        await model.change(tx, found, found._replace(tags=[t for t in found.tags if t != tag]), ctx.now)
     return Response()

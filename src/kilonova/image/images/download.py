@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 @api.route("GET", "/v2/images/{image_id}/file", checks=["download_image"])
 async def download(ctx: Context, image_id: str) -> Response:
     """Download an image's data."""
-    row = await load(ctx, ctx.db, image_id, "download_image")
-    if row["status"] == "deactivated" and not is_admin(ctx):
+    image = await load(ctx, ctx.db, image_id, "download_image")
+    if image.status == "deactivated" and not is_admin(ctx):
         raise Forbidden("The requested image has been deactivated. Image data download is forbidden.")
-    if row["status"] not in ("active", "deactivated"):
+    if image.status not in ("active", "deactivated") or image.data_id is None:
         return Response(status=204)
     try:
-        chunks = ImageFiles.of(ctx.services.config).read(image_id, row["data_id"])
+        chunks = ImageFiles.of(ctx.services.config).read(image_id, image.data_id)
     except FileNotFoundError:
         if await model.get(ctx.db, image_id) is None:
             raise image_not_found(image_id) from None
@@ -33,8 +33,8 @@ async def download(ctx: Context, image_id: str) -> Response:
         raise NotFound(f"The data of image {image_id} is missing.") from None
     headers = {
         "Content-Type": "application/octet-stream",
-        "Content-Length": str(row["size"]),
-        "Content-MD5": row["checksum"],
+        "Content-Length": str(image.size),
+        "Content-MD5": image.checksum or "",
     }
     return Response(headers=headers, stream=_until_disconnect(ctx, chunks))
 

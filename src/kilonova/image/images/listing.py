@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from typing import Any
 from urllib.parse import urlencode
 
 from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
+from kilonova.http.schema import Schema
 from kilonova.image.authorization import sees_all
+from kilonova.image.images.model import Image
 from kilonova.image.images.schemas import MEMBER_STATUSES, VISIBILITIES
 from kilonova.store import Row
 from kilonova.store.conditions import Conditions
@@ -56,7 +57,7 @@ _SORTABLE = {
 _PAGING_KEYS = ("limit", "marker", "sort", "sort_key", "sort_dir")
 
 _ANY = multi({"type": "string", "maxLength": 1024})
-LIST_QUERY: dict[str, dict[str, Any]] = {
+LIST_QUERY: dict[str, Schema] = {
     "limit": {"type": "string", "pattern": "^[0-9]{1,9}$"},
     "marker": {"type": "string"},
     "sort": {"type": "string"},
@@ -68,7 +69,7 @@ LIST_QUERY: dict[str, dict[str, Any]] = {
 }
 
 
-async def find_images(ctx: Context) -> list[Row]:
+async def find_images(ctx: Context) -> list[Image]:
     conditions = Conditions()
     _filter_visible(ctx, conditions)
     for name, values in ctx.query.items():
@@ -79,19 +80,19 @@ async def find_images(ctx: Context) -> list[Row]:
     first = len(conditions.arguments) + 1
     page = Page(_order(ctx), marker=await _marker(ctx), limit=limit(ctx), first_argument=first, ident="r.id")
     sql = f"SELECT r.* FROM images r WHERE {conditions.where()} AND {page.where} {page.order}"
-    return await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
+    return Image.decode_all(await ctx.db.fetch(sql, *conditions.arguments, *page.arguments))
 
 
 def limit(ctx: Context) -> int:
     return min(int(ctx.query_one("limit") or DEFAULT_LIMIT), MAX_LIMIT)
 
 
-def links(ctx: Context, found: list[Row]) -> dict[str, str]:
+def links(ctx: Context, found: list[Image]) -> dict[str, str]:
     """Links to the first page, and to the next one if there may be more images."""
     pairs = [(name, value) for name, values in ctx.query.items() for value in values if name != "marker"]
     pages = {"first": _link(pairs)}
     if found and len(found) == limit(ctx):
-        pages["next"] = _link([*pairs, ("marker", found[-1]["id"])])
+        pages["next"] = _link([*pairs, ("marker", found[-1].id)])
     return pages
 
 
@@ -110,7 +111,7 @@ def _filter_visible(ctx: Context, conditions: Conditions) -> None:
     if sees_all(ctx):
         return
     shared = "SELECT 1 FROM image_members m WHERE m.image_id = r.id AND m.member_id = ?"
-    values: list[Any] = [mine, mine]
+    values: list[object] = [mine, mine]
     member_status = ctx.query_one("member_status", "accepted")
     if member_status != "all":
         shared += " AND m.status = ?"

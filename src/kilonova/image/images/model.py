@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from kilonova.ids import new_id
+from msgspec import structs
+
 from kilonova.image.files import HASH_ALGORITHM, UploadResult
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
+from kilonova.store.records import Record
 
-COLUMNS = (
-    "id",
-    "name",
-    "owner",
-    "status",
-    "visibility",
-    "disk_format",
-    "container_format",
-    "min_disk",
-    "min_ram",
-    "protected",
-    "hidden",
-    "created_at",
-    "updated_at",
-)
+
+class Image(Record, frozen=True):
+    """`data_id` is the id of the upload."""
+
+    table: ClassVar[str] = "images"
+
+    id: str
+    created_at: float
+    updated_at: float
+    name: str | None = None
+    owner: str | None = None
+    status: str = "queued"
+    visibility: str = "shared"
+    disk_format: str | None = None
+    container_format: str | None = None
+    min_disk: int = 0
+    min_ram: int = 0
+    protected: bool = False
+    hidden: bool = False
+    size: int | None = None
+    virtual_size: int | None = None
+    checksum: str | None = None
+    hash_algo: str | None = None
+    hash_value: str | None = None
+    data_id: str | None = None
+
+
+class ImageDetails(NamedTuple):
+    image: Image
+    properties: dict[str, str]
+    tags: list[str]
+
+
+_COLUMNS = Image.__struct_fields__
 _INSERT = (
-    f"INSERT INTO images ({', '.join(COLUMNS)}) "
-    f"VALUES ({', '.join(f'${number}' for number in range(1, len(COLUMNS) + 1))}) ON CONFLICT (id) DO NOTHING"
+    f"INSERT INTO images ({', '.join(_COLUMNS)}) "
+    f"VALUES ({', '.join(f'${number}' for number in range(1, len(_COLUMNS) + 1))}) ON CONFLICT (id) DO NOTHING"
 )
 _ADD_PROPERTY = (
     "INSERT INTO image_properties (image_id, name, value) VALUES ($1, $2, $3) "
@@ -34,53 +55,33 @@ _ADD_PROPERTY = (
 _ADD_TAG = "INSERT INTO image_tags (image_id, tag) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
 
-class Image(NamedTuple):
-    row: Row
-    properties: dict[str, str]
-    tags: list[str]
+async def create(tx: Transaction, new: ImageDetails) -> bool:
+    """Insert the image. False if its id is in use."""
+    image_id = new.image.id
+    if not await tx.execute(_INSERT, *new.image.encode().values()):
+        return False
+    for name, value in new.properties.items():
+        await tx.execute(_ADD_PROPERTY, image_id, name, value)
+    for tag in new.tags:
+        await tx.execute(_ADD_TAG, image_id, tag)
+    return True
 
 
-def new_row(owner: str | None, body: dict[str, Any], now: float) -> Row:
-    return {
-        "id": body.get("id") or new_id(),
-        "name": body.get("name"),
-        "owner": owner,
-        "status": "queued",
-        "visibility": body.get("visibility", "shared"),
-        "disk_format": body.get("disk_format"),
-        "container_format": body.get("container_format"),
-        "min_disk": body.get("min_disk", 0),
-        "min_ram": body.get("min_ram", 0),
-        "protected": body.get("protected", False),
-        "hidden": body.get("os_hidden", False),
-        "created_at": now,
-        "updated_at": now,
-    }
+async def get(reader: Reader, image_id: str) -> Image | None:
+    return Image.decode_optional(await reader.fetch_one("SELECT * FROM images WHERE id = $1", image_id))
 
 
-_NO_DATA: Row = dict.fromkeys(("size", "virtual_size", "checksum", "hash_algo", "hash_value", "data_id"))
+async def lock(tx: Transaction, image_id: str) -> ImageDetails | None:
+    """The image, locked until the transaction ends."""
+    row = await tx.fetch_one("SELECT * FROM images WHERE id = $1 FOR UPDATE", image_id)
+    return None if row is None else (await load_details(tx, [Image.decode(row)]))[0]
 
 
-async def create(tx: Transaction, row: Row, properties: dict[str, str], tags: list[str]) -> Image | None:
-    """The new image, or None if its id is in use."""
-    if not await tx.execute(_INSERT, *(row[column] for column in COLUMNS)):
-        return None
-    for name, value in properties.items():
-        await tx.execute(_ADD_PROPERTY, row["id"], name, value)
-    for tag in tags:
-        await tx.execute(_ADD_TAG, row["id"], tag)
-    return Image({**_NO_DATA, **row}, properties, tags)
-
-
-async def get(reader: Reader, image_id: str) -> Row | None:
-    return await reader.fetch_one("SELECT * FROM images WHERE id = $1", image_id)
-
-
-async def load_details(reader: Reader, found: list[Row]) -> list[Image]:
-    """Load the properties and tags of image rows."""
+async def load_details(reader: Reader, found: list[Image]) -> list[ImageDetails]:
+    """Load the properties and tags of images."""
     if not found:
         return []
-    ids = [row["id"] for row in found]
+    ids = [image.id for image in found]
     properties: dict[str, dict[str, str]] = {image_id: {} for image_id in ids}
     for row in await reader.fetch(
         "SELECT image_id, name, value FROM image_properties WHERE image_id = ANY($1) ORDER BY image_id, name", ids
@@ -91,14 +92,14 @@ async def load_details(reader: Reader, found: list[Row]) -> list[Image]:
         "SELECT image_id, tag FROM image_tags WHERE image_id = ANY($1) ORDER BY image_id, tag", ids
     ):
         tags[row["image_id"]].append(row["tag"])
-    return [Image(row, properties[row["id"]], tags[row["id"]]) for row in found]
+    return [ImageDetails(image, properties[image.id], tags[image.id]) for image in found]
 
 
-async def change(tx: Transaction, before: Image, after: Image, now: float) -> Image:
+async def change(tx: Transaction, before: ImageDetails, after: ImageDetails, now: float) -> ImageDetails:
     """Write the differences between two states of an image."""
-    image_id = before.row["id"]
-    changes = {name: value for name, value in after.row.items() if value != before.row[name]}
-    changes["updated_at"] = now
+    image_id, old = before.image.id, before.image.encode()
+    changed = structs.replace(after.image, updated_at=now)
+    changes = {name: value for name, value in changed.encode().items() if value != old[name] or name == "updated_at"}
     columns = ", ".join(f"{column} = ${number}" for number, column in enumerate(changes, start=2))
     await tx.execute(f"UPDATE images SET {columns} WHERE id = $1", image_id, *changes.values())
     for name, value in after.properties.items():
@@ -110,7 +111,7 @@ async def change(tx: Transaction, before: Image, after: Image, now: float) -> Im
         await tx.execute(_ADD_TAG, image_id, tag)
     for tag in set(before.tags) - set(after.tags):
         await tx.execute("DELETE FROM image_tags WHERE image_id = $1 AND tag = $2", image_id, tag)
-    return after._replace(row={**after.row, **changes})
+    return after._replace(image=changed)
 
 
 async def remove(tx: Transaction, image_id: str) -> bool:

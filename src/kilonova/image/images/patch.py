@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import convert, structs
 
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, HttpError, TooLarge
 from kilonova.http.schema import Validator
-from kilonova.image.images.model import Image
+from kilonova.image.images.model import Image, ImageDetails
 from kilonova.image.images.schemas import (
     MAX_PROPERTIES,
     MAX_TAGS,
@@ -34,10 +36,10 @@ class Operation(NamedTuple):
     """The attribute or property."""
     element: str | None
     """The element of a list; `-` appends."""
-    value: Any
+    value: object
 
 
-def parse(document: Any, version: int) -> list[Operation]:
+def parse(document: object, version: int) -> list[Operation]:
     """The operations of a document in the format of 2.0 (`{"add": "/x"}`) or 2.1 (`{"op": "add", "path": "/x"}`)."""
     if not isinstance(document, list):
         raise BadRequest("Request body must be a JSON array of operation objects.")
@@ -46,7 +48,7 @@ def parse(document: Any, version: int) -> list[Operation]:
     return [_operation(given, version) for given in document]
 
 
-def _operation(given: Any, version: int) -> Operation:
+def _operation(given: object, version: int) -> Operation:
     if not isinstance(given, dict):
         raise BadRequest("Operations must be JSON objects.")
     if version == 0:
@@ -66,7 +68,7 @@ def _operation(given: Any, version: int) -> Operation:
     return Operation(verb, name, element, given.get("value"))
 
 
-def _path(path: Any) -> tuple[str, str | None]:
+def _path(path: object) -> tuple[str, str | None]:
     if not isinstance(path, str) or not path.startswith("/") or path.endswith("/"):
         raise BadRequest(f"Pointer {str(path)[:80]!r} must begin with a slash, name an attribute and not end with one.")
     parts = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
@@ -77,32 +79,33 @@ def _path(path: Any) -> tuple[str, str | None]:
     return parts[0], parts[1] if len(parts) == 2 else None
 
 
-def apply(image: Image, operations: list[Operation]) -> Image:
+def apply(before: ImageDetails, operations: list[Operation]) -> ImageDetails:
     """The image after the operations. Writes nothing."""
-    row, properties, tags = dict(image.row), dict(image.properties), list(image.tags)
+    image, changes = before.image, {}
+    properties, tags = dict(before.properties), before.tags
     for operation in operations:
         if operation.name == "tags":
             tags = _changed_tags(tags, operation)
         elif operation.name in WRITABLE_ATTRIBUTES:
-            row[_COLUMNS.get(operation.name, operation.name)] = _changed_attribute(image, operation)
+            changes[_COLUMNS.get(operation.name, operation.name)] = _changed_attribute(image, operation)
         else:
             _change_property(properties, operation)
     if len(properties) > MAX_PROPERTIES:
         raise limit_exceeded("properties", MAX_PROPERTIES)
-    return Image(row, properties, sorted(set(tags)))
+    return ImageDetails(structs.replace(image, **changes), properties, sorted(set(tags)))
 
 
 def limit_exceeded(what: str, maximum: int) -> HttpError:
     return TooLarge(f"The image would have too many {what}: at most {maximum} are allowed.")
 
 
-def _changed_attribute(image: Image, operation: Operation) -> Any:
+def _changed_attribute(image: Image, operation: Operation) -> object:
     name = operation.name
     if operation.verb == "remove":
         raise Forbidden(f"Property {name} may not be removed.")
     _check_attribute(name, operation.value)
-    is_fixed = name in ("disk_format", "container_format") and image.row["status"] != "queued"
-    if is_fixed and operation.value != image.row[name]:
+    is_fixed = name in ("disk_format", "container_format") and image.status != "queued"
+    if is_fixed and operation.value != getattr(image, name):
         raise Forbidden(f"Attribute {name} can be only replaced for a queued image.")
     return operation.value
 
@@ -116,7 +119,7 @@ def _change_property(properties: dict[str, str], operation: Operation) -> None:
         properties.pop(name, None)
     else:
         check_property(name, operation.value)
-        properties[name] = operation.value
+        properties[name] = str(operation.value)
 
 
 def check_name(name: str) -> None:
@@ -127,11 +130,11 @@ def check_name(name: str) -> None:
         raise Forbidden(f"Attribute '{name}' is reserved.")
 
 
-def check_property(name: str, value: Any) -> None:
+def check_property(name: str, value: object) -> None:
     _validators()["*"].check({name: value}, "image")
 
 
-def _check_attribute(name: str, value: Any) -> None:
+def _check_attribute(name: str, value: object) -> None:
     _validators()[name].check({name: value}, "image")
 
 
@@ -152,10 +155,10 @@ def _changed_tags(tags: list[str], operation: Operation) -> list[str]:
         if operation.verb == "remove":
             return []
         _check_attribute("tags", operation.value)
-        return list(operation.value)
+        return convert(operation.value, list[str])
     if operation.verb != "add" or operation.element != "-":
         raise BadRequest("Single tags can only be added, with the path /tags/-.")
     _validators()["tag"].check({"tag": operation.value}, "image")
     if len({*tags, operation.value}) > MAX_TAGS:
         raise limit_exceeded("tags", MAX_TAGS)
-    return [*tags, operation.value]
+    return [*tags, str(operation.value)]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from kilonova.http.schema import Schema
 from kilonova.image.formats import CONTAINER_FORMATS, DISK_FORMATS
-
-Schema = dict[str, Any]
 
 UUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 VISIBILITIES = ("community", "public", "private", "shared")

@@ -10,7 +10,7 @@ from kilonova.image.api import api
 from kilonova.image.authorization import load
 from kilonova.image.files import ImageFiles, Upload, UploadResult, UploadTooLarge
 from kilonova.image.images import model
-from kilonova.store import Row
+from kilonova.image.images.model import Image
 
 MEDIA_TYPE = "application/octet-stream"
 
@@ -22,11 +22,11 @@ def _files(ctx: Context) -> ImageFiles:
 @api.route("PUT", "/v2/images/{image_id}/file", checks=["upload_image"], stream=True, status=204)
 async def upload_data(ctx: Context, image_id: str) -> Response:
     """Upload an image's data. After an interrupted upload the image is queued again."""
-    row = await load(ctx, ctx.db, image_id, "upload_image")
-    _check_upload(ctx, row)
-    await _check_status(ctx, row)
+    image = await load(ctx, ctx.db, image_id, "upload_image")
+    _check_upload(ctx, image)
+    await _check_status(ctx, image)
     data_id = new_id()
-    upload = _files(ctx).begin(image_id, data_id, row["disk_format"])
+    upload = _files(ctx).begin(image_id, data_id, image.disk_format)
     try:
         await _receive(ctx, upload, image_id, data_id)
     except BaseException:
@@ -74,11 +74,11 @@ async def _stream(ctx: Context, upload: Upload) -> UploadResult:
     return await upload.finish()
 
 
-def _check_upload(ctx: Context, row: Row) -> None:
+def _check_upload(ctx: Context, image: Image) -> None:
     kind = ctx.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != MEDIA_TYPE:
         raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: {MEDIA_TYPE} is expected.")
-    missing = [name for name in ("disk_format", "container_format") if row[name] is None]
+    missing = [name for name in ("disk_format", "container_format") if getattr(image, name) is None]
     if missing:
         raise BadRequest(f"Properties {', '.join(missing)} must be set prior to saving data.")
     limit = ctx.services.config.image.max_bytes
@@ -90,14 +90,14 @@ def _check_upload(ctx: Context, row: Row) -> None:
             raise TooLarge(f"The image data exceeds the limit of {limit} bytes.")
 
 
-async def _check_status(ctx: Context, row: Row) -> None:
-    if row["status"] == "saving" and not _files(ctx).is_uploading(row["id"], row["data_id"]):
+async def _check_status(ctx: Context, image: Image) -> None:
+    if image.status == "saving" and image.data_id and not _files(ctx).is_uploading(image.id, image.data_id):
         # The process of an earlier upload has died.
-        _files(ctx).remove(row["id"], row["data_id"])
+        _files(ctx).remove(image.id, image.data_id)
         async with ctx.db.transaction() as tx:
-            await model.reset_upload(tx, row["id"], row["data_id"], ctx.now)
-    elif row["status"] != "queued":
-        raise Conflict(f"Image status transition from {row['status']} to saving is not allowed")
+            await model.reset_upload(tx, image.id, image.data_id, ctx.now)
+    elif image.status != "queued":
+        raise Conflict(f"Image status transition from {image.status} to saving is not allowed")
 
 
 @api.route("PUT", "/v2/images/{image_id}/stage", checks=["stage_image"], stream=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova.http import Context, Response, multi
+from kilonova.http.schema import Schema
 from kilonova.network import resources
 from kilonova.network.api import api
 from kilonova.network.bindings import model
@@ -14,12 +11,12 @@ from kilonova.network.bindings.model import Binding
 from kilonova.network.errors import port_not_found
 from kilonova.network.listing import select_fields
 from kilonova.network.ports.api import load
-from kilonova.network.ports.model import vif_type
+from kilonova.network.ports.model import Port, vif_type
 from kilonova.network.ports.schemas import VNIC_TYPES
 from kilonova.network.ports.views import vif_details
 from kilonova.network.resources import write_transaction
-from kilonova.network.schemas import SHOW_QUERY, Schema, object_schema
-from kilonova.store import Row, Transaction
+from kilonova.network.schemas import SHOW_QUERY, object_schema
+from kilonova.store import Transaction
 
 _CHANGEABLE: Schema = {"vnic_type": {"enum": list(VNIC_TYPES)}, "profile": {"type": ["object", "null"]}}
 _HOST: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -82,22 +79,22 @@ async def delete(ctx: Context, port_id: str, host: str) -> Response:
     return Response()
 
 
-async def _lock_port(ctx: Context, tx: Transaction, port_id: str) -> Row:
+async def _lock_port(ctx: Context, tx: Transaction, port_id: str) -> Port:
     """Lock the port, and with it its bindings, until the transaction ends."""
     await load(ctx, tx, port_id)
-    row = await resources.lock(tx, "ports", port_id)
-    if row is None:
+    port = await resources.lock(tx, Port, port_id)
+    if port is None:
         raise port_not_found(port_id)
-    return row
+    return port
 
 
-def view(binding: Binding) -> dict[str, Any]:
-    kind = vif_type({"host_id": binding.host, "vnic_type": binding.vnic_type})
+def view(binding: Binding) -> dict[str, object]:
+    kind = vif_type(binding.host, binding.vnic_type)
     return {
         "host": binding.host,
         "status": "ACTIVE" if binding.active else "INACTIVE",
         "vif_type": kind,
         "vif_details": vif_details(kind),
         "vnic_type": binding.vnic_type,
-        "profile": orjson.loads(binding.profile),
+        "profile": binding.profile,
     }

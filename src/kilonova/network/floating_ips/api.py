@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from kilonova import store
 from kilonova.http import Context, Response
+from kilonova.http.schema import Schema
 from kilonova.network import resources
 from kilonova.network.api import api
 from kilonova.network.authorization import authorize_attributes, policy_target, requested_project, sees_all
 from kilonova.network.errors import conflict, floating_ip_not_found, port_not_found
 from kilonova.network.floating_ips import model
+from kilonova.network.floating_ips.model import FloatingIp
 from kilonova.network.listing import Attribute, Listing, select_fields
 from kilonova.network.networks.api import load as load_network
 from kilonova.network.ports import model as ports
 from kilonova.network.ports.api import load as load_port
 from kilonova.network.quotas import check_quota
 from kilonova.network.resources import CHANGES_CHANNEL
-from kilonova.network.schemas import IP_OR_NULL, SHOW_QUERY, UUID, UUID_OR_NULL, Schema, create_body, update_body
-from kilonova.store import Reader, Row, Transaction
+from kilonova.network.schemas import IP_OR_NULL, SHOW_QUERY, UUID, UUID_OR_NULL, create_body, update_body
+from kilonova.store import Reader, Transaction
 
 _CHANGEABLE: Schema = {"port_id": UUID_OR_NULL, "fixed_ip_address": IP_OR_NULL}
 CREATE = create_body(
@@ -30,8 +32,8 @@ CREATE = create_body(
 UPDATE = update_body("floatingip", _CHANGEABLE)
 
 LISTING = Listing(
+    FloatingIp,
     "floatingips",
-    "floating_ips r",
     {
         "status": Attribute("r.status"),
         "floating_network_id": Attribute("r.floating_network_id"),
@@ -47,7 +49,7 @@ LISTING = Listing(
 async def index(ctx: Context) -> Response:
     """List the project's floating IPs."""
     found = await LISTING.fetch_own_page(ctx, "get_floatingip")
-    return Response(LISTING.response_body(ctx, [view(row) for row in found]))
+    return Response(LISTING.response_body(ctx, [view(floating) for floating in found]))
 
 
 @api.route("GET", "/v2.0/floatingips/{floatingip_id}", checks=["get_floatingip"], query=SHOW_QUERY)
@@ -56,11 +58,11 @@ async def show(ctx: Context, floatingip_id: str) -> Response:
     return Response({"floatingip": select_fields(ctx, view(await _load(ctx, ctx.db, floatingip_id)))})
 
 
-async def _load(ctx: Context, reader: Reader, floatingip_id: str) -> Row:
-    row = await resources.get(reader, "floating_ips", floatingip_id)
-    if row is None or not ctx.may("get_floatingip", policy_target(row["project_id"])):
+async def _load(ctx: Context, reader: Reader, floatingip_id: str) -> FloatingIp:
+    floating = await resources.find(reader, FloatingIp, floatingip_id)
+    if floating is None or not ctx.may("get_floatingip", policy_target(floating.project_id)):
         raise floating_ip_not_found(floatingip_id)
-    return row
+    return floating
 
 
 @api.route("POST", "/v2.0/floatingips", checks=["create_floatingip"], body=CREATE, status=201)
@@ -73,7 +75,7 @@ async def create(ctx: Context) -> Response:
             tx.notify(CHANGES_CHANNEL)
     except store.Conflict:
         raise _changed_meanwhile() from None
-    shown = [view(row) for row in created]
+    shown = [view(floating) for floating in created]
     return Response({"floatingips": shown} if "floatingips" in ctx.body else {"floatingip": shown[0]})
 
 
@@ -81,23 +83,24 @@ def _changed_meanwhile() -> Exception:
     return conflict("RetryRequest", "The port or its addresses were changed meanwhile; try again.")
 
 
-async def _create(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
+async def _create(ctx: Context, tx: Transaction, body: Mapping[str, str]) -> FloatingIp:
     project_id = requested_project(ctx, body)
     target = policy_target(project_id)
     ctx.authorize("create_floatingip", target)
     authorize_attributes(ctx, "create_floatingip", body, target, {"floating_ip_address": None})
     network = await load_network(ctx, tx, body["floating_network_id"])
     await check_quota(tx, project_id, "floatingip")
-    row = await model.create(tx, project_id, network, body, ctx.now)
-    return await _associate(ctx, tx, row, body) if body.get("port_id") else row
+    floating = await model.create(tx, ctx.services.address_cursors, project_id, network, body, ctx.now)
+    return await _associate(ctx, tx, floating, body) if body.get("port_id") else floating
 
 
-async def _associate(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any]) -> Row:
+async def _associate(ctx: Context, tx: Transaction, floating: FloatingIp, body: Mapping[str, str]) -> FloatingIp:
     port = await load_port(ctx, tx, body["port_id"])
-    if port["project_id"] != row["project_id"] and not sees_all(ctx, "update_floatingip"):
+    if port.project_id != floating.project_id and not sees_all(ctx, "update_floatingip"):
         raise port_not_found(body["port_id"])
-    changes = await model.associate(tx, row, (await ports.load_details(tx, [port]))[0], body.get("fixed_ip_address"))
-    return await resources.update(tx, "floating_ips", row, changes, ctx.now)
+    (details,) = await ports.load_details(tx, [port])
+    changes = await model.associate(tx, floating, details, body.get("fixed_ip_address"))
+    return await resources.update(tx, floating, changes, ctx.now)
 
 
 @api.route("PUT", "/v2.0/floatingips/{floatingip_id}", checks=["update_floatingip"], body=UPDATE)
@@ -106,47 +109,47 @@ async def update(ctx: Context, floatingip_id: str) -> Response:
     body = ctx.body["floatingip"]
     try:
         async with ctx.db.transaction() as tx:
-            row = await _load(ctx, tx, floatingip_id)
-            row = await resources.lock(tx, "floating_ips", floatingip_id) or row
-            ctx.authorize("update_floatingip", policy_target(row["project_id"]))
-            row = await _update(ctx, tx, row, body)
+            floating = await _load(ctx, tx, floatingip_id)
+            floating = await resources.lock(tx, FloatingIp, floatingip_id) or floating
+            ctx.authorize("update_floatingip", policy_target(floating.project_id))
+            floating = await _update(ctx, tx, floating, body)
             tx.notify(CHANGES_CHANNEL)
     except store.Conflict:
         raise _changed_meanwhile() from None
-    return Response({"floatingip": view(row)})
+    return Response({"floatingip": view(floating)})
 
 
-async def _update(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any]) -> Row:
+async def _update(ctx: Context, tx: Transaction, floating: FloatingIp, body: Mapping[str, str]) -> FloatingIp:
     if body.get("port_id"):
-        row = await _associate(ctx, tx, row, body)
+        floating = await _associate(ctx, tx, floating, body)
     elif "port_id" in body:
-        row = await resources.update(tx, "floating_ips", row, dict(model.UNASSOCIATED), ctx.now)
-    elif body.get("fixed_ip_address") and row["port_id"]:
-        row = await _associate(ctx, tx, row, {**body, "port_id": row["port_id"]})
+        floating = await resources.update(tx, floating, model.UNASSOCIATED, ctx.now)
+    elif body.get("fixed_ip_address") and floating.port_id:
+        floating = await _associate(ctx, tx, floating, {**body, "port_id": floating.port_id})
     if "description" in body:
-        row = await resources.update(tx, "floating_ips", row, {"description": body["description"] or ""}, ctx.now)
-    return row
+        floating = await resources.update(tx, floating, {"description": body["description"] or ""}, ctx.now)
+    return floating
 
 
 @api.route("DELETE", "/v2.0/floatingips/{floatingip_id}", checks=["delete_floatingip"], status=204)
 async def delete(ctx: Context, floatingip_id: str) -> Response:
     """Delete a floating IP."""
     async with ctx.db.transaction() as tx:
-        row = await _load(ctx, tx, floatingip_id)
-        ctx.authorize("delete_floatingip", policy_target(row["project_id"]))
-        await model.remove(tx, row)
+        floating = await _load(ctx, tx, floatingip_id)
+        ctx.authorize("delete_floatingip", policy_target(floating.project_id))
+        await model.remove(tx, floating)
         tx.notify(CHANGES_CHANNEL)
     return Response()
 
 
-def view(row: Row) -> dict[str, Any]:
+def view(floating: FloatingIp) -> dict[str, object]:
     return {
-        "id": row["id"],
-        "status": row["status"],
-        "floating_network_id": row["floating_network_id"],
-        "floating_ip_address": row["floating_ip_address"],
-        "port_id": row["port_id"],
-        "fixed_ip_address": row["fixed_ip_address"],
-        "router_id": row["router_id"],
-        **resources.standard_view(row),
+        "id": floating.id,
+        "status": floating.status,
+        "floating_network_id": floating.floating_network_id,
+        "floating_ip_address": floating.floating_ip_address,
+        "port_id": floating.port_id,
+        "fixed_ip_address": floating.fixed_ip_address,
+        "router_id": floating.router_id,
+        **resources.standard_view(floating),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from kilonova import store
 from kilonova.http import Context, Response
+from kilonova.http.schema import Schema
 from kilonova.network import resources
 from kilonova.network.api import api
 from kilonova.network.authorization import authorize_attributes, policy_target, requested_project, sees_all
@@ -15,10 +15,11 @@ from kilonova.network.availability_zones import check_zone_hints
 from kilonova.network.errors import network_not_found
 from kilonova.network.listing import Attribute, Listing, Query, select_fields
 from kilonova.network.networks import model
+from kilonova.network.networks.model import Network
 from kilonova.network.quotas import check_quota
 from kilonova.network.resources import write_transaction
-from kilonova.network.schemas import BOOLEAN, SHOW_QUERY, TEXT, ZONE_HINTS, Schema, create_body, update_body
-from kilonova.store import Reader, Row
+from kilonova.network.schemas import BOOLEAN, SHOW_QUERY, TEXT, ZONE_HINTS, create_body, update_body
+from kilonova.store import Reader
 
 TYPES = ("local", "flat", "vlan", "vxlan", "gre", "geneve")
 MTU: Schema = {"type": "integer", "minimum": 0, "maximum": 65535}
@@ -50,8 +51,8 @@ UPDATE = update_body("network", _CHANGEABLE)
 _DEFAULTS = {"shared": False, "router:external": False, "is_default": False, "port_security_enabled": True}
 
 LISTING = Listing(
+    Network,
     "networks",
-    "networks r",
     {
         "name": Attribute("r.name"),
         "status": Attribute("r.status"),
@@ -77,48 +78,47 @@ async def index(ctx: Context) -> Response:
     if not sees_all(ctx, "get_network"):
         query.add(f"(r.project_id = {query.arg(ctx.token.project_id)} OR r.shared OR r.external)")
     found = await LISTING.fetch_page(ctx, query)
-    subnets = await model.subnet_ids(ctx.db, [row["id"] for row in found])
-    return Response(LISTING.response_body(ctx, [view(ctx, row, subnets[row["id"]]) for row in found]))
+    subnets = await model.subnet_ids(ctx.db, [network.id for network in found])
+    return Response(LISTING.response_body(ctx, [view(ctx, network, subnets[network.id]) for network in found]))
 
 
 @api.route("GET", "/v2.0/networks/{network_id}", checks=["get_network"], query=SHOW_QUERY)
 async def show(ctx: Context, network_id: str) -> Response:
     """Show a network."""
-    row = await load(ctx, ctx.db, network_id)
-    return Response(
-        {"network": select_fields(ctx, view(ctx, row, (await model.subnet_ids(ctx.db, [network_id]))[network_id]))}
-    )
+    network = await load(ctx, ctx.db, network_id)
+    subnets = await model.subnet_ids(ctx.db, [network_id])
+    return Response({"network": select_fields(ctx, view(ctx, network, subnets[network_id]))})
 
 
-async def load(ctx: Context, reader: Reader, network_id: str) -> Row:
+async def load(ctx: Context, reader: Reader, network_id: str) -> Network:
     """The network, or 404 if it is missing or hidden from the caller."""
-    row = await resources.get(reader, "networks", network_id)
-    if row is None or not ctx.may("get_network", policy_target(row["project_id"], row)):
+    network = await resources.find(reader, Network, network_id)
+    if network is None or not ctx.may("get_network", policy_target(network.project_id, network)):
         raise network_not_found(network_id)
-    return row
+    return network
 
 
 @api.route("POST", "/v2.0/networks", checks=["create_network"], body=CREATE, status=201)
 async def create(ctx: Context) -> Response:
     """Create one or several networks."""
-    rows = [_new_row(ctx, body) for body in ctx.body.get("networks") or [ctx.body["network"]]]
+    networks = [_new_network(ctx, body) for body in ctx.body.get("networks") or [ctx.body["network"]]]
+    shown = []
     try:
         async with ctx.db.transaction() as tx:
-            for row in rows:
-                await check_quota(tx, row["project_id"], "network")
-                await model.create(tx, row)
+            for network in networks:
+                await check_quota(tx, network.project_id, "network")
+                shown.append(view(ctx, await model.create(tx, network), []))
     except store.Conflict:
-        raise model.segment_in_use(rows[-1]) from None
-    shown = [view(ctx, row, []) for row in rows]
+        raise model.segment_in_use(networks[-1]) from None
     return Response({"networks": shown} if "networks" in ctx.body else {"network": shown[0]})
 
 
-def _new_row(ctx: Context, body: dict[str, Any]) -> Row:
+def _new_network(ctx: Context, body: Mapping[str, Any]) -> Network:
     project_id = requested_project(ctx, body)
     ctx.authorize("create_network", policy_target(project_id))
     authorize_attributes(ctx, "create_network", body, policy_target(project_id), _DEFAULTS)
     check_zone_hints(body)
-    return model.new_row(project_id, body, ctx.now)
+    return model.new_network(project_id, body, ctx.now)
 
 
 @api.route("PUT", "/v2.0/networks/{network_id}", checks=["update_network"], body=UPDATE)
@@ -127,14 +127,14 @@ async def update(ctx: Context, network_id: str) -> Response:
     body = ctx.body["network"]
     async with write_transaction(ctx) as tx:
         await load(ctx, tx, network_id)
-        row = await resources.lock(tx, "networks", network_id)
-        if row is None:
+        network = await resources.lock(tx, Network, network_id)
+        if network is None:
             raise network_not_found(network_id)
-        ctx.authorize("update_network", policy_target(row["project_id"]))
-        authorize_attributes(ctx, "update_network", body, policy_target(row["project_id"]))
-        row = await model.change(tx, row, body, ctx.now)
+        ctx.authorize("update_network", policy_target(network.project_id))
+        authorize_attributes(ctx, "update_network", body, policy_target(network.project_id))
+        network = await model.change(tx, network, body, ctx.now)
         subnets = await model.subnet_ids(tx, [network_id])
-    return Response({"network": view(ctx, row, subnets[network_id])})
+    return Response({"network": view(ctx, network, subnets[network_id])})
 
 
 @api.route("DELETE", "/v2.0/networks/{network_id}", checks=["delete_network"], status=204)
@@ -142,35 +142,35 @@ async def delete(ctx: Context, network_id: str) -> Response:
     """Delete a network and its subnets."""
     try:
         async with ctx.db.transaction() as tx:
-            row = await load(ctx, tx, network_id)
-            ctx.authorize("delete_network", policy_target(row["project_id"]))
-            await model.remove(tx, network_id)
+            network = await load(ctx, tx, network_id)
+            ctx.authorize("delete_network", policy_target(network.project_id))
+            await model.remove(tx, ctx.services.address_cursors, network_id)
     except store.Conflict:
         # A port was created between the check and the deletion.
         raise model.network_in_use(network_id, []) from None
     return Response()
 
 
-def view(ctx: Context, row: Row, subnets: list[str]) -> dict[str, Any]:
-    shown = {
-        "id": row["id"],
-        "name": row["name"],
-        "status": row["status"],
-        "admin_state_up": row["admin_state_up"],
-        "shared": row["shared"],
-        "router:external": row["external"],
-        "is_default": row["is_default"],
-        "mtu": row["mtu"],
-        "port_security_enabled": row["port_security_enabled"],
+def view(ctx: Context, network: Network, subnets: list[str]) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "id": network.id,
+        "name": network.name,
+        "status": network.status,
+        "admin_state_up": network.admin_state_up,
+        "shared": network.shared,
+        "router:external": network.external,
+        "is_default": network.is_default,
+        "mtu": network.mtu,
+        "port_security_enabled": network.port_security_enabled,
         "subnets": subnets,
-        "availability_zone_hints": orjson.loads(row["availability_zone_hints"]),
+        "availability_zone_hints": network.availability_zone_hints,
         "availability_zones": [],
         "ipv4_address_scope": None,
         "ipv6_address_scope": None,
-        **resources.standard_view(row),
+        **resources.standard_view(network),
     }
     if ctx.may("get_network:provider:network_type"):
-        shown["provider:network_type"] = row["network_type"]
-        shown["provider:physical_network"] = row["physical_network"] or None
-        shown["provider:segmentation_id"] = row["segmentation_id"]
+        shown["provider:network_type"] = network.network_type
+        shown["provider:physical_network"] = network.physical_network or None
+        shown["provider:segmentation_id"] = network.segmentation_id
     return shown

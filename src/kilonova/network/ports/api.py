@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import convert
 
 from kilonova import store
 from kilonova.http import Context, Response
@@ -20,10 +23,12 @@ from kilonova.network.authorization import (
 from kilonova.network.errors import conflict, port_not_found, revision_mismatch
 from kilonova.network.listing import Listing, Query, select_fields
 from kilonova.network.networks.api import load as load_network
+from kilonova.network.networks.model import Network
 from kilonova.network.ports import model
 from kilonova.network.ports.authorization import authorize_device, authorize_fixed_ips
 from kilonova.network.ports.filters import ATTRIBUTES, CUSTOM_FILTERS
-from kilonova.network.ports.model import Port
+from kilonova.network.ports.fixed_ips import FixedIpRequest
+from kilonova.network.ports.model import Port, PortDetails
 from kilonova.network.ports.schemas import CREATE, UPDATE
 from kilonova.network.ports.status import filter_by_status, with_current_status
 from kilonova.network.ports.update import apply_update, groups_for_new_port
@@ -31,11 +36,11 @@ from kilonova.network.ports.views import view
 from kilonova.network.quotas import check_quota
 from kilonova.network.resources import CHANGES_CHANNEL, write_transaction
 from kilonova.network.schemas import SHOW_QUERY
-from kilonova.network.subnets.model import subnets_of_network
-from kilonova.store import Reader, Row, Transaction
+from kilonova.network.subnets.model import Subnet, subnets_of_network
+from kilonova.store import Reader, Transaction
 
 log = logging.getLogger(__name__)
-LISTING = Listing("ports", "ports r", ATTRIBUTES, CUSTOM_FILTERS)
+LISTING = Listing(Port, "ports", ATTRIBUTES, CUSTOM_FILTERS)
 
 
 @api.route("GET", "/v2.0/ports", policy="get_port", query=LISTING.query_schema)
@@ -52,58 +57,63 @@ async def index(ctx: Context) -> Response:
         filter_by_status(ctx, query, statuses)
     found = await model.load_details(ctx.db, await LISTING.fetch_page(ctx, query))
     return Response(
-        LISTING.response_body(ctx, [view(ctx, port) for port in await with_current_status(ctx, ctx.db, found)])
+        LISTING.response_body(ctx, [view(ctx, each) for each in await with_current_status(ctx, ctx.db, found)])
     )
 
 
 @api.route("GET", "/v2.0/ports/{port_id}", checks=["get_port"], query=SHOW_QUERY)
 async def show(ctx: Context, port_id: str) -> Response:
     """Show a port."""
-    row = await load(ctx, ctx.db, port_id)
-    (port,) = await with_current_status(ctx, ctx.db, await model.load_details(ctx.db, [row]))
-    return Response({"port": select_fields(ctx, view(ctx, port))})
+    port = await load(ctx, ctx.db, port_id)
+    (details,) = await with_current_status(ctx, ctx.db, await model.load_details(ctx.db, [port]))
+    return Response({"port": select_fields(ctx, view(ctx, details))})
 
 
-async def load(ctx: Context, reader: Reader, port_id: str) -> Row:
+async def load(ctx: Context, reader: Reader, port_id: str) -> Port:
     """The port, or 404 if it is missing or hidden from the caller."""
-    row = await resources.get(reader, "ports", port_id)
-    if row is not None and not ctx.may("get_port", policy_target(row["project_id"])):
-        network = await resources.get(reader, "networks", row["network_id"])
-        if not ctx.may("get_port", policy_target(row["project_id"], network)):
-            row = None
-    if row is None:
+    port = await resources.find(reader, Port, port_id)
+    if port is not None and not ctx.may("get_port", policy_target(port.project_id)):
+        network = await resources.find(reader, Network, port.network_id)
+        if not ctx.may("get_port", policy_target(port.project_id, network)):
+            port = None
+    if port is None:
         raise port_not_found(port_id)
-    return row
+    return port
 
 
 @api.route("POST", "/v2.0/ports", checks=["create_port"], body=CREATE, status=201)
 async def create(ctx: Context) -> Response:
     """Create one or several ports: all or none."""
     bodies = ctx.body.get("ports") or [ctx.body["port"]]
-    networks: dict[str, tuple[Row, list[Row]]] = {}
+    networks: dict[str, tuple[Network, list[Subnet]]] = {}
     async with write_transaction(ctx) as tx:
         for network_id in sorted({body["network_id"] for body in bodies}):
             networks[network_id] = (await load_network(ctx, tx, network_id), await subnets_of_network(tx, network_id))
         created = [await _create(ctx, tx, body, *networks[body["network_id"]]) for body in bodies]
-    shown = [view(ctx, port) for port in created]
+    shown = [view(ctx, details) for details in created]
     return Response({"ports": shown} if "ports" in ctx.body else {"port": shown[0]})
 
 
-async def _create(ctx: Context, tx: Transaction, body: dict[str, Any], network: Row, subnets: list[Row]) -> Port:
+async def _create(
+    ctx: Context, tx: Transaction, body: Mapping[str, Any], network: Network, subnets: Sequence[Subnet]
+) -> PortDetails:
     project_id = requested_project(ctx, body)
-    _authorize(ctx, project_id, body, network)
-    row = model.new_row(project_id, network, body, ctx.now)
-    groups = await groups_for_new_port(tx, row, body, ctx.now)
+    wanted = convert(body.get("fixed_ips"), list[FixedIpRequest] | None)
+    _authorize(ctx, project_id, body, wanted or [], network)
+    port = model.new_port(project_id, network, body, ctx.now)
+    groups = await groups_for_new_port(tx, port, body, ctx.now)
     await check_quota(tx, project_id, "port")
-    return await model.create(tx, row, subnets, body.get("fixed_ips"), groups)
+    return await model.create(tx, ctx.services.address_cursors, port, subnets, wanted, groups)
 
 
-def _authorize(ctx: Context, project_id: str, body: dict[str, Any], network: Row) -> None:
+def _authorize(
+    ctx: Context, project_id: str, body: Mapping[str, Any], wanted: Sequence[FixedIpRequest], network: Network
+) -> None:
     target = policy_target(project_id, network)
     ctx.authorize("create_port", target)
     defaults = {"device_id": "", "binding:vnic_type": "normal", "allowed_address_pairs": []}
     authorize_attributes(ctx, "create_port", body, target, defaults)
-    authorize_fixed_ips(ctx, "create_port", body, target)
+    authorize_fixed_ips(ctx, "create_port", wanted, target)
     authorize_device(ctx, body, network)
     authorize_network_use(ctx, project_id, network)
 
@@ -114,53 +124,54 @@ async def update(ctx: Context, port_id: str) -> Response:
     body = ctx.body["port"]
     try:
         async with ctx.db.transaction() as tx:
-            row = await load(ctx, tx, port_id)
-            row = await resources.lock(tx, "ports", port_id) or row
-            network = await resources.get(tx, "networks", row["network_id"])
-            target = policy_target(row["project_id"], network)
+            port = await load(ctx, tx, port_id)
+            port = await resources.lock(tx, Port, port_id) or port
+            network = await resources.find(tx, Network, port.network_id)
+            target = policy_target(port.project_id, network)
             ctx.authorize("update_port", target)
             if_match = ctx.headers.get("if-match")
-            if if_match is not None and if_match != f"revision_number={row['revision_number']}":
-                raise revision_mismatch(if_match, row["revision_number"])
+            if if_match is not None and if_match != f"revision_number={port.revision_number}":
+                raise revision_mismatch(if_match, port.revision_number)
             authorize_attributes(ctx, "update_port", body, target)
-            authorize_device(ctx, body, network, row)
-            (port,) = await model.load_details(tx, [row])
-            authorize_fixed_ips(ctx, "update_port", body, target, port.fixed_ips)
-            port = await apply_update(tx, port, body, ctx.now)
-            (port,) = await with_current_status(ctx, tx, [port])
+            authorize_device(ctx, body, network, port)
+            (details,) = await model.load_details(tx, [port])
+            wanted = convert(body.get("fixed_ips") or [], list[FixedIpRequest])
+            authorize_fixed_ips(ctx, "update_port", wanted, target, details.fixed_ips)
+            details = await apply_update(tx, ctx.services.address_cursors, details, body, ctx.now)
+            (details,) = await with_current_status(ctx, tx, [details])
             tx.notify(CHANGES_CHANNEL)
     except store.Conflict as error:
         if error.kind != "unique":
             raise conflict("RetryRequest", "A security group was deleted meanwhile; try again.") from None
         raise conflict("MacAddressInUse", f"The mac address {body.get('mac_address')} is in use.") from None
-    return Response({"port": view(ctx, port)})
+    return Response({"port": view(ctx, details)})
 
 
 @api.route("DELETE", "/v2.0/ports/{port_id}", checks=["delete_port"], status=204)
 async def delete(ctx: Context, port_id: str) -> Response:
     """Delete a port."""
     async with write_transaction(ctx) as tx:
-        row = await load(ctx, tx, port_id)
-        if not ctx.may("delete_port", policy_target(row["project_id"])):
-            network = await resources.get(tx, "networks", row["network_id"])
-            ctx.authorize("delete_port", policy_target(row["project_id"], network))
-        if row["device_owner"] in model.SERVICE_OWNERS:
+        port = await load(ctx, tx, port_id)
+        if not ctx.may("delete_port", policy_target(port.project_id)):
+            network = await resources.find(tx, Network, port.network_id)
+            ctx.authorize("delete_port", policy_target(port.project_id, network))
+        if port.device_owner in model.SERVICE_OWNERS:
             raise conflict(
                 "ServicePortInUse",
-                f"Port {port_id} cannot be deleted directly via the port API: has device owner {row['device_owner']}.",
+                f"Port {port_id} cannot be deleted directly via the port API: has device owner {port.device_owner}.",
             )
         await model.remove(tx, port_id)
-    await _notify_compute(ctx, row)
+    await _notify_compute(ctx, port)
     return Response()
 
 
-async def _notify_compute(ctx: Context, row: Row) -> None:
+async def _notify_compute(ctx: Context, port: Port) -> None:
     """Send compute `network-vif-deleted`, unless compute deleted the port itself. A failure is only logged."""
     compute = getattr(ctx.services, "compute", None)
-    if compute is None or not row["device_owner"].startswith("compute:") or "service" in ctx.token.roles:
+    if compute is None or not port.device_owner.startswith("compute:") or "service" in ctx.token.roles:
         return
     try:
         token = await ctx.services.identity.token()
-        await compute.send_event("network-vif-deleted", row["device_id"], row["id"], token)
+        await compute.send_event("network-vif-deleted", port.device_id, port.id, token)
     except (Refused, Unreachable) as error:
         log.warning("compute was not notified of a deleted port: %s", error)

@@ -3,141 +3,157 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
 
 from kilonova.http.errors import Unavailable
 from kilonova.network import addresses
-from kilonova.network.addresses import IpAddress, IpNetwork
+from kilonova.network.addresses import Cursors, IpAddress, IpNetwork, ip_network
 from kilonova.network.errors import address_in_use, invalid, no_more_addresses
-from kilonova.network.subnets.model import is_autoconfigured
-from kilonova.store import Row, Transaction
+from kilonova.network.subnets.model import Subnet
+from kilonova.store import Transaction
+from kilonova.store.records import Record
 
-FixedIp = dict[str, str]
+if TYPE_CHECKING:
+    from kilonova.network.ports.model import Port
+
 _RELEASE = "DELETE FROM port_addresses WHERE subnet_id = $1 AND ip_address = $2 AND port_id = $3"
 
 
-async def assign_fixed_ips(
-    tx: Transaction, port: Row, subnets: list[Row], requests: list[dict[str, Any]] | None, position: int = 0
-) -> list[FixedIp]:
-    """Allocate the requested addresses, or by default one of each IP version that the network has."""
-    try:
-        if requests is None:
-            return await _one_per_version(tx, port, subnets, position)
+class FixedIp(Record, frozen=True):
+    table: ClassVar[str] = "port_addresses"
+
+    subnet_id: str
+    ip_address: str
+
+    def view(self) -> dict[str, str]:
+        return {"subnet_id": self.subnet_id, "ip_address": self.ip_address}
+
+
+class FixedIpRequest(Struct, frozen=True):
+    """A request for an address: this one, any of this subnet, or this one of this subnet."""
+
+    subnet_id: str | None = None
+    ip_address: str | None = None
+
+    def matches(self, fixed: FixedIp) -> bool:
+        if self.subnet_id is not None and self.subnet_id != fixed.subnet_id:
+            return False
+        if self.ip_address is not None:
+            return ipaddress.ip_address(self.ip_address) == ipaddress.ip_address(fixed.ip_address)
+        return True
+
+
+class Allocation:
+    """Allocates addresses of the subnets of its network to a port."""
+
+    def __init__(self, tx: Transaction, cursors: Cursors, port: Port, subnets: Sequence[Subnet]) -> None:
+        self._tx = tx
+        self._cursors = cursors
+        self._port = port
+        self._subnets = subnets
+
+    async def assign(self, requests: Sequence[FixedIpRequest] | None, position: int = 0) -> list[FixedIp]:
+        """Allocate the requested addresses, or by default one of each IP version that the network has."""
+        try:
+            if requests is None:
+                return await self._one_per_version()
+            return [await self._allocate(request, place) for place, request in enumerate(requests, start=position)]
+        except addresses.AllocationContended:
+            raise Unavailable("Too many ports are being created in this subnet at once; try again.") from None
+
+    async def replace(self, held: Sequence[FixedIp], requests: Sequence[FixedIpRequest]) -> list[FixedIp]:
+        """Change the port's addresses. Addresses that match a request stay: a repeated update changes nothing."""
+        kept, missing = _match_requests(held, requests)
+        for fixed in held:
+            if fixed not in kept:
+                await self._tx.execute(_RELEASE, fixed.subnet_id, fixed.ip_address, self._port.id)
+        # Positions only order the list; gaps do not matter.
+        return kept + await self.assign(missing, position=len(held))
+
+    async def _one_per_version(self) -> list[FixedIp]:
         assigned: list[FixedIp] = []
-        for request in requests:
-            assigned.append(await _allocate(tx, port, subnets, request, position + len(assigned)))
+        for version in (4, 6):
+            pooled = [each for each in self._subnets if each.ip_version == version and not each.is_autoconfigured]
+            if pooled:
+                assigned.append(await self._allocate_from_first(pooled, len(assigned)))
+        for subnet in self._subnets:
+            if subnet.is_autoconfigured:
+                assigned.append(await self._autoconfigure(subnet, len(assigned)))
         return assigned
-    except addresses.AllocationContended:
-        raise Unavailable("Too many ports are being created in this subnet at once; try again.") from None
+
+    async def _allocate_from_first(self, subnets: Sequence[Subnet], position: int) -> FixedIp:
+        """Allocate an address of the first subnet that has a free one."""
+        for subnet in subnets:
+            try:
+                ip = await addresses.allocate_any(self._tx, self._cursors, subnet, self._port.id, position)
+            except addresses.PoolsExhausted:
+                continue
+            return FixedIp(subnet.id, ip)
+        raise no_more_addresses(self._port.network_id)
+
+    async def _autoconfigure(self, subnet: Subnet, position: int) -> FixedIp:
+        ip = addresses.eui64_address(ip_network(subnet.cidr), self._port.mac_address)
+        return await self._allocate_exactly(subnet, ip, position)
+
+    async def _allocate(self, request: FixedIpRequest, position: int) -> FixedIp:
+        subnet = self._subnet(request.subnet_id) if request.subnet_id is not None else None
+        if request.ip_address is not None:
+            ip = ipaddress.ip_address(request.ip_address)
+            if subnet is None:
+                subnet = self._subnet_containing(ip)
+            elif not _is_usable(ip_network(subnet.cidr), ip):
+                raise invalid(f"IP address {ip} is not a valid IP for the specified subnet.", "InvalidIpForSubnet")
+            if str(ip) == subnet.gateway_ip and not self._may_use_gateway_ip(subnet):
+                raise invalid(f"IP address {ip} is the gateway of subnet {subnet.id}.", "InvalidIpForSubnet")
+            return await self._allocate_exactly(subnet, ip, position)
+        if subnet is not None and subnet.is_autoconfigured:
+            return await self._autoconfigure(subnet, position)
+        return await self._allocate_from_first([subnet] if subnet else self._subnets, position)
+
+    async def _allocate_exactly(self, subnet: Subnet, ip: IpAddress, position: int) -> FixedIp:
+        if not await addresses.allocate(self._tx, subnet, ip, self._port.id, position):
+            raise address_in_use(str(ip), subnet.id)
+        return FixedIp(subnet.id, str(ip))
+
+    def _may_use_gateway_ip(self, subnet: Subnet) -> bool:
+        """A port of another project with the gateway's address would receive all traffic of a shared network."""
+        return self._port.project_id == subnet.project_id or self._port.device_owner.startswith("network:")
+
+    def _subnet(self, subnet_id: str) -> Subnet:
+        for subnet in self._subnets:
+            if subnet.id == subnet_id:
+                return subnet
+        raise invalid(
+            f"Failed to create port on network {self._port.network_id}, because fixed_ips included invalid subnet "
+            f"{subnet_id}"
+        )
+
+    def _subnet_containing(self, ip: IpAddress) -> Subnet:
+        for subnet in self._subnets:
+            if _is_usable(ip_network(subnet.cidr), ip):
+                return subnet
+        raise invalid(
+            f"IP address {ip} is not a valid IP for any of the subnets on the specified network.", "InvalidIpForNetwork"
+        )
 
 
-async def replace_fixed_ips(
-    tx: Transaction, port: Row, subnets: list[Row], held: list[FixedIp], requests: list[dict[str, Any]]
-) -> list[FixedIp]:
-    """Change the port's addresses. Addresses that match a request stay, so that a repeated update changes nothing."""
-    kept, missing = _match_requests(held, requests)
-    for fixed in held:
-        if fixed not in kept:
-            await tx.execute(_RELEASE, fixed["subnet_id"], fixed["ip_address"], port["id"])
-    # Positions only order the list; gaps do not matter.
-    return kept + await assign_fixed_ips(tx, port, subnets, missing, position=len(held))
-
-
-def _match_requests(held: list[FixedIp], requests: list[dict[str, Any]]) -> tuple[list[FixedIp], list[dict[str, Any]]]:
+def _match_requests(
+    held: Sequence[FixedIp], requests: Sequence[FixedIpRequest]
+) -> tuple[list[FixedIp], list[FixedIpRequest]]:
     free = list(held)
     kept: list[FixedIp] = []
-    missing: list[dict[str, Any]] = []
-    for request in sorted(requests, key=lambda request: "ip_address" not in request):
-        matching = next((fixed for fixed in free if matches(fixed, request)), None)
+    missing: list[FixedIpRequest] = []
+    for request in sorted(requests, key=lambda request: request.ip_address is None):
+        matching = next((fixed for fixed in free if request.matches(fixed)), None)
         if matching is None:
             missing.append(request)
         else:
             free.remove(matching)
             kept.append(matching)
     return kept, missing
-
-
-def matches(fixed: FixedIp, request: dict[str, Any]) -> bool:
-    if "subnet_id" in request and request["subnet_id"] != fixed["subnet_id"]:
-        return False
-    if "ip_address" in request:
-        return ipaddress.ip_address(request["ip_address"]) == ipaddress.ip_address(fixed["ip_address"])
-    return True
-
-
-async def _one_per_version(tx: Transaction, port: Row, subnets: list[Row], position: int) -> list[FixedIp]:
-    assigned: list[FixedIp] = []
-    for version in (4, 6):
-        pooled = [subnet for subnet in subnets if subnet["ip_version"] == version and not is_autoconfigured(subnet)]
-        if pooled:
-            assigned.append(await _allocate_from_first(tx, port, pooled, position + len(assigned)))
-    for subnet in subnets:
-        if is_autoconfigured(subnet):
-            assigned.append(await _autoconfigure(tx, port, subnet, position + len(assigned)))
-    return assigned
-
-
-async def _allocate_from_first(tx: Transaction, port: Row, subnets: list[Row], position: int) -> FixedIp:
-    """Allocate an address of the first subnet that has a free one."""
-    for subnet in subnets:
-        try:
-            ip = await addresses.allocate_any(tx, subnet, port["id"], position)
-        except addresses.PoolsExhausted:
-            continue
-        return {"subnet_id": subnet["id"], "ip_address": ip}
-    raise no_more_addresses(port["network_id"])
-
-
-async def _autoconfigure(tx: Transaction, port: Row, subnet: Row, position: int) -> FixedIp:
-    ip = addresses.eui64_address(addresses.ip_network_of(subnet), port["mac_address"])
-    return await _allocate_exactly(tx, port, subnet, ip, position)
-
-
-def _may_use_gateway_ip(port: Row, subnet: Row) -> bool:
-    """A port of another project with the gateway's address would receive all traffic of a shared network."""
-    return bool(port["project_id"] == subnet["project_id"] or port["device_owner"].startswith("network:"))
-
-
-async def _allocate(tx: Transaction, port: Row, subnets: list[Row], request: dict[str, Any], position: int) -> FixedIp:
-    if "ip_address" not in request:
-        subnet = _subnet(port, subnets, request["subnet_id"])
-        if is_autoconfigured(subnet):
-            return await _autoconfigure(tx, port, subnet, position)
-        return await _allocate_from_first(tx, port, [subnet], position)
-    ip = ipaddress.ip_address(request["ip_address"])
-    if "subnet_id" in request:
-        subnet = _subnet(port, subnets, request["subnet_id"])
-        if not _is_usable(addresses.ip_network_of(subnet), ip):
-            raise invalid(f"IP address {ip} is not a valid IP for the specified subnet.", "InvalidIpForSubnet")
-    else:
-        subnet = _subnet_containing(subnets, ip)
-    if str(ip) == subnet["gateway_ip"] and not _may_use_gateway_ip(port, subnet):
-        raise invalid(f"IP address {ip} is the gateway of subnet {subnet['id']}.", "InvalidIpForSubnet")
-    return await _allocate_exactly(tx, port, subnet, ip, position)
-
-
-async def _allocate_exactly(tx: Transaction, port: Row, subnet: Row, ip: IpAddress, position: int) -> FixedIp:
-    if not await addresses.allocate(tx, subnet, ip, port["id"], position):
-        raise address_in_use(str(ip), subnet["id"])
-    return {"subnet_id": subnet["id"], "ip_address": str(ip)}
-
-
-def _subnet(port: Row, subnets: list[Row], subnet_id: str) -> Row:
-    for subnet in subnets:
-        if subnet["id"] == subnet_id:
-            return subnet
-    raise invalid(
-        f"Failed to create port on network {port['network_id']}, because fixed_ips included invalid subnet {subnet_id}"
-    )
-
-
-def _subnet_containing(subnets: list[Row], ip: IpAddress) -> Row:
-    for subnet in subnets:
-        if _is_usable(addresses.ip_network_of(subnet), ip):
-            return subnet
-    raise invalid(
-        f"IP address {ip} is not a valid IP for any of the subnets on the specified network.", "InvalidIpForNetwork"
-    )
 
 
 def _is_usable(network: IpNetwork, ip: IpAddress) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kilonova.http.schema import Schema
 from kilonova.network import schemas
-from kilonova.network.schemas import BOOLEAN, IP, MAC, TEXT, UUID, Schema
+from kilonova.network.schemas import BOOLEAN, IP, MAC, TEXT, UUID
 
 VNIC_TYPES = (
     "normal",

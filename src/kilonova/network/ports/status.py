@@ -5,10 +5,12 @@ The status is not stored. An agent starts a guest only after its ports are wired
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from kilonova.hosts.networked import is_networked_sql, is_up_sql
 from kilonova.http import Context
 from kilonova.network.listing import Query
-from kilonova.network.ports.model import Port
+from kilonova.network.ports.model import PortDetails
 from kilonova.store import Reader
 
 
@@ -22,13 +24,16 @@ def _is_idle_sql(ctx: Context, since: str) -> str:
     return f"({is_networked_sql('r.host_id')} AND NOT ({works}))"
 
 
-async def with_current_status(ctx: Context, reader: Reader, ports: list[Port]) -> list[Port]:
-    bound = [port.row["id"] for port in ports if port.row["host_id"] and port.row["status"] == "ACTIVE"]
+async def with_current_status(ctx: Context, reader: Reader, ports: list[PortDetails]) -> list[PortDetails]:
+    bound = [each.port.id for each in ports if each.port.host_id and each.port.status == "ACTIVE"]
     if not bound:
         return ports
     sql = f"SELECT r.id FROM ports r WHERE r.id = ANY($1) AND {_is_idle_sql(ctx, '$2')}"
     idle = {row["id"] for row in await reader.fetch(sql, bound, _down_since(ctx))}
-    return [port._replace(row={**port.row, "status": "DOWN"}) if port.row["id"] in idle else port for port in ports]
+    return [
+        structs.replace(each, port=structs.replace(each.port, status="DOWN")) if each.port.id in idle else each
+        for each in ports
+    ]
 
 
 def filter_by_status(ctx: Context, query: Query, statuses: list[str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
+from msgspec import convert
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -17,19 +18,21 @@ from kilonova.network.listing import Attribute, Listing, select_fields
 from kilonova.network.networks.api import load as load_network
 from kilonova.network.ports import model as ports
 from kilonova.network.ports.api import load as load_port
-from kilonova.network.ports.model import Port
+from kilonova.network.ports.model import Port, PortDetails
 from kilonova.network.quotas import check_quota
 from kilonova.network.resources import write_transaction
 from kilonova.network.routers import model
+from kilonova.network.routers.model import Router
 from kilonova.network.routers.schemas import CREATE, EXTRA_ROUTES, INTERFACE, UPDATE
 from kilonova.network.routers.views import view
 from kilonova.network.schemas import SHOW_QUERY, to_bool
 from kilonova.network.subnets.api import load as load_subnet
-from kilonova.store import Reader, Row, Transaction
+from kilonova.network.subnets.model import Route
+from kilonova.store import Reader, Transaction
 
 LISTING = Listing(
+    Router,
     "routers",
-    "routers r",
     {
         "name": Attribute("r.name"),
         "status": Attribute("r.status"),
@@ -43,7 +46,7 @@ async def index(ctx: Context) -> Response:
     """List the project's routers."""
     found = await LISTING.fetch_own_page(ctx, "get_router")
     gateways = await model.gateways(ctx.db, found)
-    return Response(LISTING.response_body(ctx, [view(row, gateways.get(row["gateway_port_id"])) for row in found]))
+    return Response(LISTING.response_body(ctx, [view(each, gateways.get(each.gateway_port_id)) for each in found]))
 
 
 @api.route("GET", "/v2.0/routers/{router_id}", checks=["get_router"], query=SHOW_QUERY)
@@ -52,24 +55,24 @@ async def show(ctx: Context, router_id: str) -> Response:
     return Response({"router": select_fields(ctx, await _view(ctx.db, await _load(ctx, ctx.db, router_id)))})
 
 
-async def _view(reader: Reader, row: Row) -> dict[str, Any]:
-    return view(row, (await model.gateways(reader, [row])).get(row["gateway_port_id"]))
+async def _view(reader: Reader, router: Router) -> dict[str, object]:
+    return view(router, (await model.gateways(reader, [router])).get(router.gateway_port_id))
 
 
-async def _load(ctx: Context, reader: Reader, router_id: str) -> Row:
-    row = await resources.get(reader, "routers", router_id)
-    if row is None or not ctx.may("get_router", policy_target(row["project_id"])):
+async def _load(ctx: Context, reader: Reader, router_id: str) -> Router:
+    router = await resources.find(reader, Router, router_id)
+    if router is None or not ctx.may("get_router", policy_target(router.project_id)):
         raise router_not_found(router_id)
-    return row
+    return router
 
 
-async def _lock(ctx: Context, tx: Transaction, router_id: str, rule: str) -> Row:
+async def _lock(ctx: Context, tx: Transaction, router_id: str, rule: str) -> Router:
     await _load(ctx, tx, router_id)
-    row = await resources.lock(tx, "routers", router_id)
-    if row is None:
+    router = await resources.lock(tx, Router, router_id)
+    if router is None:
         raise router_not_found(router_id)
-    ctx.authorize(rule, policy_target(row["project_id"]))
-    return row
+    ctx.authorize(rule, policy_target(router.project_id))
+    return router
 
 
 @api.route("POST", "/v2.0/routers", checks=["create_router"], body=CREATE, status=201)
@@ -82,27 +85,27 @@ async def create(ctx: Context) -> Response:
     return Response({"routers": shown} if "routers" in ctx.body else {"router": shown[0]})
 
 
-async def _create(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
+async def _create(ctx: Context, tx: Transaction, body: Mapping[str, Any]) -> Router:
     project_id = requested_project(ctx, body)
     ctx.authorize("create_router", policy_target(project_id))
     check_zone_hints(body)
-    row = model.new_row(project_id, body, ctx.now)
+    router = model.new_router(project_id, body, ctx.now)
     await check_quota(tx, project_id, "router")
-    await resources.insert(tx, "routers", row)
-    return await _update_gateway(ctx, tx, row, body, "create_router")
+    await resources.insert(tx, router)
+    return await _update_gateway(ctx, tx, router, body, "create_router")
 
 
-async def _update_gateway(ctx: Context, tx: Transaction, row: Row, body: dict[str, Any], rule: str) -> Row:
+async def _update_gateway(ctx: Context, tx: Transaction, router: Router, body: Mapping[str, Any], rule: str) -> Router:
     if "external_gateway_info" not in body:
-        return row
+        return router
     info = body["external_gateway_info"] or {}
-    target = policy_target(row["project_id"])
+    target = policy_target(router.project_id)
     authorize_attributes(ctx, rule, {"external_gateway_info": info}, target)
     if not info.get("network_id"):
-        return await model.clear_gateway(tx, row, None, ctx.now)
+        return await model.clear_gateway(tx, router, None, ctx.now)
     authorize_attributes(ctx, f"{rule}:external_gateway_info", info, target, {"external_fixed_ips": []})
     network = await load_network(ctx, tx, info["network_id"])
-    return await model.set_gateway(tx, row, network, info, ctx.now)
+    return await model.set_gateway(tx, ctx.services.address_cursors, router, network, info, ctx.now)
 
 
 @api.route("PUT", "/v2.0/routers/{router_id}", checks=["update_router"], body=UPDATE)
@@ -110,15 +113,15 @@ async def update(ctx: Context, router_id: str) -> Response:
     """Change a router, its gateway or its extra routes."""
     body = ctx.body["router"]
     async with write_transaction(ctx) as tx:
-        row = await _lock(ctx, tx, router_id, "update_router")
-        row = await _update_gateway(ctx, tx, row, body, "update_router")
-        changes: Row = {name: body[name] or "" for name in ("name", "description") if name in body}
+        router = await _lock(ctx, tx, router_id, "update_router")
+        router = await _update_gateway(ctx, tx, router, body, "update_router")
+        changes: dict[str, object] = {name: body[name] or "" for name in ("name", "description") if name in body}
         if "admin_state_up" in body:
             changes["admin_state_up"] = to_bool(body["admin_state_up"])
-        row = await resources.update(tx, "routers", row, changes, ctx.now)
+        router = await resources.update(tx, router, changes, ctx.now)
         if "routes" in body:
-            row = await model.set_routes(tx, row, body["routes"] or [], ctx.now)
-        shown = await _view(tx, row)
+            router = await model.set_routes(tx, router, convert(body["routes"] or [], list[Route]), ctx.now)
+        shown = await _view(tx, router)
     return Response({"router": shown})
 
 
@@ -126,9 +129,9 @@ async def update(ctx: Context, router_id: str) -> Response:
 async def add_routes(ctx: Context, router_id: str) -> Response:
     """Add extra routes to a router."""
     async with write_transaction(ctx) as tx:
-        row = await _lock(ctx, tx, router_id, "add_extraroutes")
-        routes = [*orjson.loads(row["routes"]), *ctx.body["router"]["routes"]]
-        shown = await _view(tx, await model.set_routes(tx, row, routes, ctx.now))
+        router = await _lock(ctx, tx, router_id, "add_extraroutes")
+        routes = [*router.routes, *convert(ctx.body["router"]["routes"], list[Route])]
+        shown = await _view(tx, await model.set_routes(tx, router, routes, ctx.now))
     return Response({"router": shown})
 
 
@@ -136,12 +139,10 @@ async def add_routes(ctx: Context, router_id: str) -> Response:
 async def remove_routes(ctx: Context, router_id: str) -> Response:
     """Remove extra routes from a router; missing routes are no error."""
     async with write_transaction(ctx) as tx:
-        row = await _lock(ctx, tx, router_id, "remove_extraroutes")
-        removed = ctx.body["router"]["routes"]
-        routes = [route for route in orjson.loads(row["routes"]) if route not in removed]
-        shown = await _view(
-            tx, await resources.update(tx, "routers", row, {"routes": resources.to_json(routes)}, ctx.now)
-        )
+        router = await _lock(ctx, tx, router_id, "remove_extraroutes")
+        removed = convert(ctx.body["router"]["routes"], list[Route])
+        routes = [route for route in router.routes if route not in removed]
+        shown = await _view(tx, await resources.update(tx, router, {"routes": routes}, ctx.now))
     return Response({"router": shown})
 
 
@@ -160,11 +161,11 @@ async def add_interface(ctx: Context, router_id: str) -> Response:
         router = await _lock(ctx, tx, router_id, "add_router_interface")
         if "subnet_id" in ctx.body:
             subnet, network = await load_subnet(ctx, tx, ctx.body["subnet_id"])
-            authorize_network_use(ctx, router["project_id"], network)
-            port = await model.add_subnet(tx, router, subnet, network, ctx.now)
+            authorize_network_use(ctx, router.project_id, network)
+            port = await model.add_subnet(tx, ctx.services.address_cursors, router, subnet, network, ctx.now)
         else:
             await load_port(ctx, tx, ctx.body["port_id"])
-            held = await resources.lock(tx, "ports", ctx.body["port_id"])
+            held = await resources.lock(tx, Port, ctx.body["port_id"])
             if held is None:
                 raise port_not_found(ctx.body["port_id"])
             port = await model.add_port(tx, router, (await ports.load_details(tx, [held]))[0], ctx.now)
@@ -183,28 +184,28 @@ async def remove_interface(ctx: Context, router_id: str) -> Response:
     return Response(_interface_view(router, port))
 
 
-def _find_interface(router: Row, interfaces: list[Port], body: dict[str, str]) -> Port:
-    for port in interfaces:
-        if body.get("port_id") == port.row["id"]:
-            return port
-        if any(fixed["subnet_id"] == body.get("subnet_id") for fixed in port.fixed_ips):
-            return port
+def _find_interface(router: Router, interfaces: Sequence[PortDetails], body: Mapping[str, str]) -> PortDetails:
+    for details in interfaces:
+        if body.get("port_id") == details.port.id:
+            return details
+        if any(fixed.subnet_id == body.get("subnet_id") for fixed in details.fixed_ips):
+            return details
     if "subnet_id" in body:
-        raise model.interface_not_found(router["id"], body["subnet_id"])
+        raise model.interface_not_found(router.id, body["subnet_id"])
     raise NotFound(
-        f"Router {router['id']} does not have an interface with id {body['port_id']}", code="RouterInterfaceNotFound"
+        f"Router {router.id} does not have an interface with id {body['port_id']}", code="RouterInterfaceNotFound"
     )
 
 
-def _interface_view(router: Row, port: Port) -> dict[str, Any]:
-    subnet_ids = [fixed["subnet_id"] for fixed in port.fixed_ips]
+def _interface_view(router: Router, details: PortDetails) -> dict[str, object]:
+    subnet_ids = [fixed.subnet_id for fixed in details.fixed_ips]
     return {
-        "id": router["id"],
-        "project_id": router["project_id"],
-        "tenant_id": router["project_id"],
-        "port_id": port.row["id"],
-        "network_id": port.row["network_id"],
+        "id": router.id,
+        "project_id": router.project_id,
+        "tenant_id": router.project_id,
+        "port_id": details.port.id,
+        "network_id": details.port.network_id,
         "subnet_id": subnet_ids[0],
         "subnet_ids": subnet_ids,
-        "tags": resources.unpack_tags(router["tags"]),
+        "tags": resources.unpack_tags(router.tags),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kilonova.http.schema import Schema
 from kilonova.network import schemas
 from kilonova.network.ports.schemas import FIXED_IPS
-from kilonova.network.schemas import BOOLEAN, TEXT, UUID, ZONE_HINTS, Schema
+from kilonova.network.schemas import BOOLEAN, TEXT, UUID, ZONE_HINTS
 from kilonova.network.subnets.schemas import ROUTES
 
 GATEWAY: Schema = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from kilonova import store
 from kilonova.http import Context, Response
@@ -15,19 +15,21 @@ from kilonova.network.quotas import check_quota
 from kilonova.network.resources import CHANGES_CHANNEL, write_transaction
 from kilonova.network.schemas import SHOW_QUERY, to_bool
 from kilonova.network.security_groups import model, rules
+from kilonova.network.security_groups.model import SecurityGroup
+from kilonova.network.security_groups.rules import SecurityGroupRule
 from kilonova.network.security_groups.schemas import CREATE, CREATE_RULE, UPDATE
 from kilonova.network.security_groups.views import group_view, rule_view
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 
 GROUPS = Listing(
+    SecurityGroup,
     "security_groups",
-    "security_groups r",
     {"name": Attribute("r.name"), "stateful": Attribute("r.stateful", "boolean")},
     {"shared": lambda query, values: query.add("1 = 0" if values[-1].lower() in ("true", "1") else "1 = 1")},
 )
 RULES = Listing(
+    SecurityGroupRule,
     "security_group_rules",
-    "security_group_rules r",
     {
         "security_group_id": Attribute("r.security_group_id"),
         "remote_group_id": Attribute("r.remote_group_id", nullable=True),
@@ -46,8 +48,8 @@ async def index(ctx: Context) -> Response:
     """List the project's security groups."""
     await _ensure_default(ctx, ctx.query_one("project_id") or ctx.query_one("tenant_id"))
     found = await GROUPS.fetch_own_page(ctx, "get_security_group")
-    group_rules = await model.rules_of(ctx.db, [row["id"] for row in found])
-    return Response(GROUPS.response_body(ctx, [group_view(row, group_rules[row["id"]]) for row in found]))
+    group_rules = await model.rules_of(ctx.db, [group.id for group in found])
+    return Response(GROUPS.response_body(ctx, [group_view(group, group_rules[group.id]) for group in found]))
 
 
 async def _ensure_default(ctx: Context, filter_project: str | None) -> None:
@@ -66,16 +68,16 @@ async def _ensure_default(ctx: Context, filter_project: str | None) -> None:
 @api.route("GET", "/v2.0/security-groups/{security_group_id}", checks=["get_security_group"], query=SHOW_QUERY)
 async def show(ctx: Context, security_group_id: str) -> Response:
     """Show a security group with its rules."""
-    row = await _load(ctx, ctx.db, security_group_id)
+    group = await _load(ctx, ctx.db, security_group_id)
     group_rules = await model.rules_of(ctx.db, [security_group_id])
-    return Response({"security_group": select_fields(ctx, group_view(row, group_rules[security_group_id]))})
+    return Response({"security_group": select_fields(ctx, group_view(group, group_rules[security_group_id]))})
 
 
-async def _load(ctx: Context, reader: Reader, group_id: str) -> Row:
-    row = await resources.get(reader, "security_groups", group_id)
-    if row is None or not ctx.may("get_security_group", policy_target(row["project_id"])):
+async def _load(ctx: Context, reader: Reader, group_id: str) -> SecurityGroup:
+    group = await resources.find(reader, SecurityGroup, group_id)
+    if group is None or not ctx.may("get_security_group", policy_target(group.project_id)):
         raise group_not_found(group_id)
-    return row
+    return group
 
 
 @api.route("POST", "/v2.0/security-groups", checks=["create_security_group"], body=CREATE, status=201)
@@ -84,19 +86,19 @@ async def create(ctx: Context) -> Response:
     shown = []
     async with write_transaction(ctx) as tx:
         for body in ctx.body.get("security_groups") or [ctx.body["security_group"]]:
-            row = _new_row(ctx, body)
-            await model.ensure_default(tx, row["project_id"], ctx.now)
-            await check_quota(tx, row["project_id"], "security_group")
-            shown.append(group_view(row, await model.create(tx, row)))
+            group = _new_group(ctx, body)
+            await model.ensure_default(tx, group.project_id, ctx.now)
+            await check_quota(tx, group.project_id, "security_group")
+            shown.append(group_view(group, await model.create(tx, group)))
     return Response({"security_groups": shown} if "security_groups" in ctx.body else {"security_group": shown[0]})
 
 
-def _new_row(ctx: Context, body: dict[str, Any]) -> Row:
+def _new_group(ctx: Context, body: Mapping[str, str]) -> SecurityGroup:
     project_id = requested_project(ctx, body)
     ctx.authorize("create_security_group", policy_target(project_id))
     if body.get("name", "").lower() == model.DEFAULT_NAME:
         raise conflict("SecurityGroupDefaultAlreadyExists", "Default security group already exists.")
-    return model.new_row(project_id, body, ctx.now)
+    return model.new_group(project_id, body, ctx.now)
 
 
 @api.route("PUT", "/v2.0/security-groups/{security_group_id}", checks=["update_security_group"], body=UPDATE)
@@ -105,20 +107,20 @@ async def update(ctx: Context, security_group_id: str) -> Response:
     body = ctx.body["security_group"]
     async with write_transaction(ctx) as tx:
         await _load(ctx, tx, security_group_id)
-        row = await resources.lock(tx, "security_groups", security_group_id)
-        if row is None:
+        group = await resources.lock(tx, SecurityGroup, security_group_id)
+        if group is None:
             raise group_not_found(security_group_id)
-        ctx.authorize("update_security_group", policy_target(row["project_id"]))
-        _check_name(row, body)
+        ctx.authorize("update_security_group", policy_target(group.project_id))
+        _check_name(group, body)
         changes = {name: to_bool(value) if name == "stateful" else value or "" for name, value in body.items()}
-        row = await resources.update(tx, "security_groups", row, changes, ctx.now)
+        group = await resources.update(tx, group, changes, ctx.now)
         group_rules = await model.rules_of(tx, [security_group_id])
-    return Response({"security_group": group_view(row, group_rules[security_group_id])})
+    return Response({"security_group": group_view(group, group_rules[security_group_id])})
 
 
-def _check_name(row: Row, body: dict[str, Any]) -> None:
-    renamed = "name" in body and body["name"] != row["name"]
-    if renamed and row["is_default"]:
+def _check_name(group: SecurityGroup, body: Mapping[str, str]) -> None:
+    renamed = "name" in body and body["name"] != group.name
+    if renamed and group.is_default:
         raise conflict("SecurityGroupCannotUpdateDefault", "Updating default security group not allowed.")
     if renamed and body["name"].lower() == model.DEFAULT_NAME:
         raise conflict("SecurityGroupDefaultAlreadyExists", "Default security group already exists.")
@@ -129,9 +131,9 @@ async def delete(ctx: Context, security_group_id: str) -> Response:
     """Delete a security group; refused while ports use it."""
     try:
         async with ctx.db.transaction() as tx:
-            row = await _load(ctx, tx, security_group_id)
-            ctx.authorize("delete_security_group", policy_target(row["project_id"]))
-            if row["is_default"] and not sees_all(ctx, "delete_security_group"):
+            group = await _load(ctx, tx, security_group_id)
+            ctx.authorize("delete_security_group", policy_target(group.project_id))
+            if group.is_default and not sees_all(ctx, "delete_security_group"):
                 raise conflict(
                     "SecurityGroupCannotRemoveDefault", "Insufficient rights for removing default security group."
                 )
@@ -147,7 +149,7 @@ async def index_rules(ctx: Context) -> Response:
     """List the rules of the project's security groups."""
     await _ensure_default(ctx, ctx.query_one("project_id") or ctx.query_one("tenant_id"))
     found = await RULES.fetch_own_page(ctx, "get_security_group_rule")
-    return Response(RULES.response_body(ctx, [rule_view(row) for row in found]))
+    return Response(RULES.response_body(ctx, [rule_view(rule) for rule in found]))
 
 
 @api.route(
@@ -155,15 +157,15 @@ async def index_rules(ctx: Context) -> Response:
 )
 async def show_rule(ctx: Context, security_group_rule_id: str) -> Response:
     """Show a security group rule."""
-    row = await _load_rule(ctx, ctx.db, security_group_rule_id)
-    return Response({"security_group_rule": select_fields(ctx, rule_view(row))})
+    rule = await _load_rule(ctx, ctx.db, security_group_rule_id)
+    return Response({"security_group_rule": select_fields(ctx, rule_view(rule))})
 
 
-async def _load_rule(ctx: Context, reader: Reader, rule_id: str) -> Row:
-    row = await resources.get(reader, "security_group_rules", rule_id)
-    if row is None or not ctx.may("get_security_group_rule", policy_target(row["project_id"])):
+async def _load_rule(ctx: Context, reader: Reader, rule_id: str) -> SecurityGroupRule:
+    rule = await resources.find(reader, SecurityGroupRule, rule_id)
+    if rule is None or not ctx.may("get_security_group_rule", policy_target(rule.project_id)):
         raise rule_not_found(rule_id)
-    return row
+    return rule
 
 
 @api.route("POST", "/v2.0/security-group-rules", checks=["create_security_group_rule"], body=CREATE_RULE, status=201)
@@ -172,24 +174,24 @@ async def create_rule(ctx: Context) -> Response:
     async with write_transaction(ctx) as tx:
         bodies = ctx.body.get("security_group_rules") or [ctx.body["security_group_rule"]]
         created = [await _create_rule(ctx, tx, body) for body in bodies]
-    shown = [rule_view(row) for row in created]
+    shown = [rule_view(rule) for rule in created]
     several = "security_group_rules" in ctx.body
     return Response({"security_group_rules": shown} if several else {"security_group_rule": shown[0]})
 
 
-async def _create_rule(ctx: Context, tx: Transaction, body: dict[str, Any]) -> Row:
+async def _create_rule(ctx: Context, tx: Transaction, body: Mapping[str, str]) -> SecurityGroupRule:
     group = await _load(ctx, tx, body["security_group_id"])
-    ctx.authorize("create_security_group_rule", policy_target(group["project_id"]))
+    ctx.authorize("create_security_group_rule", policy_target(group.project_id))
     if body.get("remote_group_id"):
         await _load(ctx, tx, body["remote_group_id"])
-    row = rules.new_row(group["project_id"], body, ctx.now)
-    await tx.lock(f"rules of {group['id']}")
-    same = await model.find_equal_rule(tx, row)
+    rule = rules.new_rule(group.project_id, body, ctx.now)
+    await tx.lock(f"rules of {group.id}")
+    same = await model.find_equal_rule(tx, rule)
     if same:
         raise conflict("SecurityGroupRuleExists", f"Security group rule already exists. Rule id is {same}.")
-    await check_quota(tx, group["project_id"], "security_group_rule")
-    await resources.insert(tx, "security_group_rules", row)
-    return row
+    await check_quota(tx, group.project_id, "security_group_rule")
+    await resources.insert(tx, rule)
+    return rule
 
 
 @api.route(
@@ -198,7 +200,7 @@ async def _create_rule(ctx: Context, tx: Transaction, body: dict[str, Any]) -> R
 async def delete_rule(ctx: Context, security_group_rule_id: str) -> Response:
     """Delete a security group rule."""
     async with write_transaction(ctx) as tx:
-        row = await _load_rule(ctx, tx, security_group_rule_id)
-        ctx.authorize("delete_security_group_rule", policy_target(row["project_id"]))
-        await resources.delete(tx, "security_group_rules", security_group_rule_id)
+        rule = await _load_rule(ctx, tx, security_group_rule_id)
+        ctx.authorize("delete_security_group_rule", policy_target(rule.project_id))
+        await resources.delete(tx, SecurityGroupRule, security_group_rule_id)
     return Response()

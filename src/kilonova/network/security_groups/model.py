@@ -1,45 +1,57 @@
-"""Rows and rules of security groups."""
+"""Records and rules of security groups."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from kilonova.http.errors import Conflict
 from kilonova.network import resources
 from kilonova.network.errors import conflict, group_not_found
+from kilonova.network.resources import Resource
 from kilonova.network.schemas import to_bool
 from kilonova.network.security_groups import rules
-from kilonova.store import Reader, Row, Transaction
+from kilonova.network.security_groups.rules import SecurityGroupRule
+from kilonova.store import Reader, Transaction
 
 DEFAULT_NAME = "default"
 _ETHERTYPES = ("IPv4", "IPv6")
 _DEFAULT_ID = "SELECT id FROM security_groups WHERE project_id = $1 AND is_default"
 
 
-def new_row(project_id: str, body: dict[str, Any], now: float, *, is_default: bool = False) -> Row:
-    return {
+class SecurityGroup(Resource, frozen=True):
+    table: ClassVar[str] = "security_groups"
+
+    name: str
+    stateful: bool
+    is_default: bool
+
+
+def new_group(project_id: str, body: Mapping[str, Any], now: float, *, is_default: bool = False) -> SecurityGroup:
+    return SecurityGroup(
         **resources.standard_columns(project_id, body, now),
-        "name": body.get("name", ""),
-        "stateful": to_bool(body.get("stateful", True)),
-        "is_default": is_default,
-    }
+        name=body.get("name", ""),
+        stateful=to_bool(body.get("stateful", True)),
+        is_default=is_default,
+    )
 
 
-async def create(tx: Transaction, row: Row) -> list[Row]:
+async def create(tx: Transaction, group: SecurityGroup) -> list[SecurityGroupRule]:
     """Insert the group with its first rules, and return these: egress, and in a default group ingress from itself."""
-    await resources.insert(tx, "security_groups", row)
-    created = [_rule(row, direction="egress", ethertype=ethertype) for ethertype in _ETHERTYPES]
-    if row["is_default"]:
+    await resources.insert(tx, group)
+    created = [_rule(group, direction="egress", ethertype=ethertype) for ethertype in _ETHERTYPES]
+    if group.is_default:
         created += [
-            _rule(row, direction="ingress", ethertype=ethertype, remote_group_id=row["id"]) for ethertype in _ETHERTYPES
+            _rule(group, direction="ingress", ethertype=ethertype, remote_group_id=group.id)
+            for ethertype in _ETHERTYPES
         ]
     for rule in created:
-        await resources.insert(tx, "security_group_rules", rule)
+        await resources.insert(tx, rule)
     return created
 
 
-def _rule(group: Row, **values: Any) -> Row:
-    return rules.new_row(group["project_id"], {"security_group_id": group["id"], **values}, group["created_at"])
+def _rule(group: SecurityGroup, **values: str) -> SecurityGroupRule:
+    return rules.new_rule(group.project_id, {"security_group_id": group.id, **values}, group.created_at)
 
 
 async def default_group_id(reader: Reader, project_id: str) -> str | None:
@@ -56,9 +68,10 @@ async def ensure_default(tx: Transaction, project_id: str, now: float) -> str:
     found = await default_group_id(tx, project_id)
     if found is not None:
         return found
-    row = new_row(project_id, {"name": DEFAULT_NAME, "description": "Default security group"}, now, is_default=True)
-    await create(tx, row)
-    return str(row["id"])
+    body = {"name": DEFAULT_NAME, "description": "Default security group"}
+    group = new_group(project_id, body, now, is_default=True)
+    await create(tx, group)
+    return group.id
 
 
 async def check_usable(tx: Transaction, project_id: str, group_ids: list[str]) -> None:
@@ -71,39 +84,25 @@ async def check_usable(tx: Transaction, project_id: str, group_ids: list[str]) -
         raise group_not_found(sorted(missing)[0])
 
 
-async def rules_of(reader: Reader, group_ids: list[str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {group_id: [] for group_id in group_ids}
-    for row in await reader.fetch(
-        "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1) ORDER BY created_at, id", group_ids
-    ):
-        found[row["security_group_id"]].append(row)
+async def rules_of(reader: Reader, group_ids: list[str]) -> dict[str, list[SecurityGroupRule]]:
+    found: dict[str, list[SecurityGroupRule]] = {group_id: [] for group_id in group_ids}
+    sql = "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1) ORDER BY created_at, id"
+    for rule in SecurityGroupRule.decode_all(await reader.fetch(sql, group_ids)):
+        found[rule.security_group_id].append(rule)
     return found
 
 
-async def find_equal_rule(tx: Transaction, rule: Row) -> str | None:
+async def find_equal_rule(tx: Transaction, rule: SecurityGroupRule) -> str | None:
     """The id of an existing rule with the same content."""
-    for other in (await rules_of(tx, [rule["security_group_id"]]))[rule["security_group_id"]]:
-        if all(other[key] == rule[key] for key in _COMPARED_COLUMNS):
-            return str(other["id"])
-    return None
-
-
-_COMPARED_COLUMNS = (
-    "direction",
-    "ethertype",
-    "protocol",
-    "port_range_min",
-    "port_range_max",
-    "remote_ip_prefix",
-    "remote_group_id",
-)
+    known = (await rules_of(tx, [rule.security_group_id]))[rule.security_group_id]
+    return next((other.id for other in known if other.content == rule.content), None)
 
 
 async def remove(tx: Transaction, group_id: str) -> None:
-    await resources.lock_for_delete(tx, "security_groups", group_id)
+    await resources.lock_for_delete(tx, SecurityGroup, group_id)
     if await tx.fetch_value("SELECT 1 FROM port_security_groups WHERE security_group_id = $1 LIMIT 1", group_id):
         raise group_in_use(group_id)
-    await resources.delete(tx, "security_groups", group_id)
+    await resources.delete(tx, SecurityGroup, group_id)
 
 
 def group_in_use(group_id: str) -> Conflict:

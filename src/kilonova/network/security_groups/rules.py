@@ -1,13 +1,14 @@
-"""Rows and validation of security group rules."""
+"""Records and validation of security group rules."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from kilonova.network import resources
 from kilonova.network.errors import invalid
-from kilonova.store import Row
+from kilonova.network.resources import Resource
 
 PROTOCOLS = {
     "ah": 51,
@@ -41,7 +42,26 @@ _ICMP_PROTOCOLS = {1, 58}
 _IPV6_PROTOCOLS = {"icmpv6", "ipv6-icmp", "ipv6-encap", "ipv6-frag", "ipv6-nonxt", "ipv6-opts", "ipv6-route"}
 
 
-def new_row(project_id: str, body: dict[str, Any], now: float) -> Row:
+class SecurityGroupRule(Resource, frozen=True):
+    table: ClassVar[str] = "security_group_rules"
+
+    security_group_id: str
+    remote_group_id: str | None
+    direction: str
+    ethertype: str
+    protocol: str | None
+    port_range_min: int | None
+    port_range_max: int | None
+    remote_ip_prefix: str | None
+
+    @property
+    def content(self) -> tuple[str | int | None, ...]:
+        """Rules of a group with the same content are equal."""
+        ports = self.port_range_min, self.port_range_max
+        return self.direction, self.ethertype, self.protocol, *ports, self.remote_ip_prefix, self.remote_group_id
+
+
+def new_rule(project_id: str, body: Mapping[str, Any], now: float) -> SecurityGroupRule:
     prefix = _prefix(body)
     ethertype = _ethertype(body, prefix)
     protocol = _protocol(body.get("protocol"), ethertype)
@@ -50,20 +70,20 @@ def new_row(project_id: str, body: dict[str, Any], now: float) -> Row:
         raise invalid(
             "Only remote_ip_prefix or remote_group_id may be provided.", "SecurityGroupRemoteGroupAndRemoteIpPrefix"
         )
-    return {
+    return SecurityGroupRule(
         **resources.standard_columns(project_id, body, now),
-        "security_group_id": body["security_group_id"],
-        "remote_group_id": body.get("remote_group_id"),
-        "direction": body["direction"],
-        "ethertype": ethertype,
-        "protocol": protocol,
-        "port_range_min": low,
-        "port_range_max": high,
-        "remote_ip_prefix": prefix,
-    }
+        security_group_id=body["security_group_id"],
+        remote_group_id=body.get("remote_group_id"),
+        direction=body["direction"],
+        ethertype=ethertype,
+        protocol=protocol,
+        port_range_min=low,
+        port_range_max=high,
+        remote_ip_prefix=prefix,
+    )
 
 
-def _prefix(body: dict[str, Any]) -> str | None:
+def _prefix(body: Mapping[str, Any]) -> str | None:
     text = body.get("remote_ip_prefix")
     return str(ipaddress.ip_interface(text)) if text else None
 
@@ -73,7 +93,7 @@ def normalized_cidr(prefix: str | None) -> str | None:
     return str(ipaddress.ip_network(prefix, strict=False)) if prefix else None
 
 
-def _ethertype(body: dict[str, Any], prefix: str | None) -> str:
+def _ethertype(body: Mapping[str, Any], prefix: str | None) -> str:
     ethertype = "IPv6" if str(body.get("ethertype")).lower() == "ipv6" else "IPv4"
     if prefix and (":" in prefix) != (ethertype == "IPv6"):
         raise invalid(
@@ -100,7 +120,7 @@ def _protocol(given: str | int | None, ethertype: str) -> str | None:
     return name
 
 
-def _port_range(body: dict[str, Any], protocol: str | None) -> tuple[int | None, int | None]:
+def _port_range(body: Mapping[str, Any], protocol: str | None) -> tuple[int | None, int | None]:
     low, high = (
         None if body.get(key) in (None, "") else int(body[key]) for key in ("port_range_min", "port_range_max")
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kilonova.http.schema import Schema
 from kilonova.network import schemas
-from kilonova.network.schemas import BOOLEAN, TEXT, UUID, Schema
+from kilonova.network.schemas import BOOLEAN, TEXT, UUID
 
 _CHANGEABLE: Schema = {"name": TEXT, "stateful": BOOLEAN}
 CREATE = schemas.create_body("security_group", "security_groups", _CHANGEABLE)

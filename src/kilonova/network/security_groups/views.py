@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.network import resources
-from kilonova.network.security_groups.rules import normalized_cidr
-from kilonova.store import Row
+from kilonova.network.security_groups.model import SecurityGroup
+from kilonova.network.security_groups.rules import SecurityGroupRule, normalized_cidr
 
 
-def group_view(row: Row, group_rules: list[Row]) -> dict[str, Any]:
+def group_view(group: SecurityGroup, group_rules: list[SecurityGroupRule]) -> dict[str, object]:
     return {
-        "id": row["id"],
-        "name": row["name"],
-        "stateful": row["stateful"],
+        "id": group.id,
+        "name": group.name,
+        "stateful": group.stateful,
         "shared": False,
         "security_group_rules": [rule_view(rule) for rule in group_rules],
-        **resources.standard_view(row),
+        **resources.standard_view(group),
     }
 
 
-def rule_view(row: Row) -> dict[str, Any]:
+def rule_view(rule: SecurityGroupRule) -> dict[str, object]:
     return {
-        "id": row["id"],
-        "security_group_id": row["security_group_id"],
-        "direction": row["direction"],
-        "ethertype": row["ethertype"],
-        "protocol": row["protocol"],
-        "port_range_min": row["port_range_min"],
-        "port_range_max": row["port_range_max"],
-        "remote_ip_prefix": row["remote_ip_prefix"],
-        "remote_group_id": row["remote_group_id"],
-        "normalized_cidr": normalized_cidr(row["remote_ip_prefix"]),
-        **resources.standard_view(row),
+        "id": rule.id,
+        "security_group_id": rule.security_group_id,
+        "direction": rule.direction,
+        "ethertype": rule.ethertype,
+        "protocol": rule.protocol,
+        "port_range_min": rule.port_range_min,
+        "port_range_max": rule.port_range_max,
+        "remote_ip_prefix": rule.remote_ip_prefix,
+        "remote_group_id": rule.remote_group_id,
+        "normalized_cidr": normalized_cidr(rule.remote_ip_prefix),
+        **resources.standard_view(rule),
     }

@@ -1,55 +1,79 @@
-"""Rows and rules of subnets."""
+"""Records and rules of subnets."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-import orjson
+from msgspec import Struct, convert, structs
 
 from kilonova.http.errors import Conflict
 from kilonova.network import addresses, resources
-from kilonova.network.addresses import IpAddress, IpNetwork
+from kilonova.network.addresses import Cursors, IpAddress, IpNetwork, Pool, ip_network
 from kilonova.network.errors import conflict, invalid
+from kilonova.network.resources import Resource
 from kilonova.network.schemas import to_bool
 from kilonova.network.subnets.pools import check_gateway, check_pools
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 
 AUTOCONFIGURED_MODES = ("slaac", "dhcpv6-stateless")
 
 
-def is_autoconfigured(subnet: Row) -> bool:
-    """Whether guests derive their addresses from their MAC addresses (SLAAC)."""
-    return subnet["ipv6_address_mode"] in AUTOCONFIGURED_MODES
+class Route(Struct, frozen=True):
+    """A host route of a subnet, or an extra route of a router."""
+
+    destination: str
+    nexthop: str
 
 
-def new_row(project_id: str, body: dict[str, Any], now: float) -> Row:
+class Subnet(Resource, frozen=True):
+    table: ClassVar[str] = "subnets"
+
+    name: str
+    network_id: str
+    ip_version: int
+    cidr: str
+    gateway_ip: str | None
+    enable_dhcp: bool
+    ipv6_ra_mode: str | None
+    ipv6_address_mode: str | None
+    allocation_pools: tuple[Pool, ...]
+    dns_nameservers: list[str]
+    host_routes: list[Route]
+
+    @property
+    def is_autoconfigured(self) -> bool:
+        """Whether guests derive their addresses from their MAC addresses (SLAAC)."""
+        return self.ipv6_address_mode in AUTOCONFIGURED_MODES
+
+
+def new_subnet(project_id: str, body: Mapping[str, Any], now: float) -> Subnet:
     network = _cidr(body)
     gateway = _gateway(network, body)
-    pools = body.get("allocation_pools")
-    if pools is None:
+    if body.get("allocation_pools") is None:
         pools = addresses.default_pools(network, gateway)
     else:
-        pools = check_pools(network, pools)
+        pools = check_pools(network, convert(body["allocation_pools"], list[Pool]))
     check_gateway(network, gateway, pools)
     _check_modes(network, body)
-    return {
+    return Subnet(
         **resources.standard_columns(project_id, body, now),
-        "name": body.get("name", ""),
-        "network_id": body["network_id"],
-        "ip_version": network.version,
-        "cidr": str(network),
-        "gateway_ip": str(gateway) if gateway else None,
-        "enable_dhcp": to_bool(body.get("enable_dhcp", True)),
-        "ipv6_ra_mode": body.get("ipv6_ra_mode"),
-        "ipv6_address_mode": body.get("ipv6_address_mode"),
-        "allocation_pools": resources.to_json(pools),
-        "dns_nameservers": resources.to_json(body.get("dns_nameservers", [])),
-        "host_routes": resources.to_json(body.get("host_routes", [])),
-    }
+        name=body.get("name", ""),
+        network_id=body["network_id"],
+        ip_version=network.version,
+        cidr=str(network),
+        gateway_ip=str(gateway) if gateway else None,
+        enable_dhcp=to_bool(body.get("enable_dhcp", True)),
+        ipv6_ra_mode=body.get("ipv6_ra_mode"),
+        ipv6_address_mode=body.get("ipv6_address_mode"),
+        allocation_pools=pools,
+        dns_nameservers=body.get("dns_nameservers", []),
+        host_routes=convert(body.get("host_routes", []), list[Route]),
+    )
 
 
-def _cidr(body: dict[str, Any]) -> IpNetwork:
+def _cidr(body: Mapping[str, Any]) -> IpNetwork:
     text = body["cidr"]
     if "/" not in text:
         raise invalid(f"'{text}' isn't a recognized IP subnet cidr, '{text}/32' is recommended")
@@ -66,7 +90,7 @@ def _cidr(body: dict[str, Any]) -> IpNetwork:
     return network
 
 
-def _gateway(network: IpNetwork, body: dict[str, Any]) -> IpAddress | None:
+def _gateway(network: IpNetwork, body: Mapping[str, Any]) -> IpAddress | None:
     if "gateway_ip" in body:
         return ipaddress.ip_address(body["gateway_ip"]) if body["gateway_ip"] else None
     if network.prefixlen == network.max_prefixlen:
@@ -74,7 +98,7 @@ def _gateway(network: IpNetwork, body: dict[str, Any]) -> IpAddress | None:
     return network[1]
 
 
-def _check_modes(network: IpNetwork, body: dict[str, Any]) -> None:
+def _check_modes(network: IpNetwork, body: Mapping[str, Any]) -> None:
     ra, address = body.get("ipv6_ra_mode"), body.get("ipv6_address_mode")
     if not ra and not address:
         return
@@ -91,69 +115,68 @@ def _check_modes(network: IpNetwork, body: dict[str, Any]) -> None:
         raise invalid(f"a subnet of mode {address} must have a prefix of 64 bits")
 
 
-async def create(tx: Transaction, row: Row) -> Row:
-    await tx.lock(f"subnets of {row['network_id']}")
-    mine = addresses.ip_network_of(row)
-    for other in await subnets_of_network(tx, row["network_id"]):
-        if other["ip_version"] == mine.version and addresses.ip_network_of(other).overlaps(mine):
+async def create(tx: Transaction, subnet: Subnet) -> Subnet:
+    await tx.lock(f"subnets of {subnet.network_id}")
+    mine = ip_network(subnet.cidr)
+    for other in await subnets_of_network(tx, subnet.network_id):
+        if other.ip_version == mine.version and ip_network(other.cidr).overlaps(mine):
             raise invalid(
-                f"Requested subnet with cidr: {mine} for network: {row['network_id']} overlaps with another subnet"
+                f"Requested subnet with cidr: {mine} for network: {subnet.network_id} overlaps with another subnet"
             )
-    await resources.insert(tx, "subnets", row)
-    return row
+    await resources.insert(tx, subnet)
+    return subnet
 
 
-async def subnets_of_network(reader: Reader, network_id: str) -> list[Row]:
-    return await reader.fetch(
-        "SELECT * FROM subnets WHERE network_id = $1 ORDER BY ip_version, created_at, id", network_id
-    )
+async def subnets_of_network(reader: Reader, network_id: str) -> list[Subnet]:
+    sql = "SELECT * FROM subnets WHERE network_id = $1 ORDER BY ip_version, created_at, id"
+    return Subnet.decode_all(await reader.fetch(sql, network_id))
 
 
-async def change(tx: Transaction, row: Row, body: dict[str, Any], now: float) -> Row:
-    network = addresses.ip_network_of(row)
-    changes: Row = {}
+async def change(tx: Transaction, subnet: Subnet, body: Mapping[str, Any], now: float) -> Subnet:
+    changes: dict[str, object] = {}
     for name, value in body.items():
         if name == "enable_dhcp":
             changes[name] = to_bool(value)
         elif name == "gateway_ip":
             changes[name] = str(ipaddress.ip_address(value)) if value else None
         elif name == "allocation_pools":
-            changes[name] = resources.to_json(check_pools(network, value))
-        elif name in ("dns_nameservers", "host_routes"):
-            changes[name] = resources.to_json(value)
+            changes[name] = check_pools(ip_network(subnet.cidr), convert(value, list[Pool]))
+        elif name == "host_routes":
+            changes[name] = convert(value, list[Route])
+        elif name == "dns_nameservers":
+            changes[name] = value
         else:
             changes[name] = value or ""
     if "gateway_ip" in changes or "allocation_pools" in changes:
-        await _check_layout(tx, row, changes)
-    return await resources.update(tx, "subnets", row, changes, now)
+        await _check_layout(tx, subnet, structs.replace(subnet, **changes))
+    return await resources.update(tx, subnet, changes, now)
 
 
-async def _check_layout(tx: Transaction, row: Row, changes: Row) -> None:
-    after = row | changes
-    gateway = ipaddress.ip_address(after["gateway_ip"]) if after["gateway_ip"] else None
-    check_gateway(addresses.ip_network_of(row), gateway, orjson.loads(after["allocation_pools"]))
-    if after["gateway_ip"] == row["gateway_ip"] or row["gateway_ip"] is None:
+async def _check_layout(tx: Transaction, subnet: Subnet, after: Subnet) -> None:
+    gateway = ipaddress.ip_address(after.gateway_ip) if after.gateway_ip else None
+    check_gateway(ip_network(subnet.cidr), gateway, after.allocation_pools)
+    if after.gateway_ip == subnet.gateway_ip or subnet.gateway_ip is None:
         return
     held = await tx.fetch_one(
         "SELECT p.id, p.device_id FROM port_addresses a JOIN ports p ON p.id = a.port_id "
         "WHERE a.subnet_id = $1 AND a.ip_address = $2 AND p.device_owner = 'network:router_interface'",
-        row["id"],
-        row["gateway_ip"],
+        subnet.id,
+        subnet.gateway_ip,
     )
     if held:
         raise conflict(
             "GatewayIpInUse",
-            f"Current gateway ip {row['gateway_ip']} already in use by port {held['id']}. Unable to update.",
+            f"Current gateway ip {subnet.gateway_ip} already in use by port {held['id']}. Unable to update.",
         )
 
 
-async def remove(tx: Transaction, subnet_id: str) -> None:
-    await resources.lock_for_delete(tx, "subnets", subnet_id)
+async def remove(tx: Transaction, cursors: Cursors, subnet_id: str) -> None:
+    await resources.lock_for_delete(tx, Subnet, subnet_id)
     held = await tx.fetch_value("SELECT port_id FROM port_addresses WHERE subnet_id = $1 LIMIT 1", subnet_id)
     if held:
         raise subnet_in_use(subnet_id)
-    await resources.delete(tx, "subnets", subnet_id)
-    addresses.forget_subnet(subnet_id)
+    await resources.delete(tx, Subnet, subnet_id)
+    cursors.pop(subnet_id, None)
 
 
 def subnet_in_use(subnet_id: str) -> Conflict:

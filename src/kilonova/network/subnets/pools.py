@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from itertools import pairwise
 
-from kilonova.network.addresses import IpAddress, IpNetwork, is_usable
+from kilonova.network.addresses import IpAddress, IpNetwork, Pool, is_usable
 from kilonova.network.errors import conflict, invalid
 
-Pools = list[dict[str, str]]
 
-
-def check_pools(network: IpNetwork, pools: Pools) -> Pools:
+def check_pools(network: IpNetwork, pools: Sequence[Pool]) -> tuple[Pool, ...]:
     """The pools in order. Refuses pools that are outside the subnet or overlap."""
-    ranges: list[tuple[int, int, dict[str, str]]] = []
+    ranges: list[tuple[int, int, Pool]] = []
     for pool in pools:
-        start, end = ipaddress.ip_address(pool["start"]), ipaddress.ip_address(pool["end"])
+        start, end = ipaddress.ip_address(pool.start), ipaddress.ip_address(pool.end)
         if start.version != network.version or end.version != network.version or int(start) > int(end):
-            raise invalid(f"The allocation pool {pool['start']}-{pool['end']} is not valid.", "InvalidAllocationPool")
+            raise invalid(f"The allocation pool {pool.start}-{pool.end} is not valid.", "InvalidAllocationPool")
         if not (is_usable(network, start) and is_usable(network, end)):
             raise invalid(
                 f"The allocation pool {start}-{end} spans beyond the subnet cidr {network}.",
                 "OutOfBoundsAllocationPool",
             )
-        ranges.append((int(start), int(end), {"start": str(start), "end": str(end)}))
+        ranges.append((int(start), int(end), Pool(str(start), str(end))))
     ranges.sort(key=lambda pool: pool[0])
     for (_, last, pool), (first, _, following) in pairwise(ranges):
         if first <= last:
             raise conflict(
                 "OverlappingAllocationPools",
-                f"Found overlapping allocation pools: {pool['start']}-{pool['end']} and "
-                f"{following['start']}-{following['end']} for subnet {network}.",
+                f"Found overlapping allocation pools: {pool.start}-{pool.end} and "
+                f"{following.start}-{following.end} for subnet {network}.",
             )
-    return [pool for _, _, pool in ranges]
+    return tuple(pool for _, _, pool in ranges)
 
 
-def check_gateway(network: IpNetwork, gateway: IpAddress | None, pools: Pools) -> None:
+def check_gateway(network: IpNetwork, gateway: IpAddress | None, pools: Sequence[Pool]) -> None:
     if gateway is None:
         return
     if gateway.version != network.version:
@@ -44,8 +43,8 @@ def check_gateway(network: IpNetwork, gateway: IpAddress | None, pools: Pools) -
     if not is_usable(network, gateway) and not (gateway.version == 6 and gateway.is_link_local):
         raise invalid(f"Gateway IP address {gateway} is not in the subnet {network}", "GatewayIpInvalid")
     for pool in pools:
-        if int(ipaddress.ip_address(pool["start"])) <= int(gateway) <= int(ipaddress.ip_address(pool["end"])):
+        if int(ipaddress.ip_address(pool.start)) <= int(gateway) <= int(ipaddress.ip_address(pool.end)):
             raise conflict(
                 "GatewayConflictWithAllocationPools",
-                f"Gateway ip {gateway} conflicts with allocation pool {pool['start']}-{pool['end']}.",
+                f"Gateway ip {gateway} conflicts with allocation pool {pool.start}-{pool.end}.",
             )

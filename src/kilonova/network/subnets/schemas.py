@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kilonova.http.schema import Schema
 from kilonova.network import schemas
-from kilonova.network.schemas import BOOLEAN, CIDR, IP, IP_OR_NULL, TEXT, UUID, Schema
+from kilonova.network.schemas import BOOLEAN, CIDR, IP, IP_OR_NULL, TEXT, UUID
 
 MODES = ("slaac", "dhcpv6-stateful", "dhcpv6-stateless")
 POOLS: Schema = {

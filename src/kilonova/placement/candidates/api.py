@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from kilonova.http import Context, Field, Response, View, multi
 from kilonova.http.app import JSON
+from kilonova.http.schema import Schema
 from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.candidates import query
 from kilonova.placement.candidates.finder import LoopYielder, find_candidates, providers_of_trees
@@ -17,12 +18,12 @@ from kilonova.placement.candidates.model import AllocationRequest, Provider
 # Large allocation ratios yield capacities that most JSON parsers cannot represent.
 MAX_JSON_INTEGER = 2**53 - 1
 
-NESTED_CANDIDATES = "candidates span provider trees"
+NESTED_CANDIDATES = api.behaviour("candidates span provider trees")
 
 TEXT = multi({"type": "string"})
 SUFFIX = "([a-zA-Z0-9_-]{1,64})?"
 NUMBER = "([1-9][0-9]*)?"
-QUERY: dict[str, dict[str, Any]] = {
+QUERY: dict[str, Schema] = {
     "resources": TEXT,
     "required": TEXT,
     "member_of": TEXT,
@@ -45,11 +46,11 @@ class ProviderSummary(NamedTuple):
     requested: frozenset[str]
 
 
-def _allocations(candidate: AllocationRequest, ctx: Context) -> dict[str, Any]:
+def _allocations(candidate: AllocationRequest, ctx: Context) -> dict[str, object]:
     return {uuid: {"resources": resources} for uuid, resources in candidate.allocations.items()}
 
 
-def allocations_as_list(candidate: AllocationRequest, ctx: Context) -> list[dict[str, Any]]:
+def allocations_as_list(candidate: AllocationRequest, ctx: Context) -> list[dict[str, object]]:
     """The form before 1.12."""
     return [
         {"resource_provider": {"uuid": uuid}, "resources": resources}
@@ -57,14 +58,14 @@ def allocations_as_list(candidate: AllocationRequest, ctx: Context) -> list[dict
     ]
 
 
-def _resources(summary: ProviderSummary, ctx: Context) -> dict[str, Any]:
+def _resources(summary: ProviderSummary, ctx: Context) -> dict[str, object]:
     return {
         name: {"capacity": min(int(inventory.capacity), MAX_JSON_INTEGER), "used": inventory.used}
         for name, inventory in summary.provider.inventories.items()
     }
 
 
-def requested_resources(summary: ProviderSummary, ctx: Context) -> dict[str, Any]:
+def requested_resources(summary: ProviderSummary, ctx: Context) -> dict[str, object]:
     """The form before 1.27: requested classes only."""
     return {name: shown for name, shown in _resources(summary, ctx).items() if name in summary.requested}
 
@@ -123,7 +124,7 @@ async def index(ctx: Context) -> Response:
     return with_last_modified(ctx, body, headers={"Content-Type": JSON})
 
 
-async def _encode_all(members: Iterable[Any]) -> list[bytes]:
+async def _encode_all(members: Iterable[dict[str, object]]) -> list[bytes]:
     """Encode members as JSON. There may be many, so this yields to the event loop."""
     yielder, encoded = LoopYielder(), []
     for member in members:

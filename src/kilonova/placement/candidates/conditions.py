@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from kilonova.placement.allocations import USED_AMOUNT
 from kilonova.placement.candidates.model import RequestGroup
@@ -28,10 +27,10 @@ class Conditions:
     """
 
     def __init__(self, *, separate: bool = False) -> None:
-        self.arguments: list[Any] = []
+        self.arguments: list[object] = []
         self._suffix = " LIMIT 1 OFFSET 0" if separate else ""
 
-    def add_argument(self, value: Any) -> str:
+    def add_argument(self, value: object) -> str:
         self.arguments.append(value)
         return f"${len(self.arguments)}"
 

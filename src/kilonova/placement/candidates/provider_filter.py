@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context
 from kilonova.placement.candidates.conditions import Conditions, all_of
 from kilonova.placement.candidates.model import UNNUMBERED, ResourceRequest
@@ -13,7 +11,7 @@ from kilonova.placement.rest.lookup import normalize_uuid
 _MAX_JOINED = 8
 
 
-async def build_provider_filter(ctx: Context) -> tuple[str, list[Any]]:
+async def build_provider_filter(ctx: Context) -> tuple[str, list[object]]:
     """An SQL condition on a provider `p`, and its arguments. Raises BadRequest for unknown classes and traits."""
     group = parse_group(ctx.query, UNNUMBERED, ctx.has_behaviour)
     await check_names_exist(ctx.db, ResourceRequest(groups={UNNUMBERED: group}))

@@ -10,22 +10,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kilonova.http.errors import BadRequest
+from kilonova.http.versions import Behaviour
 from kilonova.ids import is_uuid
 from kilonova.placement import errors
+from kilonova.placement.api import api
 from kilonova.placement.candidates.model import UNNUMBERED, RequestGroup, ResourceRequest
 from kilonova.placement.names import unknown_classes, unknown_traits
 from kilonova.placement.rest.lookup import normalize_uuid
 from kilonova.store import Reader
 
 Query = Mapping[str, Sequence[str]]
-HasBehaviour = Callable[[str], bool]
+HasBehaviour = Callable[[Behaviour], bool]
 
-FORBIDDEN_TRAITS = "traits can be forbidden"
-ANY_TRAITS = "one of several traits can be required, and `required` be repeated"
-SEVERAL_AGGREGATES = "`member_of` can be repeated"
-FORBIDDEN_AGGREGATES = "aggregates can be forbidden"
-NUMBERED = "candidates have numbered groups"
-RESOURCELESS = "numbered groups of one subtree may be without resources"
+FORBIDDEN_TRAITS = api.behaviour("traits can be forbidden")
+ANY_TRAITS = api.behaviour("one of several traits can be required, and `required` be repeated")
+SEVERAL_AGGREGATES = api.behaviour("`member_of` can be repeated")
+FORBIDDEN_AGGREGATES = api.behaviour("aggregates can be forbidden")
+NUMBERED = api.behaviour("candidates have numbered groups")
+RESOURCELESS = api.behaviour("numbered groups of one subtree may be without resources")
 
 MAX_AMOUNT = 2**31 - 1
 _NUMBER = re.compile(r"-?[0-9]+")

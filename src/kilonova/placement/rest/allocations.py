@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-from kilonova.http import Context, Field, Response, View
+from kilonova.http import Context, Field, Response, View, attribute
 from kilonova.http.errors import BadRequest, NotFound
-from kilonova.http.views import OMIT, Value
+from kilonova.http.schema import Schema
+from kilonova.http.views import OMIT
 from kilonova.ids import is_uuid
 from kilonova.placement import allocation_update
-from kilonova.placement.allocation_update import ConsumerAllocations
+from kilonova.placement.allocation_update import ConsumerAllocations, Owner
 from kilonova.placement.api import api, with_last_modified
+from kilonova.placement.model import StoredConsumer
 from kilonova.placement.rest.lookup import PROVIDER_PATH, find_provider, normalize_uuid
-from kilonova.placement.rest.schemas import UUID, Schema, keyed_object, strict_object
+from kilonova.placement.rest.schemas import UUID, keyed_object, strict_object
 from kilonova.store import Row, Transaction
 
 POLICY = "placement:allocations:"
@@ -53,31 +55,67 @@ ALLOCATION_LIST: Schema = {
 }
 
 
-def allocations_from_list(body: Any) -> Any:
+class _Resources(TypedDict):
+    resources: dict[str, int]
+
+
+class _ListEntry(_Resources):
+    resource_provider: dict[str, str]
+
+
+class _OldBody(TypedDict):
+    allocations: list[_ListEntry]
+
+
+class ConsumerBody(TypedDict):
+    """A body by the schema CONSUMER. Old versions do not have all keys."""
+
+    allocations: dict[str, _Resources]
+    project_id: NotRequired[str]
+    user_id: NotRequired[str]
+    consumer_generation: NotRequired[int | None]
+    consumer_type: NotRequired[str]
+
+
+class _Held(NamedTuple):
+    """Resources with the generation of their provider, or of their consumer."""
+
+    generation: int
+    resources: dict[str, int]
+
+
+class _Shown(NamedTuple):
+    allocations: dict[str, dict[str, object]]
+    consumer: StoredConsumer | None
+
+
+def allocations_from_list(body: _OldBody) -> dict[str, object]:
     """Upgrades the list of versions before 1.12 to an object keyed by provider."""
-    allocations: dict[str, Any] = {}
+    allocations: dict[str, _Resources] = {}
     for entry in body["allocations"]:
         held = allocations.setdefault(entry["resource_provider"]["uuid"], {"resources": {}})["resources"]
         held.update(entry["resources"])
     return {**body, "allocations": allocations}
 
 
-def _of_consumer(value: Value, schema: Schema) -> Field:
+def _of_consumer(value: Callable[[StoredConsumer], object], kind: str) -> Field:
     """A field that is absent if there is no such consumer."""
-    return Field(
-        lambda row, ctx: OMIT if row["consumer"] is None else value(row["consumer"], ctx), schema, optional=True
-    )
+
+    def show(shown: _Shown, ctx: Context) -> object:
+        return OMIT if shown.consumer is None else value(shown.consumer)
+
+    return Field(show, {"type": kind}, optional=True)
 
 
 api.view(
     View(
         "allocations",
         {
-            "allocations": Field(lambda row, ctx: row["allocations"], {"type": "object"}),
-            "project_id": _of_consumer(lambda consumer, ctx: consumer["project_id"], {"type": "string"}),
-            "user_id": _of_consumer(lambda consumer, ctx: consumer["user_id"], {"type": "string"}),
-            "consumer_generation": _of_consumer(lambda consumer, ctx: consumer["generation"], {"type": "integer"}),
-            "consumer_type": _of_consumer(lambda consumer, ctx: consumer["type"] or UNKNOWN, {"type": "string"}),
+            "allocations": attribute("allocations", {"type": "object"}),
+            "project_id": _of_consumer(lambda consumer: consumer.project_id, "string"),
+            "user_id": _of_consumer(lambda consumer: consumer.user_id, "string"),
+            "consumer_generation": _of_consumer(lambda consumer: consumer.generation, "integer"),
+            "consumer_type": _of_consumer(lambda consumer: consumer.type or UNKNOWN, "string"),
         },
     )
 )
@@ -85,8 +123,8 @@ api.view(
     View(
         "allocation of a provider",
         {
-            "resources": Field(lambda row, ctx: row["resources"], {"type": "object"}),
-            "consumer_generation": Field(lambda row, ctx: row["generation"], {"type": "integer"}),
+            "resources": attribute("resources", {"type": "object"}),
+            "consumer_generation": attribute("generation", {"type": "integer"}),
         },
     )
 )
@@ -96,14 +134,12 @@ api.view(
 async def show(ctx: Context, consumer_uuid: str) -> Response:
     """Show the allocations of a consumer. An unknown consumer has none."""
     uuid = normalize_uuid(consumer_uuid)
-    consumer = await ctx.db.fetch_one("SELECT * FROM consumers WHERE uuid = $1", uuid)
-    rows = await ctx.db.fetch(_HELD, uuid) if consumer else []
-    allocations: dict[str, Any] = {}
-    for row in rows:
-        held = allocations.setdefault(row["uuid"], {"generation": row["generation"], "resources": {}})
-        held["resources"][row["resource_class"]] = row["used"]
-    shown = ctx.render("allocations", {"allocations": allocations, "consumer": consumer if rows else None})
-    return with_last_modified(ctx, shown, consumer["updated_at"] if consumer else None)
+    row = await ctx.db.fetch_one("SELECT * FROM consumers WHERE uuid = $1", uuid)
+    consumer = StoredConsumer.decode_optional(row)
+    held = _group(await ctx.db.fetch(_HELD, uuid)) if consumer else {}
+    allocations: dict[str, dict[str, object]] = {provider: one._asdict() for provider, one in held.items()}
+    shown = ctx.render("allocations", _Shown(allocations, consumer if held else None))
+    return with_last_modified(ctx, shown, consumer.updated_at if consumer else None)
 
 
 @api.route("PUT", ONE_PATH, policy=POLICY + "update", body=CONSUMER, query={"*": {}}, status=204)
@@ -137,18 +173,24 @@ async def post(ctx: Context) -> None:
 async def of_provider(ctx: Context, uuid: str) -> Response:
     """List the allocations on a provider."""
     provider = await find_provider(ctx.db, uuid)
-    consumers: dict[str, Row] = {}
-    for row in await ctx.db.fetch(_OF_PROVIDER, provider["id"]):
-        held = consumers.setdefault(row["consumer_uuid"], {"generation": row["generation"], "resources": {}})
-        held["resources"][row["resource_class"]] = row["used"]
+    consumers = _group(await ctx.db.fetch(_OF_PROVIDER, provider.id))
     shown = {
         "allocations": {uuid: ctx.render("allocation of a provider", held) for uuid, held in consumers.items()},
-        "resource_provider_generation": provider["generation"],
+        "resource_provider_generation": provider.generation,
     }
-    return with_last_modified(ctx, shown, provider["updated_at"])
+    return with_last_modified(ctx, shown, provider.updated_at)
 
 
-def parse_consumers(given: Mapping[str, Any]) -> list[ConsumerAllocations]:
+def _group(rows: list[Row]) -> dict[str, _Held]:
+    """Group allocations by `uuid`, which is that of their provider or of their consumer."""
+    found: dict[str, _Held] = {}
+    for row in rows:
+        held = found.setdefault(row["uuid"], _Held(row["generation"], {}))
+        held.resources[row["resource_class"]] = row["used"]
+    return found
+
+
+def parse_consumers(given: Mapping[str, ConsumerBody]) -> list[ConsumerAllocations]:
     """The bodies as new allocations, sorted by consumer."""
     found = {
         normalize_uuid(uuid): ConsumerAllocations(
@@ -164,13 +206,13 @@ def parse_consumers(given: Mapping[str, Any]) -> list[ConsumerAllocations]:
     return [found[uuid] for uuid in sorted(found)]
 
 
-def incomplete_owner(ctx: Context) -> dict[str, str]:
+def incomplete_owner(ctx: Context) -> Owner:
     """Project and user of consumers that requests of old versions create without them."""
     settings = ctx.services.config.placement
-    return {"project_id": settings.incomplete_project_id, "user_id": settings.incomplete_user_id}
+    return Owner(settings.incomplete_project_id, settings.incomplete_user_id)
 
 
-async def _replace(ctx: Context, given: Mapping[str, Any]) -> None:
+async def _replace(ctx: Context, given: Mapping[str, ConsumerBody]) -> None:
     wanted = parse_consumers(given)
 
     async def write(tx: Transaction) -> None:
@@ -185,7 +227,7 @@ FROM allocations a JOIN resource_providers p ON p.id = a.provider_id
 WHERE a.consumer_uuid = $1 ORDER BY p.id, a.resource_class
 """
 _OF_PROVIDER = """
-SELECT a.consumer_uuid, c.generation, a.resource_class, a.used
+SELECT a.consumer_uuid AS uuid, c.generation, a.resource_class, a.used
 FROM allocations a JOIN consumers c ON c.uuid = a.consumer_uuid
 WHERE a.provider_id = $1 ORDER BY a.consumer_uuid, a.resource_class
 """

@@ -8,11 +8,12 @@ from kilonova.placement import allocation_update, errors, names
 from kilonova.placement.allocation_update import LockedRows
 from kilonova.placement.api import api
 from kilonova.placement.changes import mark_facts_changed
+from kilonova.placement.model import ResourceProvider
 from kilonova.placement.rest import inventories
 from kilonova.placement.rest.allocations import CONSUMER, KEY, incomplete_owner, parse_consumers
 from kilonova.placement.rest.lookup import normalize_uuid
 from kilonova.placement.rest.schemas import GENERATION, keyed_object, strict_object
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 PATH = "/reshaper"
 RESHAPE = strict_object(
@@ -36,19 +37,19 @@ async def reshape(ctx: Context) -> None:
     async def write(tx: Transaction) -> None:
         locked = await allocation_update.lock(tx, wanted, list(shapes))
         providers = [_find(locked, uuid, shape["resource_provider_generation"]) for uuid, shape in shapes.items()]
-        ids = [provider["id"] for provider in providers]
+        ids = [provider.id for provider in providers]
         unknown = await names.unknown_classes(tx, (name for shape in shapes.values() for name in shape["inventories"]))
         if unknown:
             raise BadRequest(f"No such resource class {', '.join(unknown)}.")
         # Write the new inventories before deleting old ones, so that every allocation has an inventory at all times.
         for provider in providers:
-            given = shapes[provider["uuid"]]["inventories"]
+            given = shapes[provider.uuid]["inventories"]
             rows = {name: inventories.parse_amounts(ctx, "update", provider, name, one) for name, one in given.items()}
-            await inventories.write_inventories(tx, provider["id"], rows)
+            await inventories.write_inventories(tx, provider.id, rows)
         await mark_facts_changed(tx, ids)
         await allocation_update.replace(tx, wanted, locked, incomplete_owner(ctx))
         for provider in providers:
-            kept = shapes[provider["uuid"]]["inventories"]
+            kept = shapes[provider.uuid]["inventories"]
             await inventories.remove_inventories(
                 tx, provider, await inventories.list_classes(tx, provider) - kept.keys()
             )
@@ -57,13 +58,13 @@ async def reshape(ctx: Context) -> None:
     await allocation_update.run_with_retries(ctx.db, write)
 
 
-def _find(locked: LockedRows, uuid: str, generation: int) -> Row:
+def _find(locked: LockedRows, uuid: str, generation: int) -> ResourceProvider:
     provider = locked.providers.get(uuid)
     if provider is None:
         raise BadRequest(
             f"Resource provider {uuid} in inventories not found: No resource provider with uuid {uuid} found",
             code=errors.PROVIDER_NOT_FOUND,
         )
-    if provider["generation"] != generation:
+    if provider.generation != generation:
         raise errors.generation_conflict(provider, generation)
     return provider

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import store
 from kilonova.http import Context, Field, Response, View, col
 from kilonova.http.errors import BadRequest, Conflict, NotFound
-from kilonova.http.schema import Validator
+from kilonova.http.schema import Schema, Validator
 from kilonova.placement import names
 from kilonova.placement.api import api, link_path, with_last_modified
 from kilonova.placement.changes import mark_facts_changed
-from kilonova.placement.rest.schemas import Schema, strict_object
+from kilonova.placement.rest.schemas import strict_object
 from kilonova.store import Reader, Row
 
 POLICY = "placement:resource_classes:"
 ALL_PATH, ONE_PATH = "/resource_classes", "/resource_classes/{name}"
-PUT_ENSURES = "PUT creates a class or confirms it"
+PUT_ENSURES = api.behaviour("PUT creates a class or confirms it")
 
 CLASS = strict_object({"name": {"type": "string", "pattern": "^CUSTOM\\_[A-Z0-9_]+$", "maxLength": 255}})
 _CLASS_VALIDATOR = Validator(CLASS)
@@ -106,7 +104,7 @@ async def _row(reader: Reader, name: str) -> Row | None:
     return await reader.fetch_one("SELECT updated_at FROM resource_classes WHERE name = $1", name)
 
 
-def _not_found(name: Any) -> NotFound:
+def _not_found(name: str) -> NotFound:
     return NotFound(f"No such resource class {name[:255]}.")
 
 

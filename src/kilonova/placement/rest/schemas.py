@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from kilonova.http.schema import Schema
 
-Schema = dict[str, Any]
 UUID: Schema = {"type": "string", "format": "uuid"}
 GENERATION: Schema = {"type": "integer"}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from kilonova import store
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.schema import Schema
 from kilonova.placement import names
 from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.changes import mark_facts_changed
+from kilonova.placement.model import ResourceProvider
 from kilonova.placement.rest.lookup import (
     PROVIDER_PATH,
     find_provider,
@@ -15,7 +17,7 @@ from kilonova.placement.rest.lookup import (
     lock_provider_at,
     require_provider,
 )
-from kilonova.placement.rest.schemas import GENERATION, Schema, strict_object
+from kilonova.placement.rest.schemas import GENERATION, strict_object
 from kilonova.store import Reader, Row
 
 POLICY, OF_PROVIDER = "placement:traits:", "placement:resource_providers:traits:"
@@ -90,7 +92,7 @@ async def delete(ctx: Context, name: str) -> None:
 async def of_provider(ctx: Context, uuid: str) -> Response:
     """List a provider's traits."""
     provider = await find_provider(ctx.db, uuid)
-    return _render(ctx, provider, [row["trait"] for row in await ctx.db.fetch(_TRAITS_OF_PROVIDER, provider["id"])])
+    return _render(ctx, provider, [row["trait"] for row in await ctx.db.fetch(_TRAITS_OF_PROVIDER, provider.id)])
 
 
 @api.route(
@@ -109,15 +111,15 @@ async def replace(ctx: Context, uuid: str) -> Response:
         unknown = await names.unknown_traits(tx, wanted)
         if unknown:
             raise BadRequest(f"No such trait {', '.join(unknown)}.")
-        existing = {row["trait"] for row in await tx.fetch(_TRAITS_OF_PROVIDER, provider["id"])}
+        existing = {row["trait"] for row in await tx.fetch(_TRAITS_OF_PROVIDER, provider.id)}
         removed = sorted(existing.difference(wanted))
         if removed:
-            await tx.execute(_REMOVE, provider["id"], removed)
+            await tx.execute(_REMOVE, provider.id, removed)
         new = [trait for trait in wanted if trait not in existing]
         if new:
             await names.ensure_rows(tx, "traits", new)
-            await tx.execute_many(_ADD, [(provider["id"], trait) for trait in new])
-        await mark_facts_changed(tx, [provider["id"]])
+            await tx.execute_many(_ADD, [(provider.id, trait) for trait in new])
+        await mark_facts_changed(tx, [provider.id])
         provider = await find_provider(tx, uuid)
     return _render(ctx, provider, wanted)
 
@@ -127,8 +129,8 @@ async def clear(ctx: Context, uuid: str) -> None:
     """Remove all traits from a provider."""
     async with ctx.db.transaction() as tx:
         provider = await lock_provider(tx, uuid)
-        await tx.execute("DELETE FROM provider_traits WHERE provider_id = $1", provider["id"])
-        await mark_facts_changed(tx, [provider["id"]])
+        await tx.execute("DELETE FROM provider_traits WHERE provider_id = $1", provider.id)
+        await mark_facts_changed(tx, [provider.id])
 
 
 def _filter_names(found: set[str], name_filter: str) -> set[str]:
@@ -143,9 +145,9 @@ def _filter_names(found: set[str], name_filter: str) -> set[str]:
     )
 
 
-def _render(ctx: Context, provider: Row, traits: list[str]) -> Response:
-    shown = {"resource_provider_generation": provider["generation"], "traits": traits}
-    return with_last_modified(ctx, shown, provider["updated_at"])
+def _render(ctx: Context, provider: ResourceProvider, traits: list[str]) -> Response:
+    shown = {"resource_provider_generation": provider.generation, "traits": traits}
+    return with_last_modified(ctx, shown, provider.updated_at)
 
 
 async def _row(reader: Reader, name: str) -> Row | None:

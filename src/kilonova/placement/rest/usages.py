@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
+from kilonova.http.schema import Schema
 from kilonova.placement.allocations import get_usages
 from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.rest.lookup import PROVIDER_PATH, find_provider
-from kilonova.placement.rest.schemas import Schema
+from kilonova.store import Row
 
-USAGES_BY_TYPE = "usages are grouped by consumer type"
+USAGES_BY_TYPE = api.behaviour("usages are grouped by consumer type")
 TOTAL_POLICY = "placement:usages"
 
 IDENT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -23,8 +22,8 @@ ALL, UNKNOWN = "all", "unknown"
 async def of_provider(ctx: Context, uuid: str) -> Response:
     """Show the usages of a provider."""
     provider = await find_provider(ctx.db, uuid)
-    used = await get_usages(ctx.db, [provider["uuid"]])
-    shown = {"resource_provider_generation": provider["generation"], "usages": used.get(provider["uuid"], {})}
+    used = await get_usages(ctx.db, [provider.uuid])
+    shown = {"resource_provider_generation": provider.generation, "usages": used.get(provider.uuid, {})}
     return with_last_modified(ctx, shown)
 
 
@@ -55,7 +54,7 @@ async def of_project(ctx: Context) -> Response:
     return with_last_modified(ctx, {"usages": groups})
 
 
-def _sum_by_class(rows: list[dict[str, Any]]) -> dict[str, int]:
+def _sum_by_class(rows: list[Row]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
         found[row["resource_class"]] = found.get(row["resource_class"], 0) + row["used"]

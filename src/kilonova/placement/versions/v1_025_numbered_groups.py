@@ -1,6 +1,6 @@
 """Allocation candidates can have numbered groups, each served by one provider."""
 
-from kilonova.http.versions import Microversion, behaviour, query
+from kilonova.http.versions import Microversion, query
 from kilonova.placement.candidates.api import NUMBER
 from kilonova.placement.candidates.query import NUMBERED
 
@@ -11,6 +11,6 @@ version = Microversion(
         query("GET /allocation_candidates").gains(
             f"^resources{NUMBER}$", f"^required{NUMBER}$", f"^member_of{NUMBER}$", "group_policy"
         ),
-        behaviour(NUMBERED),
+        NUMBERED,
     ],
 )

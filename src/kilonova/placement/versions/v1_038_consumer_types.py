@@ -1,6 +1,6 @@
 """Consumers have a type, which is required and shown; usages are grouped by it."""
 
-from kilonova.http.versions import Microversion, behaviour, query, request, view
+from kilonova.http.versions import Microversion, query, request, view
 from kilonova.placement.rest.usages import USAGES_BY_TYPE
 
 version = Microversion(
@@ -12,6 +12,6 @@ version = Microversion(
         request("POST /reshaper").gains("allocations.{}.consumer_type"),
         view("allocations").gains("consumer_type"),
         query("GET /usages").gains("consumer_type"),
-        behaviour(USAGES_BY_TYPE),
+        USAGES_BY_TYPE,
     ],
 )

@@ -221,6 +221,7 @@ CREATE TABLE operations (
     kind TEXT COLLATE "C" NOT NULL,
     action TEXT COLLATE "C" NOT NULL,
     server_id TEXT COLLATE "C",
+    guest_id TEXT COLLATE "C",
     project_id TEXT COLLATE "C",
     user_id TEXT COLLATE "C",
     request_id TEXT COLLATE "C",
@@ -257,6 +258,8 @@ CREATE INDEX ix_operations_due ON operations (run_at) WHERE finished_at IS NULL;
 CREATE INDEX ix_operations_request_id ON operations (request_id);
 
 CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
+
+CREATE INDEX ix_operations_unfinished_of_guest ON operations (guest_id) WHERE finished_at IS NULL AND guest_id IS NOT NULL;
 
 CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
 
@@ -1154,4 +1157,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0006');
+INSERT INTO alembic_version (version_num) VALUES ('0007');

@@ -217,6 +217,7 @@ CREATE TABLE operations (
     kind TEXT NOT NULL,
     action TEXT NOT NULL,
     server_id TEXT,
+    guest_id TEXT,
     project_id TEXT,
     user_id TEXT,
     request_id TEXT,
@@ -252,6 +253,8 @@ CREATE INDEX ix_operations_due ON operations (run_at) WHERE finished_at IS NULL;
 CREATE INDEX ix_operations_request_id ON operations (request_id);
 
 CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
+
+CREATE INDEX ix_operations_unfinished_of_guest ON operations (guest_id) WHERE finished_at IS NULL AND guest_id IS NOT NULL;
 
 CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
 
@@ -1149,4 +1152,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0006');
+INSERT INTO alembic_version (version_num) VALUES ('0007');

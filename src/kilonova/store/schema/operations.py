@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Index, PrimaryKeyConstraint, Table, UniqueConstraint, column
+from sqlalchemy import Index, PrimaryKeyConstraint, Table, UniqueConstraint, and_, column
 
 from kilonova.store.schema.base import document, flag, metadata, moment, number, real, reference, sequence, string
 
 _UNFINISHED = column("finished_at").is_(None)
+_UNFINISHED_OF_GUEST = and_(_UNFINISHED, column("guest_id").is_not(None))
 
 operations = Table(
     "operations",
@@ -17,6 +18,8 @@ operations = Table(
     string("kind"),
     string("action"),
     string("server_id", nullable=True),
+    # The guest that a deferred operation cleans up, restores or updates. Such an operation has no server.
+    string("guest_id", nullable=True),
     string("project_id", nullable=True),
     string("user_id", nullable=True),
     string("request_id", nullable=True),
@@ -58,6 +61,12 @@ operations = Table(
         "seq",
         sqlite_where=_UNFINISHED,
         postgresql_where=_UNFINISHED,
+    ),
+    Index(
+        "ix_operations_unfinished_of_guest",
+        "guest_id",
+        sqlite_where=_UNFINISHED_OF_GUEST,
+        postgresql_where=_UNFINISHED_OF_GUEST,
     ),
     Index("ix_operations_server_id_seq", "server_id", "seq"),
     Index("ix_operations_request_id", "request_id"),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Unavailable
 from kilonova.http.parameter_types import ANYTHING
 from kilonova.ids import new_id
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 from kilonova.volume.api import api
 from kilonova.volume.attachments import connection, model, schemas, usage, views
+from kilonova.volume.attachments.model import Attachment
 from kilonova.volume.attachments.search import SEARCH
 from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import model as volumes
+from kilonova.volume.volumes.model import Volume
 
 __all__ = ["views"]
 
@@ -51,24 +51,25 @@ async def create(ctx: Context) -> Response:
     address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
         volume = await volumes.find(ctx, tx, body["volume_uuid"], rule=CREATE, lock=True)
-        existing = await model.of_volume(tx, volume["id"])
+        existing = await model.of_volume(tx, volume.id)
         connection.check_free(volume, existing, server_id)
-        if existing and volume["multiattach"] and volume["bootable"]:
+        if existing and volume.multiattach and volume.bootable:
             ctx.authorize(SHARED_BOOTABLE, volumes.target(volume))
         mode = connection.choose_mode(volume, body.get("mode") or connector.get("mode"))
-        row = await model.create(tx, _new(ctx, volume, server_id, mode))
+        attachment = _new(ctx, volume, server_id, mode)
+        await model.create(tx, attachment)
         if connector:
-            row = await _connect(ctx, tx, volume, row, connector, address)
-        await volumes.derive_status(tx, volume["id"])
-    await _export(ctx, row)
-    return Response({"attachment": ctx.render("attachment detail", row)})
+            attachment = await _connect(ctx, tx, volume, attachment, connector, address)
+        await volumes.derive_status(tx, volume.id)
+    await _export(ctx, attachment)
+    return Response({"attachment": ctx.render("attachment detail", attachment)})
 
 
 @api.route("GET", ATTACHMENT, checks=[model.SHOW], query={}, shows=SHOWS)
 async def show(ctx: Context, attachment_id: str) -> Response:
     """Show an attachment."""
-    row = await model.find(ctx, ctx.db, attachment_id, rule=model.SHOW)
-    return Response({"attachment": ctx.render("attachment detail", row)})
+    attachment = await model.find(ctx, ctx.db, attachment_id, rule=model.SHOW)
+    return Response({"attachment": ctx.render("attachment detail", attachment)})
 
 
 @api.route("PUT", ATTACHMENT, checks=[UPDATE], body=schemas.UPDATE, query={}, shows=SHOWS)
@@ -77,80 +78,85 @@ async def update(ctx: Context, attachment_id: str) -> Response:
     connector = ctx.body["attachment"]["connector"]
     address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
-        volume, row = await _locked(ctx, tx, attachment_id, UPDATE)
-        if row["status"] == model.ATTACHED and row["connector"] is not None:
+        volume, attachment = await _locked(ctx, tx, attachment_id, UPDATE)
+        if attachment.status == model.ATTACHED and attachment.connector is not None:
             raise BadRequest(f"Invalid volume attachment: attachment {attachment_id} is in use; create another one.")
-        row = await _connect(ctx, tx, volume, row, connector, address)
-        await volumes.derive_status(tx, volume["id"])
-    await _export(ctx, row)
-    return Response({"attachment": ctx.render("attachment detail", row)})
+        attachment = await _connect(ctx, tx, volume, attachment, connector, address)
+        await volumes.derive_status(tx, volume.id)
+    await _export(ctx, attachment)
+    return Response({"attachment": ctx.render("attachment detail", attachment)})
 
 
 @api.action("os-complete", at=ACTION, checks=[COMPLETE], body=ANYTHING, status=204)
 async def complete(ctx: Context, attachment_id: str) -> None:
     """Complete an attachment: the volume is in use, even if no host is connected at the moment."""
     async with ctx.db.transaction() as tx:
-        volume, row = await _locked(ctx, tx, attachment_id, COMPLETE)
-        if row["status"] != model.ATTACHED:
+        volume, attachment = await _locked(ctx, tx, attachment_id, COMPLETE)
+        if attachment.status != model.ATTACHED:
             await model.complete(tx, attachment_id)
-            await volumes.derive_status(tx, volume["id"])
+            await volumes.derive_status(tx, volume.id)
 
 
 @api.route("DELETE", ATTACHMENT, checks=[DELETE], query={})
 async def delete(ctx: Context, attachment_id: str) -> Response:
     """Delete an attachment. The response has the volume's other attachments."""
-    row = await model.find(ctx, ctx.db, attachment_id, rule=DELETE)
-    await usage.check_unused(ctx, row)
-    await exports.revoke(ctx, [row])
+    attachment = await model.find(ctx, ctx.db, attachment_id, rule=DELETE)
+    await usage.check_unused(ctx, attachment)
+    await exports.revoke(ctx, [attachment])
     async with ctx.db.transaction() as tx:
         volume, _ = await _locked(ctx, tx, attachment_id, DELETE)
         await model.delete(tx, attachment_id)
-        await volumes.derive_status(tx, volume["id"])
-        left = await model.of_volume(tx, volume["id"])
-    return Response({"attachments": [ctx.render("attachment", row) for row in left]})
+        await volumes.derive_status(tx, volume.id)
+        left = await model.of_volume(tx, volume.id)
+    return Response({"attachments": [ctx.render("attachment", attachment) for attachment in left]})
 
 
-def _new(ctx: Context, volume: Row, server_id: str | None, mode: str) -> Row:
-    return {
-        "id": new_id(),
-        "volume_id": volume["id"],
+def _new(ctx: Context, volume: Volume, server_id: str | None, mode: str) -> Attachment:
+    return Attachment(
+        id=new_id(),
+        volume_id=volume.id,
         # The volume's project, also if a service creates the attachment.
-        "project_id": volume["project_id"],
-        "server_id": server_id,
-        "status": model.RESERVED,
-        "mode": mode,
-        "created_at": ctx.now,
-        "updated_at": ctx.now,
-    }
+        project_id=volume.project_id,
+        server_id=server_id,
+        status=model.RESERVED,
+        mode=mode,
+        created_at=ctx.now,
+        updated_at=ctx.now,
+    )
 
 
 async def _connect(
-    ctx: Context, tx: Transaction, volume: Row, row: Row, connector: dict[str, Any], address: dict[str, Any] | None
-) -> Row:
-    mode = connection.choose_mode(volume, connector.get("mode") or row["mode"])
-    nbd = exports.connection_data(address, row["id"]) if address else None
-    info = connection.connection_info(volume, row["id"], mode, ctx.services.config, nbd)
-    return await model.connect(tx, row, connector, mode, info)
+    ctx: Context,
+    tx: Transaction,
+    volume: Volume,
+    attachment: Attachment,
+    connector: dict[str, object],
+    address: dict[str, object] | None,
+) -> Attachment:
+    mode = connection.choose_mode(volume, str(connector.get("mode") or attachment.mode))
+    nbd = exports.connection_data(address, attachment.id) if address else None
+    info = connection.connection_info(volume, attachment.id, mode, ctx.services.config, nbd)
+    return await model.connect(tx, attachment, connector, mode, info)
 
 
-async def _export(ctx: Context, row: Row) -> None:
+async def _export(ctx: Context, attachment: Attachment) -> None:
     """Create the export. If that fails, the attachment is reserved again."""
-    if not exports.is_export(row):
+    if not exports.is_export(attachment.connection):
         return
     try:
-        await exports.sync(ctx, row["volume_id"])
+        await exports.sync(ctx, attachment.volume_id)
     except Unavailable:
         async with ctx.db.transaction() as tx:
-            await model.disconnect(tx, row["id"])
-            await volumes.derive_status(tx, row["volume_id"])
+            await model.disconnect(tx, attachment.id)
+            await volumes.derive_status(tx, attachment.volume_id)
         raise
 
 
-async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Row, Row]:
+async def _locked(ctx: Context, tx: Transaction, attachment_id: str, rule: str) -> tuple[Volume, Attachment]:
     """Lock the volume, then read the attachment."""
     found = await model.find(ctx, tx, attachment_id, rule=rule)
-    volume = await volumes.get(tx, found["volume_id"], lock=True)
-    row = await model.get(tx, attachment_id)
-    if volume is None or row is None:
+    volume = await volumes.get(tx, found.volume_id, lock=True)
+    attachment = await model.get(tx, attachment_id)
+    if volume is None or attachment is None:
         raise model.not_found(attachment_id)
-    return volume, row
+    return volume, attachment

@@ -11,7 +11,7 @@ _FILTERS = filters.equal_columns(
 )
 SEARCH = Search(
     key="attachments",
-    table="volume_attachments",
+    record=model.Attachment,
     show=model.SHOW,
     find=model.find,
     sort=filters.columns("id", "volume_id", "status", "created_at", "updated_at"),

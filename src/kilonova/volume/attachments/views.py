@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova import clock
-from kilonova.http import Context, Field, View, col
-from kilonova.store import Row
+from kilonova.http import Context, Field, View, attribute
 from kilonova.volume.api import api
+from kilonova.volume.attachments.model import Attachment
 
 TEXT = {"type": "string"}
 OPTIONAL = {"type": ["string", "null"]}
 SHORT = {
-    "id": col("id", TEXT),
-    "volume_id": col("volume_id", TEXT),
-    "instance": col("server_id", OPTIONAL),
-    "status": col("status", TEXT),
+    "id": attribute("id", TEXT),
+    "volume_id": attribute("volume_id", TEXT),
+    "instance": attribute("server_id", OPTIONAL),
+    "status": attribute("status", TEXT),
 }
 
 
-def _attached_at(row: Row, ctx: Context) -> str | None:
-    return clock.iso_micro(row["attached_at"]) if row["attached_at"] is not None else None
+def _attached_at(attachment: Attachment, ctx: Context) -> str | None:
+    return clock.iso_micro(attachment.attached_at) if attachment.attached_at is not None else None
 
 
-def _connection(row: Row, ctx: Context) -> Any:
-    return orjson.loads(row["connection"]) if row["connection"] else {}
+def _connection(attachment: Attachment, ctx: Context) -> dict[str, object]:
+    return attachment.connection or {}
 
 
 api.view(View("attachment", SHORT))
@@ -35,10 +31,10 @@ api.view(
         "attachment detail",
         {
             **SHORT,
-            "attach_mode": col("mode", TEXT),
+            "attach_mode": attribute("mode", TEXT),
             "attached_at": Field(_attached_at, OPTIONAL),
             # Detached attachments are deleted.
-            "detached_at": Field(lambda row, ctx: None, {"type": "null"}),
+            "detached_at": Field(lambda attachment, ctx: None, {"type": "null"}),
             "connection_info": Field(_connection, {"type": "object"}),
         },
     )

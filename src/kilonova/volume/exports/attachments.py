@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from kilonova.http import Context
 from kilonova.http.errors import Unavailable
-from kilonova.store import Row
+from kilonova.volume.attachments.model import Attachment
 from kilonova.volume.exports.daemon import DaemonError
 from kilonova.volume.exports.manager import CONNECTOR_KEY, DRIVER, TLS, ExportManager, TlsMismatch, is_export, new_name
 
@@ -18,14 +17,14 @@ __all__ = ["_manager", "address_for", "connection_data", "is_export", "revoke", 
 
 _UNAVAILABLE = "The volume cannot be exported at the moment; try again."
 
-ConnectionData = dict[str, Any]
+ConnectionData = dict[str, object]
 
 
 def _manager(ctx: Context) -> ExportManager:
     return ExportManager(ctx.services.config, ctx.services.db)
 
 
-async def address_for(ctx: Context, connector: ConnectionData) -> ConnectionData | None:
+async def address_for(ctx: Context, connector: Mapping[str, object]) -> ConnectionData | None:
     """The address of the NBD server, or None if the host does not use NBD."""
     if connector.get(CONNECTOR_KEY) is not True:
         return None
@@ -60,17 +59,17 @@ async def try_sync(ctx: Context, volume_id: str) -> None:
         log.warning("exports of volume %s: %s", volume_id, error)
 
 
-async def revoke(ctx: Context, rows: Iterable[Row]) -> None:
+async def revoke(ctx: Context, attachments: Iterable[Attachment]) -> None:
     """Remove the exports of these attachments, before the attachments are deleted. Raises 503 on failure."""
-    found = [row for row in rows if is_export(row)]
+    found = [attachment for attachment in attachments if is_export(attachment.connection)]
     if not found:
         return
     async with ctx.db.transaction() as tx:
         await tx.execute(
             "UPDATE volume_attachments SET connection = NULL, connector = NULL WHERE id = ANY($1)",
-            [row["id"] for row in found],
+            [attachment.id for attachment in found],
         )
-    for volume_id in {row["volume_id"] for row in found}:
+    for volume_id in {attachment.volume_id for attachment in found}:
         await sync(ctx, volume_id)
 
 

@@ -11,7 +11,7 @@ import base64
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from hashlib import blake2s
 from pathlib import Path
@@ -75,7 +75,7 @@ class Export(NamedTuple):
         return f"x{_digest(text, 16)}"
 
 
-def _export_of(row: Row, connection: dict[str, Any]) -> Export:
+def _export_of(row: Row, connection: dict[str, str]) -> Export:
     return Export(row["id"], row["data_id"], connection["export"], row["mode"] != "ro", bool(connection.get(TLS)))
 
 
@@ -84,9 +84,9 @@ def new_name(attachment_id: str) -> str:
     return f"{attachment_id}-{secrets.token_urlsafe(24)}"
 
 
-def is_export(row: Row) -> bool:
-    """Whether the attachment uses NBD."""
-    return bool(row["connection"]) and orjson.loads(row["connection"]).get("driver_volume_type") == DRIVER
+def is_export(connection: Mapping[str, object] | None) -> bool:
+    """Whether the connection of an attachment uses NBD."""
+    return connection is not None and connection.get("driver_volume_type") == DRIVER
 
 
 def node_of(volume_id: str, data_id: str) -> str:
@@ -287,7 +287,9 @@ class ExportManager:
             rows = await self._db.fetch(_EXPORTED_ATTACHMENTS)
         else:
             rows = await self._db.fetch(f"{_EXPORTED_ATTACHMENTS} AND v.id = $1", volume_id)
-        return [_export_of(row, orjson.loads(row["connection"])) for row in rows if is_export(row)]
+        connections = [orjson.loads(row["connection"]) for row in rows]
+        found = zip(rows, connections, strict=True)
+        return [_export_of(row, connection) for row, connection in found if is_export(connection)]
 
     # Copies of volumes in use
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova import clock
-from kilonova.http import Context, Field, Response, View, col
+from kilonova.http import Context, Field, Response, View, attribute
 from kilonova.volume import filters, paging
 from kilonova.volume.api import api
 from kilonova.volume.messages import model
@@ -13,7 +13,7 @@ _RENAMED = {"message_level": "level", "resource_uuid": "resource_id"}
 _FILTERS = filters.equal_columns("id", "event_id", "resource_type", "request_id", "project_id", **_RENAMED)
 
 
-class _MessageSearch(Search):
+class _MessageSearch(Search[model.Message]):
     def includes_all_projects(self, ctx: Context) -> bool:
         """`project_id` implies `all_tenants` for administrators: the stock client sends only `project_id`."""
         return super().includes_all_projects(ctx) or ("project_id" in ctx.query and filters.sees_all(ctx, self.show))
@@ -21,7 +21,7 @@ class _MessageSearch(Search):
 
 SEARCH = _MessageSearch(
     key="messages",
-    table="volume_messages",
+    record=model.Message,
     show=model.LIST,
     find=model.find,
     sort=filters.columns(
@@ -38,16 +38,16 @@ api.view(
     View(
         "message",
         {
-            "id": col("id", _TEXT),
-            "event_id": col("event_id", _TEXT),
-            "message_level": col("level", _TEXT),
-            "resource_type": col("resource_type", _TEXT),
-            "resource_uuid": col("resource_id", _TEXT),
-            "user_message": col("text", _TEXT),
-            "request_id": col("request_id", _TEXT),
-            "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), _TEXT),
-            "guaranteed_until": Field(lambda row, ctx: clock.iso_micro(row["expires_at"]), _TEXT),
-            "links": Field(lambda row, ctx: ctx.links(f"/messages/{row['id']}"), {"type": "array"}),
+            "id": attribute("id", _TEXT),
+            "event_id": attribute("event_id", _TEXT),
+            "message_level": attribute("level", _TEXT),
+            "resource_type": attribute("resource_type", _TEXT),
+            "resource_uuid": attribute("resource_id", _TEXT),
+            "user_message": attribute("text", _TEXT),
+            "request_id": attribute("request_id", _TEXT),
+            "created_at": Field(lambda message, ctx: clock.iso_micro(message.created_at), _TEXT),
+            "guaranteed_until": Field(lambda message, ctx: clock.iso_micro(message.expires_at), _TEXT),
+            "links": Field(lambda message, ctx: ctx.links(f"/messages/{message.id}"), {"type": "array"}),
         },
     )
 )
@@ -55,7 +55,7 @@ api.view(
 
 PATH = "/messages"
 ONE = PATH + "/{message_id}"
-PAGED = "messages are filtered, sorted and paged"
+PAGED = api.behaviour("messages are filtered, sorted and paged")
 
 
 @api.route("GET", PATH, policy=model.LIST, query=paging.QUERY, shows=("messages", "message", True))
@@ -64,8 +64,8 @@ async def index(ctx: Context) -> Response:
     if ctx.has_behaviour(PAGED):
         return await SEARCH.response(ctx, PATH, "message")
     sql = "SELECT * FROM volume_messages WHERE project_id = $1 ORDER BY created_at DESC, id DESC"
-    rows = await ctx.db.fetch(sql, ctx.token.project_id or "")
-    return Response({"messages": [ctx.render("message", row) for row in rows]})
+    found = model.Message.decode_all(await ctx.db.fetch(sql, ctx.token.project_id or ""))
+    return Response({"messages": [ctx.render("message", message) for message in found]})
 
 
 @api.route("GET", ONE, checks=[model.SHOW], query={}, shows=("message", "message", False))
@@ -78,6 +78,6 @@ async def show(ctx: Context, message_id: str) -> Response:
 async def delete(ctx: Context, message_id: str) -> None:
     """Delete a message."""
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, message_id, rule=model.DELETE)
-        if not await model.delete(tx, row["id"]):
+        message = await model.find(ctx, tx, message_id, rule=model.DELETE)
+        if not await model.delete(tx, message.id):
             raise model.not_found(message_id)

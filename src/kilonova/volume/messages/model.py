@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from kilonova import clock
 from kilonova.http.errors import NotFound
 from kilonova.ids import new_id
 from kilonova.operations.errors import Cancelled, Failed, TimedOut, Unexpected
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
 from kilonova.store.insert import insert_row
+from kilonova.store.records import Record
 
 if TYPE_CHECKING:
     from kilonova.http import Context
@@ -22,6 +23,21 @@ DAY_SECONDS = 24 * 3600.0
 _MAX_LENGTH = 1000
 # Users must not see paths of the service's files.
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.+@~-]+)+/?")
+
+
+class Message(Record, frozen=True):
+    table: ClassVar[str] = "volume_messages"
+
+    id: str
+    project_id: str
+    event_id: str
+    level: str
+    resource_type: str
+    resource_id: str
+    text: str
+    request_id: str
+    created_at: float
+    expires_at: float
 
 
 class Action(NamedTuple):
@@ -51,21 +67,21 @@ def not_found(message_id: str) -> NotFound:
     return NotFound(f"Message {message_id} could not be found.")
 
 
-def target(row: Row) -> dict[str, Any]:
-    return {"project_id": row["project_id"]}
+def target(message: Message) -> dict[str, str]:
+    return {"project_id": message.project_id}
 
 
-async def get(reader: Reader, message_id: str) -> Row | None:
-    return await reader.fetch_one("SELECT * FROM volume_messages WHERE id = $1", message_id)
+async def get(reader: Reader, message_id: str) -> Message | None:
+    return Message.decode_optional(await reader.fetch_one("SELECT * FROM volume_messages WHERE id = $1", message_id))
 
 
-async def find(ctx: Context, reader: Reader, message_id: str, *, rule: str) -> Row:
+async def find(ctx: Context, reader: Reader, message_id: str, *, rule: str) -> Message:
     """The message. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
-    row = await get(reader, message_id)
-    if row is None or not ctx.may(SHOW, target(row)):
+    message = await get(reader, message_id)
+    if message is None or not ctx.may(SHOW, target(message)):
         raise not_found(message_id)
-    ctx.authorize(rule, target(row))
-    return row
+    ctx.authorize(rule, target(message))
+    return message
 
 
 async def delete(tx: Transaction, message_id: str) -> bool:
@@ -80,19 +96,19 @@ async def record_failure(tx: Transaction, op: Operation, action: Action, resourc
     if project_id is None:
         return
     now = clock.now()
-    row = {
-        "id": new_id(),
-        "project_id": project_id,
-        "event_id": f"VOLUME_{action.resource}_{action.number}_{_detail(action, error)}",
-        "level": ERROR,
-        "resource_type": action.resource,
-        "resource_id": resource_id,
-        "text": f"{action.text}: {user_text(error)}",
-        "request_id": op.request_id or "",
-        "created_at": now,
-        "expires_at": now + op.services.config.volume.message_days * DAY_SECONDS,
-    }
-    await insert_row(tx, "volume_messages", row)
+    message = Message(
+        id=new_id(),
+        project_id=project_id,
+        event_id=f"VOLUME_{action.resource}_{action.number}_{_detail(action, error)}",
+        level=ERROR,
+        resource_type=action.resource,
+        resource_id=resource_id,
+        text=f"{action.text}: {user_text(error)}",
+        request_id=op.request_id or "",
+        created_at=now,
+        expires_at=now + op.services.config.volume.message_days * DAY_SECONDS,
+    )
+    await insert_row(tx, Message.table, message.encode())
 
 
 def user_text(error: Failed) -> str:

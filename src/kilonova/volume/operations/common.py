@@ -6,15 +6,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from kilonova.http.client import Unreachable
 from kilonova.image.client import ImageError
 from kilonova.operations import Failed, Operation, TransientError
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 from kilonova.volume.conversion import Unacceptable
 from kilonova.volume.exports.daemon import DaemonError
 from kilonova.volume.exports.manager import Busy, ExportManager
 from kilonova.volume.files import TooBig, VolumeFiles
+from kilonova.volume.snapshots import model as snapshots
+from kilonova.volume.snapshots.model import Snapshot
+from kilonova.volume.volumes import model as volumes
+from kilonova.volume.volumes import states
+from kilonova.volume.volumes.model import Volume
 
 # A lane of their own, so that operations of servers do not wait for copies.
 LANE = "volume"
@@ -23,6 +29,16 @@ COPY_SECONDS = 24 * 3600.0
 # Attempts of a copy if the image service is unavailable. With the engine's pauses this is about five minutes.
 MAX_ATTEMPTS = 14
 _REPORT_SECONDS = 1.0
+
+
+class NamesVolume(Protocol):
+    @property
+    def volume_id(self) -> str: ...
+
+
+class NamesSnapshot(Protocol):
+    @property
+    def snapshot_id(self) -> str: ...
 
 
 def volume_files(op: Operation) -> VolumeFiles:
@@ -55,25 +71,25 @@ async def remove_all_files(op: Operation, ident: str) -> None:
     await volume_files(op).remove_all(f"{ident}.{op.id}")
 
 
-async def get_volume(op: Operation, tx: Transaction | None = None) -> Row:
+async def get_volume(op: Operation[NamesVolume], tx: Transaction | None = None) -> Volume:
     """The operation's volume, locked if `tx` is given. Raises Failed if the volume is deleted or being deleted.
 
     So no operation gives content to a volume after its deletion removed the files.
     """
-    return await _get_row(op, tx, "volumes", op.params["volume_id"])
+    volume_id = op.params.volume_id
+    volume = await volumes.get(tx or op.db, volume_id, lock=tx is not None)
+    if volume is None or volume.status == states.DELETING:
+        raise Failed(f"{volume_id} was deleted meanwhile.")
+    return volume
 
 
-async def get_snapshot(op: Operation, tx: Transaction | None = None) -> Row:
+async def get_snapshot(op: Operation[NamesSnapshot], tx: Transaction | None = None) -> Snapshot:
     """The operation's snapshot; see `get_volume`."""
-    return await _get_row(op, tx, "volume_snapshots", op.params["snapshot_id"])
-
-
-async def _get_row(op: Operation, tx: Transaction | None, table: str, ident: str) -> Row:
-    sql = f"SELECT * FROM {table} WHERE id = $1 AND status <> 'deleting'"
-    row = await (tx.fetch_one(f"{sql} FOR UPDATE", ident) if tx else op.db.fetch_one(sql, ident))
-    if row is None:
-        raise Failed(f"{ident} was deleted meanwhile.")
-    return row
+    snapshot_id = op.params.snapshot_id
+    snapshot = await snapshots.get(tx or op.db, snapshot_id, lock=tx is not None)
+    if snapshot is None or snapshot.status == snapshots.DELETING:
+        raise Failed(f"{snapshot_id} was deleted meanwhile.")
+    return snapshot
 
 
 def export_manager(op: Operation) -> ExportManager:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import orjson
+from msgspec import Struct, structs
 
 from kilonova.http.client import Unreachable
+from kilonova.image.client import ATTRIBUTES, Image
 from kilonova.operations import Failed, Operation
-from kilonova.store import Row
 from kilonova.volume import conversion
 from kilonova.volume.files import GIB, NewFile, TooBig, copy_slot
 from kilonova.volume.operations.common import (
@@ -22,49 +21,47 @@ from kilonova.volume.operations.common import (
     translate_errors,
     volume_files,
 )
+from kilonova.volume.snapshots.model import Snapshot
+from kilonova.volume.volumes.model import Volume
 
 # Timeout for the next chunk of an image.
 CHUNK_SECONDS = 60.0
-# Keys of the image metadata of a volume that are not properties of the image.
-_IMAGE_FIELDS = frozenset(
-    {"image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size"}
-)
-_IGNORED_IMAGE_FIELDS = frozenset(
-    {
-        *("id", "name", "status", "visibility", "owner", "protected", "os_hidden", "virtual_size", "tags", "self"),
-        *("os_hash_algo", "os_hash_value", "created_at", "updated_at", "file", "schema", "direct_url", "locations"),
-        "stores",
-    }
-)
+# Attributes of an image that the image metadata of a volume has beside the image's properties.
+_KEPT_ATTRIBUTES = ("disk_format", "container_format", "min_disk", "min_ram", "size", "checksum")
+_NOT_PROPERTIES = ATTRIBUTES | {"image_id", "image_name"}
 
 VOLUME, SNAPSHOT = "volume", "snapshot"
-_TABLES = {VOLUME: "volumes", SNAPSHOT: "volume_snapshots"}
+_RECORDS: dict[str, type[Volume | Snapshot]] = {VOLUME: Volume, SNAPSHOT: Snapshot}
 
 Source = dict[str, str] | None
 """`{"image": id}`, `{"snapshot": id}`, `{"volume": id}`, or None for blank content."""
-ContentInfo = dict[str, Any]
-"""`bootable` and `image_metadata`, as the content determines them."""
 
 
-def image_metadata(image: dict[str, Any]) -> dict[str, str]:
+class Content(Struct, frozen=True):
+    """New content of a volume or snapshot. It determines `bootable` and `image_metadata`."""
+
+    data_id: str
+    bootable: bool = False
+    image_metadata: dict[str, str] | None = None
+
+
+def image_metadata(image: Image) -> dict[str, str]:
     """Return what a volume stores about the image that it was created from."""
-    kept = {name: value for name, value in image.items() if name not in _IGNORED_IMAGE_FIELDS and value is not None}
-    named = {"image_id": image["id"], "image_name": image.get("name") or ""}
-    return {**named, **{name: str(value) for name, value in kept.items()}}
+    named = {"image_id": image.id, "image_name": image.name or ""}
+    return {**named, **image.properties_with(*_KEPT_ATTRIBUTES)}
 
 
 def image_properties(metadata: dict[str, str]) -> dict[str, str]:
     """Return the properties that an image created from the volume inherits."""
-    return {name: value for name, value in metadata.items() if name not in _IMAGE_FIELDS | _IGNORED_IMAGE_FIELDS}
+    return {name: value for name, value in metadata.items() if name not in _NOT_PROPERTIES}
 
 
-async def write(op: Operation, kind: str, row: Row, source: Source) -> dict[str, Any]:
+async def write(op: Operation, kind: str, owner: Volume | Snapshot, source: Source) -> Content:
     """Write the content of a volume or snapshot (`kind`) to a new file. Files of earlier runs are removed first."""
-    await remove_earlier_files(op, row["id"])
-    data_id = new_data_id(op)
-    progress = Progress(op, _TABLES[kind], row["id"])
-    info = await _write_file(op, _path(op, kind, row["id"], data_id), row["size"], source, progress)
-    return {"data_id": data_id, **info}
+    await remove_earlier_files(op, owner.id)
+    content = Content(new_data_id(op))
+    progress = Progress(op, owner.table, owner.id)
+    return await _write_file(op, _path(op, kind, owner.id, content.data_id), owner.size, source, content, progress)
 
 
 def _path(op: Operation, kind: str, ident: str, data_id: str) -> Path:
@@ -72,28 +69,33 @@ def _path(op: Operation, kind: str, ident: str, data_id: str) -> Path:
     return files.volume(ident, data_id) if kind == VOLUME else files.snapshot(ident, data_id)
 
 
-async def _write_file(op: Operation, path: Path, size: int, source: Source, progress: Progress) -> ContentInfo:
+async def _write_file(
+    op: Operation, path: Path, size: int, source: Source, content: Content, progress: Progress
+) -> Content:
     """Create a file of `size` GiB, durable on return."""
     files = volume_files(op)
-    async with translate_errors(op), copy_slot(op.services.config), files.create(path, size * GIB) as file:
+    async with translate_errors(op), copy_slot(op.services), files.create(path, size * GIB) as file:
         if source is None:
-            return {"bootable": False, "image_metadata": None}
+            return content
         ((kind, ident),) = source.items()
         if kind == "image":
-            return await _from_image(op, file, ident, progress)
-        return await _from_copy(op, file, kind, ident, progress)
+            metadata = await _from_image(op, file, ident, progress)
+            return structs.replace(content, bootable=True, image_metadata=metadata)
+        copied = await _from_copy(op, file, kind, ident, progress)
+        return structs.replace(content, bootable=copied.bootable, image_metadata=copied.image_metadata)
 
 
-async def _from_copy(op: Operation, file: NewFile, kind: str, ident: str, progress: Progress) -> ContentInfo:
-    row = await op.db.fetch_one(f"SELECT data_id, bootable, image_metadata FROM {_TABLES[kind]} WHERE id = $1", ident)
-    if row is None or row["data_id"] is None:
+async def _from_copy(op: Operation, file: NewFile, kind: str, ident: str, progress: Progress) -> Volume | Snapshot:
+    """Copy the content of a volume or snapshot, and return that."""
+    record = _RECORDS[kind]
+    found = record.decode_optional(await op.db.fetch_one(f"SELECT * FROM {record.table} WHERE id = $1", ident))
+    if found is None or found.data_id is None:
         raise Failed(f"The {kind} {ident} to copy could not be found.")
     progress.total = file.size
-    source = _path(op, kind, ident, row["data_id"])
-    if kind != VOLUME or not await copy_in_use(op, ident, row["data_id"], source, file, progress):
+    source = _path(op, kind, ident, found.data_id)
+    if kind != VOLUME or not await copy_in_use(op, ident, found.data_id, source, file, progress):
         await file.copy(source, progress.report)
-    metadata = row["image_metadata"]
-    return {"bootable": row["bootable"], "image_metadata": orjson.loads(metadata) if metadata else None}
+    return found
 
 
 async def copy_in_use(
@@ -105,36 +107,36 @@ async def copy_in_use(
     return await export_manager(op).copy(op.id, volume_id, data_id, file.path, file.size, progress.report)
 
 
-async def _from_image(op: Operation, file: NewFile, image_id: str, progress: Progress) -> ContentInfo:
+async def _from_image(op: Operation, file: NewFile, image_id: str, progress: Progress) -> dict[str, str]:
+    """Write the image to the file, and return what the volume stores about the image."""
     token = await op.services.identity.token()
-    image: dict[str, Any] | None = await op.services.image.show(image_id, token)
-    if image is None or image["status"] not in ("active", "deactivated"):
+    image = await op.services.image.show(image_id, token)
+    if image is None or image.status not in ("active", "deactivated"):
         raise Failed(f"Image {image_id} could not be found, or has no data.")
-    conversion.check_format(image["disk_format"], image["container_format"])
-    progress.total = image["size"] or file.size
+    disk_format = conversion.checked_format(image.disk_format, image.container_format)
+    progress.total = image.size or file.size
     async with op.services.image.download(image_id, token) as chunks:
-        stream = _checked(chunks, image)
-        if image["disk_format"] in conversion.RAW_FORMATS:
+        stream = _checked(chunks, disk_format, image.size)
+        if disk_format in conversion.RAW_FORMATS:
             await file.fill(stream, progress.report)
         else:
-            await _convert(op, file, stream, image, progress)
-    return {"bootable": True, "image_metadata": image_metadata(image)}
+            await _convert(op, file, stream, disk_format, image.size or 0, progress)
+    return image_metadata(image)
 
 
 async def _convert(
-    op: Operation, file: NewFile, stream: AsyncIterator[bytes], image: dict[str, Any], progress: Progress
+    op: Operation, file: NewFile, stream: AsyncIterator[bytes], disk_format: str, size: int, progress: Progress
 ) -> None:
     """Download the image to a temporary file and convert that."""
-    disk_format = image["disk_format"]
-    async with volume_files(op).temporary(f"{file.path.name}.source", image["size"]) as source:
+    async with volume_files(op).temporary(f"{file.path.name}.source", size) as source:
         await source.fill(stream, progress.report)
-        size = await conversion.virtual_size(source.path, disk_format)
-        if size > file.size:
-            raise TooBig(f"the disk in the image has {size} bytes, and the volume {file.size}")
+        virtual_size = await conversion.virtual_size(source.path, disk_format)
+        if virtual_size > file.size:
+            raise TooBig(f"the disk in the image has {virtual_size} bytes, and the volume {file.size}")
         await conversion.to_raw(source.path, disk_format, file.path)
 
 
-async def _checked(chunks: AsyncIterator[bytes], image: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _checked(chunks: AsyncIterator[bytes], disk_format: str, image_size: int | None) -> AsyncIterator[bytes]:
     """Pass the stream on. Raises if it has another format, stalls, or does not have the size of the image."""
     head, size = b"", 0
     waiting: list[bytes] = []
@@ -145,16 +147,16 @@ async def _checked(chunks: AsyncIterator[bytes], image: dict[str, Any]) -> Async
             head = b"".join(waiting)[: conversion.HEAD]
             if len(head) < conversion.HEAD:
                 continue
-            conversion.check_head(image["disk_format"], head)
+            conversion.check_head(disk_format, head)
         for each in waiting:
             yield each
         waiting = []
     if len(head) < conversion.HEAD:
-        conversion.check_head(image["disk_format"], head)
+        conversion.check_head(disk_format, head)
         for each in waiting:
             yield each
-    if image["size"] is not None and size != image["size"]:
-        raise Unreachable(f"the image service sent {size} of {image['size']} bytes")
+    if image_size is not None and size != image_size:
+        raise Unreachable(f"the image service sent {size} of {image_size} bytes")
 
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:

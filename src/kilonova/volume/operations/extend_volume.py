@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kilonova.operations import Failed, Operation, Step, transaction_step
-from kilonova.store import Row, Transaction
+from msgspec import Struct
+
+from kilonova.operations import Entry, Failed, Operation, Step, transaction_step
+from kilonova.store import Transaction
+from kilonova.volume import operation_kinds as kinds
 from kilonova.volume.files import GIB, in_thread, resize
 from kilonova.volume.messages import model as messages
 from kilonova.volume.operations.common import (
@@ -18,19 +21,28 @@ from kilonova.volume.operations.common import (
 )
 from kilonova.volume.operations.notify_compute import EXTENDED, begin_notifications
 from kilonova.volume.volumes import model
+from kilonova.volume.volumes.model import Volume
 
 ACTION = "os-extend"
 
 
-class ExtendVolume(Operation):
-    """`params`: `volume_id`, `before` and `size` in GiB. The row has the new size already, for the quota."""
+class ExtendVolumeParams(Struct, frozen=True):
+    """The sizes are in GiB."""
 
-    kind = "grow_volume"
+    volume_id: str
+    before: int
+    size: int
+
+
+class ExtendVolume(Operation[ExtendVolumeParams]):
+    """The row has the new size already, for the quota."""
+
+    kind = kinds.GROW_VOLUME
     lane = LANE
     action = ""
 
     @staticmethod
-    def steps() -> tuple[Step, ...]:
+    def steps() -> tuple[Entry[ExtendVolume], ...]:
         return (
             # Waits while the volume is being copied.
             Step("grow content", grow, undo=shrink, deadline=COPY_SECONDS),
@@ -38,33 +50,33 @@ class ExtendVolume(Operation):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        volume_id = self.params["volume_id"]
-        await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, self.params["before"])
+        volume_id = self.params.volume_id
+        await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, self.params.before)
         await model.end_transition(tx, volume_id, ACTION, ok=False)
         await messages.record_failure(tx, self, messages.EXTEND, volume_id, error)
 
 
-async def grow(op: Operation) -> None:
+async def grow(op: ExtendVolume) -> None:
     volume = await get_volume(op)
-    async with translate_errors(op), exports_suspended(op, volume["id"]):
-        await in_thread(resize, _content(op, volume), op.params["size"] * GIB)
+    async with translate_errors(op), exports_suspended(op, volume.id):
+        await in_thread(resize, _content(op, volume), op.params.size * GIB)
 
 
-async def shrink(op: Operation) -> None:
+async def shrink(op: ExtendVolume) -> None:
     """Safe: the new size was not announced, so no guest has written beyond the old one."""
     try:
         volume = await get_volume(op)
-        async with exports_suspended(op, volume["id"]):
-            await in_thread(resize, _content(op, volume), op.params["before"] * GIB)
+        async with exports_suspended(op, volume.id):
+            await in_thread(resize, _content(op, volume), op.params.before * GIB)
     except (Failed, FileNotFoundError):
         pass
 
 
-async def settle(op: Operation, tx: Transaction) -> None:
+async def settle(op: ExtendVolume, tx: Transaction) -> None:
     await get_volume(op, tx)
-    await model.end_transition(tx, op.params["volume_id"], ACTION)
+    await model.end_transition(tx, op.params.volume_id, ACTION)
     await begin_notifications(tx, op, EXTENDED)
 
 
-def _content(op: Operation, volume: Row) -> Path:
-    return volume_files(op).volume(volume["id"], volume["data_id"])
+def _content(op: ExtendVolume, volume: Volume) -> Path:
+    return volume_files(op).volume(volume.id, str(volume.data_id))

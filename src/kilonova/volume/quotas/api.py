@@ -66,7 +66,7 @@ api.view(
 SET = "/os-quota-sets/{project_id}"
 CLASS = "/os-quota-class-sets/{name}"
 SHOW = "volume_extension:quotas:show"
-OTHER_PROJECT = "limits of other projects"
+OTHER_PROJECT = api.behaviour("limits of other projects")
 
 
 @api.route("GET", SET, checks=[SHOW], query=SHOW_QUERY)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
-from kilonova.store import Row
 from kilonova.volume.api import api
 from kilonova.volume.services import extensions, hosts, model, pools, schemas, views
 
@@ -28,7 +25,7 @@ async def index(ctx: Context) -> Response:
     found = [
         service
         for service in await model.list_services(ctx)
-        if program in (None, service["program"]) and host in (None, service["host"], service["host"].partition("@")[0])
+        if program in (None, service.program) and host in (None, service.host, service.host.partition("@")[0])
     ]
     return Response({"services": [ctx.render("volume service", service) for service in found]})
 
@@ -36,20 +33,20 @@ async def index(ctx: Context) -> Response:
 @api.route("PUT", "/os-services/enable", policy=UPDATE, body=schemas.NAMED, query={})
 async def enable(ctx: Context) -> Response:
     """Enable a service."""
-    return _show(await _change(ctx, disabled=False), disabled_reason=None)
+    return Response({**await _change(ctx, disabled=False), "disabled_reason": None})
 
 
 @api.route("PUT", "/os-services/disable", policy=UPDATE, body=schemas.NAMED, query={})
 async def disable(ctx: Context) -> Response:
     """Disable a service. No volumes can be created until it is enabled again."""
-    return _show(await _change(ctx, disabled=True))
+    return Response(await _change(ctx, disabled=True))
 
 
 @api.route("PUT", "/os-services/disable-log-reason", policy=UPDATE, body=schemas.NAMED_WITH_REASON, query={})
 async def disable_with_reason(ctx: Context) -> Response:
     """Disable a service, with a reason."""
     reason = ctx.body["disabled_reason"].strip()
-    return _show(await _change(ctx, disabled=True, reason=reason), disabled_reason=reason)
+    return Response({**await _change(ctx, disabled=True, reason=reason), "disabled_reason": reason})
 
 
 @api.route("PUT", "/os-services/freeze", policy=UPDATE, body=schemas.HOST, query={})
@@ -73,25 +70,21 @@ async def fail_over(ctx: Context) -> Response:
 @api.route("GET", "/os-availability-zone", policy="volume:availability_zone_list")
 async def index_zones(ctx: Context) -> Response:
     """List availability zones. They are those of compute: all hosts reach the only back end."""
-    available = not all(service["disabled"] for service in await model.list_services(ctx))
+    available = not all(service.disabled for service in await model.list_services(ctx))
     names = sorted(await ctx.services.compute_status.availability_zones())
     shown = [{"zoneName": name, "zoneState": {"available": available}} for name in names]
     return Response({"availabilityZoneInfo": shown})
 
 
-async def _change(ctx: Context, *, disabled: bool, reason: str | None = None) -> Row:
+async def _change(ctx: Context, *, disabled: bool, reason: str | None = None) -> dict[str, object]:
+    """Change the service, and return its part of the response."""
     host, program = ctx.body["host"], ctx.body.get("binary") or ctx.body["service"]
     if model.HOSTS.get(program) != host:
         raise NotFound(f"Service {program} could not be found on host {host}.")
     async with ctx.db.transaction() as tx:
         await model.set_disabled(tx, program, disabled, reason, ctx.now)
-    return {"host": host, "program": program, "disabled": disabled}
-
-
-def _show(service: Row, **more: Any) -> Response:
-    program = service["program"]
-    shown = {"host": service["host"], "service": program, "binary": program, "disabled": service["disabled"]}
-    return Response({**shown, "status": views.status(service), **more})
+    status = views.status_word(disabled)
+    return {"host": host, "service": program, "binary": program, "disabled": disabled, "status": status}
 
 
 def _not_replicated() -> BadRequest:

@@ -30,7 +30,7 @@ _EXTENSIONS = (
 )
 
 
-@api.route("GET", "/extensions")
+@api.route("GET", "/extensions", authenticated=True)
 async def index(ctx: Context) -> Response:
     """List extensions."""
     shown = [

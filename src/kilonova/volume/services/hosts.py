@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
+from kilonova.store import Row
 from kilonova.volume.api import api
 from kilonova.volume.backend_capabilities import BACKEND
 from kilonova.volume.services import model
@@ -31,7 +30,7 @@ async def show(ctx: Context, host: str) -> Response:
     return Response({"host": [_resource(row) for row in ({**total, "project_id": _TOTAL}, *rows)]})
 
 
-def _resource(row: dict[str, Any]) -> dict[str, dict[str, str]]:
+def _resource(row: Row) -> dict[str, dict[str, str]]:
     """Numbers are strings in this API."""
     return {
         "resource": {

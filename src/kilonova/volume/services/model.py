@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
 
 from kilonova.http.errors import Conflict
 from kilonova.store import Reader, Row, Transaction
+from kilonova.store.records import Record
 from kilonova.volume.backend_capabilities import BACKEND, HOST
 
 if TYPE_CHECKING:
@@ -19,21 +22,47 @@ HOSTS = {SCHEDULER: HOST, VOLUME: BACKEND}
 _GIB = 1024**3
 
 
-async def list_services(ctx: Context) -> list[Row]:
-    """Rows with `program`, `host`, `zone`, `disabled`, `disabled_reason`, `up` and `last_seen_at` (or None)."""
-    states = {row["program"]: row for row in await ctx.db.fetch("SELECT * FROM volume_services")}
+class ServiceState(Record, frozen=True):
+    """The state of a service that was ever disabled."""
+
+    table: ClassVar[str] = "volume_services"
+
+    program: str
+    disabled: bool
+    disabled_reason: str | None
+
+
+class Service(Struct, frozen=True):
+    """`last_seen_at` is None if no worker has ever reported."""
+
+    program: str
+    host: str
+    zone: str
+    disabled: bool
+    disabled_reason: str | None
+    up: bool
+    last_seen_at: float | None
+
+
+async def list_services(ctx: Context) -> list[Service]:
+    found = ServiceState.decode_all(await ctx.db.fetch("SELECT * FROM volume_services"))
+    states = {state.program: state for state in found}
     workers = await ctx.services.compute_status.workers(ctx.now)
-    return [
-        {
-            "program": program,
-            "host": host,
-            "zone": ctx.services.config.scheduler.default_zone,
-            "disabled": states.get(program, {}).get("disabled", False),
-            "disabled_reason": states.get(program, {}).get("disabled_reason"),
-            **workers._asdict(),
-        }
-        for program, host in HOSTS.items()
-    ]
+    services = []
+    for program, host in HOSTS.items():
+        state = states.get(program) or ServiceState(program, disabled=False, disabled_reason=None)
+        services.append(
+            Service(
+                program=program,
+                host=host,
+                zone=ctx.services.config.scheduler.default_zone,
+                disabled=state.disabled,
+                disabled_reason=state.disabled_reason,
+                up=workers.up,
+                last_seen_at=workers.last_seen_at,
+            )
+        )
+    return services
 
 
 async def set_disabled(tx: Transaction, program: str, disabled: bool, reason: str | None, now: float) -> None:
@@ -53,9 +82,10 @@ async def set_disabled(tx: Transaction, program: str, disabled: bool, reason: st
 async def check_enabled(reader: Reader) -> None:
     """Refuse (409) new volumes while a service is disabled."""
     row = await reader.fetch_one("SELECT * FROM volume_services WHERE disabled ORDER BY program LIMIT 1")
-    if row is not None:
-        reason = f": {row['disabled_reason']}" if row["disabled_reason"] else "."
-        raise Conflict(f"No volume can be created while {row['program']} is disabled{reason}")
+    state = ServiceState.decode_optional(row)
+    if state is not None:
+        reason = f": {state.disabled_reason}" if state.disabled_reason else "."
+        raise Conflict(f"No volume can be created while {state.program} is disabled{reason}")
 
 
 async def usage_by_project(reader: Reader) -> list[Row]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
@@ -18,7 +16,7 @@ from kilonova.volume.services import model, schemas
 )
 async def index(ctx: Context) -> Response:
     """List storage pools. There is one."""
-    pool: dict[str, Any] = {"name": POOL}
+    pool: dict[str, object] = {"name": POOL}
     if is_true(ctx.query_one("detail")):
         pool["capabilities"] = await _capabilities(ctx)
     return Response({"pools": [pool] if ctx.query_one("name") in (None, POOL) else []})
@@ -47,7 +45,7 @@ async def show(ctx: Context, host: str) -> Response:
     )
 
 
-async def _capabilities(ctx: Context) -> dict[str, Any]:
+async def _capabilities(ctx: Context) -> dict[str, object]:
     rows = await model.usage_by_project(ctx.db)
     total, free = await model.capacity(ctx.services.config.data_dir)
     return {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import ClassVar
+
+from msgspec import Struct
 
 from kilonova import clock
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, NotFound
-from kilonova.store import Reader, Row, Transaction
+from kilonova.store import Reader, Transaction
+from kilonova.store.records import Record
 
 SHOW = "volume:get_snapshot"
 CREATING, AVAILABLE, DELETING, ERROR, ERROR_DELETING = "creating", "available", "deleting", "error", "error_deleting"
@@ -17,49 +20,74 @@ DELETABLE = (AVAILABLE, ERROR, ERROR_DELETING)
 REPORTABLE = {CREATING: (CREATING, AVAILABLE, ERROR), DELETING: (DELETING, ERROR_DELETING)}
 
 
+class Snapshot(Record, frozen=True):
+    table: ClassVar[str] = "volume_snapshots"
+
+    id: str
+    project_id: str
+    user_id: str
+    volume_id: str
+    size: int
+    status: str
+    bootable: bool
+    created_at: float
+    updated_at: float
+    name: str | None = None
+    description: str | None = None
+    progress: int | None = None
+    image_metadata: dict[str, str] | None = None
+    data_id: str | None = None
+
+
+class ShownSnapshot(Struct, frozen=True):
+    snapshot: Snapshot
+    metadata: dict[str, str]
+
+
 def not_found(snapshot_id: str) -> NotFound:
     return NotFound(f"Snapshot {snapshot_id} could not be found.")
 
 
-def target(row: Row) -> dict[str, Any]:
-    return {"project_id": row["project_id"], "user_id": row["user_id"]}
+def target(snapshot: Snapshot) -> dict[str, str]:
+    return {"project_id": snapshot.project_id, "user_id": snapshot.user_id}
 
 
-async def get(reader: Reader, snapshot_id: str, *, lock: bool = False) -> Row | None:
+async def get(reader: Reader, snapshot_id: str, *, lock: bool = False) -> Snapshot | None:
     sql = "SELECT * FROM volume_snapshots WHERE id = $1"
-    return await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, snapshot_id)
+    return Snapshot.decode_optional(await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, snapshot_id))
 
 
-async def find(ctx: Context, reader: Reader, snapshot_id: str, *, rule: str, lock: bool = False) -> Row:
+async def find(ctx: Context, reader: Reader, snapshot_id: str, *, rule: str, lock: bool = False) -> Snapshot:
     """The snapshot. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
-    row = await get(reader, snapshot_id, lock=lock)
-    if row is None or not ctx.may(SHOW, target(row)):
+    snapshot = await get(reader, snapshot_id, lock=lock)
+    if snapshot is None or not ctx.may(SHOW, target(snapshot)):
         raise not_found(snapshot_id)
-    ctx.authorize(rule, target(row))
-    return row
+    ctx.authorize(rule, target(snapshot))
+    return snapshot
 
 
-async def add_metadata(reader: Reader, rows: Sequence[Row]) -> None:
-    found: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}
-    sql = "SELECT * FROM volume_snapshot_metadata WHERE snapshot_id = ANY($1) ORDER BY key"
-    for entry in await reader.fetch(sql, list(found)):
-        found[entry["snapshot_id"]][entry["key"]] = entry["value"]
-    for row in rows:
-        row["metadata"] = found[row["id"]]
+async def add_metadata(reader: Reader, snapshots: Sequence[Snapshot]) -> list[ShownSnapshot]:
+    found = await _metadata(reader, [snapshot.id for snapshot in snapshots])
+    return [ShownSnapshot(snapshot, found[snapshot.id]) for snapshot in snapshots]
 
 
 async def metadata_of(reader: Reader, snapshot_id: str) -> dict[str, str]:
-    rows: list[Row] = [{"id": snapshot_id}]
-    await add_metadata(reader, rows)
-    metadata: dict[str, str] = rows[0]["metadata"]
-    return metadata
+    return (await _metadata(reader, [snapshot_id]))[snapshot_id]
 
 
-async def change(tx: Transaction, snapshot_id: str, values: Mapping[str, Any]) -> None:
+async def _metadata(reader: Reader, snapshot_ids: list[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {snapshot_id: {} for snapshot_id in snapshot_ids}
+    sql = "SELECT * FROM volume_snapshot_metadata WHERE snapshot_id = ANY($1) ORDER BY key"
+    for entry in await reader.fetch(sql, snapshot_ids):
+        found[entry["snapshot_id"]][entry["key"]] = entry["value"]
+    return found
+
+
+async def change(tx: Transaction, snapshot_id: str, values: Mapping[str, str | int | None]) -> None:
     """Set columns and `updated_at`."""
-    values = {**values, "updated_at": clock.now()}
-    changes = ", ".join(f"{column} = ${number}" for number, column in enumerate(values, 2))
-    await tx.execute(f"UPDATE volume_snapshots SET {changes} WHERE id = $1", snapshot_id, *values.values())
+    columns = {**values, "updated_at": clock.now()}
+    changes = ", ".join(f"{column} = ${number}" for number, column in enumerate(columns, 2))
+    await tx.execute(f"UPDATE volume_snapshots SET {changes} WHERE id = $1", snapshot_id, *columns.values())
 
 
 async def set_all_statuses(tx: Transaction, volume_id: str, status: str) -> None:
@@ -87,14 +115,14 @@ async def delete_metadata(tx: Transaction, snapshot_id: str, key: str) -> bool:
     return await tx.execute(sql, snapshot_id, key) > 0
 
 
-async def check_deletable(tx: Transaction, row: Row) -> None:
+async def check_deletable(tx: Transaction, snapshot: Snapshot) -> None:
     """Refuse (400) a snapshot that is busy, or is being copied to a volume."""
-    if row["status"] not in DELETABLE:
+    if snapshot.status not in DELETABLE:
         raise BadRequest(
             f"Invalid snapshot: Snapshot status must be {' or '.join(DELETABLE)}, but the current status is:"
-            f" {row['status']}."
+            f" {snapshot.status}."
         )
     copied = "SELECT id FROM volumes WHERE snapshot_id = $1 AND status = 'creating' LIMIT 1"
-    reader = await tx.fetch_value(copied, row["id"])
+    reader = await tx.fetch_value(copied, snapshot.id)
     if reader is not None:
-        raise BadRequest(f"Invalid snapshot: Snapshot {row['id']} is being copied to the volume {reader}.")
+        raise BadRequest(f"Invalid snapshot: Snapshot {snapshot.id} is being copied to the volume {reader}.")

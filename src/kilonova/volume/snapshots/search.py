@@ -5,10 +5,11 @@ from __future__ import annotations
 from kilonova.http import Context
 from kilonova.store.conditions import Conditions
 from kilonova.volume import filters
+from kilonova.volume.api import api
 from kilonova.volume.search import Search
 from kilonova.volume.snapshots import model
 
-METADATA = "snapshots are filtered by metadata"
+METADATA = api.behaviour("snapshots are filtered by metadata")
 _SORT = filters.columns(
     *("id", "name", "status", "size", "volume_id", "created_at", "updated_at", "user_id", "project_id"),
     display_name="name",
@@ -42,7 +43,7 @@ _FILTERS: dict[str, filters.Filter] = {
 }
 SEARCH = Search(
     key="snapshots",
-    table="volume_snapshots",
+    record=model.Snapshot,
     show=model.SHOW,
     find=model.find,
     sort=_SORT,

@@ -1,36 +1,47 @@
-"""Views of snapshots. Rows need their metadata (`model.add_metadata`)."""
+"""Views of snapshots. They show `ShownSnapshot`."""
 
 from __future__ import annotations
 
 from kilonova import clock
-from kilonova.http import Context, Field, View, col
-from kilonova.store import Row
+from kilonova.http import Context, Field, View, attribute
+from kilonova.http.schema import Schema
 from kilonova.volume.api import api
+from kilonova.volume.snapshots.model import ShownSnapshot
 
 EXTENDED = "volume_extension:extended_snapshot_attributes"
 TEXT = {"type": "string"}
 NULLABLE = {"type": ["string", "null"]}
 
 
-def _updated(row: Row, ctx: Context) -> str | None:
+def _of_snapshot(name: str, schema: Schema, policy: str | None = None) -> Field:
+    """A field that shows an attribute of the snapshot unchanged."""
+    return Field(lambda shown, ctx: getattr(shown.snapshot, name), schema, policy)
+
+
+def _created(shown: ShownSnapshot, ctx: Context) -> str:
+    return clock.iso_micro(shown.snapshot.created_at)
+
+
+def _updated(shown: ShownSnapshot, ctx: Context) -> str | None:
     """None if the snapshot was never updated."""
-    return clock.iso_micro(row["updated_at"]) if row["updated_at"] != row["created_at"] else None
+    snapshot = shown.snapshot
+    return clock.iso_micro(snapshot.updated_at) if snapshot.updated_at != snapshot.created_at else None
 
 
-def _progress(row: Row, ctx: Context) -> str:
-    return f"{row['progress'] or 0}%"
+def _progress(shown: ShownSnapshot, ctx: Context) -> str:
+    return f"{shown.snapshot.progress or 0}%"
 
 
 BRIEF = {
-    "id": col("id", TEXT),
-    "name": col("name", NULLABLE),
-    "description": col("description", NULLABLE),
-    "status": col("status", TEXT),
-    "size": col("size", {"type": "integer"}),
-    "volume_id": col("volume_id", TEXT),
-    "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), TEXT),
+    "id": _of_snapshot("id", TEXT),
+    "name": _of_snapshot("name", NULLABLE),
+    "description": _of_snapshot("description", NULLABLE),
+    "status": _of_snapshot("status", TEXT),
+    "size": _of_snapshot("size", {"type": "integer"}),
+    "volume_id": _of_snapshot("volume_id", TEXT),
+    "created_at": Field(_created, TEXT),
     "updated_at": Field(_updated, NULLABLE),
-    "metadata": col("metadata", {"type": "object"}),
+    "metadata": attribute("metadata", {"type": "object"}),
 }
 api.view(View("snapshot brief", BRIEF))
 api.view(
@@ -39,11 +50,11 @@ api.view(
         {
             **BRIEF,
             "os-extended-snapshot-attributes:progress": Field(_progress, TEXT, EXTENDED),
-            "os-extended-snapshot-attributes:project_id": col("project_id", TEXT, EXTENDED),
+            "os-extended-snapshot-attributes:project_id": _of_snapshot("project_id", TEXT, EXTENDED),
             # Groups are not supported.
-            "group_snapshot_id": Field(lambda row, ctx: None, {"type": "null"}),
-            "user_id": col("user_id", TEXT),
-            "consumes_quota": Field(lambda row, ctx: True, {"type": "boolean"}),
+            "group_snapshot_id": Field(lambda shown, ctx: None, {"type": "null"}),
+            "user_id": _of_snapshot("user_id", TEXT),
+            "consumes_quota": Field(lambda shown, ctx: True, {"type": "boolean"}),
         },
     )
 )

@@ -5,37 +5,69 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import Any
+from typing import ClassVar
 
-from kilonova.store import Reader, Row, Transaction
+from msgspec import Struct
+
+from kilonova.ids import new_id
+from kilonova.store import Reader, Transaction
 from kilonova.store.insert import insert_row
+from kilonova.store.records import Record
+from kilonova.volume.snapshots.model import Snapshot
+from kilonova.volume.volumes.model import Volume
 
 
-def new_key() -> str:
-    return secrets.token_hex(16)
+class Transfer(Record, frozen=True):
+    table: ClassVar[str] = "volume_transfers"
+
+    id: str
+    volume_id: str
+    project_id: str
+    salt: str
+    key_hash: str
+    no_snapshots: bool
+    created_at: float
+    name: str | None = None
 
 
-async def create(tx: Transaction, values: dict[str, Any], key: str) -> Row:
+class NewTransfer(Struct, frozen=True):
+    transfer: Transfer
+    auth_key: str
+
+
+async def create(
+    tx: Transaction, volume: Volume, name: str | None, created_at: float, *, no_snapshots: bool
+) -> NewTransfer:
     """Replaces an earlier transfer of the volume, which could not be accepted any more."""
-    await tx.execute("DELETE FROM volume_transfers WHERE volume_id = $1", values["volume_id"])
-    salt = secrets.token_hex(8)
-    row = {**values, "salt": salt, "key_hash": _hash(salt, key)}
-    return await insert_row(tx, "volume_transfers", row)
-
-
-def has_key(row: Row, key: str) -> bool:
-    return hmac.compare_digest(row["key_hash"], _hash(row["salt"], key))
-
-
-async def get(reader: Reader, transfer_id: str) -> Row | None:
-    return await reader.fetch_one("SELECT * FROM volume_transfers WHERE id = $1", transfer_id)
-
-
-async def of_project(reader: Reader, project_id: str | None) -> list[Row]:
-    """Transfers of the project, or (None) of all projects."""
-    return await reader.fetch(
-        "SELECT * FROM volume_transfers WHERE CAST($1 AS TEXT) IS NULL OR project_id = $1", project_id
+    await tx.execute("DELETE FROM volume_transfers WHERE volume_id = $1", volume.id)
+    salt, key = secrets.token_hex(8), secrets.token_hex(16)
+    transfer = Transfer(
+        id=new_id(),
+        volume_id=volume.id,
+        project_id=volume.project_id,
+        name=name,
+        salt=salt,
+        key_hash=_hash(salt, key),
+        no_snapshots=no_snapshots,
+        created_at=created_at,
     )
+    await insert_row(tx, Transfer.table, transfer.encode())
+    return NewTransfer(transfer, key)
+
+
+def has_key(transfer: Transfer, key: str) -> bool:
+    return hmac.compare_digest(transfer.key_hash, _hash(transfer.salt, key))
+
+
+async def get(reader: Reader, transfer_id: str) -> Transfer | None:
+    row = await reader.fetch_one("SELECT * FROM volume_transfers WHERE id = $1", transfer_id)
+    return Transfer.decode_optional(row)
+
+
+async def of_project(reader: Reader, project_id: str | None) -> list[Transfer]:
+    """Transfers of the project, or (None) of all projects."""
+    sql = "SELECT * FROM volume_transfers WHERE CAST($1 AS TEXT) IS NULL OR project_id = $1"
+    return Transfer.decode_all(await reader.fetch(sql, project_id))
 
 
 async def delete(tx: Transaction, transfer_id: str) -> bool:
@@ -43,9 +75,10 @@ async def delete(tx: Transaction, transfer_id: str) -> bool:
     return await tx.execute("DELETE FROM volume_transfers WHERE id = $1", transfer_id) > 0
 
 
-async def lock_snapshots(tx: Transaction, volume_id: str) -> list[Row]:
+async def lock_snapshots(tx: Transaction, volume_id: str) -> list[Snapshot]:
     """Lock and return the snapshots of the volume."""
-    return await tx.fetch("SELECT * FROM volume_snapshots WHERE volume_id = $1 ORDER BY id FOR UPDATE", volume_id)
+    sql = "SELECT * FROM volume_snapshots WHERE volume_id = $1 ORDER BY id FOR UPDATE"
+    return Snapshot.decode_all(await tx.fetch(sql, volume_id))
 
 
 async def change_owner(

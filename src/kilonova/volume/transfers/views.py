@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from kilonova import clock
-from kilonova.http import Field, View, col
+from kilonova.http import Field, View, attribute
 from kilonova.volume.api import api
 
 _TEXT = {"type": "string"}
 _NULLABLE = {"type": ["string", "null"]}
 
+
+def _of_new(field: Field) -> Field:
+    """The field of a new transfer."""
+    return Field(lambda new, ctx: field.value(new.transfer, ctx), field.schema)
+
+
 _BRIEF = {
-    "id": col("id", _TEXT),
-    "volume_id": col("volume_id", _TEXT),
-    "name": col("name", _NULLABLE),
-    "links": Field(lambda row, ctx: ctx.links(f"/volume-transfers/{row['id']}"), {"type": "array"}),
+    "id": attribute("id", _TEXT),
+    "volume_id": attribute("volume_id", _TEXT),
+    "name": attribute("name", _NULLABLE),
+    "links": Field(lambda transfer, ctx: ctx.links(f"/volume-transfers/{transfer.id}"), {"type": "array"}),
 }
 _DETAIL = {
     **_BRIEF,
-    "created_at": Field(lambda row, ctx: clock.iso_micro(row["created_at"]), _TEXT),
-    "no_snapshots": col("no_snapshots", {"type": "boolean"}),
-    "source_project_id": col("project_id", _TEXT),
+    "created_at": Field(lambda transfer, ctx: clock.iso_micro(transfer.created_at), _TEXT),
+    "no_snapshots": attribute("no_snapshots", {"type": "boolean"}),
+    "source_project_id": attribute("project_id", _TEXT),
     # Accepted transfers are deleted.
-    "destination_project_id": Field(lambda row, ctx: None, {"type": "null"}),
-    "accepted": Field(lambda row, ctx: False, {"type": "boolean"}),
+    "destination_project_id": Field(lambda transfer, ctx: None, {"type": "null"}),
+    "accepted": Field(lambda transfer, ctx: False, {"type": "boolean"}),
 }
 
 api.view(View("transfer brief", _BRIEF))
 api.view(View("transfer", _DETAIL))
-api.view(View("new transfer", {**_DETAIL, "auth_key": col("auth_key", _TEXT)}))
+api.view(
+    View(
+        "new transfer",
+        {**{name: _of_new(field) for name, field in _DETAIL.items()}, "auth_key": attribute("auth_key", _TEXT)},
+    )
+)

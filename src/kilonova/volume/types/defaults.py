@@ -7,6 +7,7 @@ from kilonova.http.errors import BadRequest, NotFound
 from kilonova.volume.api import api
 from kilonova.volume.types import model, schemas
 from kilonova.volume.types.lookup import not_found, not_found_on_conflict
+from kilonova.volume.types.model import DefaultType
 
 PATH = "/default-types/{project_id}"
 
@@ -20,17 +21,17 @@ PATH = "/default-types/{project_id}"
 )
 async def index(ctx: Context) -> Response:
     """List the default volume types of projects."""
-    rows = await model.project_defaults(ctx.db)
-    return Response({"default_types": [ctx.render("default type", row) for row in rows]})
+    found = await model.project_defaults(ctx.db)
+    return Response({"default_types": [ctx.render("default type", default) for default in found]})
 
 
 @api.route("GET", PATH, policy="volume_extension:default_get", query={}, shows=("default_type", "default type", False))
 async def show(ctx: Context, project_id: str) -> Response:
     """Show the default volume type of a project."""
-    row = await model.project_default(ctx.db, project_id)
-    if row is None:
+    default = await model.project_default(ctx.db, project_id)
+    if default is None:
         raise NotFound(f"Default type for project {project_id} not found.")
-    return Response({"default_type": ctx.render("default type", row)})
+    return Response({"default_type": ctx.render("default type", default)})
 
 
 @api.route(
@@ -48,11 +49,12 @@ async def put(ctx: Context, project_id: str) -> Response:
     reference = ctx.body["default_type"]["volume_type"]
     with not_found_on_conflict(reference):
         async with ctx.db.transaction() as tx:
-            row = await model.find(tx, reference, ctx.token)
-            if row is None:
+            volume_type = await model.find(tx, reference, ctx.token)
+            if volume_type is None:
                 raise not_found(reference)
-            await model.set_default(tx, project_id, row)
-    return Response({"default_type": ctx.render("default type", {"project_id": project_id, "type_id": row["id"]})})
+            default = DefaultType(project_id, volume_type.id)
+            await model.set_default(tx, default)
+    return Response({"default_type": ctx.render("default type", default)})
 
 
 @api.route("DELETE", PATH, policy="volume_extension:default_unset", query={}, status=204)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.volume.api import api
@@ -49,17 +51,18 @@ async def update(ctx: Context, type_id: str, key: str) -> Response:
 async def delete(ctx: Context, type_id: str, key: str) -> None:
     """Delete an extra spec of a volume type."""
     async with ctx.db.transaction() as tx:
-        row = await get_locked(tx, type_id)
-        if key not in row["extra_specs"]:
+        volume_type = await get_locked(tx, type_id)
+        if key not in volume_type.extra_specs:
             raise _not_found(type_id, key)
-        del row["extra_specs"][key]
-        await model.write(tx, {**row, "updated_at": ctx.now})
+        left = {name: value for name, value in volume_type.extra_specs.items() if name != key}
+        await model.write(tx, structs.replace(volume_type, extra_specs=left, updated_at=ctx.now))
 
 
 async def _update(ctx: Context, type_id: str, given: dict[str, str]) -> None:
     async with ctx.db.transaction() as tx:
-        row = await get_locked(tx, type_id)
-        await model.write(tx, {**row, "extra_specs": row["extra_specs"] | given, "updated_at": ctx.now})
+        volume_type = await get_locked(tx, type_id)
+        specs = volume_type.extra_specs | given
+        await model.write(tx, structs.replace(volume_type, extra_specs=specs, updated_at=ctx.now))
 
 
 def _not_found(type_id: str, key: str) -> NotFound:

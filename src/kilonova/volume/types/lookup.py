@@ -8,23 +8,24 @@ from contextlib import contextmanager
 from kilonova import store
 from kilonova.http import Context
 from kilonova.http.errors import NotFound
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 from kilonova.volume.types import model
+from kilonova.volume.types.model import VolumeType
 
 
-async def get_visible(ctx: Context, type_id: str) -> Row:
-    row = await model.get(ctx.db, type_id, ctx.token)
-    if row is None:
+async def get_visible(ctx: Context, type_id: str) -> VolumeType:
+    found = await model.get(ctx.db, type_id, ctx.token)
+    if found is None:
         raise not_found(type_id)
-    return row
+    return found
 
 
-async def get_locked(tx: Transaction, type_id: str) -> Row:
+async def get_locked(tx: Transaction, type_id: str) -> VolumeType:
     """Lock the type, without a check of visibility."""
-    row = await model.lock(tx, type_id)
-    if row is None:
+    found = await model.lock(tx, type_id)
+    if found is None:
         raise not_found(type_id)
-    return row
+    return found
 
 
 @contextmanager

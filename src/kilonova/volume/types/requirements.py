@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova.operations import Failed
 from kilonova.scheduler.extra_spec_rules import describe_rule, satisfies
 from kilonova.store import Reader
 from kilonova.volume.backend_capabilities import CAPABILITIES
+from kilonova.volume.types import model
 
 _SCOPE = "capabilities"
 _IS = "<is>"
@@ -18,17 +15,18 @@ _UNMET = "unmet extra specs: "
 
 async def check(reader: Reader, type_id: str) -> None:
     """Raises Failed if the back end does not meet the type. Only operators see the unmet extra specs."""
-    row = await reader.fetch_one("SELECT name, extra_specs FROM volume_types WHERE id = $1", type_id)
-    missed = unmet_specs(orjson.loads(row["extra_specs"])) if row else {}
-    if row and missed:
+    volume_type = await model.get_any(reader, type_id)
+    missed = unmet_specs(volume_type.extra_specs) if volume_type else {}
+    if volume_type and missed:
         raise Failed(
-            f"Could not find any available weighted backend: no back end meets the extra specs of type {row['name']}.",
+            "Could not find any available weighted backend: no back end meets the extra specs of type"
+            f" {volume_type.name}.",
             fault=_UNMET + ", ".join(describe_rule(key, rule) for key, rule in sorted(missed.items())),
         )
 
 
 def is_unmet(error: Failed) -> bool:
-    return isinstance(error.fault, str) and error.fault.startswith(_UNMET)
+    return error.fault is not None and error.fault.startswith(_UNMET)
 
 
 def unmet_specs(extra_specs: dict[str, str]) -> dict[str, str]:
@@ -37,7 +35,7 @@ def unmet_specs(extra_specs: dict[str, str]) -> dict[str, str]:
     return {key: rule for key, rule in specs.items() if ":" not in key and not _meets(CAPABILITIES.get(key), rule)}
 
 
-def _meets(value: Any, rule: str) -> bool:
+def _meets(value: object, rule: str) -> bool:
     """An unknown capability counts as false."""
     operator, *wanted = rule.split() or [""]
     if operator == _IS:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from kilonova.http import Context, Field, View, col
+from kilonova.http import Context, Field, View, attribute
 from kilonova.volume.api import api
+from kilonova.volume.types.model import VolumeType
 from kilonova.volume.types.schemas import IS_PUBLIC
 
 SENSITIVE = "volume_extension:types_extra_specs:read_sensitive"
@@ -18,20 +17,20 @@ _NULLABLE = {"type": ["string", "null"]}
 _BOOLEAN = {"type": "boolean"}
 
 
-def specs(row: Any, ctx: Context) -> dict[str, str]:
+def specs(volume_type: VolumeType, ctx: Context) -> dict[str, str]:
     """The extra specs that the caller may see."""
-    found: dict[str, str] = row["extra_specs"]
+    found = volume_type.extra_specs
     return found if ctx.may(SENSITIVE) else {key: value for key, value in found.items() if key in _FOR_USERS}
 
 
 _CHANGED = {
-    "id": col("id", _TEXT),
-    "name": col("name", _TEXT),
-    "is_public": col("is_public", _BOOLEAN),
-    "description": col("description", _NULLABLE),
+    "id": attribute("id", _TEXT),
+    "name": attribute("name", _TEXT),
+    "is_public": attribute("is_public", _BOOLEAN),
+    "description": attribute("description", _NULLABLE),
     "extra_specs": Field(specs, {"type": "object"}, _SPECS),
 }
-_NEW = {**_CHANGED, IS_PUBLIC: col("is_public", _BOOLEAN, _ACCESS)}
+_NEW = {**_CHANGED, IS_PUBLIC: attribute("is_public", _BOOLEAN, _ACCESS)}
 
 api.view(View("changed volume type", _CHANGED))
 api.view(View("new volume type", _NEW))
@@ -42,9 +41,11 @@ api.view(
         {
             **_NEW,
             "qos_specs_id": Field(
-                lambda row, ctx: None, {"type": "null"}, "volume_extension:access_types_qos_specs_id"
+                lambda volume_type, ctx: None, {"type": "null"}, "volume_extension:access_types_qos_specs_id"
             ),
         },
     )
 )
-api.view(View("default type", {"project_id": col("project_id", _TEXT), "volume_type_id": col("type_id", _TEXT)}))
+api.view(
+    View("default type", {"project_id": attribute("project_id", _TEXT), "volume_type_id": attribute("type_id", _TEXT)})
+)

@@ -1,6 +1,6 @@
 """Volumes can be filtered by image metadata: `glance_metadata`."""
 
-from kilonova.http.versions import Microversion, behaviour
+from kilonova.http.versions import Microversion
 from kilonova.volume.filters import BY_IMAGE_METADATA
 
-version = Microversion("3.4", __doc__, [behaviour(BY_IMAGE_METADATA)])
+version = Microversion("3.4", __doc__, [BY_IMAGE_METADATA])

@@ -1,6 +1,6 @@
 """Transfers are sorted, paged and filtered."""
 
-from kilonova.http.versions import Microversion, behaviour
+from kilonova.http.versions import Microversion
 from kilonova.volume.transfers.api import PAGED
 
-version = Microversion("3.59", __doc__, [behaviour(PAGED)])
+version = Microversion("3.59", __doc__, [PAGED])

@@ -5,25 +5,33 @@ from __future__ import annotations
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import ANYTHING, is_true
-from kilonova.store import Reader, Row
-from kilonova.volume.api import volume_action
+from kilonova.store import Reader
+from kilonova.volume.api import api, volume_action
 from kilonova.volume.exports import attachments as exports
-from kilonova.volume.operations.extend_volume import ExtendVolume
-from kilonova.volume.operations.replace_content import ReimageVolume, RevertVolume
+from kilonova.volume.operations.extend_volume import ExtendVolume, ExtendVolumeParams
+from kilonova.volume.operations.replace_content import (
+    ReimageVolume,
+    ReimageVolumeParams,
+    RevertVolume,
+    RevertVolumeParams,
+)
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.snapshots import model as snapshots
+from kilonova.volume.snapshots.model import Snapshot
 from kilonova.volume.types import model as types
 from kilonova.volume.types import requirements
 from kilonova.volume.types.lookup import not_found, not_found_on_conflict
+from kilonova.volume.types.model import VolumeType
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import attach, delete, flags, images, model, states, upload
+from kilonova.volume.volumes.model import Volume
 
 # These modules declare their actions on import.
 __all__ = ["attach", "flags", "upload"]
 
 RULE = "volume:"
 ADMIN_RULE = "volume_extension:volume_admin_actions:"
-EXTENDS_ATTACHED = "volumes in use can be extended"
+EXTENDS_ATTACHED = api.behaviour("volumes in use can be extended")
 
 
 @volume_action("os-extend", checks=[RULE + "extend", RULE + "extend_attached_volume"], body=schemas.EXTEND, status=202)
@@ -32,10 +40,10 @@ async def extend(ctx: Context, volume_id: str) -> None:
     size = int(ctx.body["os-extend"]["new_size"])
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "extend", lock=True)
-        attached = volume["status"] == states.IN_USE and ctx.has_behaviour(EXTENDS_ATTACHED)
+        attached = volume.status == states.IN_USE and ctx.has_behaviour(EXTENDS_ATTACHED)
         if attached:
             ctx.authorize(RULE + "extend_attached_volume", model.target(volume))
-        before: int = volume["size"]
+        before = volume.size
         if size <= before:
             raise BadRequest(
                 "Invalid input received: New size for extend must be greater than current size. "
@@ -44,16 +52,15 @@ async def extend(ctx: Context, volume_id: str) -> None:
         await model.begin_transition(tx, volume, "os-extend in-use" if attached else "os-extend")
         await quotas.check(
             tx,
-            volume["project_id"],
-            volume["type_name"],
+            volume.project_id,
+            await model.type_name(tx, volume),
             config=ctx.services.config,
             gigabytes=size - before,
             size=size,
         )
         await tx.execute("UPDATE volumes SET size = $2 WHERE id = $1", volume_id, size)
-        await model.begin_operation(
-            ctx, tx, ExtendVolume, volume, {"volume_id": volume_id, "before": before, "size": size}
-        )
+        params = ExtendVolumeParams(volume_id, before, size)
+        await model.begin_operation(ctx, tx, ExtendVolume, volume.project_id, params)
 
 
 @volume_action(
@@ -78,10 +85,11 @@ async def reimage(ctx: Context, volume_id: str) -> None:
     image = await images.get_usable(ctx, body["image_id"])
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=rule, lock=True)
-        images.check_fits(image, volume["size"])
+        images.check_fits(image, volume.size)
         await _check_unconnected(tx, volume)
         await model.begin_transition(tx, volume, "os-reimage reserved" if reserved else "os-reimage")
-        await model.begin_operation(ctx, tx, ReimageVolume, volume, {"volume_id": volume_id, "image_id": image["id"]})
+        params = ReimageVolumeParams(volume_id, image.id)
+        await model.begin_operation(ctx, tx, ReimageVolume, volume.project_id, params)
 
 
 @volume_action("revert", checks=[RULE + "revert_to_snapshot"], body=schemas.REVERT, status=202)
@@ -95,7 +103,8 @@ async def revert(ctx: Context, volume_id: str) -> None:
         await _check_unconnected(tx, volume)
         await model.begin_transition(tx, volume, "revert")
         await snapshots.change(tx, snapshot_id, {"status": "restoring"})
-        await model.begin_operation(ctx, tx, RevertVolume, volume, {"volume_id": volume_id, "snapshot_id": snapshot_id})
+        params = RevertVolumeParams(volume_id, snapshot_id)
+        await model.begin_operation(ctx, tx, RevertVolume, volume.project_id, params)
 
 
 @volume_action("os-retype", checks=[RULE + "retype"], body=schemas.RETYPE, status=202)
@@ -109,14 +118,12 @@ async def retype(ctx: Context, volume_id: str) -> None:
             if new_type is None:
                 raise not_found(reference)
             _check_retype(volume, new_type)
-            await quotas.check_retype(
-                tx, volume["project_id"], new_type["name"], volume["size"], config=ctx.services.config
-            )
+            await quotas.check_retype(tx, volume.project_id, new_type.name, volume.size, config=ctx.services.config)
             await tx.execute(
                 "UPDATE volumes SET type_id = $2, multiattach = $3, updated_at = $4 WHERE id = $1",
                 volume_id,
-                new_type["id"],
-                types.is_multiattach(new_type),
+                new_type.id,
+                new_type.is_multiattach,
                 ctx.now,
             )
 
@@ -149,37 +156,36 @@ async def reset_status(ctx: Context, volume_id: str) -> None:
             await tx.execute("DELETE FROM volume_attachments WHERE id = ANY($1)", unused)
         elif body.get("attach_status") and await model.status_at_rest(tx, volume_id) != states.IN_USE:
             raise BadRequest(f"Invalid volume: Volume {volume_id} has no attachment.")
-        await model.set_status(tx, volume_id, body.get("status") or volume["status"])
+        await model.set_status(tx, volume_id, body.get("status") or volume.status)
     await exports.try_sync(ctx, volume_id)
 
 
-async def _check_unconnected(reader: Reader, volume: Row) -> None:
+async def _check_unconnected(reader: Reader, volume: Volume) -> None:
     """Refuse (400) to replace the content of a volume that a host has open."""
     sql = "SELECT id FROM volume_attachments WHERE volume_id = $1 AND status <> 'reserved' LIMIT 1"
-    if await reader.fetch_value(sql, volume["id"]) is not None:
-        raise BadRequest(f"Invalid volume: Volume {volume['id']} is connected to a host.")
+    if await reader.fetch_value(sql, volume.id) is not None:
+        raise BadRequest(f"Invalid volume: Volume {volume.id} is connected to a host.")
 
 
-async def _check_newest(reader: Reader, volume: Row, snapshot: Row) -> None:
-    if snapshot["volume_id"] != volume["id"]:
-        raise BadRequest(f"Invalid input received: Snapshot {snapshot['id']} does not belong to volume {volume['id']}.")
-    if snapshot["status"] != snapshots.AVAILABLE:
+async def _check_newest(reader: Reader, volume: Volume, snapshot: Snapshot) -> None:
+    if snapshot.volume_id != volume.id:
+        raise BadRequest(f"Invalid input received: Snapshot {snapshot.id} does not belong to volume {volume.id}.")
+    if snapshot.status != snapshots.AVAILABLE:
         raise BadRequest(
-            f"Invalid snapshot: Snapshot {snapshot['id']} must be available, but its status is {snapshot['status']}."
+            f"Invalid snapshot: Snapshot {snapshot.id} must be available, but its status is {snapshot.status}."
         )
     sql = "SELECT id FROM volume_snapshots WHERE volume_id = $1 ORDER BY created_at DESC, id DESC LIMIT 1"
-    if await reader.fetch_value(sql, volume["id"]) != snapshot["id"]:
+    if await reader.fetch_value(sql, volume.id) != snapshot.id:
         raise BadRequest(
-            f"Invalid input received: Specified snapshot {snapshot['id']} is not the latest one of volume"
-            f" {volume['id']}."
+            f"Invalid input received: Specified snapshot {snapshot.id} is not the latest one of volume {volume.id}."
         )
 
 
-def _check_retype(volume: Row, new_type: Row) -> None:
+def _check_retype(volume: Volume, new_type: VolumeType) -> None:
     states.check(volume, "os-retype")
-    if new_type["id"] == volume["type_id"]:
-        raise BadRequest(f"Invalid input received: New volume_type same as original: {new_type['name']}.")
-    if types.is_multiattach(new_type) != volume["multiattach"] and volume["status"] != states.AVAILABLE:
-        raise BadRequest(f"Invalid volume: Volume {volume['id']} must be available to change its multi-attach setting.")
-    if requirements.unmet_specs(new_type["extra_specs"]):
-        raise BadRequest(f"Invalid input received: No back end meets the extra specs of type {new_type['name']}.")
+    if new_type.id == volume.type_id:
+        raise BadRequest(f"Invalid input received: New volume_type same as original: {new_type.name}.")
+    if new_type.is_multiattach != volume.multiattach and volume.status != states.AVAILABLE:
+        raise BadRequest(f"Invalid volume: Volume {volume.id} must be available to change its multi-attach setting.")
+    if requirements.unmet_specs(new_type.extra_specs):
+        raise BadRequest(f"Invalid input received: No back end meets the extra specs of type {new_type.name}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from kilonova.http import Context, Response
 from kilonova.http.api import multi
 from kilonova.http.parameter_types import BOOLEAN, STRING, is_true
@@ -10,7 +12,7 @@ from kilonova.volume.api import api
 from kilonova.volume.volumes import actions, create, delete, metadata, model, schemas, search, views
 
 RULE = "volume:"
-FORCED = "volumes can be deleted by force"
+FORCED = api.behaviour("volumes can be deleted by force")
 __all__ = ["actions", "metadata", "views"]
 
 
@@ -55,9 +57,9 @@ async def create_volume(ctx: Context) -> Response:
 @api.route("GET", "/volumes/{volume_id}", checks=[RULE + "get"], shows=("volume", "volume", False))
 async def show(ctx: Context, volume_id: str) -> Response:
     """Show a volume."""
-    row = await model.find(ctx, ctx.db, volume_id, rule=RULE + "get")
-    await model.add_details(ctx.db, [row])
-    return Response({"volume": ctx.render("volume", row)})
+    volume = await model.find(ctx, ctx.db, volume_id, rule=RULE + "get")
+    (shown,) = await model.add_details(ctx.db, [volume])
+    return Response({"volume": ctx.render("volume", shown)})
 
 
 @api.route(
@@ -69,14 +71,13 @@ async def update(ctx: Context, volume_id: str) -> Response:
     columns = {column: body[key] for key, column in _UPDATE_COLUMNS.items() if key in body}
     columns["updated_at"] = ctx.now
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, volume_id, rule=RULE + "update", lock=True)
-        row.update(columns)
+        volume = await model.find(ctx, tx, volume_id, rule=RULE + "update", lock=True)
         changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(columns, 2))
         await tx.execute(f"UPDATE volumes SET {changes} WHERE id = $1", volume_id, *columns.values())
         if body.get("metadata") is not None:
             await model.replace_metadata(tx, volume_id, body["metadata"])
-        await model.add_details(tx, [row])
-    return Response({"volume": ctx.render("new volume", row)})
+        (shown,) = await model.add_details(tx, [structs.replace(volume, **columns)])
+    return Response({"volume": ctx.render("new volume", shown)})
 
 
 # `name` takes precedence over the older `display_name`.
@@ -99,6 +100,6 @@ async def delete_volume(ctx: Context, volume_id: str) -> Response:
     """Delete a volume, with `cascade` also its snapshots."""
     force = ctx.has_behaviour(FORCED) and is_true(ctx.query_one("force"))
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, volume_id, rule=RULE + ("force_delete" if force else "delete"), lock=True)
-        await delete.delete(ctx, tx, row, cascade=is_true(ctx.query_one("cascade")), force=force)
+        volume = await model.find(ctx, tx, volume_id, rule=RULE + ("force_delete" if force else "delete"), lock=True)
+        await delete.delete(ctx, tx, volume, cascade=is_true(ctx.query_one("cascade")), force=force)
     return Response()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
+from collections.abc import Mapping
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import ANYTHING
 from kilonova.ids import new_id
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 from kilonova.volume.api import volume_action
 from kilonova.volume.attachments import connection, usage
 from kilonova.volume.attachments import model as attachments
+from kilonova.volume.attachments.model import Attachment
 from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
+from kilonova.volume.volumes.model import Volume
 
 RULE = "volume_extension:volume_actions:"
 FORCE = "volume_extension:volume_admin_actions:force_detach"
@@ -48,7 +48,7 @@ async def roll_detaching(ctx: Context, volume_id: str) -> None:
     """Set a detaching volume back to in-use."""
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "roll_detaching", lock=True)
-        if volume["status"] == states.DETACHING:
+        if volume.status == states.DETACHING:
             await model.derive_status(tx, volume_id)
 
 
@@ -66,21 +66,23 @@ async def attach(ctx: Context, volume_id: str) -> None:
         unclaimed = next((row for row in existing if _is_unclaimed(row)), None)
         connection.check_exclusive(volume, [row for row in existing if row is not unclaimed], server_id)
         if unclaimed is not None:
-            await attachments.delete(tx, unclaimed["id"])
-        row = {
-            **(unclaimed or {"id": new_id()}),
-            "volume_id": volume_id,
-            "project_id": volume["project_id"],
-            "server_id": server_id,
-            "status": attachments.ATTACHED,
-            "mode": connection.choose_mode(volume, body.get("mode")),
-            "host": host or (unclaimed["host"] if unclaimed else None),
-            "mountpoint": body["mountpoint"],
-            "created_at": ctx.now,
-            "updated_at": ctx.now,
-            "attached_at": ctx.now,
-        }
-        await attachments.create(tx, row)
+            await attachments.delete(tx, unclaimed.id)
+        attachment = Attachment(
+            id=unclaimed.id if unclaimed else new_id(),
+            volume_id=volume_id,
+            project_id=volume.project_id,
+            server_id=server_id,
+            status=attachments.ATTACHED,
+            mode=connection.choose_mode(volume, body.get("mode")),
+            host=host or (unclaimed.host if unclaimed else None),
+            mountpoint=body["mountpoint"],
+            connector=unclaimed.connector if unclaimed else None,
+            connection=unclaimed.connection if unclaimed else None,
+            created_at=ctx.now,
+            updated_at=ctx.now,
+            attached_at=ctx.now,
+        )
+        await attachments.create(tx, attachment)
         await model.derive_status(tx, volume_id)
 
 
@@ -104,7 +106,7 @@ async def force_detach(ctx: Context, volume_id: str) -> None:
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=FORCE, lock=True)
         await _detach(tx, volume, body.get("attachment_id"), unused)
-        if volume["status"] not in states.BUSY:
+        if volume.status not in states.BUSY:
             await model.set_status(tx, volume_id, await model.status_at_rest(tx, volume_id))
     await exports.try_sync(ctx, volume_id)
 
@@ -125,45 +127,47 @@ async def initialize_connection(ctx: Context, volume_id: str) -> Response:
 
 
 async def _export(
-    ctx: Context, volume_id: str, connector: dict[str, Any], mode: str, address: dict[str, Any]
-) -> dict[str, Any]:
+    ctx: Context, volume_id: str, connector: dict[str, object], mode: str, address: dict[str, object]
+) -> dict[str, object]:
     """An export needs an attachment: the host's existing one, or a new one that os-attach completes."""
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "initialize_connection", lock=True)
         existing = await attachments.of_volume(tx, volume_id)
-        row = next((each for each in existing if exports.is_export(each) and _is_of_host(each, connector)), None)
-        if row is None:
+        exported = (row.connection for row in existing if _is_export(row) and _is_of_host(row, connector))
+        info = next(exported, None)
+        if info is None:
             ident = new_id()
             nbd = exports.connection_data(address, ident)
             info = connection.connection_info(volume, ident, mode, ctx.services.config, nbd)
-            row = await attachments.create(
-                tx,
-                {
-                    "id": ident,
-                    "volume_id": volume_id,
-                    "project_id": volume["project_id"],
-                    "status": attachments.ATTACHING,
-                    "mode": mode,
-                    "host": attachments.host_of(connector),
-                    "connector": orjson.dumps(connector).decode(),
-                    "connection": orjson.dumps(info).decode(),
-                    "created_at": ctx.now,
-                    "updated_at": ctx.now,
-                },
+            attachment = Attachment(
+                id=ident,
+                volume_id=volume_id,
+                project_id=volume.project_id,
+                status=attachments.ATTACHING,
+                mode=mode,
+                host=attachments.host_of(connector),
+                connector=connector,
+                connection=info,
+                created_at=ctx.now,
+                updated_at=ctx.now,
             )
+            await attachments.create(tx, attachment)
             await model.derive_status(tx, volume_id)
     await exports.sync(ctx, volume_id)
-    found: dict[str, Any] = orjson.loads(row["connection"])
-    return found
+    return dict(info)
 
 
-def _is_of_host(row: Row, connector: dict[str, Any] | None) -> bool:
-    return connector is None or row["host"] == attachments.host_of(connector)
+def _is_export(attachment: Attachment) -> bool:
+    return exports.is_export(attachment.connection)
 
 
-def _is_unclaimed(row: Row) -> bool:
+def _is_of_host(attachment: Attachment, connector: Mapping[str, object] | None) -> bool:
+    return connector is None or attachment.host == attachments.host_of(connector)
+
+
+def _is_unclaimed(attachment: Attachment) -> bool:
     """Whether the attachment was created by os-initialize_connection, before os-attach named the server."""
-    return row["server_id"] is None and row["status"] == attachments.ATTACHING and exports.is_export(row)
+    return attachment.server_id is None and attachment.status == attachments.ATTACHING and _is_export(attachment)
 
 
 @volume_action("os-terminate_connection", checks=[RULE + "terminate_connection"], body=schemas.DISCONNECT, status=202)
@@ -171,15 +175,15 @@ async def terminate_connection(ctx: Context, volume_id: str) -> None:
     """Disconnect a volume from a host. Only exports need that."""
     connector = ctx.body["os-terminate_connection"].get("connector")
     unused = await check_unused(ctx, volume_id, RULE + "terminate_connection", None)
-    existing = [row for row in await attachments.of_volume(ctx.db, volume_id) if row["id"] in unused]
-    found = [row for row in existing if exports.is_export(row) and _is_of_host(row, connector)]
+    existing = [row for row in await attachments.of_volume(ctx.db, volume_id) if row.id in unused]
+    found = [row for row in existing if _is_export(row) and _is_of_host(row, connector)]
     await exports.revoke(ctx, found)
     if any(_is_unclaimed(row) for row in found):
         async with ctx.db.transaction() as tx:
             await model.find(ctx, tx, volume_id, rule=RULE + "terminate_connection", lock=True)
             for row in found:
                 if _is_unclaimed(row):
-                    await attachments.delete(tx, row["id"])
+                    await attachments.delete(tx, row.id)
             await model.derive_status(tx, volume_id)
 
 
@@ -197,21 +201,21 @@ async def check_unused(ctx: Context, volume_id: str, rule: str, attachment_id: s
     Returns the ids of the checked attachments. New ones may be created meanwhile.
     """
     await model.find(ctx, ctx.db, volume_id, rule=rule)
-    rows = [row for row in await attachments.of_volume(ctx.db, volume_id) if attachment_id in (None, row["id"])]
+    rows = [row for row in await attachments.of_volume(ctx.db, volume_id) if attachment_id in (None, row.id)]
     for row in rows:
         await usage.check_unused(ctx, row)
-    return [row["id"] for row in rows]
+    return [row.id for row in rows]
 
 
-async def _detach(tx: Transaction, volume: Row, attachment_id: str | None, unused: list[str]) -> None:
-    existing = await attachments.of_volume(tx, volume["id"])
+async def _detach(tx: Transaction, volume: Volume, attachment_id: str | None, unused: list[str]) -> None:
+    existing = await attachments.of_volume(tx, volume.id)
     if attachment_id is not None:
-        existing = [row for row in existing if row["id"] == attachment_id]
+        existing = [row for row in existing if row.id == attachment_id]
         if not existing:
             raise NotFound(f"Volume attachment could not be found with filter: attachment_id = {attachment_id}.")
     elif len(existing) > 1:
-        raise BadRequest(f"Invalid volume: Volume {volume['id']} is attached several times: attachment_id is required.")
+        raise BadRequest(f"Invalid volume: Volume {volume.id} is attached several times: attachment_id is required.")
     for row in existing:
-        if row["id"] in unused:
-            await attachments.delete(tx, row["id"])
-    await model.derive_status(tx, volume["id"])
+        if row.id in unused:
+            await attachments.delete(tx, row.id)
+    await model.derive_status(tx, volume.id)

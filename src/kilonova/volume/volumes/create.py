@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -11,17 +10,21 @@ from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, NotFound
 from kilonova.http.parameter_types import is_true
 from kilonova.ids import new_id
-from kilonova.store import Reader, Row, Transaction
-from kilonova.volume.operations.replace_content import CreateVolume
+from kilonova.image.client import Image
+from kilonova.store import Reader, Transaction
+from kilonova.volume.api import api
+from kilonova.volume.operations.replace_content import CreateVolume, CreateVolumeParams
 from kilonova.volume.quotas import model as quotas
 from kilonova.volume.services import model as services
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.types import model as types
 from kilonova.volume.types.lookup import not_found_on_conflict
+from kilonova.volume.types.model import VolumeType
 from kilonova.volume.volumes import images, model, states
+from kilonova.volume.volumes.model import ShownVolume, Volume
 
 RULE = "volume:"
-OF_SNAPSHOT_IMAGES = "volumes from images of volume-backed servers"
+OF_SNAPSHOT_IMAGES = api.behaviour("volumes from images of volume-backed servers")
 # Image property with the type of volumes created from the image.
 _TYPE_PROPERTY = "cinder_img_volume_type"
 _NO_MULTIATTACH = (
@@ -47,7 +50,7 @@ class Source:
         return {self.kind: self.id} if self.kind else None
 
 
-async def create(ctx: Context) -> Row:
+async def create(ctx: Context) -> ShownVolume:
     body = ctx.body["volume"]
     if ctx.token.project_id is None:
         raise Forbidden("The token must be scoped to a project to create a volume.")
@@ -56,28 +59,27 @@ async def create(ctx: Context) -> Row:
     image = await _image(ctx, body)
     with not_found_on_conflict(body.get("volume_type") or types.DEFAULT):
         async with ctx.db.transaction() as tx:
-            volume = await _insert(ctx, tx, zone, image)
-    return {**volume, "attachments": []}
+            return await _insert(ctx, tx, zone, image)
 
 
-async def _insert(ctx: Context, tx: Transaction, zone: str, image: images.Image | None) -> Row:
+async def _insert(ctx: Context, tx: Transaction, zone: str, image: Image | None) -> ShownVolume:
     body = ctx.body["volume"]
     await services.check_enabled(tx)
     source = await _source(ctx, tx, body, image)
     size = _size(body.get("size"), source)
     volume_type = await _type(ctx, tx, body.get("volume_type"), source)
-    volume = {**_row(ctx, body, source, volume_type), "size": size, "zone": zone}
+    volume = _new(ctx, body, source, volume_type, size, zone)
     await quotas.check(
-        tx, volume["project_id"], volume_type["name"], config=ctx.services.config, volumes=1, gigabytes=size, size=size
+        tx, volume.project_id, volume_type.name, config=ctx.services.config, volumes=1, gigabytes=size, size=size
     )
-    volume["metadata"] = body.get("metadata") or {}
-    await model.insert(tx, volume, volume["metadata"])
-    params = {"volume_id": volume["id"], "source": source.parameter}
-    await model.begin_operation(ctx, tx, CreateVolume, volume, params)
-    return volume
+    metadata = body.get("metadata") or {}
+    await model.insert(tx, volume, metadata)
+    params = CreateVolumeParams(volume.id, source.parameter)
+    await model.begin_operation(ctx, tx, CreateVolume, volume.project_id, params)
+    return ShownVolume(volume, volume_type.name, metadata)
 
 
-def _check_supported(body: dict[str, Any]) -> None:
+def _check_supported(body: dict[str, str]) -> None:
     if is_true(body.get("multiattach")):
         raise BadRequest(_NO_MULTIATTACH)
     # Backups and groups are not supported, so none can be found.
@@ -99,7 +101,7 @@ async def _zone(ctx: Context, requested: str | None) -> str:
 # Source
 
 
-async def _image(ctx: Context, body: dict[str, Any]) -> images.Image | None:
+async def _image(ctx: Context, body: dict[str, str]) -> Image | None:
     reference = body.get("imageRef") or body.get("image_id")
     if not reference:
         return None
@@ -107,7 +109,7 @@ async def _image(ctx: Context, body: dict[str, Any]) -> images.Image | None:
     return await images.get_usable(ctx, reference.rstrip("/").rsplit("/", 1)[-1])
 
 
-async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: images.Image | None) -> Source:
+async def _source(ctx: Context, tx: Transaction, body: dict[str, str], image: Image | None) -> Source:
     if body.get("source_volid"):
         return await _volume(ctx, tx, body["source_volid"])
     if body.get("snapshot_id"):
@@ -120,46 +122,46 @@ async def _source(ctx: Context, tx: Transaction, body: dict[str, Any], image: im
     size = body.get("size")
     if size is not None:
         images.check_fits(image, int(size))
-    return Source(kind="image", id=image["id"], type_reference=image.get(_TYPE_PROPERTY))
+    return Source(kind="image", id=image.id, type_reference=image.properties.get(_TYPE_PROPERTY))
 
 
 async def _volume(ctx: Context, tx: Transaction, volume_id: str) -> Source:
     """Lock the source volume, so that it is not deleted before the copy begins."""
-    row = await model.find(ctx, tx, volume_id, rule=model.SHOW, lock=True)
-    states.check(row, "clone")
-    return Source(kind="volume", id=volume_id, size=row["size"], type_id=row["type_id"])
+    volume = await model.find(ctx, tx, volume_id, rule=model.SHOW, lock=True)
+    states.check(volume, "clone")
+    return Source(kind="volume", id=volume_id, size=volume.size, type_id=volume.type_id)
 
 
 async def _snapshot(ctx: Context, tx: Transaction, snapshot_id: str) -> Source:
     """Lock the snapshot after its volume, as everywhere."""
     found = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW)
-    volume = await model.get(tx, found["volume_id"], lock=True)
-    row = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW, lock=True)
+    volume = await model.get(tx, found.volume_id, lock=True)
+    snapshot = await snapshots.find(ctx, tx, snapshot_id, rule=snapshots.SHOW, lock=True)
     assert volume is not None, "a volume is not deleted before its snapshots"
-    if row["status"] != snapshots.AVAILABLE:
+    if snapshot.status != snapshots.AVAILABLE:
         raise BadRequest(
             "Invalid snapshot: Originating snapshot status must be one of 'available' values, but it is"
-            f" {row['status']}."
+            f" {snapshot.status}."
         )
-    return Source(kind="snapshot", id=snapshot_id, size=row["size"], type_id=volume["type_id"])
+    return Source(kind="snapshot", id=snapshot_id, size=snapshot.size, type_id=volume.type_id)
 
 
-def _root_snapshot(image: images.Image) -> str | None:
+def _root_snapshot(image: Image) -> str | None:
     """The root snapshot in the image of a volume-backed server. The image itself is empty."""
-    if image["size"]:
+    if image.size:
         return None
     try:
-        devices = orjson.loads(image.get("block_device_mapping") or "[]")
+        devices = orjson.loads(image.properties.get("block_device_mapping") or "[]")
         roots = [device for device in devices if device.get("boot_index") == 0 and device.get("snapshot_id")]
     except (ValueError, AttributeError, TypeError):
         return None
     return str(roots[0]["snapshot_id"]) if roots else None
 
 
-# Row
+# Record
 
 
-def _size(requested: Any, source: Source) -> int:
+def _size(requested: int | str | None, source: Source) -> int:
     if requested is None:
         if not source.size:
             raise BadRequest("Invalid input received: Volume size 'None' must be an integer and greater than 0")
@@ -173,7 +175,7 @@ def _size(requested: Any, source: Source) -> int:
     return size
 
 
-async def _type(ctx: Context, reader: Reader, requested: str | None, source: Source) -> Row:
+async def _type(ctx: Context, reader: Reader, requested: str | None, source: Source) -> VolumeType:
     """The requested type, else that of the source, else the default of the project."""
     reference = requested or source.type_reference
     if reference:
@@ -181,33 +183,31 @@ async def _type(ctx: Context, reader: Reader, requested: str | None, source: Sou
         if found is None:
             raise NotFound(f"Volume type with name {reference} could not be found.")
     elif source.type_id:
-        row = await reader.fetch_one("SELECT * FROM volume_types WHERE id = $1", source.type_id)
-        assert row is not None
-        found = types.with_parsed_specs(row)
+        found = await types.get_any(reader, source.type_id)
+        assert found is not None
     else:
         found = await types.get_default(reader, str(ctx.token.project_id))
-    if types.is_multiattach(found):
+    if found.is_multiattach:
         ctx.authorize(RULE + "multiattach")
     return found
 
 
-def _row(ctx: Context, body: dict[str, Any], source: Source, volume_type: Row) -> Row:
-    return {
-        "id": new_id(),
-        "project_id": ctx.token.project_id,
-        "user_id": ctx.token.user_id,
-        "name": body.get("name", body.get("display_name")),
-        "description": body.get("description", body.get("display_description")),
-        "status": states.CREATING,
-        "type_id": volume_type["id"],
-        "type_name": volume_type["name"],
-        # The operation sets these two from the content.
-        "bootable": False,
-        "image_metadata": None,
-        "multiattach": types.is_multiattach(volume_type),
-        "readonly": None,
-        "snapshot_id": source.id if source.kind == "snapshot" else None,
-        "source_volume_id": source.id if source.kind == "volume" else None,
-        "created_at": ctx.now,
-        "updated_at": ctx.now,
-    }
+def _new(ctx: Context, body: dict[str, str], source: Source, volume_type: VolumeType, size: int, zone: str) -> Volume:
+    return Volume(
+        id=new_id(),
+        project_id=str(ctx.token.project_id),
+        user_id=ctx.token.user_id,
+        name=body.get("name", body.get("display_name")),
+        description=body.get("description", body.get("display_description")),
+        size=size,
+        status=states.CREATING,
+        type_id=volume_type.id,
+        zone=zone,
+        # The operation sets this and the image metadata from the content.
+        bootable=False,
+        multiattach=volume_type.is_multiattach,
+        snapshot_id=source.id if source.kind == "snapshot" else None,
+        source_volume_id=source.id if source.kind == "volume" else None,
+        created_at=ctx.now,
+        updated_at=ctx.now,
+    )

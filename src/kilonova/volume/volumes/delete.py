@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
-from kilonova.store import Row, Transaction
-from kilonova.volume.operations.delete_volume import DeleteVolume
+from kilonova.store import Transaction
+from kilonova.volume.operations.delete_volume import DeleteVolume, DeleteVolumeParams
 from kilonova.volume.snapshots import model as snapshots
 from kilonova.volume.volumes import model, states
+from kilonova.volume.volumes.model import Volume
 
 _SNAPSHOTS = "SELECT status FROM volume_snapshots WHERE volume_id = $1 FOR UPDATE"
 _COPIES = "SELECT 1 FROM volumes WHERE source_volume_id = $1 AND status = $2"
@@ -16,11 +17,11 @@ _SNAPSHOT_COPIES = (
 )
 
 
-async def delete(ctx: Context, tx: Transaction, volume: Row, *, cascade: bool = False, force: bool = False) -> None:
+async def delete(ctx: Context, tx: Transaction, volume: Volume, *, cascade: bool = False, force: bool = False) -> None:
     """Begin to delete the locked volume. `force` ignores the status, but not attachments."""
     if not force:
         states.check(volume, "delete")
-    volume_id = volume["id"]
+    volume_id = volume.id
     await model.check_detached(tx, volume_id)
     await _check_snapshots(tx, volume_id, cascade)
     for sql in (_COPIES, _SNAPSHOT_COPIES):
@@ -29,7 +30,8 @@ async def delete(ctx: Context, tx: Transaction, volume: Row, *, cascade: bool = 
     await model.set_status(tx, volume_id, states.DELETING)
     if cascade:
         await snapshots.set_all_statuses(tx, volume_id, snapshots.DELETING)
-    await model.begin_operation(ctx, tx, DeleteVolume, volume, {"volume_id": volume_id, "cascade": cascade})
+    params = DeleteVolumeParams(volume_id, cascade)
+    await model.begin_operation(ctx, tx, DeleteVolume, volume.project_id, params)
 
 
 async def _check_snapshots(tx: Transaction, volume_id: str, cascade: bool) -> None:

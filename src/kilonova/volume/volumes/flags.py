@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.http.parameter_types import ANYTHING, is_true
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
+from kilonova.store.records import encode_document
 from kilonova.volume.api import volume_action
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
@@ -40,7 +37,8 @@ async def update_readonly_flag(ctx: Context, volume_id: str) -> None:
 @volume_action("os-show_image_metadata", checks=[IMAGE_RULE + "show"], body=ANYTHING, status=200)
 async def show_image_metadata(ctx: Context, volume_id: str) -> Response:
     """Show the image metadata of a volume."""
-    return Response({"metadata": _image_metadata(await model.find(ctx, ctx.db, volume_id, rule=IMAGE_RULE + "show"))})
+    volume = await model.find(ctx, ctx.db, volume_id, rule=IMAGE_RULE + "show")
+    return Response({"metadata": volume.image_metadata or {}})
 
 
 @volume_action("os-set_image_metadata", checks=[IMAGE_RULE + "set"], body=schemas.SET_IMAGE_METADATA, status=200)
@@ -48,7 +46,7 @@ async def set_image_metadata(ctx: Context, volume_id: str) -> Response:
     """Create or update image metadata of a volume."""
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=IMAGE_RULE + "set", lock=True)
-        metadata = {**_image_metadata(volume), **ctx.body["os-set_image_metadata"]["metadata"]}
+        metadata = {**(volume.image_metadata or {}), **ctx.body["os-set_image_metadata"]["metadata"]}
         await _store_image_metadata(ctx, tx, volume_id, metadata)
     return Response({"metadata": metadata})
 
@@ -59,7 +57,7 @@ async def unset_image_metadata(ctx: Context, volume_id: str) -> None:
     key = ctx.body["os-unset_image_metadata"]["key"]
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=IMAGE_RULE + "remove", lock=True)
-        metadata = _image_metadata(volume)
+        metadata = volume.image_metadata or {}
         if key not in metadata:
             raise NotFound(f"Glance metadata for volume {volume_id} has no key {key}.")
         await _store_image_metadata(
@@ -67,14 +65,9 @@ async def unset_image_metadata(ctx: Context, volume_id: str) -> None:
         )
 
 
-def _image_metadata(volume: Row) -> dict[str, str]:
-    metadata: dict[str, str] = orjson.loads(volume["image_metadata"]) if volume["image_metadata"] else {}
-    return metadata
-
-
 async def _store_image_metadata(ctx: Context, tx: Transaction, volume_id: str, metadata: dict[str, str]) -> None:
-    await _set(ctx, tx, volume_id, "image_metadata", orjson.dumps(metadata).decode() if metadata else None)
+    await _set(ctx, tx, volume_id, "image_metadata", encode_document(metadata) if metadata else None)
 
 
-async def _set(ctx: Context, tx: Transaction, volume_id: str, column: str, value: Any) -> None:
+async def _set(ctx: Context, tx: Transaction, volume_id: str, column: str, value: bool | str | None) -> None:
     await tx.execute(f"UPDATE volumes SET {column} = $2, updated_at = $3 WHERE id = $1", volume_id, value, ctx.now)

@@ -16,7 +16,7 @@ GET, CREATE = "volume:get_volume_metadata", "volume:create_volume_metadata"
 UPDATE, DELETE = "volume:update_volume_metadata", "volume:delete_volume_metadata"
 PATH = "/volumes/{volume_id}/metadata"
 ITEM = PATH + "/{key}"
-ETAG = "metadata has an ETag"
+ETAG = api.behaviour("metadata has an ETag")
 
 
 @api.route("GET", PATH, checks=[GET])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import Struct
 
 from kilonova.http import Context
 from kilonova.store.conditions import Conditions
@@ -24,7 +24,15 @@ _HAS_IMAGE_METADATA = {
 }
 
 
-async def summary(ctx: Context) -> dict[str, Any]:
+class VolumeSummary(Struct, frozen=True):
+    """`metadata` has all values of each key."""
+
+    total_count: int
+    total_size: int
+    metadata: dict[str, list[str]]
+
+
+async def summary(ctx: Context) -> VolumeSummary:
     conditions = SEARCH.conditions(ctx)
     where = conditions.where()
     totals = await ctx.db.fetch_one(
@@ -39,7 +47,7 @@ async def summary(ctx: Context) -> dict[str, Any]:
     values: dict[str, list[str]] = {}
     for row in entries:
         values.setdefault(row["key"], []).append(row["value"])
-    return {"total_count": int(totals["number"]), "total_size": int(totals["size"]), "metadata": values}
+    return VolumeSummary(int(totals["number"]), int(totals["size"]), values)
 
 
 def _filters(ctx: Context) -> dict[str, filters.Filter]:
@@ -81,8 +89,7 @@ _FILTERS: dict[str, filters.Filter] = {
 }
 SEARCH = Search(
     key="volumes",
-    table="volumes",
-    columns=model.READ,
+    record=model.Volume,
     show=model.SHOW,
     find=model.find,
     sort=_SORT,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kilonova.http.errors import BadRequest
+
+if TYPE_CHECKING:
+    from kilonova.volume.volumes.model import Volume
 
 CREATING = "creating"
 AVAILABLE = "available"
@@ -84,13 +87,13 @@ TRANSITIONS: Mapping[str, Transition] = {
 }
 
 
-def check(volume: Mapping[str, Any], action: str) -> Transition:
+def check(volume: Volume, action: str) -> Transition:
     """The transition of the action. Refuses (400) it if the volume's status does not allow it."""
     transition = TRANSITIONS[action]
-    if volume["status"] not in transition.allowed:
+    if volume.status not in transition.allowed:
         raise BadRequest(
-            f"Invalid volume: Volume {volume['id']} status must be {' or '.join(transition.allowed)}"
-            f" to {transition.verb}, but the current status is: {volume['status']}."
+            f"Invalid volume: Volume {volume.id} status must be {' or '.join(transition.allowed)}"
+            f" to {transition.verb}, but the current status is: {volume.status}."
         )
     return transition
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import orjson
 
 from kilonova import clock
 from kilonova.http import Context, Response
@@ -13,19 +10,20 @@ from kilonova.http.client import Refused, Unreachable
 from kilonova.http.parameter_types import is_true
 from kilonova.ids import new_id
 from kilonova.operations import begin
-from kilonova.store import Row
-from kilonova.volume.api import volume_action
+from kilonova.volume.api import api, volume_action
 from kilonova.volume.operations.content import image_properties
-from kilonova.volume.operations.upload_volume import UploadVolume, create_image
+from kilonova.volume.operations.upload_volume import UploadVolume, UploadVolumeParams, create_image
 from kilonova.volume.types import model as types
+from kilonova.volume.types.model import VolumeType
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model
+from kilonova.volume.volumes.model import Volume
 
 log = logging.getLogger(__name__)
 
 RULE = "volume_extension:volume_actions:upload_image"
 PUBLIC_RULE = "volume_extension:volume_actions:upload_public"
-VISIBILITY = "uploaded images have a visibility and protection"
+VISIBILITY = api.behaviour("uploaded images have a visibility and protection")
 
 
 @volume_action("os-volume_upload_image", checks=[RULE, PUBLIC_RULE], body=schemas.UPLOAD, status=202)
@@ -36,24 +34,24 @@ async def upload_image(ctx: Context, volume_id: str) -> Response:
         volume = await model.find(ctx, tx, volume_id, rule=RULE, lock=True)
         if body.get("visibility") == "public":
             ctx.authorize(PUBLIC_RULE, model.target(volume))
-        await model.begin_transition(
+        volume = await model.begin_transition(
             tx, volume, "os-volume_upload_image force" if is_true(body.get("force")) else "os-volume_upload_image"
         )
         image = _image(ctx, volume, body)
         await begin(
             tx,
             UploadVolume,
-            params={"volume_id": volume_id, "image": image},
+            params=UploadVolumeParams(volume_id, image),
             project_id=ctx.token.project_id,
             user_id=ctx.token.user_id,
             request_id=ctx.request_id,
         )
-        volume_type = await types.lock(tx, volume["type_id"])
+        volume_type = await types.lock(tx, volume.type_id)
     await _create_image(ctx, image)
     return Response({"os-volume_upload_image": _view(ctx, volume, image, volume_type)})
 
 
-async def _create_image(ctx: Context, image: dict[str, Any]) -> None:
+async def _create_image(ctx: Context, image: dict[str, object]) -> None:
     """Create the image at once, so that the caller can show it. If that fails, the operation tries again."""
     try:
         await create_image(ctx.services.image, image, await ctx.services.identity.token())
@@ -61,14 +59,14 @@ async def _create_image(ctx: Context, image: dict[str, Any]) -> None:
         log.warning("image %s is created later: %s", image["id"], error)
 
 
-def _image(ctx: Context, volume: Row, body: dict[str, Any]) -> dict[str, Any]:
+def _image(ctx: Context, volume: Volume, body: dict[str, str]) -> dict[str, object]:
     """The body for the image service, with the properties of the image that the volume was created from."""
-    metadata: dict[str, str] = orjson.loads(volume["image_metadata"]) if volume["image_metadata"] else {}
+    metadata = volume.image_metadata or {}
     return {
         **image_properties(metadata),
         "id": new_id(),
         "name": body["image_name"],
-        "owner": ctx.token.project_id or volume["project_id"],
+        "owner": ctx.token.project_id or volume.project_id,
         "disk_format": body.get("disk_format") or "raw",
         "container_format": body.get("container_format") or "bare",
         "visibility": body.get("visibility") or "private",
@@ -83,13 +81,13 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _view(ctx: Context, volume: Row, image: dict[str, Any], volume_type: Row | None) -> dict[str, Any]:
+def _view(ctx: Context, volume: Volume, image: dict[str, object], volume_type: VolumeType | None) -> dict[str, object]:
     shown = {
-        "id": volume["id"],
-        "updated_at": clock.iso_micro(volume["updated_at"]),
-        "status": volume["status"],
-        "display_description": volume["description"],
-        "size": volume["size"],
+        "id": volume.id,
+        "updated_at": clock.iso_micro(volume.updated_at),
+        "status": volume.status,
+        "display_description": volume.description,
+        "size": volume.size,
         "volume_type": volume_type and _type(volume_type),
         "image_id": image["id"],
         "container_format": image["container_format"],
@@ -101,16 +99,16 @@ def _view(ctx: Context, volume: Row, image: dict[str, Any], volume_type: Row | N
     return shown
 
 
-def _type(volume_type: Row) -> dict[str, Any]:
+def _type(volume_type: VolumeType) -> dict[str, object]:
     return {
-        "id": volume_type["id"],
-        "name": volume_type["name"],
-        "description": volume_type["description"],
-        "is_public": volume_type["is_public"],
-        "extra_specs": volume_type["extra_specs"],
+        "id": volume_type.id,
+        "name": volume_type.name,
+        "description": volume_type.description,
+        "is_public": volume_type.is_public,
+        "extra_specs": volume_type.extra_specs,
         "qos_specs_id": None,
-        "created_at": clock.iso_micro(volume_type["created_at"]),
-        "updated_at": clock.iso_micro(volume_type["updated_at"]),
+        "created_at": clock.iso_micro(volume_type.created_at),
+        "updated_at": clock.iso_micro(volume_type.updated_at),
         "deleted": False,
         "deleted_at": None,
     }

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import convert
+
 from kilonova import clock
-from kilonova.compute.migrations.model import begin_move, move_params
+from kilonova.compute.migrations.model import begin_move
 from kilonova.compute.operations.boot import Boot
+from kilonova.compute.servers.server import Server
 from kilonova.ids import new_id
-from kilonova.operations import Operation, begin
+from kilonova.operations import Operation
+from kilonova.operations.row import OperationRow
 from kilonova.placement.claims import Consumer, claim
 from kilonova.store import Transaction
+from tests.compute.operations.support import begin_stored
 from tests.compute.operations.worlds import put_building_server
 from tests.support.cloud import DEMO
 from tests.support.full_cloud import FullCloud
@@ -28,7 +33,7 @@ JOIN resource_providers p ON p.id = a.provider_id
 
 async def begin_leased(c: FullCloud, operation: type[Operation], server_id: str | None, **params: Any) -> Operation:
     async with c.db.transaction() as tx:
-        operation_id = await begin(tx, operation, params=params, server_id=server_id, project_id=DEMO, user_id=USER)
+        operation_id = await begin_stored(tx, operation, params, server_id=server_id, project_id=DEMO, user_id=USER)
         return await _lease(c, tx, operation, operation_id)
 
 
@@ -36,9 +41,9 @@ async def begin_leased_move(
     c: FullCloud, operation: type[Operation], server_id: str, type: str, **params: Any
 ) -> Operation:
     async with c.db.transaction() as tx:
-        server = await tx.fetch_one("SELECT * FROM servers WHERE id = $1", server_id)
+        server = Server.decode_optional(await tx.fetch_one("SELECT * FROM servers WHERE id = $1", server_id))
         assert server is not None
-        given = move_params(**params)
+        given = convert(params, operation.params_type)
         operation_id = await begin_move(
             tx, operation, server, type=type, params=given, user_id=USER, request_id="req-move"
         )
@@ -48,7 +53,7 @@ async def begin_leased_move(
 async def _lease(c: FullCloud, tx: Transaction, operation: type[Operation], operation_id: str) -> Operation:
     row = await tx.fetch_one(_LEASE, operation_id, clock.now() + 3600)
     assert row is not None
-    return operation(row, services=c.services, db=c.db)
+    return operation(OperationRow.decode(row), services=c.services, db=c.db)
 
 
 async def begin_leased_boot(c: FullCloud, **server: Any) -> Operation:
@@ -58,10 +63,10 @@ async def begin_leased_boot(c: FullCloud, **server: Any) -> Operation:
     return await begin_leased(c, Boot, server_id, networks=[], security_groups=[], destination=None)
 
 
-async def get_server(c: FullCloud, server_id: str | None) -> dict[str, Any]:
-    row = await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id)
-    assert row is not None
-    return row
+async def get_server(c: FullCloud, server_id: str | None) -> Server:
+    server = Server.decode_optional(await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", server_id))
+    assert server is not None
+    return server
 
 
 async def list_allocations(c: FullCloud) -> dict[str, tuple[str, str]]:

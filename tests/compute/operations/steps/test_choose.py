@@ -11,7 +11,7 @@ import pytest
 from kilonova.compute.operations import boot
 from kilonova.compute.operations.steps import choose
 from kilonova.compute.server_groups import model as groups
-from kilonova.hosts.transport import HostFailed
+from kilonova.hosts.transport import RefusedByHypervisor
 from kilonova.ids import new_id
 from kilonova.operations import Failed, GoBack, Operation
 from kilonova.placement.claims import Consumer
@@ -32,14 +32,14 @@ from tests.support.full_cloud import FullCloud, full_cloud
 
 async def plan(op: Operation) -> list[str]:
     """Run "choose host". Returns the proposed hosts, best first."""
-    op.results[choose.CHOOSE] = await boot.choose_host(op)
-    return [fields[1] for fields in op.results[choose.CHOOSE]["candidates"]]
+    proposal = op.results[choose.CHOOSE.name] = await boot.choose_host(op)
+    return [candidate.host for candidate in proposal.candidates]
 
 
 async def claim(c: FullCloud, op: Operation) -> Candidate:
     server = await get_server(c, op.server_id)
     async with c.db.transaction() as tx:
-        return await choose.claim_candidate(op, tx, server, Consumer(server["id"], DEMO, USER))
+        return await choose.claim_candidate(op, tx, server, Consumer(server.id, DEMO, USER))
 
 
 async def lose(c: FullCloud, op: Operation) -> GoBack:
@@ -59,7 +59,7 @@ def test_claim_uses_next_candidate_if_first_is_full(database_url: str) -> None:
             taken = await claim(c, op)
             assert (taken.host, op.host) == (second, second)
             assert (await list_allocations(c))[str(op.server_id)] == ("INSTANCE", second)
-            assert choose.CHOOSE not in op.results, "a repeated step makes a new plan"
+            assert op.find_result(choose.CHOOSE) is None, "a repeated step makes a new plan"
             (attempt,) = await attempts.of_server(c.db, str(op.server_id))
             assert (attempt.host, attempt.lost, attempt.operation_id) == (second, 0, op.id)
 
@@ -74,7 +74,7 @@ def test_lost_race_goes_back_and_plans_with_current_hosts(database_url: str) -> 
             await fill_host(c, first)
             lost = await lose(c, op)
             assert (lost.step, lost.reason) == (
-                choose.CHOOSE,
+                choose.CHOOSE.name,
                 "other claims or changes came first on every proposed host",
             )
             uuid = await c.db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", first)
@@ -102,8 +102,8 @@ def test_lost_race_names_server_group_policy(database_url: str) -> None:
             op = await begin_leased_boot(c, scheduler_hints=hints)
             await put_server(c.db, other_id, scheduler_hints=hints)
             async with c.db.transaction() as tx:
-                row = {"id": group_id, "project_id": DEMO, "user_id": USER, "name": "g", "policy": "anti-affinity"}
-                await groups.create(tx, {**row, "max_server_per_host": None, "created_at": 1.0})
+                group = groups.ServerGroup(group_id, DEMO, USER, "g", "anti-affinity", None, 1.0)
+                await groups.create(tx, group)
                 await groups.join(tx, group_id, [str(op.server_id), other_id])
             assert await plan(op) == ["sim-001"]
             async with c.db.transaction() as tx:
@@ -118,7 +118,7 @@ def test_lost_race_names_server_group_policy(database_url: str) -> None:
 def fail_build(op: Operation, host: str) -> BaseException:
     """The error that a host's refusal to build the server leads to. Notes are merged as the engine does."""
     with pytest.raises((GoBack, Failed)) as raised:
-        choose.try_next_host(op, host, HostFailed(host, "driver", f"no space in /data of {host}"))
+        choose.try_next_host(op, host, RefusedByHypervisor(host, f"no space in /data of {host}"))
     op.note |= getattr(raised.value, "note", {})
     return raised.value
 
@@ -131,7 +131,7 @@ def test_tried_hosts_are_excluded_from_next_plan(database_url: str) -> None:
             back = fail_build(op, first)
             assert isinstance(back, GoBack)
             assert (back.step, back.reason, back.fault) == (
-                choose.CHOOSE,
+                choose.CHOOSE.name,
                 "refused by the hypervisor",
                 f"{first}: no space in /data of {first}",
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.operations.steps import cleanup, hosts
+from kilonova.compute import host_calls
 from tests.compute.operations.support import finish_operations, unfinished_kinds
 from tests.compute.servers.support import NO_RESOURCES, act, count_server_resources, rules
 from tests.compute.volume_attachments.support import (
@@ -48,8 +48,7 @@ def answer_lost(c: FullCloud, step: str) -> Iterator[None]:
     operations = c.services.config.operations
     with rules(c) as sim, pytest.MonkeyPatch.context() as short:
         short.setattr(operations, "host_timeout_seconds", 0.3)
-        for module in (hosts, cleanup):
-            short.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.3)
+        short.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.3)
         sim.add_failure(HOST, step, "hang", None, None)
         for other in ("describe", "attach_disk", "detach_disk", "swap_disk"):
             if other != step:
@@ -166,7 +165,7 @@ def test_refused_undo_is_deferred(
     refused: str,
     deferred: str | None,
 ) -> None:
-    monkeypatch.setattr(cleanup, "MAX_REFUSALS", 2)
+    monkeypatch.setattr(host_calls, "MAX_REFUSALS", 2)
 
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=2) as c:
@@ -213,7 +212,7 @@ def test_delete_does_not_wait_for_refused_undo(
 
 
 def test_migrate_does_not_try_next_host_while_guest_is_parked(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "MAX_REFUSALS", 1)
+    monkeypatch.setattr(host_calls, "MAX_REFUSALS", 1)
 
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=3) as c:
@@ -234,8 +233,8 @@ def test_migrate_does_not_try_next_host_while_guest_is_parked(sqlite_url: str, m
 
 def test_undo_that_never_finishes_is_deferred(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host answers all other calls."""
-    monkeypatch.setattr(cleanup, "PROBE_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(cleanup, "MAX_DELAYS", 2)
+    monkeypatch.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(host_calls, "MAX_DELAYS", 2)
 
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=2) as c:

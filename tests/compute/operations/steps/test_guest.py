@@ -114,10 +114,10 @@ def test_only_stopped_server_stays_stopped_after_rebuild(database_url: str, vm_s
                 await guest.settle_rebuilt(op, tx)
             server = await get_server(c, op.server_id)
             stopped = vm_state == states.STOPPED
-            assert (server["vm_state"], server["power_state"], server["name"]) == (
+            assert (server.vm_state, server.power_state, server.name) == (
                 (states.STOPPED, states.SHUTDOWN, "rebuilt") if stopped else (states.ACTIVE, states.RUNNING, "rebuilt")
             )
-            assert (await c.guests())[server["id"]] == (HOST, "shutdown" if stopped else "running")
+            assert (await c.guests())[server.id] == (HOST, "shutdown" if stopped else "running")
             deferred = await c.db.fetch("SELECT host FROM operations WHERE kind = 'clean_up_slot'")
             assert deferred == [{"host": HOST}], "the old guest is destroyed after the transaction"
 

@@ -26,7 +26,7 @@ async def begin_create_image(c: FullCloud, name: str = "copy", **metadata: str) 
 
 async def make(op: Operation) -> str:
     image_id: str = await CreateImage.table().steps[0].action(op)  # type: ignore[union-attr]
-    op.results[images.MAKE] = image_id
+    op.results[images.MAKE.name] = image_id
     return image_id
 
 
@@ -63,7 +63,7 @@ def test_repeated_fill_does_not_call_host_again(database_url: str, monkeypatch: 
             async def refuse(*args: Any, **options: Any) -> None:
                 raise AssertionError("the host is called again")
 
-            monkeypatch.setattr(images.hosts, "call_or_fail", refuse)
+            monkeypatch.setattr(images, "call", refuse)
             await images.fill(op)
 
     run(scenario())
@@ -82,7 +82,7 @@ def test_fill_accepts_image_that_was_filled_despite_error(sqlite_url: str, monke
                     await c.services.image.upload(image_id, b"disk", "kilonova")
                 raise Failed("The host could not snapshot")
 
-            monkeypatch.setattr(images.hosts, "call_or_fail", fail)
+            monkeypatch.setattr(images, "call", fail)
             uploads = False
             with pytest.raises(Failed, match="could not snapshot"):
                 await images.fill(op)
@@ -182,9 +182,9 @@ def test_shelve_snapshot_inherits_only_valid_image_properties(database_url: str)
             base_image = await c.services.image.create(
                 {"name": "base", "visibility": "public", **base, **signed}, "admin"
             )
-            await c.services.image.upload(base_image["id"], b"disk", "admin")
-            await boot_shelved(c, imageRef=base_image["id"], flavorRef="2")
-            (image,) = [entry for entry in await list_snapshots(c) if entry["id"] != base_image["id"]]
+            await c.services.image.upload(base_image.id, b"disk", "admin")
+            await boot_shelved(c, imageRef=base_image.id, flavorRef="2")
+            (image,) = [entry for entry in await list_snapshots(c) if entry["id"] != base_image.id]
             shown = {key: image.get(key) for key in (*base, *signed, "base_image_ref")}
             assert shown == {
                 "disk_format": "raw",
@@ -195,7 +195,7 @@ def test_shelve_snapshot_inherits_only_valid_image_properties(database_url: str)
                 "img_signature": None,
                 "img_signature_hash_method": None,
                 "image_type": "snapshot",
-                "base_image_ref": base_image["id"],
+                "base_image_ref": base_image.id,
             }
 
     run(scenario())

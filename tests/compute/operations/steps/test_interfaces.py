@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from kilonova.compute.operations.steps import interfaces
+from kilonova.compute.operations.steps.server import server_of
+from kilonova.compute.servers import model
+from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.http.client import InProcess
 from kilonova.ids import new_id
 from kilonova.network.client import NetworkClient, NetworkError
 from kilonova.operations import Failed, TransientError
+from tests.compute.servers.support import make_interface
 from tests.network.support import Net, net
 from tests.support import run
 from tests.support.cloud import DEMO, Identity, put_server
@@ -61,7 +65,7 @@ async def opened_interfaces(database_url: str) -> AsyncIterator[Interfaces]:
 def test_repeated_make_port_finds_created_port(database_url: str) -> None:
     async def scenario() -> None:
         async with opened_interfaces(database_url) as i:
-            requested = {"network_id": i.network_id, "fixed_ip": "10.1.0.77"}
+            requested = RequestedInterface(i.network_id, "n", fixed_ip="10.1.0.77")
             port_id = await interfaces.make_port(i.op, requested)
             assert await interfaces.make_port(i.op, requested) == port_id
             assert await i.port_ids() == {port_id}
@@ -79,7 +83,7 @@ def test_take_port_binds_port_to_server(database_url: str) -> None:
         async with opened_interfaces(database_url) as i:
             for owner in ("", OPERATION, SERVER):
                 port_id = await i.create_port(owner)
-                assert (await interfaces.take_port(i.op, port_id, "a"))["id"] == port_id
+                assert (await interfaces.take_port(i.op, port_id, "a")).id == port_id
                 assert await i.show(port_id) == (SERVER, interfaces.OWNER, "a")
 
     run(scenario())
@@ -113,7 +117,7 @@ def test_port_taken_by_another_server_meanwhile_stays_there(sqlite_url: str, mon
 
             async def read_before_other(*args: Any) -> Any:
                 port = await read(*args)
-                await i.cloud.update("port", port, "service", device_id=OTHER_SERVER)
+                await i.cloud.update("port", {"id": port.id}, "service", device_id=OTHER_SERVER)
                 return port
 
             with monkeypatch.context() as patch:
@@ -161,16 +165,15 @@ def test_errors_of_network_service(status: int, error: type[Exception]) -> None:
         assert raised.value.fault == f"the network service answered {status} Kind: words"
 
 
-def test_write_stores_interfaces_and_clears_fault(database_url: str) -> None:
+def test_set_interfaces_clears_fault(database_url: str) -> None:
     async def scenario() -> None:
         async with opened_interfaces(database_url) as i:
             await put_server(i.cloud.db, SERVER, fault='{"message": "x"}')
             async with i.cloud.db.transaction() as tx:
-                await interfaces.write(tx, {"id": SERVER}, [{"port_id": "p"}, {"port_id": "q"}])
-            server = await i.cloud.db.fetch_one("SELECT * FROM servers WHERE id = $1", SERVER)
-            assert server is not None
-            assert server["fault"] is None
-            assert interfaces.find(server, "q") == {"port_id": "q"}
-            assert interfaces.find(server, "r") is None
+                await model.set_interfaces(tx, SERVER, [make_interface("p"), make_interface("q")])
+            server = await server_of(i.op)
+            assert server.fault is None
+            assert server.find_interface("q") == make_interface("q")
+            assert server.find_interface("r") is None
 
     run(scenario())

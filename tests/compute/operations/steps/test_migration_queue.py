@@ -29,8 +29,8 @@ async def begin_migration(c: FullCloud, source: str = "sim-001") -> Operation:
     """A live migration that has claimed its destination and is about to join the queue."""
     server_id = new_id()
     await put_server(c.db, server_id, host=source, hypervisor_hostname=source)
-    op = await begin_leased_move(c, LiveMigrate, server_id, LIVE)
-    await set_operation(c, op, step=choose.CLAIM)
+    op = await begin_leased_move(c, LiveMigrate, server_id, LIVE, block=None)
+    await set_operation(c, op, step=choose.CLAIM.name)
     return op
 
 
@@ -111,7 +111,7 @@ def test_migration_being_undone_keeps_its_slot(database_url: str) -> None:
             await join(c, second)
             await migration_queue.recheck(second)
             assert await granted(c, second) == [False]
-            await set_operation(c, first, step=choose.CLAIM)
+            await set_operation(c, first, step=choose.CLAIM.name)
             await leave(c, first)
             assert await granted(c, second) == [True]
 

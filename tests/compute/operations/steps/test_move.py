@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.resize import Migrate
-from kilonova.compute.operations.steps import choose, hosts, move
-from kilonova.hosts.transport import HostUnreachable
+from kilonova.compute.operations.steps import choose, move
+from kilonova.hosts.transport import HostNotResponding, HostUnreachable
 from kilonova.operations import Failed, Operation
 from tests.compute.operations.steps.support import begin_leased_move, get_server, list_allocations
 from tests.compute.servers.moves import force_down
@@ -30,9 +31,9 @@ async def begin_migrate(c: FullCloud, **params: Any) -> tuple[Operation, str, st
 
 
 async def claim(c: FullCloud, op: Operation) -> None:
-    op.results[choose.CHOOSE] = await move.choose_host(op)
+    op.results[choose.CHOOSE.name] = await move.choose_host(op)
     async with c.db.transaction() as tx:
-        op.results[choose.CLAIM] = await move.claim(op, tx)
+        op.results[choose.CLAIM.name] = await move.claim(op, tx)
 
 
 async def allocations(c: FullCloud, op: Operation) -> list[tuple[str, str] | None]:
@@ -44,7 +45,7 @@ async def allocations(c: FullCloud, op: Operation) -> list[tuple[str, str] | Non
 
 async def server_host(c: FullCloud, op: Operation) -> tuple[str, str]:
     server = await get_server(c, op.server_id)
-    return server["host"], server["hypervisor_hostname"]
+    return str(server.host), str(server.hypervisor_hostname)
 
 
 def test_claim_allocates_destination_for_migration(database_url: str) -> None:
@@ -61,7 +62,7 @@ def test_claim_allocates_destination_for_migration(database_url: str) -> None:
                     assert await allocations(c, op) == [("INSTANCE", source), None]
                     assert (op.host, await server_host(c, op)) == (source, (source, source))
             row = await moves.get_by_operation(c.db, op.id)
-            assert (row["dest_host"], row["dest_node"]) == (destination, destination), "the record keeps it"
+            assert (row.dest_host, row.dest_node) == (destination, destination), "the record keeps it"
 
     run(scenario())
 
@@ -75,7 +76,7 @@ def test_swap_gives_server_the_destination(database_url: str) -> None:
             await claim(c, op)
             async with c.db.transaction() as tx:
                 old = await move.swap_to_destination(op, tx)
-            assert old["host"] == source
+            assert old.host == source
             assert await allocations(c, op) == [("INSTANCE", destination), ("MIGRATION", source)]
             assert await server_host(c, op) == (destination, destination)
 
@@ -88,7 +89,7 @@ def test_completed_move_releases_source(database_url: str) -> None:
             op, source, destination = await begin_migrate(c)
             await claim(c, op)
             async with c.db.transaction() as tx:
-                assert (await move.complete_move(op, tx))["host"] == source
+                assert (await move.complete_move(op, tx)).host == source
             assert await allocations(c, op) == [("INSTANCE", destination), None]
             assert await server_host(c, op) == (destination, destination)
 
@@ -100,7 +101,7 @@ def test_source_is_no_destination(database_url: str, unverified: bool) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=2) as c:
             op, source, _ = await begin_migrate(c, unverified=unverified)
-            op.params["host"] = source
+            op.params = structs.replace(op.params, host=source)
             with pytest.raises(Failed, match=r"^No valid host was found: .*excluded"):
                 await move.choose_host(op)
 
@@ -120,7 +121,7 @@ def test_addresses_of_unreachable_host(sqlite_url: str) -> None:
                     await move.addresses_of_host(op, destination)
                 await force_down(c, destination)
                 sim.add_failure(destination, "describe", "unreachable", 1, None)
-                with pytest.raises(hosts.HostNotResponding):
+                with pytest.raises(HostNotResponding):
                     await move.addresses_of_host(op, destination)
 
     run(scenario())

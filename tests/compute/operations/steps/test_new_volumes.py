@@ -10,7 +10,9 @@ import pytest
 
 from kilonova import clock
 from kilonova.compute.block_devices import model as devices
+from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.steps import new_volumes
+from kilonova.compute.operations.steps.new_volumes import CreatedVolumes
 from kilonova.ids import new_id
 from kilonova.operations import Failed, Operation
 from kilonova.volume.operations import content
@@ -27,35 +29,35 @@ async def begin_boot(c: FullCloud, *existing: str, blank: int = 1) -> Operation:
     """The boot of a server with existing and blank volumes."""
     op = await begin_leased_boot(c)
     server_id = str(op.server_id)
-    rows: list[dict[str, Any]] = [device_of(server_id, volume_id, root=False) for volume_id in existing]
+    requested = [device_of(server_id, volume_id, root=False) for volume_id in existing]
     for _ in range(blank):
-        rows.append(
-            {
-                "uuid": new_id(),
-                "server_id": server_id,
-                "source_type": "blank",
-                "destination_type": "volume",
-                "volume_size": 2,
-                "delete_on_termination": True,
-                "multiattach": False,
-                "created_at": clock.now(),
-            }
+        requested.append(
+            BlockDevice(
+                uuid=new_id(),
+                server_id=server_id,
+                source_type="blank",
+                destination_type="volume",
+                volume_size=2,
+                delete_on_termination=True,
+                multiattach=False,
+                created_at=clock.now(),
+            )
         )
     async with c.db.transaction() as tx:
-        await devices.insert(tx, rows)
+        await devices.insert(tx, requested)
     return op
 
 
-async def volume_ids(c: FullCloud, op: Operation) -> list[str]:
-    return [device["volume_id"] for device in await devices.of_server(c.db, str(op.server_id))]
+async def volume_ids(c: FullCloud, op: Operation) -> list[str | None]:
+    return [device.volume_id for device in await devices.of_server(c.db, str(op.server_id))]
 
 
 async def forget_volumes(c: FullCloud, op: Operation) -> None:
     """As if the worker had died before it stored the ids of the volumes."""
     async with c.db.transaction() as tx:
         for device in await devices.of_server(tx, str(op.server_id)):
-            await devices.set_volume(tx, device["uuid"], None)
-            await devices.set_attachment(tx, device["uuid"], None)
+            await devices.set_volume(tx, device.uuid, None)
+            await devices.set_attachment(tx, device.uuid, None)
 
 
 async def count_volumes(c: FullCloud) -> int:
@@ -67,8 +69,8 @@ def test_repeated_create_finds_volume_of_its_device(database_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=1) as c:
             op, other = await begin_boot(c, blank=2), await begin_boot(c)
-            assert await new_volumes.create(other) == {"gigabytes": 2}
-            assert await new_volumes.create(op) == {"gigabytes": 4}
+            assert await new_volumes.create(other) == CreatedVolumes(2)
+            assert await new_volumes.create(op) == CreatedVolumes(4)
             created = await volume_ids(c, op)
             assert len({*created, *await volume_ids(c, other)}) == 3
             await forget_volumes(c, op)
@@ -123,7 +125,7 @@ def test_undo_deletes_created_and_keeps_existing_volumes(database_url: str) -> N
         async with full_cloud(database_url, hosts=1) as c:
             existing = await make_volume(c)
             op = await begin_boot(c, existing)
-            assert await new_volumes.create(op) == {"gigabytes": 2}
+            assert await new_volumes.create(op) == CreatedVolumes(2)
             assert (await show_volume(c, existing))["status"] == "reserved"
             assert await new_volumes.are_ready(op) is True
             for _ in range(2):
@@ -144,10 +146,10 @@ def test_volume_that_was_not_created_fails_the_step(database_url: str, status: s
             op = await begin_boot(c)
             await new_volumes.create(op)
             (device,) = await devices.of_server(c.db, str(op.server_id))
-            volume_id = new_id() if status == "gone" else device["volume_id"]
+            volume_id = new_id() if status == "gone" else device.volume_id
             async with c.db.transaction() as tx:
-                await devices.set_volume(tx, device["uuid"], volume_id)
-                await devices.set_attachment(tx, device["uuid"], None)
+                await devices.set_volume(tx, device.uuid, volume_id)
+                await devices.set_attachment(tx, device.uuid, None)
                 await tx.execute("UPDATE volumes SET status = 'error' WHERE id = $1", volume_id)
             message = f"Volume {volume_id} did not finish being created: its status is {status}."
             with pytest.raises(Failed, match=message):

@@ -23,18 +23,18 @@ def test_claim_and_release_change_allocation_and_host(database_url: str) -> None
         async with full_cloud(database_url, hosts=1) as c:
             op = await begin_leased_boot(c)
             for _ in range(2):
-                op.results[choose.CHOOSE] = await boot.choose_host(op)
+                op.results[choose.CHOOSE.name] = await boot.choose_host(op)
                 async with c.db.transaction() as tx:
-                    op.results[choose.CLAIM] = await place.claim(op, tx)
+                    op.results[choose.CLAIM.name] = await place.claim(op, tx)
                 server = await get_server(c, op.server_id)
-                assert (server["host"], server["hypervisor_hostname"]) == ("sim-001", "sim-001")
+                assert (server.host, server.hypervisor_hostname) == ("sim-001", "sim-001")
                 assert (op.host, choose.claimed_host(op)) == ("sim-001", "sim-001")
-                assert await list_allocations(c) == {server["id"]: ("INSTANCE", "sim-001")}
+                assert await list_allocations(c) == {server.id: ("INSTANCE", "sim-001")}
                 for _ in range(2):
                     async with c.db.transaction() as tx:
                         await place.release_claim(op, tx)
                     server = await get_server(c, op.server_id)
-                    assert (server["host"], server["hypervisor_hostname"], op.host) == (None, None, None)
+                    assert (server.host, server.hypervisor_hostname, op.host) == (None, None, None)
                     assert await list_allocations(c) == {}
 
     run(scenario())

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from kilonova.compute.operations.steps import ports
 from kilonova.http.client import ClientResponse, InProcess, Unreachable
 from kilonova.network.client import NetworkClient, NetworkError
 from kilonova.operations import Failed, TransientError
+from kilonova.store.records import encode_document
+from tests.compute.servers.support import make_interface
 from tests.network.support import Net, net
 from tests.support import run
 from tests.support.cloud import DEMO, Identity, put_server
@@ -76,7 +77,8 @@ async def server_with_ports(
         wanted = {"network_id": network["id"], "project_id": DEMO, "device_id": SERVER, "device_owner": "compute:nova"}
         wanted |= {"binding:host_id": "a", "binding:profile": {"x": 1}, **(more or {})}
         ids = [(await cloud.create("port", "service", **wanted))["id"] for _ in range(count)]
-        await put_server(cloud.db, SERVER, host="a", nics=orjson.dumps([{"port_id": one} for one in ids]).decode())
+        nics = encode_document([make_interface(port_id) for port_id in ids])
+        await put_server(cloud.db, SERVER, host="a", nics=nics)
         yield Ports(cloud, RecordingCaller(cloud.app), ids)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from typing import Any
 
 import pytest
 
+from kilonova.compute import host_calls
 from kilonova.compute.operations import live_migrate
 from kilonova.compute.operations.live_migrate import LiveMigrate
 from kilonova.compute.operations.resize import Migrate
-from kilonova.compute.operations.steps import cleanup
 from kilonova.compute.periodic import offload_shelved
 from kilonova.doctor import examine
 from kilonova.doctor.volumes import read_built_in
@@ -129,7 +129,7 @@ async def wait_for_step(c: FullCloud, step: str) -> None:
 
 def test_undo_of_migrate_tolerates_refused_attachment(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor reports the attachment, and the next move repairs it."""
-    monkeypatch.setattr(cleanup, "MAX_REFUSALS", 1)
+    monkeypatch.setattr(host_calls, "MAX_REFUSALS", 1)
 
     async def scenario() -> None:
         async with server_with_volumes(sqlite_url) as (c, server):
@@ -325,8 +325,9 @@ def test_undo_discards_prepared_return(sqlite_url: str, monkeypatch: pytest.Monk
 def replace_step(monkeypatch: pytest.MonkeyPatch, operation: type[Operation], name: str, action: Any) -> None:
     """Replace the action of a step."""
     table = operation.table()
-    steps = tuple(replace(step, action=action) if step.name == name else step for step in table.steps)
-    monkeypatch.setattr(operation, "_table", StepTable(operation.__name__, steps, ()))
+    steps = {step.name: copy(step) for step in table.steps}
+    steps[name].action = action  # type: ignore[union-attr]
+    monkeypatch.setattr(operation, "_table", StepTable(operation.__name__, tuple(steps.values()), ()))
 
 
 # Workers that die between two calls of the volume service

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.operations.steps import cleanup
+from kilonova.compute import host_calls
 from kilonova.compute.servers import states as table
 from kilonova.policy import Policy
 from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations
@@ -53,7 +53,7 @@ def test_create_image_is_refused_for_paused_volume_backed_server(database_url: s
 def test_pause_on_unreachable_host_is_undone_when_it_is_back(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "PROBE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.3)
 
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=1, **SHORT_HOST_TIMEOUT) as c:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kilonova.compute.operations.steps import cleanup
+from kilonova.compute import host_calls
 from kilonova.doctor import examine
 from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations, unfinished_kinds
 from tests.compute.placements.test_dry_run import DRY, dump_tables
@@ -395,7 +395,7 @@ def test_rebuild_dry_run_has_no_plans_and_writes_nothing(sqlite_url: str) -> Non
 
 @pytest.fixture
 def short_probe_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "PROBE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.3)
 
 
 @pytest.mark.parametrize("step", ["power_off", "park", "spawn"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.operations.steps import cleanup
+from kilonova.compute import host_calls
 from kilonova.hosts.drivers.sim.rules import Rules
 from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations, unfinished_kinds
 from tests.compute.servers.actions.test_resize import (
@@ -41,7 +41,7 @@ SAME_HOST: dict[str, Any] = {"hosts": 1, "compute__resize_on_same_host": True, *
 @pytest.fixture(autouse=True)
 def short_probe_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations soon give up on a host where an earlier command hangs."""
-    monkeypatch.setattr(cleanup, "PROBE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.3)
 
 
 def other_hosts(c: FullCloud, host: str) -> list[str]:

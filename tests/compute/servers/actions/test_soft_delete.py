@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kilonova.compute.operations.soft_delete import SoftDelete, SoftDeleteParams
 from kilonova.compute.periodic import reclaim_deleted, tasks
+from kilonova.operations import begin
 from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations
 from tests.compute.servers.actions.test_rescue import rescue, rescue_image_of
 from tests.compute.servers.actions.test_suspend import conflict_message, run_action, states
@@ -101,6 +103,20 @@ def test_building_and_offloaded_servers_are_deleted_at_once(database_url: str) -
             offloaded = (await boot_shelved(c))["id"]
             assert (await c.delete(f"/servers/{offloaded}")).status == 204
             await c.wait_until_deleted(offloaded)
+
+    run(scenario())
+
+
+def test_soft_delete_after_a_shelve_that_has_ended_deletes_at_once(database_url: str) -> None:
+    """The request was accepted while the server was active, and its operation runs after the shelve."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1, **RECLAIM_AFTER_HOUR) as c:
+            server_id = (await boot_shelved(c))["id"]
+            async with c.db.transaction() as tx:
+                await begin(tx, SoftDelete, params=SoftDeleteParams(), server_id=server_id, request_id="req-1")
+            await c.wait_until_deleted(server_id)
+            assert await count_server_resources(c, server_id) == NO_RESOURCES
 
     run(scenario())
 

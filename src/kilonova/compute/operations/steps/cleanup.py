@@ -6,22 +6,33 @@ count as up until the guest is destroyed.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TypedDict, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType, field
 
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.steps import volumes
-from kilonova.compute.operations.steps.hosts import PROBE_TIMEOUT_SECONDS, call_once_or_fail, is_unresponsive
+from kilonova.compute.block_devices.model import BlockDevice
+from kilonova.compute.host_calls import CLEAN_UP, GivenUp, Policy, call, is_refused_too_often
+from kilonova.compute.operation_kinds import (
+    CLEAN_UP_GUEST,
+    CLEAN_UP_SLOT,
+    PARK_GUEST,
+    RESTORE_DISK,
+    RESTORE_GUEST,
+    RESTORE_INTERFACE,
+)
+from kilonova.compute.operations.steps import choose, volumes
 from kilonova.compute.operations.steps.server import fence, nic_of
 from kilonova.compute.servers import model
+from kilonova.compute.servers.server import Interface
 from kilonova.hosts.messages import Disk
 from kilonova.hosts.messages.verbs import (
     AttachDisk,
     AttachNic,
-    Change,
     Destroy,
     DetachDisk,
     DetachNic,
@@ -33,12 +44,10 @@ from kilonova.hosts.messages.verbs import (
     SwapDisk,
     Unpark,
 )
-from kilonova.hosts.transport import HostFailed, HostUnreachable
+from kilonova.hosts.transport import GuestNotRunning, HostUnreachable, NothingThere
 from kilonova.operations import Failed, Operation, begin, get_kind
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
-CLEAN_UP_GUEST, CLEAN_UP_SLOT, RESTORE_GUEST = "clean_up_guest", "clean_up_slot", "restore_guest"
-PARK_GUEST, RESTORE_DISK, RESTORE_INTERFACE = "park_guest", "restore_disk", "restore_interface"
 # Ids of deferred operations are derived from these words. Changing a word would begin stored operations again.
 _SEEDS = {
     CLEAN_UP_GUEST: "clear guest",
@@ -49,12 +58,82 @@ _SEEDS = {
     RESTORE_INTERFACE: "restore nic",
 }
 NO_DEADLINE = 100 * 365 * 24 * 3600.0
-# Errors of a host that mean that there is nothing to clean up.
-MISSING = ("missing guest", "no such slot")
-NOT_RUNNING = ("not running",)
-# How often a host may refuse an undo, or not finish it: about one and ten minutes, by the engine's pauses. Operations
-# that wait for the undo, such as a delete, must not wait for ever.
-MAX_REFUSALS, MAX_DELAYS = 10, 20
+# A guest that has stopped by itself stays stopped.
+_REVERSE = replace(CLEAN_UP, accepts=(NothingThere, GuestNotRunning))
+
+
+class LeftOn(Struct, frozen=True):
+    """The result of a step that left its guest on an unreachable host."""
+
+    host: str = field(name="left on")
+
+
+# Parameters of deferred operations
+
+
+class DeferredParams(Struct, frozen=True, kw_only=True):
+    """The guest and its host. `operation`, `round` and a higher `epoch` are those of the operation that deferred this.
+
+    So the host refuses a command of that operation that arrives late.
+    """
+
+    guest_id: str
+    host: str
+    operation: str
+    round: int
+    epoch: int
+
+
+class CleanUpParams(DeferredParams, frozen=True, kw_only=True):
+    slot: str | None = None
+
+
+class RestoreGuestParams(DeferredParams, frozen=True, kw_only=True):
+    """`aside`: a slot for the guest that is there now. `verbs`: if the guest needs more than power on or off."""
+
+    slot: str | None = None
+    running: bool
+    aside: str | UnsetType | None = UNSET
+    verbs: list[str] | UnsetType = UNSET
+
+
+class ParkGuestParams(DeferredParams, frozen=True, kw_only=True):
+    slot: str
+
+
+class RestoreDiskParams(DeferredParams, frozen=True, kw_only=True):
+    """`other`: a volume that the guest may have instead."""
+
+    volume_id: str
+    other: str | None
+
+
+class RestoreInterfaceParams(DeferredParams, frozen=True, kw_only=True):
+    port_id: str
+
+
+P = TypeVar("P", bound=DeferredParams)
+
+
+class _Origin(TypedDict):
+    guest_id: str
+    host: str
+    operation: str
+    round: int
+    epoch: int
+
+
+def _origin(op: Operation, host: str) -> _Origin:
+    return {
+        "guest_id": str(op.server_id),
+        "host": host,
+        "operation": op.id,
+        "round": op.round,
+        "epoch": op.epoch + 1,
+    }
+
+
+# Guests
 
 
 async def clean_up(
@@ -85,29 +164,31 @@ async def restore(
     disks = await volumes.disks(op) if slot is not None else []
     for verb in restore_verbs(str(op.server_id), slot, aside, running, disks):
         if not await call_or_defer(op, host, step, verb):
+            params = RestoreGuestParams(**_origin(op, host), slot=slot, running=running, aside=aside)
             async with op.db.transaction() as tx:
-                await _defer_guest(op, tx, RESTORE_GUEST, host, slot, running=running, aside=aside)
+                await _defer(op, tx, RESTORE_GUEST, slot, params)
             return
 
 
-async def reverse(op: Operation, host: str, step: str, *verbs: type[GuestVerb], running: bool) -> None:
+async def reverse(op: Operation, host: str, step: str, *verbs: type[GuestVerb[object]], running: bool) -> None:
     """Undo a change of the operation's guest with these verbs: now or deferred.
 
-    `running`: whether the guest runs afterwards. A guest that has stopped by itself stays stopped.
+    `running`: whether the guest runs afterwards.
     """
     if await model.is_being_deleted(op.db, str(op.server_id)):
         return
     for verb in verbs:
-        if not await call_or_defer(op, host, step, verb_for(verb, str(op.server_id)), done=MISSING + NOT_RUNNING):
+        if not await call_or_defer(op, host, step, verb(guest_id=str(op.server_id)), _REVERSE):
             names = [verb.tag() for verb in verbs]
+            params = RestoreGuestParams(**_origin(op, host), running=running, verbs=names)
             async with op.db.transaction() as tx:
-                await _defer_guest(op, tx, RESTORE_GUEST, host, None, running=running, verbs=names)
+                await _defer(op, tx, RESTORE_GUEST, None, params)
             return
 
 
 async def defer_stop(op: Operation, tx: Transaction, host: str) -> None:
     """Power the guest off when the host responds again, unless the server was started in the meantime."""
-    await _defer_guest(op, tx, RESTORE_GUEST, host, None, running=False)
+    await _defer(op, tx, RESTORE_GUEST, None, RestoreGuestParams(**_origin(op, host), running=False))
 
 
 async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
@@ -115,31 +196,26 @@ async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
     for verb in park_verbs(str(op.server_id), slot):
         if not await call_or_defer(op, host, step, verb):
             async with op.db.transaction() as tx:
-                await _defer_guest(op, tx, PARK_GUEST, host, slot)
+                await _defer(op, tx, PARK_GUEST, slot, ParkGuestParams(**_origin(op, host), slot=slot))
             return
 
 
 async def defer_clean_up(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
     """Begin the deferred removal of the operation's guest, or of the contents of the slot. Idempotent."""
-    await _defer_guest(op, tx, _clean_up_kind(slot), host, slot)
+    await _defer(op, tx, _clean_up_kind(slot), slot, CleanUpParams(**_origin(op, host), slot=slot))
 
 
 async def is_deferred(op: Operation, host: str, *, slot: str | None = None) -> bool:
     """Whether the operation has deferred this removal. The host would refuse its further commands."""
-    possible = [deferred_id(op, _clean_up_kind(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [_deferred_id(op, _clean_up_kind(slot), host, slot, epoch) for epoch in range(1, op.epoch + 1)]
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
 async def is_unrestored(op: Operation, host: str, *, slot: str) -> bool:
     """Whether an earlier round has deferred taking the guest out of the slot, and that is unfinished."""
-    possible = [deferred_id(op, RESTORE_GUEST, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [_deferred_id(op, RESTORE_GUEST, host, slot, epoch) for epoch in range(1, op.epoch + 1)]
     sql = "SELECT 1 FROM operations WHERE id = ANY($1) AND finished_at IS NULL LIMIT 1"
     return bool(await op.db.fetch_value(sql, possible))
-
-
-async def is_refused_too_often(op: Operation) -> bool:
-    """Whether refusals have reached the limit after which the operation ends without the cleanup."""
-    return op.attempt >= MAX_REFUSALS or (op.attempt > 0 and await model.is_being_deleted(op.db, str(op.server_id)))
 
 
 @asynccontextmanager
@@ -152,74 +228,63 @@ async def tolerate_refusals(op: Operation) -> AsyncIterator[None]:
             raise
 
 
-async def call_or_defer(op: Operation, host: str, step: str, verb: Change, done: tuple[str, ...] = MISSING) -> bool:
+async def call_or_defer(
+    op: Operation, host: str, step: str, verb: GuestVerb[object], policy: Policy = CLEAN_UP
+) -> bool:
     """Call the host now. Returns False if it does not respond or refuses too often: the caller defers the call."""
-    since = time.monotonic()
+    # An operation that left this host because it did not respond need not probe it again.
+    left = host in choose.tried_hosts(op)
     try:
-        await call_once_or_fail(op, host, step, verb, timeout=PROBE_TIMEOUT_SECONDS)
-    except HostUnreachable:
-        # An operation that left this host because it did not respond need not probe it again.
-        if host in op.note.get("tried", {}) or op.attempt >= MAX_DELAYS:
-            return False
-        if not await is_unresponsive(op, host, since):
-            raise
+        await call(op, host, step, verb, replace(policy, probes=not left))
+    except GivenUp:
         return False
-    except (Failed, HostFailed) as error:
-        if isinstance(error.__cause__, HostFailed) and error.__cause__.kind in done:
-            return True
-        if not await is_refused_too_often(op):
+    except HostUnreachable:
+        if not left:
             raise
         return False
     return True
 
 
-async def _defer_guest(op: Operation, tx: Transaction, kind: str, host: str, slot: str | None, **more: Any) -> None:
-    await defer(op, tx, kind, host, slot, {"slot": slot, **more})
-
-
-async def defer(op: Operation, tx: Transaction, kind: str, host: str, part: str | None, what: dict[str, Any]) -> None:
+async def _defer(op: Operation, tx: Transaction, kind: str, part: str | None, params: P) -> None:
     """Begin a deferred operation once. `part` of the guest makes its id unique on the host."""
-    identity = deferred_id(op, kind, host, part, op.epoch)
+    identity = _deferred_id(op, kind, params.host, part, op.epoch)
     if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
         return
-    fence = {"operation": op.id, "round": op.round, "epoch": op.epoch + 1}
     await begin(
         tx,
-        get_kind(kind),
-        params={"guest_id": op.server_id, "host": host, **fence, **what},
+        get_kind(kind, type(params)),
+        params=params,
+        guest_id=params.guest_id,
         project_id=op.project_id,
         user_id=op.user_id,
         request_id=op.request_id,
-        host=host,
+        host=params.host,
         operation_id=identity,
     )
 
 
-def deferred_id(op: Operation, kind: str, host: str, part: str | None, epoch: int) -> str:
-    return str(uuid.uuid5(uuid.UUID(op.id), f"{_SEEDS.get(kind, kind)} {host} {part} {epoch}"))
-
-
-def verb_for(verb: Any, guest_id: str) -> Change:
-    change: Change = verb(guest_id=guest_id)
-    return change
+def _deferred_id(op: Operation, kind: str, host: str, part: str | None, epoch: int) -> str:
+    return str(uuid.uuid5(uuid.UUID(op.id), f"{_SEEDS[kind]} {host} {part} {epoch}"))
 
 
 def _clean_up_kind(slot: str | None) -> str:
     return CLEAN_UP_GUEST if slot is None else CLEAN_UP_SLOT
 
 
-def clean_up_verb(guest_id: str, slot: str | None) -> Change:
+def clean_up_verb(guest_id: str, slot: str | None) -> Destroy | Discard:
     return Destroy(guest_id=guest_id) if slot is None else Discard(guest_id=guest_id, slot=slot)
 
 
-def restore_verbs(guest_id: str, slot: str | None, aside: str | None, running: bool, disks: list[Disk]) -> list[Change]:
+def restore_verbs(
+    guest_id: str, slot: str | None, aside: str | None, running: bool, disks: list[Disk]
+) -> Sequence[GuestVerb[object]]:
     if slot is None:
         return [PowerOn(guest_id=guest_id) if running else PowerOff(guest_id=guest_id)]
     before = park_verbs(guest_id, aside) if aside is not None else []
     return [*before, Unpark(guest_id=guest_id, slot=slot, start=running, disks=disks)]
 
 
-def park_verbs(guest_id: str, slot: str) -> list[Change]:
+def park_verbs(guest_id: str, slot: str) -> Sequence[GuestVerb[object]]:
     return [PowerOff(guest_id=guest_id), Park(guest_id=guest_id, slot=slot)]
 
 
@@ -233,29 +298,32 @@ async def detach_disk(op: Operation, host: str, step: str, volume_id: str) -> No
         await _defer_disk(op, host, volume_id, None)
 
 
-async def attach_disk(op: Operation, host: str, step: str, device: Row, *, instead_of: str | None = None) -> None:
+async def attach_disk(
+    op: Operation, host: str, step: str, device: BlockDevice, *, instead_of: str | None = None
+) -> None:
     """Attach the volume to the operation's guest, or swap it in for another one: now or deferred.
 
     A swap copies what the guest wrote to the other volume.
     """
     verb = attach_verb(str(op.server_id), device, instead_of)
     if not await call_or_defer(op, host, step, verb):
-        await _defer_disk(op, host, device["volume_id"], instead_of)
+        await _defer_disk(op, host, device.volume, instead_of)
 
 
 async def is_disk_deferred(op: Operation, host: str, volume_id: str) -> bool:
     """Whether the operation has deferred this change, which then also releases the volume."""
-    possible = [deferred_id(op, RESTORE_DISK, host, volume_id, epoch) for epoch in range(1, op.epoch + 1)]
+    possible = [_deferred_id(op, RESTORE_DISK, host, volume_id, epoch) for epoch in range(1, op.epoch + 1)]
     return bool(await op.db.fetch_value("SELECT 1 FROM operations WHERE id = ANY($1) LIMIT 1", possible))
 
 
 async def _defer_disk(op: Operation, host: str, volume_id: str, other: str | None) -> None:
+    params = RestoreDiskParams(**_origin(op, host), volume_id=volume_id, other=other)
     async with op.db.transaction() as tx:
-        await defer(op, tx, RESTORE_DISK, host, volume_id, {"volume_id": volume_id, "other": other})
+        await _defer(op, tx, RESTORE_DISK, volume_id, params)
         await fence(op, tx)
 
 
-def attach_verb(guest_id: str, device: Row, instead_of: str | None) -> Change:
+def attach_verb(guest_id: str, device: BlockDevice, instead_of: str | None) -> AttachDisk | SwapDisk:
     disk = devices.disk_of(device)
     if instead_of is None:
         return AttachDisk(guest_id=guest_id, disk=disk)
@@ -272,14 +340,14 @@ async def detach_interface(op: Operation, host: str, step: str, port_id: str) ->
         await _defer_interface(op, host, port_id)
 
 
-async def attach_interface(op: Operation, host: str, step: str, nic: dict[str, Any]) -> None:
+async def attach_interface(op: Operation, host: str, step: str, interface: Interface) -> None:
     """Attach the interface to the operation's guest: now or deferred."""
-    verb = AttachNic(guest_id=str(op.server_id), nic=nic_of(nic))
+    verb = AttachNic(guest_id=str(op.server_id), nic=nic_of(interface))
     if not await call_or_defer(op, host, step, verb):
-        await _defer_interface(op, host, nic["port_id"])
+        await _defer_interface(op, host, interface.port_id)
 
 
 async def _defer_interface(op: Operation, host: str, port_id: str) -> None:
     async with op.db.transaction() as tx:
-        await defer(op, tx, RESTORE_INTERFACE, host, port_id, {"port_id": port_id})
+        await _defer(op, tx, RESTORE_INTERFACE, port_id, RestoreInterfaceParams(**_origin(op, host), port_id=port_id))
         await fence(op, tx)

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Mapping
+from typing import Protocol
 
-import orjson
+from msgspec import Struct
 
-from kilonova.compute.operations.steps import hosts
+from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.host_calls import call
 from kilonova.compute.operations.steps.server import image_transfer, server_of
-from kilonova.compute.servers.image_checks import IMAGE_ATTRIBUTES
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import Snapshot
-from kilonova.image.client import ImageError
-from kilonova.operations import Failed, Operation, Step, TransientError, begin, get_kind
+from kilonova.image.client import ATTRIBUTES, Image, ImageError
+from kilonova.operations import Failed, Operation, Step, StepResult, TransientError, begin, get_kind
 from kilonova.services import Services
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 NAME_LENGTH = 255
-MAKE, SNAPSHOT = "make image", "snapshot"
+MAKE = StepResult("make image", str)
+SNAPSHOT = "snapshot"
 UPLOADING = "image_uploading"
-DELETE_IMAGE = "delete_image"
 HOUR_SECONDS = 3600.0
 # Formats in which a host can write a disk. A disk of any other format is written raw.
 _DISK_FORMATS = frozenset({"raw", "qcow2", "vhd", "vhdx", "vmdk", "vdi", "ploop"})
 # Properties of the base image's own data, which its snapshots do not inherit.
 _OF_BASE_IMAGE = ("img_signature", "os_glance", "cache_in_nova", "bittorrent", "signature_verified")
-_DISK_ATTRIBUTES = frozenset({"disk_format", "container_format", "min_disk", "min_ram"})
+
+
+class DeleteImageParams(Struct, frozen=True):
+    image_id: str
+
+
+class NewImageParams(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
 
 
 async def begin_delete(tx: Transaction, op: Operation, image_id: str | None) -> None:
@@ -34,31 +47,31 @@ async def begin_delete(tx: Transaction, op: Operation, image_id: str | None) -> 
         return
     await begin(
         tx,
-        get_kind(DELETE_IMAGE),
-        params={"image_id": image_id},
+        get_kind(kinds.DELETE_IMAGE, DeleteImageParams),
+        params=DeleteImageParams(image_id),
         project_id=op.project_id,
         user_id=op.user_id,
         request_id=op.request_id,
     )
 
 
-def make_image_step(task_state: str) -> Step:
-    """The first step of an operation with the parameters `name` and `metadata` of a new image."""
+def make_image_step(task_state: str) -> Step[Operation[NewImageParams]]:
+    """The first step of an operation that creates an image."""
     # Not cancellable: the image service might create the image after the undo looked for it.
     return Step(MAKE, _make_named, undo=drop, deadline=120, task_state=task_state, cancellable=False)
 
 
-def snapshot_step(task_state: str = UPLOADING) -> Step:
+def snapshot_step(task_state: str = UPLOADING) -> Step[Operation]:
     """Has the guest's host write the disk to the image."""
     filled = f"the image that it fills is deleted by undoing '{MAKE}'"
     return Step(SNAPSHOT, fill, undo=None, why=filled, deadline=6 * HOUR_SECONDS, task_state=task_state)
 
 
-async def _make_named(op: Operation) -> str:
-    return await make(op, await server_of(op), op.params["name"], op.params["metadata"])
+async def _make_named(op: Operation[NewImageParams]) -> str:
+    return await make(op, await server_of(op), op.params.name, op.params.metadata)
 
 
-async def make(op: Operation, server: Row, name: str, properties: dict[str, str] | None = None) -> str:
+async def make(op: Operation, server: Server, name: str, properties: Mapping[str, str] = {}) -> str:
     """Create a queued image for the server's disk, or find the one of an earlier run. Returns its id."""
     image_id = snapshot_id(op.id)
     try:
@@ -75,33 +88,33 @@ async def drop(op: Operation) -> None:
 
 async def fill(op: Operation) -> None:
     """Have the host upload the disk, unless an earlier run did. Any data since the request is a valid snapshot."""
-    server, image_id = await server_of(op), op.results.get(MAKE)
+    server, image_id = await server_of(op), op.find_result(MAKE)
     if image_id is None:
         return
     try:
         if not await is_filled(op, image_id):
             data = await image_transfer(op.services, image_id)
-            await hosts.call_or_fail(op, server["host"], SNAPSHOT, Snapshot(guest_id=server["id"], data=data))
+            await call(op, server.host or "", SNAPSHOT, Snapshot(guest_id=server.id, data=data))
     except Failed:
         if not await is_filled(op, image_id):
             raise
 
 
 async def create(
-    services: Services, image_id: str, server: Row, name: str, properties: dict[str, str] | None = None
+    services: Services, image_id: str, server: Server, name: str, properties: Mapping[str, str] = {}
 ) -> None:
     """Create the image with these properties and those inherited from the server's image. Idempotent."""
     token = await services.identity.token()
     try:
-        await services.image.create({"id": image_id, **_described(server, name, properties or {})}, token)
+        await services.image.create({"id": image_id, **_described(server, name, properties)}, token)
     except ImageError as error:
         if error.status != 409:
             raise
 
 
-async def find(op: Operation, image_id: str) -> dict[str, Any]:
+async def find(op: Operation, image_id: str) -> Image:
     """The image. Raises Failed if the project has deleted it."""
-    image: dict[str, Any] | None = await op.services.image.show(image_id, await op.services.identity.token())
+    image = await op.services.image.show(image_id, await op.services.identity.token())
     if image is None:
         raise Failed(f"The snapshot of the server, image {image_id}, could not be found.")
     return image
@@ -109,7 +122,7 @@ async def find(op: Operation, image_id: str) -> dict[str, Any]:
 
 async def is_filled(op: Operation, image_id: str) -> bool:
     """Whether the image's data is uploaded."""
-    return bool((await find(op, image_id))["status"] == "active")
+    return (await find(op, image_id)).status == "active"
 
 
 async def delete(op: Operation, image_id: str) -> None:
@@ -126,31 +139,27 @@ def snapshot_id(operation_id: str) -> str:
     return str(uuid.uuid5(uuid.UUID(operation_id), "snapshot"))
 
 
-def _described(server: Row, name: str, properties: dict[str, str]) -> dict[str, Any]:
+def _described(server: Server, name: str, properties: Mapping[str, str]) -> dict[str, object]:
     """The image's attributes: its owner, and the properties that a server needs to boot from it."""
-    base: dict[str, str] = orjson.loads(server["image_properties"])
-    kept = {
-        key: value for key, value in base.items() if key not in _DISK_ATTRIBUTES and not key.startswith(_OF_BASE_IMAGE)
-    }
+    base = server.image_properties
+    kept = {key: value for key, value in base.items() if key not in ATTRIBUTES and not key.startswith(_OF_BASE_IMAGE)}
     disk_format = base.get("disk_format", "raw")
     return {
         **kept,
         "image_type": "snapshot",
         "image_location": "snapshot",
         "image_state": "available",
-        "instance_uuid": server["id"],
-        "user_id": server["user_id"],
-        **({"base_image_ref": server["image_id"]} if server["image_id"] else {}),
+        "instance_uuid": server.id,
+        "user_id": server.user_id,
+        **({"base_image_ref": server.image_id} if server.image_id else {}),
         **{
-            key: value
-            for key, value in properties.items()
-            if key not in IMAGE_ATTRIBUTES and not key.startswith("os_glance")
+            key: value for key, value in properties.items() if key not in ATTRIBUTES and not key.startswith("os_glance")
         },
         "name": name[:NAME_LENGTH],
-        "owner": server["project_id"],
+        "owner": server.project_id,
         "visibility": "private",
         "disk_format": disk_format if disk_format in _DISK_FORMATS else "raw",
         "container_format": "bare",
-        "min_disk": orjson.loads(server["flavor"])["disk"] or int(base.get("min_disk", 0)),
+        "min_disk": server.flavor.disk or int(base.get("min_disk", 0)),
         "min_ram": int(base.get("min_ram", 0)),
     }

@@ -1,67 +1,44 @@
-"""Steps for a single interface of a server: its port, and its record in the server's row."""
+"""Steps for the port of a single interface of a server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import orjson
-
-from kilonova import clock
 from kilonova.compute.operations.steps import ports
-from kilonova.network.client import NetworkError
+from kilonova.compute.servers.requested_networks import RequestedInterface
+from kilonova.compute.servers.server import Interface
+from kilonova.network.client import NetworkError, Port
 from kilonova.operations import Failed, Operation, TransientError
-from kilonova.store import Row, Transaction
 
-Item = dict[str, Any]
 OWNER = "compute:nova"
 
 
-def interfaces_of(server: Row) -> list[Item]:
-    found: list[Item] = orjson.loads(server["nics"])
-    return found
-
-
-def find(server: Row, port_id: str) -> Item | None:
-    return next((nic for nic in interfaces_of(server) if nic["port_id"] == port_id), None)
-
-
-async def write(tx: Transaction, server: Row, nics: Collection[Item]) -> None:
-    """Store the server's interfaces, and clear its fault."""
-    await tx.execute(
-        "UPDATE servers SET nics = $2, fault = NULL, updated_at = $3 WHERE id = $1",
-        server["id"],
-        orjson.dumps(nics).decode(),
-        clock.now(),
-    )
-
-
-async def make_port(op: Operation, requested: Item) -> str:
+async def make_port(op: Operation, requested: RequestedInterface) -> str:
     """Create a port owned by the operation, or find the one of an earlier run. Returns its id."""
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         if there := await network.ports_of_device(op.id, token):
-            return str(there[0]["id"])
-        port: Item = {"network_id": requested["network_id"], "project_id": op.project_id}
+            return there[0].id
+        port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id}
         port |= {"device_id": op.id, "device_owner": OWNER}
-        if requested["fixed_ip"]:
-            port["fixed_ips"] = [{"ip_address": requested["fixed_ip"]}]
-        return str((await network.create_port(port, token))["id"])
+        if requested.fixed_ip:
+            port["fixed_ips"] = [{"ip_address": requested.fixed_ip}]
+        return (await network.create_port(port, token)).id
 
 
-async def take_port(op: Operation, port_id: str, host: str) -> Item:
+async def take_port(op: Operation, port_id: str, host: str) -> Port:
     """Give the port to the server and bind it to the host. The revision number decides between two servers."""
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         port = await network.port(port_id, token)
         if port is None:
             raise Failed(f"Port id {port_id} could not be found.", fault=_refusal(404, "PortNotFound", port_id))
-        if port["device_id"] not in ("", op.id, op.server_id):
+        if port.device_id not in ("", op.id, op.server_id):
             raise Failed(f"Port {port_id} is still in use.", fault=_refusal(409, "PortInUse", port_id))
         owner = {"device_id": op.server_id, "device_owner": OWNER, "binding:host_id": host}
-        bound: Item = await network.update_port(port_id, owner, token, port.get("revision_number"))
-    if bound.get("binding:vif_type") == "binding_failed":
+        bound = await network.update_port(port_id, owner, token, port.revision_number)
+    if bound.binding_vif_type == "binding_failed":
         raise Failed(f"Port {port_id} cannot be bound to the host.", fault=f"{host}: port {port_id}: binding failed")
     return bound
 
@@ -71,11 +48,11 @@ async def release_port(op: Operation, port_id: str, owner: str) -> None:
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         port = await network.port(port_id, token)
-        if port is None or port["device_id"] != op.server_id:
+        if port is None or port.device_id != op.server_id:
             return
         changes = {"device_id": owner, "device_owner": OWNER if owner else "", "binding:host_id": ""}
         try:
-            await network.update_port(port_id, changes, token, port.get("revision_number"))
+            await network.update_port(port_id, changes, token, port.revision_number)
         except NetworkError as error:
             if error.status != 404:
                 raise
@@ -87,18 +64,18 @@ async def delete_ports(op: Operation, owner: str, port_id: str | None = None) ->
     async with network_errors():
         found = await network.ports_of_device(owner, token)
         port = await network.port(port_id, token) if port_id else None
-        if port is not None and port["device_id"] == op.server_id:
+        if port is not None and port.device_id == op.server_id:
             found.append(port)
-        await network.delete_ports([port["id"] for port in found], token)
+        await network.delete_ports([port.id for port in found], token)
 
 
-async def interface_record(op: Operation, requested: Item, port: Item) -> Item:
-    """The interface's record for the server's row, with the names of its security groups."""
+async def interface_of(op: Operation, requested: RequestedInterface, port: Port) -> Interface:
+    """The interface for the server's row, with the names of its security groups."""
     token = await op.services.identity.token()
     async with network_errors():
-        known = await op.services.network.security_groups(port["project_id"], token)
-    names = {group["id"]: group["name"] for group in known}
-    return ports.nic(requested, port, [names.get(group_id, group_id) for group_id in port["security_groups"]])
+        known = await op.services.network.security_groups(port.project_id, token)
+    names = {group.id: group.name for group in known}
+    return ports.interface_of(requested, port, [names.get(group_id, group_id) for group_id in port.security_groups])
 
 
 def _refusal(status: int, kind: str, words: str) -> str:

@@ -38,7 +38,7 @@ async def recheck(op: Operation) -> None:
 
 
 async def _grant_slots(op: Operation, tx: Transaction, *, joins: bool = False, leaves: bool = False) -> None:
-    source = (await moves.get_by_operation(tx, op.id))["source_host"]
+    source = (await moves.get_by_operation(tx, op.id)).source_host
     await tx.lock(f"live migrations from {source}")
     running, waiting = 0, []
     # Oldest first, so that no migration waits for ever.
@@ -67,7 +67,7 @@ def _slot_event(operation_id: str) -> str:
     return f"live-migration slot of {operation_id}"
 
 
-_BEFORE = (choose.CHOOSE, choose.CLAIM)
+_BEFORE = (choose.CHOOSE.name, choose.CLAIM.name)
 # Without ORDER BY: SQLite would read finished operations too.
 _QUEUE = """
 SELECT o.seq, o.id, o.step, o.state, o.cancel_requested,

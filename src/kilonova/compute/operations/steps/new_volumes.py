@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+
+from msgspec import Struct
 
 from kilonova.compute import volume_messages
 from kilonova.compute.block_devices import model as devices
+from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.steps import volumes
 from kilonova.compute.operations.steps.server import fence
 from kilonova.identity.client import Auth, IdentityError
-from kilonova.operations import Failed, Operation
-from kilonova.store import Row
-from kilonova.volume.client import VolumeError
+from kilonova.operations import Failed, Operation, StepResult
+from kilonova.volume.client import Volume, VolumeError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,16 @@ FIRST_WAIT_SECONDS, POLL_SECONDS = 0.2, 0.01
 _SOURCES = {"image": "imageRef", "snapshot": "snapshot_id"}
 
 
-async def create(op: Operation) -> dict[str, int] | None:
+class CreatedVolumes(Struct, frozen=True):
+    """`gigabytes` is the sum of the sizes."""
+
+    gigabytes: int
+
+
+MAKE_VOLUMES = StepResult("make volumes", CreatedVolumes)
+
+
+async def create(op: Operation) -> CreatedVolumes | None:
     """Reserve existing volumes and create the others. Returns the size of the created ones."""
     requested = await _requested(op)
     if not requested:
@@ -35,19 +45,19 @@ async def create(op: Operation) -> dict[str, int] | None:
     for device in requested:
         if not _is_created(device):
             await volumes.reserve(op, device)
-        elif device["volume_id"] is None:
+        elif device.volume_id is None:
             await _create(op, device)
     await _wait_briefly(op)
-    return {"gigabytes": sum(device["volume_size"] or 0 for device in requested if _is_created(device))}
+    return CreatedVolumes(sum(device.volume_size or 0 for device in requested if _is_created(device)))
 
 
 async def are_ready(op: Operation) -> bool | None:
     """Reserve created volumes that are available. Returns True if all are, else None."""
     done = True
     for device in await _requested(op):
-        if device["attachment_id"] is not None:
+        if device.attachment_id is not None:
             continue
-        if await _is_available(op, device["volume_id"]):
+        if await _is_available(op, device.volume):
             await volumes.reserve(op, device)
         else:
             done = False
@@ -57,25 +67,25 @@ async def are_ready(op: Operation) -> bool | None:
 async def delete_created(op: Operation) -> None:
     """Undo `create`: release existing volumes and delete created ones."""
     requested = await _requested(op)
-    await volumes.release(op, [device for device in requested if device["volume_id"] is not None])
+    await volumes.release(op, *(device.volume_id for device in requested if device.volume_id is not None))
     for device in requested:
         if _is_created(device):
             await _delete_volume(op, device)
         async with op.db.transaction() as tx:
             if _is_created(device):
-                await devices.set_volume(tx, device["uuid"], None)
-            await devices.set_attachment(tx, device["uuid"], None)
+                await devices.set_volume(tx, device.uuid, None)
+            await devices.set_attachment(tx, device.uuid, None)
             await fence(op, tx)
 
 
 async def delete(op: Operation) -> None:
     """Delete volumes with `delete_on_termination`. A volume that cannot be deleted is detached and stays."""
     for device in await devices.volumes_of(op.db, str(op.server_id)):
-        if device["delete_on_termination"]:
+        if device.delete_on_termination:
             try:
-                await _delete(op, device["volume_id"])
+                await _delete(op, device.volume)
             except VolumeError as error:
-                logger.warning("volume %s of server %s stays: %s", device["volume_id"], op.server_id, error)
+                logger.warning("volume %s of server %s stays: %s", device.volume_id, op.server_id, error)
 
 
 async def _delete(op: Operation, volume_id: str) -> None:
@@ -85,56 +95,55 @@ async def _delete(op: Operation, volume_id: str) -> None:
         await op.services.volume.delete(volume_id, auth)
     except VolumeError:
         found = await op.services.volume.show(volume_id, auth)
-        if found is None or found["status"] != DOWNLOADING:
+        if found is None or found.status != DOWNLOADING:
             raise
         await op.services.volume.force_delete(volume_id, auth)
 
 
-async def _requested(op: Operation) -> list[Row]:
-    return [device for device in await devices.of_server(op.db, str(op.server_id)) if devices.is_volume(device)]
+async def _requested(op: Operation) -> list[BlockDevice]:
+    return [device for device in await devices.of_server(op.db, str(op.server_id)) if device.is_volume]
 
 
-def _is_created(device: Row) -> bool:
-    return bool(device["source_type"] != "volume")
+def _is_created(device: BlockDevice) -> bool:
+    return device.source_type != "volume"
 
 
-async def _create(op: Operation, device: Row) -> None:
+async def _create(op: Operation, device: BlockDevice) -> None:
     async with volumes.volume_errors():
         found = await _find_created(op, device)
         volume = found[0] if found else await op.services.volume.create(_request(device), await _owner(op))
     async with op.db.transaction() as tx:
-        await devices.set_volume(tx, device["uuid"], volume["id"])
+        await devices.set_volume(tx, device.uuid, volume.id)
         await fence(op, tx)
 
 
 async def _owner(op: Operation) -> Auth:
     """Authorization of the service user in the server's project, which owns the volumes."""
     try:
-        auth: Auth = await op.services.identity.auth(op.project_id)
+        return await op.services.identity.auth(op.project_id)
     except IdentityError as error:
         raise Failed("Volumes cannot be made for servers of this project.", fault=str(error)) from error
-    return auth
 
 
-def _request(device: Row) -> dict[str, Any]:
-    request: dict[str, Any] = {"size": device["volume_size"], "name": "", "metadata": {DEVICE: device["uuid"]}}
-    if device["source_type"] in _SOURCES:
-        request[_SOURCES[device["source_type"]]] = device["source_id"]
-    if device["volume_type"]:
-        request["volume_type"] = device["volume_type"]
+def _request(device: BlockDevice) -> dict[str, object]:
+    request: dict[str, object] = {"size": device.volume_size, "name": "", "metadata": {DEVICE: device.uuid}}
+    if device.source_type in _SOURCES:
+        request[_SOURCES[device.source_type]] = device.source_id
+    if device.volume_type:
+        request["volume_type"] = device.volume_type
     return request
 
 
-async def _find_created(op: Operation, device: Row) -> list[dict[str, Any]]:
+async def _find_created(op: Operation, device: BlockDevice) -> list[Volume]:
     """Volumes that an earlier run created for the device.
 
     A volume service without the metadata filter returns other volumes as well.
     """
-    wanted = f'{{"{DEVICE}": "{device["uuid"]}"}}'
+    wanted = f'{{"{DEVICE}": "{device.uuid}"}}'
     auth = await op.services.identity.auth()
     found = await op.services.volume.volumes(auth, {"all_tenants": "1", "metadata": wanted})
-    own = [volume for volume in found if volume["metadata"].get(DEVICE) == device["uuid"]]
-    return [volume for volume in own if volume["status"] != "deleting"]
+    own = [volume for volume in found if volume.metadata.get(DEVICE) == device.uuid]
+    return [volume for volume in own if volume.status != "deleting"]
 
 
 async def _wait_briefly(op: Operation) -> None:
@@ -147,21 +156,21 @@ async def _is_available(op: Operation, volume_id: str) -> bool:
     auth = await op.services.identity.auth()
     async with volumes.volume_errors():
         volume = await op.services.volume.show(volume_id, auth)
-    if volume is None or volume["status"].startswith("error"):
-        status = "gone" if volume is None else volume["status"]
+    if volume is None or volume.status.startswith("error"):
+        status = "gone" if volume is None else volume.status
         message = f"Volume {volume_id} did not finish being created: its status is {status}."
         raise await volume_messages.failure_with_message(op, volume_id, message)
-    return bool(volume["status"] in ("available", "reserved"))
+    return volume.status in ("available", "reserved")
 
 
-async def _delete_volume(op: Operation, device: Row) -> None:
+async def _delete_volume(op: Operation, device: BlockDevice) -> None:
     """Delete the created volume, by force if it is still being created."""
     auth = await op.services.identity.auth()
     async with volumes.volume_errors():
         for volume in await _find_created(op, device):
             try:
-                await op.services.volume.delete(volume["id"], auth)
+                await op.services.volume.delete(volume.id, auth)
             except VolumeError as error:
                 if error.status != 400:
                     raise
-                await op.services.volume.force_delete(volume["id"], auth)
+                await op.services.volume.force_delete(volume.id, auth)

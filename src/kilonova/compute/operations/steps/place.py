@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from kilonova.compute.host_calls import HostCallFailed
 from kilonova.compute.operations.steps import choose, cleanup, volumes
+from kilonova.compute.operations.steps.choose import Claim
 from kilonova.compute.operations.steps.server import image_transfer, server_of
 from kilonova.compute.servers import model
 from kilonova.hosts.messages.verbs import Spawn
-from kilonova.hosts.transport import HostCallError
-from kilonova.operations import Failed, Operation, Step
+from kilonova.operations import Operation, Step
 from kilonova.placement.claims import Consumer, release
 from kilonova.services import Services
 from kilonova.store import Transaction
@@ -17,24 +18,24 @@ from kilonova.store import Transaction
 CONNECT, SPAWN, COMPLETE = "connect volumes", "spawn", "complete volumes"
 
 
-def connect_step(task_state: str | None = None) -> Step:
+def connect_step(task_state: str | None = None) -> Step[Operation]:
     """Connects the reserved volumes to the host, before the guest is built."""
     return Step(
         CONNECT, connect_volumes, undo=disconnect_volumes, deadline=120, task_state=task_state, cancellable=False
     )
 
 
-def complete_step(task_state: str | None = None) -> Step:
+def complete_step(task_state: str | None = None) -> Step[Operation]:
     why = f"undoing '{CONNECT}' removes completed attachments too"
     return Step(COMPLETE, volumes.complete, undo=None, why=why, deadline=120, task_state=task_state)
 
 
-async def claim(op: Operation, tx: Transaction) -> dict[str, str]:
+async def claim(op: Operation, tx: Transaction) -> Claim:
     server = await server_of(op, tx)
-    consumer = Consumer(server["id"], server["project_id"], server["user_id"])
+    consumer = Consumer(server.id, server.project_id, server.user_id)
     taken = await choose.claim_candidate(op, tx, server, consumer)
-    await model.set_host(tx, server["id"], taken.host, taken.hypervisor_hostname)
-    return {"host": taken.host}
+    await model.set_host(tx, server.id, taken.host, taken.hypervisor_hostname)
+    return Claim(taken.host)
 
 
 async def release_claim(op: Operation, tx: Transaction) -> None:
@@ -48,10 +49,8 @@ async def connect_volumes(op: Operation) -> None:
     host = choose.claimed_host(op)
     try:
         await volumes.move(op, host)
-    except Failed as error:
-        if isinstance(error.__cause__, HostCallError):
-            choose.try_next_host(op, host, error.__cause__)
-        raise
+    except HostCallFailed as failure:
+        choose.try_next_host(op, host, failure.outcome)
 
 
 async def disconnect_volumes(op: Operation) -> None:

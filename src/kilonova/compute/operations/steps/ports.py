@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
-import orjson
+from msgspec import structs
 
 from kilonova.compute.operations.steps.server import server_of
-from kilonova.network.client import NetworkError
+from kilonova.compute.servers.requested_networks import RequestedInterface
+from kilonova.compute.servers.server import Interface
+from kilonova.network.client import NetworkError, Port
 from kilonova.operations import Failed, Operation, TransientError
 
 _UNBOUND = {"device_id": "", "device_owner": "", "binding:host_id": ""}
 
 
 async def create_or_bind(
-    op: Operation, host: str, wanted: list[dict[str, Any]], security_groups: list[str]
-) -> list[dict[str, Any]]:
-    """Create or bind one port per requested interface. Returns their records for the server's row.
+    op: Operation, host: str, wanted: Sequence[RequestedInterface], security_groups: list[str]
+) -> list[Interface]:
+    """Create or bind one port per requested interface. Returns the interfaces for the server's row.
 
     Ports that an earlier run created are deleted and created again.
     """
@@ -27,52 +28,51 @@ async def create_or_bind(
     network, token = op.services.network, await op.services.identity.token()
     server_id = str(op.server_id)
     owner = {"device_id": server_id, "device_owner": "compute:nova", "binding:host_id": host}
-    given = {entry["port"] for entry in wanted}
-    left = [port["id"] for port in await network.ports_of_device(server_id, token) if port["id"] not in given]
+    given = {requested.port for requested in wanted}
+    left = [port.id for port in await network.ports_of_device(server_id, token) if port.id not in given]
     await network.delete_ports(left, token)
     groups = await _groups(op, security_groups, token)
     try:
-        wanted = [entry if entry["network_id"] else await _auto_allocate(op, entry, token) for entry in wanted]
-        new = [entry for entry in wanted if not entry["port"]]
-        created = iter(await network.create_ports([_request(op, entry, owner, groups) for entry in new], token))
-        rows = []
-        for entry in wanted:
-            port = await _bind(op, entry["port"], owner, token) if entry["port"] else next(created)
-            rows.append(nic(entry, port, security_groups))
+        wanted = [each if each.network_id else await _auto_allocate(op, each, token) for each in wanted]
+        new = [_port_attributes(op, requested, owner, groups) for requested in wanted if not requested.port]
+        created = iter(await network.create_ports(new, token))
+        interfaces = []
+        for requested in wanted:
+            port = await _bind(op, requested.port, owner, token) if requested.port else next(created)
+            interfaces.append(interface_of(requested, port, security_groups))
     except NetworkError as error:
         if error.status == 412:
             raise TransientError(str(error)) from error
         # Users read this text, so it must not name the host.
         message = str(error).replace(host, "the host")
         raise Failed(f"Failed to allocate the network(s): {message}", fault=f"{host}: {error}") from error
-    return rows
+    return interfaces
 
 
-async def _auto_allocate(op: Operation, entry: dict[str, Any], token: str) -> dict[str, Any]:
-    """The entry with the project's auto-allocated network, created now because the server has a host."""
-    made = await op.services.network.auto_allocate(str(op.project_id), token)
-    return {**entry, "network_id": made["id"], "label": made["name"]}
+async def _auto_allocate(op: Operation, requested: RequestedInterface, token: str) -> RequestedInterface:
+    """The interface on the project's auto-allocated network, created now because the server has a host."""
+    network = await op.services.network.auto_allocate(str(op.project_id), token)
+    return structs.replace(requested, network_id=network.id, label=network.name)
 
 
-async def _bind(op: Operation, port_id: str, owner: dict[str, str], token: str) -> dict[str, Any]:
+async def _bind(op: Operation, port_id: str, owner: Mapping[str, str], token: str) -> Port:
     """Bind a port that is free or already this server's. The revision number decides between two servers."""
     port = await op.services.network.port(port_id, token)
     if port is None:
         raise Failed(f"Port id {port_id} could not be found.")
-    if port["device_id"] not in ("", op.server_id):
+    if port.device_id not in ("", op.server_id):
         raise Failed(f"Port {port_id} is still in use.")
-    bound: dict[str, Any] = await op.services.network.update_port(port_id, owner, token, port.get("revision_number"))
-    return bound
+    return await op.services.network.update_port(port_id, owner, token, port.revision_number)
 
 
 async def release(op: Operation, given: Collection[str]) -> None:
     """Delete ports that were created for the server, and unbind `given` ports of the user. Idempotent."""
     network, token = op.services.network, await op.services.identity.token()
     there = await network.ports_of_device(str(op.server_id), token)
-    await network.delete_ports([port["id"] for port in there if port["id"] not in given], token)
+    await network.delete_ports([port.id for port in there if port.id not in given], token)
     for port in there:
-        if port["id"] in given:
-            await _unbind(op, port["id"], token)
+        if port.id in given:
+            await _unbind(op, port.id, token)
 
 
 async def _unbind(op: Operation, port_id: str, token: str) -> None:
@@ -89,25 +89,26 @@ async def prepare_standby(op: Operation, host: str) -> None:
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
-            hosts.add(port["binding:host_id"])
-            if port["binding:host_id"] != host:
+            hosts.add(port.binding_host_id)
+            if port.binding_host_id != host:
                 await _create_binding(op, port, host, token)
 
 
-async def _create_binding(op: Operation, port: dict[str, Any], host: str, token: str) -> None:
-    network, port_id = op.services.network, port["id"]
-    wanted = {"host": host, "vnic_type": port["binding:vnic_type"], "profile": port["binding:profile"]}
+async def _create_binding(op: Operation, port: Port, host: str, token: str) -> None:
+    network, port_id = op.services.network, port.id
+    wanted = {"host": host, "vnic_type": port.binding_vnic_type, "profile": port.binding_profile}
     try:
-        made = await network.create_binding(port_id, wanted, token)
+        binding = await network.create_binding(port_id, wanted, token)
     except NetworkError as error:
         if error.status == 404:
             return  # the port is deleted, or the service has no extended bindings
-        there = [one for one in await network.bindings(port_id, token) if one["host"] == host]
+        there = [one for one in await network.bindings(port_id, token) if one.host == host]
         if error.status != 409 or not there:
             raise
-        made = there[0]
-    if made["vif_type"] == "binding_failed":
-        raise Failed(f"Port {port_id} cannot be bound to the destination.", fault=f"{host}: port {port_id}: {made}")
+        binding = there[0]
+    if binding.vif_type == "binding_failed":
+        fault = f"{host}: port {port_id}: binding failed"
+        raise Failed(f"Port {port_id} cannot be bound to the destination.", fault=fault)
 
 
 async def drop_standby(op: Operation, host: str) -> None:
@@ -116,9 +117,9 @@ async def drop_standby(op: Operation, host: str) -> None:
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
-            hosts.add(port["binding:host_id"])
-            if port["binding:host_id"] != host:
-                await op.services.network.delete_binding(port["id"], host, token)
+            hosts.add(port.binding_host_id)
+            if port.binding_host_id != host:
+                await op.services.network.delete_binding(port.id, host, token)
 
 
 async def move(op: Operation, host: str) -> None:
@@ -127,11 +128,11 @@ async def move(op: Operation, host: str) -> None:
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
-            bindings = await op.services.network.bindings(port["id"], token)
-            active = next((one["host"] for one in bindings if one["status"] == "ACTIVE"), port["binding:host_id"])
-            others = {one["host"] for one in bindings} - {active}
+            bindings = await op.services.network.bindings(port.id, token)
+            active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id)
+            others = {one.host for one in bindings} - {active}
             hosts |= {active, *others}
-            await _move(op, port["id"], active, others, host, token)
+            await _move(op, port.id, active, others, host, token)
 
 
 async def _move(op: Operation, port_id: str, active: str, others: set[str], host: str, token: str) -> None:
@@ -151,13 +152,13 @@ async def _move(op: Operation, port_id: str, active: str, others: set[str], host
         raise
 
 
-async def list_ports(op: Operation, token: str) -> list[dict[str, Any]]:
+async def list_ports(op: Operation, token: str) -> list[Port]:
     """The ports of the server's interfaces, without those that users have deleted or rebound."""
-    nics = [nic["port_id"] for nic in orjson.loads((await server_of(op))["nics"])]
-    if not nics:
+    interfaces = (await server_of(op)).nics
+    if not interfaces:
         return []
-    there = {port["id"]: port for port in await op.services.network.ports_of_device(str(op.server_id), token)}
-    return [there[port_id] for port_id in nics if port_id in there]
+    there = {port.id: port for port in await op.services.network.ports_of_device(str(op.server_id), token)}
+    return [there[interface.port_id] for interface in interfaces if interface.port_id in there]
 
 
 @asynccontextmanager
@@ -179,31 +180,33 @@ async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
     if names == ["default"]:
         return []  # the network service adds it by default
     known = await op.services.network.security_groups(str(op.project_id), token)
-    ids = {group["name"]: group["id"] for group in known} | {group["id"]: group["id"] for group in known}
+    ids = {group.name: group.id for group in known} | {group.id: group.id for group in known}
     for name in names:
         if name not in ids:
             raise Failed(f"Security group {name} not found for project {op.project_id}.")
     return [ids[name] for name in names]
 
 
-def _request(op: Operation, entry: dict[str, Any], owner: dict[str, str], groups: list[str]) -> dict[str, Any]:
-    port: dict[str, Any] = {"network_id": entry["network_id"], "project_id": op.project_id, **owner}
-    if entry["fixed_ip"]:
-        port["fixed_ips"] = [{"ip_address": entry["fixed_ip"]}]
+def _port_attributes(
+    op: Operation, requested: RequestedInterface, owner: Mapping[str, str], groups: list[str]
+) -> dict[str, object]:
+    port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id, **owner}
+    if requested.fixed_ip:
+        port["fixed_ips"] = [{"ip_address": requested.fixed_ip}]
     if groups:
         port["security_groups"] = groups
     return port
 
 
-def nic(entry: dict[str, Any], port: dict[str, Any], security_groups: list[str]) -> dict[str, Any]:
-    """The interface's record in the server's row."""
-    return {
-        "port_id": port["id"],
-        "network_id": port["network_id"],
-        "label": entry["label"],
-        "mac": port["mac_address"],
-        "addresses": [address["ip_address"] for address in port["fixed_ips"]],
-        "security_groups": security_groups,
-        "tag": entry["tag"],
-        "given": bool(entry["port"]),
-    }
+def interface_of(requested: RequestedInterface, port: Port, security_groups: list[str]) -> Interface:
+    """The interface for the server's row."""
+    return Interface(
+        port_id=port.id,
+        network_id=port.network_id,
+        label=requested.label,
+        mac=port.mac_address,
+        addresses=[fixed.ip_address for fixed in port.fixed_ips],
+        security_groups=security_groups,
+        tag=requested.tag,
+        given=bool(requested.port),
+    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
-import orjson
+from msgspec import UNSET, Struct, UnsetType
 
-from kilonova.compute.operations.steps import cleanup, hosts
+from kilonova.compute.host_calls import MUST_SUCCEED, Policy, call
+from kilonova.compute.operations.steps import cleanup
 from kilonova.compute.operations.steps.server import fence, server_of
 from kilonova.compute.servers import model, states
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import PowerOff
 from kilonova.operations import Operation
-from kilonova.store import Row
 
 SHUTDOWN_TIMEOUT_PROPERTY = "os_shutdown_timeout"
 # Upper bound for an image's `os_shutdown_timeout`.
@@ -20,35 +21,51 @@ _POWER_OFF_SECONDS = 300.0
 _MEMORY_LOST = (states.PAUSED, states.SUSPENDED)
 
 
-def shutdown_params(server: Row) -> dict[str, Any]:
-    """Parameters of an operation that stops the server: `grace`, if its image sets a shutdown timeout."""
-    timeout = str(orjson.loads(server["image_properties"]).get(SHUTDOWN_TIMEOUT_PROPERTY, ""))
-    return {"grace": min(int(timeout), MAX_SHUTDOWN_SECONDS)} if timeout.isascii() and timeout.isdigit() else {}
+class StopParams(Struct, frozen=True):
+    """`grace`: how many seconds the guest has to shut down, if its image sets this."""
+
+    grace: int | UnsetType = UNSET
 
 
-def shutdown_seconds(op: Operation) -> float:
-    return float(op.params.get("grace", op.services.config.compute.shutdown_timeout_seconds))
+class WithGrace(Protocol):
+    """Parameters with the `grace` of StopParams."""
+
+    @property
+    def grace(self) -> int | UnsetType: ...
 
 
-def stop_deadline(op: Operation) -> float:
+def shutdown_grace(server: Server) -> int | UnsetType:
+    """The parameter `grace` of an operation that stops the server."""
+    timeout = server.image_properties.get(SHUTDOWN_TIMEOUT_PROPERTY, "")
+    return min(int(timeout), MAX_SHUTDOWN_SECONDS) if timeout.isascii() and timeout.isdigit() else UNSET
+
+
+def stop_params(server: Server) -> StopParams:
+    return StopParams(shutdown_grace(server))
+
+
+def shutdown_seconds(op: Operation[WithGrace]) -> float:
+    grace = op.params.grace
+    return float(op.services.config.compute.shutdown_timeout_seconds if grace is UNSET else grace)
+
+
+def stop_deadline(op: Operation[WithGrace]) -> float:
     """Deadline of the step that stops the guest, in seconds."""
     return _POWER_OFF_SECONDS + shutdown_seconds(op)
 
 
-def power_off_verb(op: Operation, guest_id: str) -> PowerOff:
-    return PowerOff(guest_id=guest_id, grace=shutdown_seconds(op))
-
-
-async def stop(op: Operation, server: Row, step: str) -> None:
-    await hosts.call_or_fail(op, server["host"], step, power_off_verb(op, server["id"]), takes=shutdown_seconds(op))
+async def stop(op: Operation[WithGrace], server: Server, step: str, policy: Policy = MUST_SUCCEED) -> None:
+    seconds = shutdown_seconds(op)
+    verb = PowerOff(guest_id=server.id, grace=seconds)
+    await call(op, server.host or "", step, verb, policy, takes=seconds)
 
 
 async def start_again(op: Operation, step: str) -> None:
     """Undo `stop`. A paused or suspended guest has lost its memory, so its server becomes stopped."""
     server = await server_of(op)
-    was_running = server["vm_state"] in (states.ACTIVE, states.RESCUED)
-    await cleanup.restore(op, server["host"], f"undo {step}", running=was_running)
-    if server["vm_state"] in _MEMORY_LOST:
+    was_running = server.vm_state in (states.ACTIVE, states.RESCUED)
+    await cleanup.restore(op, server.host or "", f"undo {step}", running=was_running)
+    if server.vm_state in _MEMORY_LOST:
         async with op.db.transaction() as tx:
-            await model.settle(tx, server["id"], states.STOPPED, states.SHUTDOWN)
+            await model.settle(tx, server.id, "memory loss", states.STOPPED, states.SHUTDOWN)
             await fence(op, tx)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.api import api
-from kilonova.compute.block_devices.model import is_volume_backed
-from kilonova.compute.operations.create_backup import CreateBackup
+from kilonova.compute.operations.create_backup import CreateBackup, CreateBackupParams
 from kilonova.compute.operations.steps import images
 from kilonova.compute.servers import action_checks, create
 from kilonova.compute.servers.actions.create_image import SAYS_ID, UNLIMITED, create_early
@@ -36,18 +35,15 @@ async def create_backup(ctx: Context, server_id: str) -> Response:
         await create.check_metadata(ctx, given)
     kept = {key: value for key, value in given.items() if key not in _OWN}
     marks = {"image_type": "backup", "backup_type": requested["backup_type"]}
-    params = {
-        "name": requested["name"],
-        "metadata": {**kept, **marks},
-        "type": requested["backup_type"],
-        "rotation": rotation,
-    }
+    params = CreateBackupParams(
+        name=requested["name"], metadata={**kept, **marks}, type=requested["backup_type"], rotation=rotation
+    )
     async with ctx.db.transaction() as tx:
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="createBackup")
-        if is_volume_backed(row):
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="createBackup")
+        if server.is_volume_backed:
             raise BadRequest("Backup is not supported for volume-backed instances.")
-        operation_id = await action_checks.begin_operation(ctx, tx, row, CreateBackup, params)
-    await create_early(ctx, operation_id, row, params)
+        operation_id = await action_checks.begin_operation(ctx, tx, server, CreateBackup, params)
+    await create_early(ctx, operation_id, server, params)
     image_id = images.snapshot_id(operation_id)
     if rotation == 0:
         return Response()

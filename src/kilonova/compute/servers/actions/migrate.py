@@ -5,7 +5,7 @@ from __future__ import annotations
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.resize import Migrate
+from kilonova.compute.operations.resize import Migrate, MigrateParams
 from kilonova.compute.operations.steps import power
 from kilonova.compute.servers import action_checks, model
 from kilonova.compute.servers.schemas import HOST
@@ -25,10 +25,10 @@ async def migrate(ctx: Context, server_id: str) -> Response:
     async with ctx.db.transaction() as tx:
         if host is not None:
             await model.find(ctx, tx, server_id, rule=TO_HOST)
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="migrate")
-        params = moves.move_params(host=host, **power.shutdown_params(row))
-        await action_checks.check_destination(tx, row, host)
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="migrate")
+        params = MigrateParams(host=host, grace=power.shutdown_grace(server))
+        await action_checks.check_destination(tx, server, host)
         if not dry_run.is_requested(ctx):
-            await action_checks.begin_move_operation(ctx, tx, row, Migrate, moves.MIGRATION, params)
+            await action_checks.begin_move_operation(ctx, tx, server, Migrate, moves.MIGRATION, params)
             return Response()
-    return await dry_run.move_plan_response(ctx, row, params)
+    return await dry_run.move_plan_response(ctx, server, params)

@@ -25,9 +25,8 @@ async def start(ctx: Context, server_id: str) -> Response:
 @api.action("os-stop", body=ANYTHING, checks=[RULE + "stop"], status=202)
 async def stop(ctx: Context, server_id: str) -> Response:
     """Stop a running server."""
-    params_of = power.shutdown_params
     return await action_checks.begin_action(
-        ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop", params_of=params_of
+        ctx, server_id, Stop, rule=RULE + "stop", transition="os-stop", params_of=power.stop_params
     )
 
 

@@ -6,15 +6,13 @@ from 2.106 on replaced if the request sets `reimage_boot_volume`.
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
+from msgspec import structs
 
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild
-from kilonova.compute.operations.reimage import Reimage, image_id_of
+from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild, RebuildParams
+from kilonova.compute.operations.reimage import Reimage, ReimageParams
 from kilonova.compute.operations.steps import power
 from kilonova.compute.servers import action_checks, create, image_checks, model, trusted_certificates
 from kilonova.compute.servers.scheduling import Destination, request_for
@@ -26,6 +24,8 @@ from kilonova.compute.servers.schemas import (
     IMAGE_REF,
     USER_DATA,
 )
+from kilonova.compute.servers.server import Server
+from kilonova.compute.servers.shown_server import enrich
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict
 from kilonova.http.parameter_types import (
@@ -39,14 +39,14 @@ from kilonova.http.parameter_types import (
     is_true,
     normalize_address,
 )
-from kilonova.operations import Operation
-from kilonova.store import Row
-from kilonova.volume.client import REIMAGE_VERSION, VolumeServiceTooOld
+from kilonova.image.client import Image
+from kilonova.store.records import encode_document
+from kilonova.volume.client import REIMAGE_VERSION, Volume, VolumeServiceTooOld
 
 RULE = "os_compute_api:servers:rebuild"
 TRAIT = "COMPUTE_REBUILD_BFV"
-REPLACED = "the content of a volume that a server boots from is replaced when it is rebuilt"
-CONSENT = "that takes consent"
+REPLACED = api.behaviour("the content of a volume that a server boots from is replaced when it is rebuilt")
+CONSENT = api.behaviour("that takes consent")
 
 REBUILD: Schema = closed_object(
     {
@@ -67,6 +67,7 @@ REBUILD: Schema = closed_object(
     },
     ["imageRef"],
 )
+Columns = dict[str, str | None]
 # Fields that are stored as given.
 _PLAIN = {
     "name": "name",
@@ -87,72 +88,77 @@ _PLAIN = {
 )
 async def rebuild(ctx: Context, server_id: str) -> Response:
     """Rebuild a server from an image, on its host."""
-    requested = ctx.body["rebuild"]
     async with ctx.db.transaction() as tx:
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
-    _check_supported(ctx, row, requested)
-    operation, params = await _plan_rebuild(ctx, row, requested)
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
+    _check_supported(ctx, server)
+    params = await _plan_rebuild(ctx, server)
     if dry_run.is_requested(ctx):
-        return await dry_run.plan_response(ctx, model.target(row), [])
+        return await dry_run.plan_response(ctx, model.target(server), [])
     async with ctx.db.transaction() as tx:
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
-        bare = operation is Rebuild and not await devices.volumes_of(tx, server_id)
-        await action_checks.begin_operation(
-            ctx, tx, row, operation, params, without=WITH_VOLUMES if bare else frozenset()
-        )
-    row |= {**params["columns"], "admin_pass": requested.get("adminPass") or create.new_password()}
-    await model.enrich(ctx, [row], "server rebuild")
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
+        if isinstance(params, ReimageParams):
+            await action_checks.begin_operation(ctx, tx, server, Reimage, params)
+        else:
+            without = frozenset() if await devices.volumes_of(tx, server_id) else WITH_VOLUMES
+            await action_checks.begin_operation(ctx, tx, server, Rebuild, params, without=without)
+    (shown,) = await enrich(ctx, [server.with_columns(params.columns)], "server rebuild")
+    shown = structs.replace(shown, admin_pass=ctx.body["rebuild"].get("adminPass") or create.new_password())
     return Response(
-        {"server": ctx.render("server rebuild", row)}, headers={"Location": ctx.url(f"/servers/{server_id}")}
+        {"server": ctx.render("server rebuild", shown)}, headers={"Location": ctx.url(f"/servers/{server_id}")}
     )
 
 
-def _check_supported(ctx: Context, row: Row, requested: dict[str, Any]) -> None:
+def _check_supported(ctx: Context, server: Server) -> None:
+    requested = ctx.body["rebuild"]
     if is_true(requested.get("preserve_ephemeral", False)):
         raise BadRequest("preserve_ephemeral is not supported: a rebuild creates all local disks anew.")
-    volume_backed, trusted = devices.is_volume_backed(row), requested.get("trusted_image_certificates")
     trusted_certificates.check(
-        ctx, trusted, trusted_certificates.REBUILD, model.target(row), volume_backed=volume_backed
+        ctx,
+        requested.get("trusted_image_certificates"),
+        trusted_certificates.REBUILD,
+        model.target(server),
+        volume_backed=server.is_volume_backed,
     )
-    if not volume_backed and is_true(requested.get("reimage_boot_volume", False)):
+    if not server.is_volume_backed and is_true(requested.get("reimage_boot_volume", False)):
         raise BadRequest("reimage_boot_volume: the server does not boot from a volume.")
 
 
-async def _plan_rebuild(ctx: Context, row: Row, requested: dict[str, Any]) -> tuple[type[Operation], dict[str, Any]]:
-    """The operation and its parameters. Raises if the rebuild is not possible."""
-    image_id = requested["imageRef"].rstrip("/").rsplit("/", 1)[-1]
-    if devices.is_volume_backed(row):
-        operation, params, image = await _plan_volume_rebuild(ctx, row, requested, image_id)
-    else:
-        operation, params, image = Rebuild, {}, await image_checks.find_fitting(ctx, image_id, _flavor(row))
-        image_checks.check_data(image)
-    columns = {} if image is None else await _image_columns(ctx, row, image)
-    # The new guest creates its own password.
-    changes = {**columns, **await _columns(ctx, requested), "sealed_password": None}
-    return operation, {**params, **power.shutdown_params(row), "columns": changes}
+async def _plan_rebuild(ctx: Context, server: Server) -> RebuildParams | ReimageParams:
+    """The parameters of the operation. Raises if the rebuild is not possible."""
+    image_id = ctx.body["rebuild"]["imageRef"].rstrip("/").rsplit("/", 1)[-1]
+    if server.is_volume_backed:
+        return await _plan_volume_rebuild(ctx, server, image_id)
+    image = await image_checks.find_fitting(ctx, image_id, server.flavor)
+    image_checks.check_data(image)
+    columns = await _image_columns(ctx, server, image) | await _columns(ctx)
+    return RebuildParams(grace=power.shutdown_grace(server), columns=columns)
 
 
-async def _plan_volume_rebuild(
-    ctx: Context, row: Row, requested: dict[str, Any], image_id: str
-) -> tuple[type[Operation], dict[str, Any], image_checks.Image | None]:
-    """The operation, its parameters, and the new image; None if the volume keeps its content."""
-    device = await devices.root_of(ctx.db, row["id"])
-    volume = device and await ctx.services.volume.show(device["volume_id"], await ctx.services.identity.auth())
-    if not volume:
-        raise Conflict(f"The boot volume of instance {row['id']} could not be found.")
+async def _plan_volume_rebuild(ctx: Context, server: Server, image_id: str) -> RebuildParams | ReimageParams:
+    """The parameters for a boot volume, which keeps its content in a Rebuild."""
+    device = await devices.root_of(ctx.db, server.id)
+    auth = await ctx.services.identity.auth()
+    volume = await ctx.services.volume.show(device.volume, auth) if device is not None else None
+    if volume is None:
+        raise Conflict(f"The boot volume of instance {server.id} could not be found.")
     image = await image_checks.find_active(ctx, image_id)
-    if not _replaces_content(ctx, requested):
-        if image_id_of(volume) != image_id:
+    if not _replaces_content(ctx):
+        if volume.image_metadata.get("image_id") != image_id:
             raise BadRequest(_other_image_error(ctx))
-        return Rebuild, {}, None
-    await _check_replaceable(ctx, row, volume, image)
-    size = max(image["size"] or 0, image.get("virtual_size") or 0)
-    return Reimage, {"volume_id": volume["id"], "image_id": image_id, "image_bytes": size}, image
+        return RebuildParams(grace=power.shutdown_grace(server), columns=await _columns(ctx))
+    await _check_replaceable(ctx, server, volume, image)
+    return ReimageParams(
+        volume_id=volume.id,
+        image_id=image_id,
+        image_bytes=image.disk_bytes,
+        grace=power.shutdown_grace(server),
+        columns=await _image_columns(ctx, server, image) | await _columns(ctx),
+    )
 
 
-def _replaces_content(ctx: Context, requested: dict[str, Any]) -> bool:
+def _replaces_content(ctx: Context) -> bool:
     return (
-        is_true(requested.get("reimage_boot_volume", False))
+        is_true(ctx.body["rebuild"].get("reimage_boot_volume", False))
         if ctx.has_behaviour(CONSENT)
         else ctx.has_behaviour(REPLACED)
     )
@@ -171,18 +177,18 @@ def _other_image_error(ctx: Context) -> str:
     )
 
 
-async def _check_replaceable(ctx: Context, row: Row, volume: dict[str, Any], image: image_checks.Image) -> None:
-    if volume.get("multiattach"):
+async def _check_replaceable(ctx: Context, server: Server, volume: Volume, image: Image) -> None:
+    if volume.multiattach:
         raise BadRequest(
-            f"Volume {volume['id']}, which the server boots from, is made for several servers at a time (multiattach)."
+            f"Volume {volume.id}, which the server boots from, is made for several servers at a time (multiattach)."
             " Its content cannot be replaced by a rebuild."
         )
     image_checks.check_data(image)
-    image_checks.check_ram(image, _flavor(row))
-    needed = max(image["min_disk"] * 2**30, image["size"] or 0, image.get("virtual_size") or 0)
-    if needed > volume["size"] * 2**30:
-        raise BadRequest(f"Volume {volume['id']} is too small for the image: it has {volume['size']} GiB.")
-    if await ctx.db.fetch_value(action_checks.HAS_TRAIT, row["host"], row["hypervisor_hostname"], TRAIT) is None:
+    image_checks.check_ram(image.min_ram, server.flavor)
+    needed = max(image.min_disk * 2**30, image.disk_bytes)
+    if needed > volume.size * 2**30:
+        raise BadRequest(f"Volume {volume.id} is too small for the image: it has {volume.size} GiB.")
+    if await ctx.db.fetch_value(action_checks.HAS_TRAIT, server.host, server.hypervisor_hostname, TRAIT) is None:
         raise Conflict(
             "The server's host cannot rebuild servers that boot from volumes: its resource provider lacks the trait"
             f" {TRAIT}."
@@ -193,47 +199,42 @@ async def _check_replaceable(ctx: Context, row: Row, volume: dict[str, Any], ima
         raise Conflict(str(error)) from None
 
 
-def _flavor(row: Row) -> dict[str, Any]:
-    return {**orjson.loads(row["flavor"]), "flavor_id": row["flavor_id"]}
-
-
-async def _image_columns(ctx: Context, row: Row, image: image_checks.Image) -> dict[str, Any]:
+async def _image_columns(ctx: Context, server: Server, image: Image) -> Columns:
     """The columns of the new image. A volume-backed server has no image id."""
-    volume_backed = devices.is_volume_backed(row)
-    create.check_needs(_flavor(row), image, root_disk=not volume_backed)
-    columns = {
-        "image_id": None if volume_backed else image["id"],
-        "image_properties": orjson.dumps(image_checks.properties(image)).decode(),
-    }
-    await _check_host(ctx, row, columns)
-    return columns
+    properties = image_checks.properties(image)
+    create.check_needs(server.flavor_id, server.flavor, properties, root_disk=not server.is_volume_backed)
+    image_id = None if server.is_volume_backed else image.id
+    await _check_host(ctx, server, structs.replace(server, image_id=image_id, image_properties=properties))
+    return {"image_id": image_id, "image_properties": encode_document(properties)}
 
 
-async def _columns(ctx: Context, requested: dict[str, Any]) -> dict[str, Any]:
+async def _columns(ctx: Context) -> Columns:
     """The other changed columns."""
-    columns = {_PLAIN[key]: value for key, value in requested.items() if key in _PLAIN}
+    requested = ctx.body["rebuild"]
+    columns: Columns = {_PLAIN[key]: value for key, value in requested.items() if key in _PLAIN}
     if "trusted_image_certificates" in requested:
         columns["trusted_certificates"] = trusted_certificates.column(requested["trusted_image_certificates"])
     if "metadata" in requested:
         await create.check_metadata(ctx, requested["metadata"])
-        columns["metadata"] = orjson.dumps(requested["metadata"]).decode()
+        columns["metadata"] = encode_document(requested["metadata"])
     if "key_name" in requested:
         # Key pairs belong to users, so this is the caller's key.
         key = await create.find_key(ctx, requested["key_name"])
-        columns |= {"key_name": key and key["name"], "public_key": key and key["public_key"]}
+        columns |= {"key_name": key.name if key else None, "public_key": key.public_key if key else None}
     for name, column in (("accessIPv4", "access_ip_v4"), ("accessIPv6", "access_ip_v6")):
         if name in requested:
             columns[column] = normalize_address(requested[name])
-    return columns
+    # The new guest creates its own password.
+    return {**columns, "sealed_password": None}
 
 
-async def _check_host(ctx: Context, row: Row, columns: dict[str, Any]) -> None:
+async def _check_host(ctx: Context, server: Server, rebuilt: Server) -> None:
     """Check that the server's host and allocation satisfy the new image's requirements."""
-    if all(row[name] == columns[name] for name in ("image_id", "image_properties")):
+    if (rebuilt.image_id, rebuilt.image_properties) == (server.image_id, server.image_properties):
         return
-    here = Destination(host=row["host"], hypervisor_hostname=row["hypervisor_hostname"])
-    request = await request_for(ctx.db, {**row, **columns}, destination=here)
-    held = await request_for(ctx.db, row, destination=here)
+    here = Destination(host=server.host, hypervisor_hostname=server.hypervisor_hostname)
+    request = await request_for(ctx.db, rebuilt, destination=here)
+    held = await request_for(ctx.db, server, destination=here)
     if (request.resources, request.groups) != (held.resources, held.groups):
         raise BadRequest("The image requires other resources than the server's allocation has.")
     if objections := await ctx.services.scheduler.rebuild_objections(request):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kilonova.compute.api import api
-from kilonova.compute.operations import reset_state
 from kilonova.compute.operations.delete import Delete
-from kilonova.compute.operations.reset_state import ResetState
+from kilonova.compute.operations.reset_state import ResetState, ResetStateParams
 from kilonova.compute.servers import action_checks, model, states
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict
 from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
@@ -23,33 +23,32 @@ async def reset(ctx: Context, server_id: str) -> Response:
     """Set the state of a server to active or error, after its unfinished operation is undone."""
     state = ctx.body["os-resetState"]["state"]
     async with ctx.db.transaction() as tx:
-        row = await model.find(ctx, tx, server_id, rule=RULE + "reset_state", lock=True)
+        server = await model.find(ctx, tx, server_id, rule=RULE + "reset_state", lock=True)
         unfinished = await model.unfinished(tx, server_id)
-        _check(row, state, unfinished)
+        _check(server, state, unfinished)
         for operation in unfinished:
             await request_cancel(tx, operation["id"])
         if unfinished:
-            await action_checks.begin_operation(ctx, tx, row, ResetState, {"state": state})
+            await action_checks.begin_operation(ctx, tx, server, ResetState, ResetStateParams(state))
         else:
-            await reset_state.write(tx, server_id, state)
-            await action_checks.record_action(ctx, tx, row, ResetState.action, f"set to {state}")
+            await model.reset_state(tx, server_id, state)
+            await action_checks.record_action(ctx, tx, server, ResetState.action, f"set to {state}")
     return Response()
 
 
-def _check(row: Row, state: str, unfinished: list[Row]) -> None:
+def _check(server: Server, state: str, unfinished: list[Row]) -> None:
     transition = states.TRANSITIONS["os-resetState"]
     if any(operation["kind"] == Delete.kind for operation in unfinished):
-        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in task_state deleting")
-    building = row["vm_state"] == states.BUILDING and state == states.ERROR
-    if row["vm_state"] not in transition.allowed and not building:
-        raise Conflict(f"Cannot '{transition.verb}' instance {row['id']} while it is in vm_state {row['vm_state']}")
-    if state == states.ACTIVE and row["host"] is None:
-        raise Conflict(f"Instance {row['id']} is not ready: it has no host")
+        raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in task_state deleting")
+    if state not in transition.follows.get(server.vm_state, ()):
+        raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in vm_state {server.vm_state}")
+    if state == states.ACTIVE and server.host is None:
+        raise Conflict(f"Instance {server.id} is not ready: it has no host")
 
 
 @api.action("injectNetworkInfo", body=ANYTHING, checks=[RULE + "inject_network_info"], status=202)
 async def inject_network_info(ctx: Context, server_id: str) -> Response:
     """Do nothing, for old clients. DHCP and metadata always have the current networks."""
-    row = await model.find(ctx, ctx.db, server_id, rule=RULE + "inject_network_info")
-    action_checks.check_unlocked(ctx, row)
+    server = await model.find(ctx, ctx.db, server_id, rule=RULE + "inject_network_info")
+    action_checks.check_unlocked(ctx, server)
     return Response()

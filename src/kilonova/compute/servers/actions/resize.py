@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
-from kilonova.compute.block_devices.model import is_volume_backed
 from kilonova.compute.flavors import lookup as flavors
+from kilonova.compute.flavors.model import Flavor
 from kilonova.compute.migrations import model as moves
+from kilonova.compute.migrations.model import MoveFlavor
 from kilonova.compute.operations.confirm_resize import ConfirmResize
-from kilonova.compute.operations.resize import Resize
+from kilonova.compute.operations.resize import Resize, ResizeParams
 from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.compute.operations.steps import power
+from kilonova.compute.operations.steps.move import EndResizeParams
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.servers import action_checks, model
-from kilonova.compute.servers.create import flavor_copy
+from kilonova.compute.servers.create import check_needs
 from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF
+from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
 from kilonova.operations import Operation
-from kilonova.scheduler.requirements import host_requirements
-from kilonova.store import Row, Transaction
+from kilonova.store import Transaction
 
 RULE = "os_compute_api:servers:"
 
@@ -36,27 +34,27 @@ async def resize(ctx: Context, server_id: str) -> Response:
     """Resize a server to another flavor."""
     requested = ctx.body["resize"]
     async with ctx.db.transaction() as tx:
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=RULE + "resize", transition="resize")
-        flavor = await _new_flavor(ctx, tx, row, str(requested["flavorRef"]))
-        await _check_quota(ctx, tx, row, flavor)
-        params = moves.move_params(
-            flavor=flavor_copy(flavor),
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE + "resize", transition="resize")
+        flavor = await _new_flavor(ctx, tx, server, str(requested["flavorRef"]))
+        await _check_quota(ctx, tx, server, flavor)
+        params = ResizeParams(
+            flavor=flavor.embed(),
             same_host=ctx.services.config.compute.resize_on_same_host,
             disk_config=requested.get("OS-DCF:diskConfig"),
-            **power.shutdown_params(row),
+            grace=power.shutdown_grace(server),
         )
         if not dry_run.is_requested(ctx):
-            await begin_resize(tx, row, flavor["flavor_id"], params, ctx.token.user_id, ctx.request_id)
+            await begin_resize(tx, server, flavor.flavor_id, params, ctx.token.user_id, ctx.request_id)
             return Response()
-    return await dry_run.move_plan_response(ctx, row, params)
+    return await dry_run.move_plan_response(ctx, server, params)
 
 
 async def begin_resize(
-    tx: Transaction, server: Row, flavor_id: str, params: dict[str, Any], user_id: str, request_id: str | None
+    tx: Transaction, server: Server, flavor_id: str, params: ResizeParams, user_id: str, request_id: str | None
 ) -> str:
     """Begin a resize. Until it is confirmed or reverted, the larger of both flavors counts for the quota."""
-    new = params["flavor"]
-    await model.set_quota_usage(tx, server["id"], new, orjson.loads(server["flavor"]))
+    assert params.flavor is not None
+    await model.set_quota_usage(tx, server.id, params.flavor, server.flavor)
     return await moves.begin_move(
         tx,
         Resize,
@@ -65,7 +63,7 @@ async def begin_resize(
         params=params,
         user_id=user_id,
         request_id=request_id,
-        new_flavor={"flavor_id": flavor_id, **new},
+        new_flavor=MoveFlavor.of(flavor_id, params.flavor),
     )
 
 
@@ -86,43 +84,40 @@ async def revert(ctx: Context, server_id: str) -> Response:
 
 
 async def _confirm_or_revert(
-    ctx: Context, server_id: str, operation: type[Operation], *, rule: str, transition: str
+    ctx: Context, server_id: str, operation: type[Operation[EndResizeParams]], *, rule: str, transition: str
 ) -> Response:
     async with ctx.db.transaction() as tx:
-        row = await action_checks.find_ready(ctx, tx, server_id, rule=rule, transition=transition)
+        server = await action_checks.find_ready(ctx, tx, server_id, rule=rule, transition=transition)
         move = await moves.find_unconfirmed(tx, server_id)
         if move is None:
             raise BadRequest("Instance has not been resized.")
         if not dry_run.is_requested(ctx):
-            params = {"move": move["operation_id"], **power.shutdown_params(row)}
-            await action_checks.begin_operation(ctx, tx, row, operation, params)
+            params = EndResizeParams(move.operation_id, power.shutdown_grace(server))
+            await action_checks.begin_operation(ctx, tx, server, operation, params)
             return Response()
-    return await dry_run.plan_response(ctx, model.target(row), [])
+    return await dry_run.plan_response(ctx, model.target(server), [])
 
 
-async def _new_flavor(ctx: Context, tx: Transaction, row: Row, reference: str) -> Row:
+async def _new_flavor(ctx: Context, tx: Transaction, server: Server, reference: str) -> Flavor:
     """The new flavor, if the server's disk and image fit it."""
-    flavor, old = await flavors.get_referenced(ctx, tx, reference), orjson.loads(row["flavor"])
-    if flavor["flavor_id"] == row["flavor_id"]:
+    flavor, old = await flavors.get_referenced(ctx, tx, reference), server.flavor
+    if flavor.flavor_id == server.flavor_id:
         raise BadRequest("When resizing, instances must change flavor!")
-    properties = orjson.loads(row["image_properties"])
+    properties = server.image_properties
     # A volume-backed server has no local root disk.
-    root_disk = not is_volume_backed(row)
-    if root_disk and flavor["disk"] == 0 and old["disk"]:
+    root_disk = not server.is_volume_backed
+    if root_disk and flavor.disk == 0 and old.disk:
         raise BadRequest("Resize to zero disk flavor is not allowed.")
-    if (root_disk and flavor["disk"] < old["disk"]) or flavor["ephemeral"] < old["ephemeral"]:
+    if (root_disk and flavor.disk < old.disk) or flavor.ephemeral < old.ephemeral:
         raise BadRequest("Resize error: Unable to resize disk down.")
-    if int(properties.get("min_ram", 0)) > flavor["ram"]:
+    if int(properties.get("min_ram", 0)) > flavor.ram:
         raise BadRequest("Flavor's memory is too small for requested image.")
-    if root_disk and flavor["disk"] and int(properties.get("min_disk", 0)) > flavor["disk"]:
+    if root_disk and flavor.disk and int(properties.get("min_disk", 0)) > flavor.disk:
         raise BadRequest("Flavor's disk is smaller than the minimum size specified in image metadata.")
-    try:
-        host_requirements(flavor_copy(flavor), properties, root_disk=root_disk)
-    except ValueError as error:
-        raise BadRequest(f"Flavor {flavor['flavor_id']} cannot be placed: {error}") from None
+    check_needs(flavor.flavor_id, flavor, properties, root_disk=root_disk)
     return flavor
 
 
-async def _check_quota(ctx: Context, tx: Transaction, row: Row, flavor: Row) -> None:
-    more = {"cores": flavor["vcpus"] - row["vcpus"], "ram": flavor["ram"] - row["ram"]}
-    await quotas.count_within_quota(tx, row["project_id"], ctx.services.config, more, user_id=row["user_id"])
+async def _check_quota(ctx: Context, tx: Transaction, server: Server, flavor: Flavor) -> None:
+    more = {"cores": flavor.vcpus - server.vcpus, "ram": flavor.ram - server.ram}
+    await quotas.count_within_quota(tx, server.project_id, ctx.services.config, more, user_id=server.user_id)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kilonova.hosts.drivers.base import DriverError, NotRunning
+from kilonova.hosts.drivers.base import MissingGuestAgent, NotRunning
+from kilonova.hosts.drivers.libvirt.connection import LibvirtError
 from kilonova.hosts.messages import Guest
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ async def set_password(hv: Hypervisor, guest_id: str, user: str, password: str) 
     domain = await hv.domain(guest_id)
     try:
         await hv.connection.run(_set, domain, user or admin_user(guest), password)
-    except DriverError as error:
+    except LibvirtError as error:
         if _lacks_agent(error):
-            raise DriverError(
-                f"the guest agent of {guest_id} could not set the password: {error.message}", kind="no guest agent"
+            raise MissingGuestAgent(
+                f"the guest agent of {guest_id} could not set the password: {error.message}"
             ) from None
         raise
 
@@ -47,11 +48,10 @@ def _set(domain: libvirt.virDomain, user: str, password: str) -> None:
     domain.setUserPassword(user, password, 0)
 
 
-def _lacks_agent(error: DriverError) -> bool:
+def _lacks_agent(error: LibvirtError) -> bool:
     import libvirt
 
-    cause = error.__cause__
-    return isinstance(cause, libvirt.libvirtError) and cause.get_error_code() in (
+    return error.code in (
         libvirt.VIR_ERR_AGENT_UNRESPONSIVE,
         libvirt.VIR_ERR_AGENT_UNSYNCED,
         libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED,

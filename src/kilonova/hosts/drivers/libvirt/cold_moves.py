@@ -14,7 +14,7 @@ from msgspec import structs
 
 from kilonova import clock
 from kilonova.hosts import messages
-from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
+from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import disks, lifecycle, power, programs, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
@@ -88,7 +88,7 @@ async def receive(
     """Build the guest from copies of the disks in the source's slot."""
     found = hv.find_spec(guest.id)
     if found is not None and not found.has_same_hardware(guest):
-        raise DriverError(f"guest {guest.id} exists already with another specification", kind="guest differs")
+        raise DifferentGuest(f"guest {guest.id} exists already with another specification")
     if found is None:
         await _copy_disks(hv, guest, source, slot, reach)
         # The spec marks the copy as complete: a repeated call does not copy again.
@@ -176,10 +176,7 @@ async def remove_displaced(hv: Hypervisor, guest_id: str) -> None:
 async def _copy_disks(hv: Hypervisor, guest: Guest, source: str, slot: str, reach: dict[str, str]) -> None:
     directory = hv.layout.guest_directory(guest.id)
     if directory.exists() and not hv.owns(guest.id):
-        raise DriverError(
-            f"the files of guest {guest.id} belong to {hv.owner(guest.id)}, which shares the storage",
-            kind="guest differs",
-        )
+        raise DifferentGuest(f"the files of guest {guest.id} belong to {hv.owner(guest.id)}, which shares the storage")
     await records.remove_directory(hv, directory)  # of an earlier attempt
     make_directory(directory)
     hv.set_owner(guest.id)

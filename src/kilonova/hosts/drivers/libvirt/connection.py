@@ -40,6 +40,18 @@ class Event(NamedTuple):
     device: str = ""
 
 
+class LibvirtError(DriverError):
+    """An error of libvirt, with libvirt's code."""
+
+    def __init__(self, message: str, code: int, *, passing: bool = False) -> None:
+        super().__init__(message, passing=passing)
+        self.code = code
+
+
+class MissingDomain(LibvirtError):
+    kind = "missing guest"
+
+
 class Connection:
     """Every blocking call has its own thread, so that a long call does not delay others."""
 
@@ -52,7 +64,7 @@ class Connection:
         self._closed = False
 
     async def run(self, call: Callable[..., T], *args: Any, stop: Callable[[], object] | None = None) -> T:
-        """Run `call(*args)` in a thread. A libvirtError becomes the cause of a DriverError.
+        """Run `call(*args)` in a thread. A libvirtError becomes a LibvirtError.
 
         A cancellation takes effect only after the call has ended. `stop` is then called in a thread, to end it early.
         """
@@ -103,7 +115,7 @@ class Connection:
         except libvirt.libvirtError as error:
             raise self._translation(error) from error
 
-    def _translation(self, error: libvirt.libvirtError) -> DriverError:
+    def _translation(self, error: libvirt.libvirtError) -> LibvirtError:
         import libvirt
 
         code, origin = error.get_error_code(), error.get_error_domain()
@@ -112,11 +124,11 @@ class Connection:
             origin in (libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE) and not self._is_alive()
         )
         if lost:
-            return DriverError(f"libvirt at {self.uri} does not respond: {message}", passing=True)
+            return LibvirtError(f"libvirt at {self.uri} does not respond: {message}", code, passing=True)
         if code == libvirt.VIR_ERR_NO_DOMAIN:
-            return DriverError(message, kind="missing guest")
+            return MissingDomain(message, code)
         # A timeout means that another job of the domain holds its lock.
-        return DriverError(message, passing=code == libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        return LibvirtError(message, code, passing=code == libvirt.VIR_ERR_OPERATION_TIMEOUT)
 
     def _is_alive(self) -> bool:
         import libvirt

@@ -36,7 +36,7 @@ import msgspec
 import orjson
 
 from kilonova import certificates, clock
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import formats
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
@@ -136,7 +136,7 @@ class _Server:
             except _HTTPError as refusal:
                 _write_response(writer, refusal.status, str(refusal).encode())
             except DriverError as error:
-                status = 503 if error.passing else 404 if error.kind == "no such slot" else 409
+                status = 503 if error.passing else 404 if isinstance(error, NoSuchSlot) else 409
                 _write_response(writer, status, error.message.encode())
             await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -344,7 +344,8 @@ class Peer:
                 status = head.split(" ", 2)[1]
                 if status != "200":
                     message = (await reader.read(_CHUNK_BYTES)).decode(errors="replace")
-                    raise PeerError(self.host, int(status), message)
+                    refusal = PeerHasNoSlot if int(status) == 404 else PeerError
+                    raise refusal(self.host, int(status), message)
             yield reader
         finally:
             writer.close()
@@ -365,10 +366,12 @@ class PeerError(DriverError):
     """The other host responded with an error."""
 
     def __init__(self, host: str, status: int, message: str) -> None:
-        super().__init__(
-            f"{host}: {message}", passing=status == 503, kind="no such slot" if status == 404 else "driver"
-        )
+        super().__init__(f"{host}: {message}", passing=status == 503)
         self.status = status
+
+
+class PeerHasNoSlot(PeerError):
+    kind = "no such slot"
 
 
 async def fetch_base_image(hv: Hypervisor, peer: Peer, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kilonova import clock
 from kilonova.hosts.agent import Agent
@@ -12,6 +12,7 @@ from kilonova.hosts.drivers.base import Images
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.journal import JOURNAL_FILE_NAME, Journal, maintain_files
 from kilonova.hosts.messages import Command, HostFacts, Report
+from kilonova.hosts.messages.verbs import Answer, Verb
 from kilonova.hosts.reports import Reporter, report_interval
 from kilonova.hosts.transport import InProcess, describe_reachable
 
@@ -38,7 +39,7 @@ class LibvirtHost:
         self._report_timeout_seconds = _MAX_MISSED_REPORTS * seconds
         self._reported_at = clock.now()
 
-    async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+    async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         return await self._transport.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import clock
-from kilonova.hosts.drivers.base import DriverError, NotRunning
+from kilonova.hosts.drivers.base import DriverError, MissingDisplay, NotRunning
 from kilonova.hosts.drivers.libvirt import layout, migration_records
 from kilonova.hosts.drivers.libvirt.hardware import get_virt_type
 from kilonova.hosts.drivers.libvirt.hypervisor import DOMAIN_PREFIX, Hypervisor, power_state
@@ -36,12 +36,12 @@ async def list_guests(hv: Hypervisor) -> list[GuestState]:
 async def display(hv: Hypervisor, guest_id: str, kind: str) -> Display:
     hv.spec(guest_id)
     if kind != _VNC:
-        raise DriverError(f"guests of this host have no {kind} console, only VNC", kind="no display")
+        raise MissingDisplay(f"guests of this host have no {kind} console, only VNC")
     if await hv.power(guest_id) not in ("running", "paused"):
         raise NotRunning(guest_id)
     port = await hv.connection.call(_vnc_port, guest_id)
     if port is None:
-        raise DriverError(f"guest {guest_id} has no graphics device", kind="no display")
+        raise MissingDisplay(f"guest {guest_id} has no graphics device")
     return Display(host=hv.config.libvirt.vnc_address, port=port)
 
 

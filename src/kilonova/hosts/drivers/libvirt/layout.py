@@ -30,6 +30,10 @@ _BASE = "_base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
+class InvalidFileName(DriverError):
+    kind = "malformed"
+
+
 class Layout:
     """`root`: the directory for the guests of this host, or of all hosts that share the storage."""
 
@@ -81,5 +85,5 @@ class Layout:
 def _checked(name: str) -> str:
     """Names come from other hosts and users, and must not escape the directory."""
     if not _NAME.fullmatch(name):
-        raise DriverError(f"{name!r} is not a valid file name", kind="malformed")
+        raise InvalidFileName(f"{name!r} is not a valid file name")
     return name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import DifferentGuest
 from kilonova.hosts.drivers.libvirt import config_drive, devices, disks, encrypted_password, layout, metadata
 from kilonova.hosts.messages import Guest, GuestState, Transfer
 
@@ -49,12 +49,12 @@ async def _claim(hv: Hypervisor, guest: Guest, disk_of: str) -> None:
     if owner not in ("", hv.host):
         if owner != disk_of:
             message = f"the files of guest {guest.id} belong to host {owner}, which shares the storage"
-            raise DriverError(message, kind="guest differs")
+            raise DifferentGuest(message)
         from kilonova.hosts.drivers.libvirt import cold_moves
 
         await cold_moves.take_over_files(hv, guest, disk_of)
     elif found is not None and not found.has_same_hardware(guest):
-        raise DriverError(f"guest {guest.id} exists already with another specification", kind="guest differs")
+        raise DifferentGuest(f"guest {guest.id} exists already with another specification")
     elif found is None:
         # A domain with this id but without a spec is not this guest.
         await hv.undefine(guest.id)

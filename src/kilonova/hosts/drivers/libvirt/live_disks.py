@@ -100,6 +100,10 @@ def detach_from_config(connection: libvirt.virConnect, guest_id: str, location: 
         domain.detachDeviceFlags(ET.tostring(found, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
 
+class CopyStopped(DriverError):
+    kind = "interrupted"
+
+
 class CopyControl:
     """Stops a swap from another thread."""
 
@@ -153,7 +157,7 @@ def _wait_for_copy(domain: libvirt.virDomain, name: str, control: CopyControl) -
         if job["cur"] == job["end"] and job["end"] > 0 and _is_ready(domain, name):
             return
         if control.stopped.wait(_COPY_POLL_SECONDS):
-            raise DriverError("the copy of the volume was stopped", kind="interrupted")
+            raise CopyStopped("the copy of the volume was stopped")
 
 
 def _is_ready(domain: libvirt.virDomain, name: str) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kilonova.hosts.drivers.base import DriverError, NotRunning
+from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import disks, formats, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
@@ -175,7 +175,7 @@ async def prepare(
     if hv.find_spec(guest.id) is not None:
         if await hv.power(guest.id) in ("running", "paused"):
             return  # the guest has arrived
-        raise DriverError(f"guest {guest.id} exists on {hv.host} and on {source}", kind="guest differs")
+        raise DifferentGuest(f"guest {guest.id} exists on {hv.host} and on {source}")
     try:
         source_guest = msgspec.convert(offer, SourceGuest)
     except msgspec.ValidationError as error:
@@ -243,9 +243,7 @@ def _disks_to_copy(
 async def _remove_stale_guest(hv: Hypervisor, guest_id: str, shared: bool) -> None:
     """Remove the domain of an evacuated guest, or the files of an earlier attempt."""
     if await hv.power(guest_id) in ("running", "paused"):
-        raise DriverError(
-            f"a domain of guest {guest_id} runs on {hv.host}, which is not its host", kind="guest differs"
-        )
+        raise DifferentGuest(f"a domain of guest {guest_id} runs on {hv.host}, which is not its host")
     await hv.undefine(guest_id)
     if not shared:
         await records.remove_directory(hv, hv.layout.guest_directory(guest_id))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import DriverError, MissingGuestAgent
 from kilonova.hosts.drivers.libvirt import formats, qemu_img
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.formats import SECTOR
@@ -166,9 +166,8 @@ async def _freeze(hv: Hypervisor, guest: Guest, domain: libvirt.virDomain) -> bo
         raise
     except DriverError as error:
         if _is_set(guest.properties, _REQUIRE_QUIESCE):
-            raise DriverError(
-                f"the guest agent of {guest.id} could not freeze its file systems: {error.message}",
-                kind="no guest agent",
+            raise MissingGuestAgent(
+                f"the guest agent of {guest.id} could not freeze its file systems: {error.message}"
             ) from None
         log.warning("the snapshot of guest %s is taken without freezing its file systems: %s", guest.id, error.message)
         return False

@@ -10,7 +10,17 @@ import orjson
 from msgspec import structs
 
 from kilonova import ids
-from kilonova.hosts.drivers.base import DriverError, Images, MissingDisk, MissingGuest, NoAnswer, NoSuchSlot, NotRunning
+from kilonova.hosts.drivers.base import (
+    DifferentGuest,
+    DriverError,
+    Images,
+    MissingDisk,
+    MissingDisplay,
+    MissingGuest,
+    NoAnswer,
+    NoSuchSlot,
+    NotRunning,
+)
 from kilonova.hosts.drivers.sim.disks import copy_volume
 from kilonova.hosts.drivers.sim.facts import ARCH, HYPERVISOR_TYPE, Hardware, host_facts
 from kilonova.hosts.drivers.sim.migration import Migration
@@ -210,7 +220,7 @@ class SimDriver:
         if self._store.guest(self._host, guest.id) is None:
             self._store.prepare_slot(self._host, guest, slot)
         elif self._store.guest(source, guest.id) is not None:
-            raise DriverError(f"guest {guest.id} is here already, and on {source} too", kind="guest differs")
+            raise DifferentGuest(f"guest {guest.id} is here already, and on {source} too")
 
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None
@@ -313,7 +323,7 @@ class SimDriver:
     async def get_display(self, guest_id: str, kind: str) -> Display:
         await self._simulate("look_display")
         self._running_guest(guest_id)
-        raise DriverError(f"simulated guests have no {kind} display", kind="no display")
+        raise MissingDisplay(f"simulated guests have no {kind} display")
 
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         await self._simulate("look_diagnostics")
@@ -394,7 +404,7 @@ class SimDriver:
         if built is None:
             return None
         if not built.has_same_hardware(guest):
-            raise DriverError(f"the host has guest {guest.id} with other hardware", kind="guest differs")
+            raise DifferentGuest(f"the host has guest {guest.id} with other hardware")
         return self._guest(guest.id)
 
     def _slot(self, host: str, guest_id: str, slot: str) -> GuestState:
@@ -467,7 +477,7 @@ class SimDriver:
         if not self._store.hand_over(self._host, guest_id, destination, slot):
             self._guest(guest_id)
             self._slot(destination, guest_id, slot)
-            raise DriverError(f"guest {guest_id} is on {destination} already, and here too", kind="guest differs")
+            raise DifferentGuest(f"guest {guest_id} is on {destination} already, and here too")
 
     # Latency and failures
 

@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
+from kilonova.compute import host_calls
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest
-from kilonova.compute.operations.steps import hosts
 from kilonova.compute.operations.steps.server import guest_of
+from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import Spawn
 from kilonova.hosts.transport import StaleEpoch
 from kilonova.ids import new_id
-from kilonova.operations import begin
 from kilonova.operations.worker import DEFAULT_SLOTS
-from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations, unfinished_kinds
+from tests.compute.operations.support import SHORT_HOST_TIMEOUT, begin_stored, finish_operations, unfinished_kinds
 from tests.compute.servers.support import NO_RESOURCES, act, count_server_resources, rules, wait_for_fields
 from tests.support import run
 from tests.support.full_cloud import TIMEOUT_SECONDS, full_cloud
@@ -81,15 +81,15 @@ def test_host_refuses_late_command_of_boot(database_url: str) -> None:
             for row in cleanups:
                 params = orjson.loads(row["params"])
                 assert params["guest_id"] in server_ids
-                server = await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", params["guest_id"])
-                assert server is not None
+                row = await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", params["guest_id"])
+                assert row is not None
                 late = Command(
                     host="sim-001",
                     operation=params["operation"],
                     step="spawn",
                     round=params["round"],
                     epoch=params["epoch"] - 1,
-                    verb=Spawn(guest=guest_of(server, [])),
+                    verb=Spawn(guest=guest_of(Server.decode(row), [])),
                 )
                 with pytest.raises(StaleEpoch):
                     await c.hosts.call("sim-001", late)
@@ -135,7 +135,7 @@ def test_scheduler_avoids_host_while_an_operation_waits_for_it(
                 sim.add_failure("sim-001", "describe", "unreachable", None, None)
                 _, snapshot = await c.services.scheduler.current_hosts()
                 with monkeypatch.context() as short:
-                    short.setattr(hosts, "PROBE_TIMEOUT_SECONDS", 0.05)
+                    short.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 0.05)
                     waiting = (await c.boot(availability_zone=":sim-001", as_="admin"))["id"]
                     async with asyncio.timeout(TIMEOUT_SECONDS):
                         while not snapshot.loads.unreachable:
@@ -154,7 +154,7 @@ def test_operations_waiting_for_dead_host_do_not_block_worker(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More operations than a worker has slots wait for a host that never answers."""
-    monkeypatch.setattr(hosts, "PROBE_TIMEOUT_SECONDS", 300.0)
+    monkeypatch.setattr(host_calls, "PROBE_TIMEOUT_SECONDS", 300.0)
 
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=2) as c:
@@ -163,8 +163,8 @@ def test_operations_waiting_for_dead_host_do_not_block_worker(
                 async with c.db.transaction() as tx:
                     fence = {"operation": new_id(), "round": 1, "epoch": 1, "host": "sim-001"}
                     for _ in range(DEFAULT_SLOTS + 10):
-                        await begin(
-                            tx, CleanUpGuest, params={"guest_id": new_id(), "slot": None, **fence}, host="sim-001"
+                        await begin_stored(
+                            tx, CleanUpGuest, {"guest_id": new_id(), "slot": None, **fence}, host="sim-001"
                         )
                 await c.boot_active(availability_zone=":sim-002", as_="admin")
                 assert len(await unfinished_kinds(c)) == DEFAULT_SLOTS + 10
