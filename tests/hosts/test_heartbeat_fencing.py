@@ -13,6 +13,7 @@ import pytest
 
 from kilonova import clock
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest, CleanUpSlot
+from kilonova.compute.operations.steps.cleanup import CleanUpParams
 from kilonova.compute.pending_cleanups import find_pending_cleanups
 from kilonova.hosts import embedded
 from kilonova.hosts.drivers.sim.rules import Rules
@@ -159,7 +160,7 @@ def test_beats_slow_down_while_cleanup_makes_no_progress(sqlite_url: str, monkey
                 sim.add_failure(A, "destroy", "error", None, "stuck")
             async with c.db.transaction() as tx:
                 fence = {"operation": "op", "round": 1, "epoch": 1}
-                await begin(tx, CleanUpGuest, params={"guest_id": "g", "host": A, "slot": None, **fence}, host=A)
+                await begin(tx, CleanUpGuest, params=CleanUpParams(guest_id="g", host=A, **fence), host=A)
             heartbeat = Heartbeat(
                 c.db, c.hosts, process_host="control", interval=3, find_cleanups=find_pending_cleanups
             )
@@ -188,7 +189,7 @@ def test_slot_cleanup_does_not_fence_host(database_url: str) -> None:
                 sim.add_failure(A, "discard", "error", None, "stuck")
                 async with c.db.transaction() as tx:
                     fence = {"operation": "op", "round": 1, "epoch": 1}
-                    await begin(tx, CleanUpSlot, params={"guest_id": "g", "host": A, "slot": "s", **fence}, host=A)
+                    await begin(tx, CleanUpSlot, params=CleanUpParams(guest_id="g", host=A, slot="s", **fence), host=A)
                 await age(c)
                 assert await c.heartbeat.beat() == 4
                 assert await up(c, A)
@@ -250,7 +251,9 @@ def test_cleanups_on_other_hosts_do_not_fence(sqlite_url: str) -> None:
             async with c.db.transaction() as tx:
                 for host in ("elsewhere", None):
                     fence = {"operation": "op", "round": 1, "epoch": 1}
-                    await begin(tx, CleanUpGuest, params={"guest_id": "g", "host": host, **fence}, host=host)
+                    await begin(
+                        tx, CleanUpGuest, params=CleanUpParams(guest_id="g", host=host or "", **fence), host=host
+                    )
             assert await c.heartbeat.beat() == 3
 
     run(scenario())

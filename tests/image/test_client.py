@@ -58,7 +58,7 @@ def test_client_separates_properties_from_attributes(sqlite_url: str, tmp_path: 
                 {"name": "a", **RAW, "properties": "x", "os_distro": "y", "tags": ["t"]}, "member"
             )
             assert made.properties == {"properties": "x", "os_distro": "y"}
-            assert (made.name, made.tags, made.size, made.disk_bytes) == ("a", ("t",), None, 0)
+            assert (made.name, made.size, made.disk_bytes) == ("a", None, 0)
             assert made.properties_with("name", "size", "min_ram") == {**made.properties, "name": "a", "min_ram": "0"}
             await client.upload(made.id, b"disk", "member")
             shown = await client.show(made.id, "member")

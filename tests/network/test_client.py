@@ -72,6 +72,16 @@ def test_client_reads_ports_of_service_without_extensions() -> None:
     assert port.revision_number is None
 
 
+def test_client_reads_attributes_that_are_null() -> None:
+    body = (
+        b'{"port": {"id": "p", "network_id": "n", "mac_address": "m", "port_security_enabled": null, '
+        b'"binding:host_id": null, "binding:vif_type": null, "binding:profile": null}}'
+    )
+    port = asyncio.run(NetworkClient(FixedResponse(body)).port("p", "token"))
+    assert port is not None
+    assert (port.binding_host_id, port.binding_profile, port.port_security_enabled) == (None, None, None)
+
+
 def test_client_reads_all_pages() -> None:
     pages = {
         "/v2.0/ports?device_id=s": b'{"ports": [{"id": "a", "network_id": "n", "mac_address": "m"}], "ports_links": '

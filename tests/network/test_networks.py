@@ -78,6 +78,8 @@ def test_only_administrators_share_networks_and_choose_segments(database_url: st
             assert created["project_id"] == OTHER
             assert (created["provider:network_type"], created["provider:segmentation_id"]) == ("vlan", 7)
             assert await cloud.refused("POST", "/networks", {"network": vlan}, "admin") == (409, "VlanIdInUse")
+            several = {"networks": [vlan, {"name": "overlay"}]}
+            assert await cloud.refused("POST", "/networks", several, "admin") == (409, "VlanIdInUse")
             segments = {(await cloud.create("network", "admin"))["provider:segmentation_id"] for _ in range(5)}
             assert len(segments) == 5
 

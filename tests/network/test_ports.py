@@ -337,3 +337,14 @@ def test_update_with_if_match_revision(database_url: str) -> None:
             assert (await cloud.show("port", port["id"]))["revision_number"] == port["revision_number"] + 1
 
     asyncio.run(scenario())
+
+
+def test_ip_version_of_a_dhcp_option_may_be_a_whole_float(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, _ = await cloud.network_with_subnet()
+            option = {"opt_name": "mtu", "opt_value": "1400", "ip_version": 4.0}
+            port = await cloud.create("port", network_id=network["id"], extra_dhcp_opts=[option])
+            assert (await cloud.show("port", port["id"]))["extra_dhcp_opts"] == [option]
+
+    asyncio.run(scenario())

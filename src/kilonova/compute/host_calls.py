@@ -139,7 +139,7 @@ async def send(
     try:
         return await (_call_and_repeat(op, command, takes) if policy.watches else _call_once(op, command, policy))
     except HostCallError as outcome:
-        if isinstance(outcome, policy.accepts):
+        if isinstance(outcome, policy.accepts) and not outcome.passing:
             return None
         if isinstance(outcome, HostUnreachable | StaleEpoch):
             raise

@@ -34,11 +34,11 @@ def _operation(kind: type[Operation]) -> str:
 
 
 def _summary(kind: type[Operation]) -> str:
-    """The first line of the class's docstring, or of the module's if the class only describes its parameters."""
-    own = (kind.__dict__.get("__doc__") or "").strip()
-    module = __import__(kind.__module__, fromlist=["__doc__"])
-    text = module.__doc__ or "" if not own or own.startswith("`params`") else own
-    return str(text.strip().split("\n")[0])
+    """The first line of the module's docstring, or of the class's in a module with several operations."""
+    alone = sum(other.__module__ == kind.__module__ for other in all_kinds()) == 1
+    own = "" if alone else kind.__dict__.get("__doc__") or ""
+    text: str = own or __import__(kind.__module__, fromlist=["__doc__"]).__doc__ or ""
+    return text.strip().split("\n")[0]
 
 
 def _step(kind: type[Operation], entry: AnyEntry) -> list[str]:

@@ -37,7 +37,6 @@ class Image(Struct, frozen=True, kw_only=True):
     id: str
     status: str
     name: str | None = None
-    owner: str | None = None
     visibility: str = "shared"
     protected: bool = False
     disk_format: str | None = None
@@ -47,7 +46,6 @@ class Image(Struct, frozen=True, kw_only=True):
     size: int | None = None
     virtual_size: int | None = None
     checksum: str | None = None
-    tags: tuple[str, ...] = ()
     created_at: str = ""
     updated_at: str = ""
     properties: dict[str, str] = {}

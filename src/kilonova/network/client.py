@@ -31,7 +31,7 @@ class NetworkError(Refused):
 
 
 # Resources with the attributes that compute reads. A Neutron without an extension omits its attributes, and so does the
-# policy of a token that may not see them.
+# policy of a token that may not see them. Some plugins of Neutron show attributes of extensions as null.
 
 
 class Network(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Network(Struct, frozen=True):
     project_id: str = ""
     shared: bool = False
     external: bool = field(name="router:external", default=False)
-    is_default: bool = False
+    is_default: bool | None = False
     subnets: list[str] = []
 
 
@@ -64,11 +64,11 @@ class Port(Struct, frozen=True):
     device_owner: str = ""
     fixed_ips: list[FixedIp] = []
     security_groups: list[str] = []
-    port_security_enabled: bool = True
-    binding_host_id: str = field(name="binding:host_id", default="")
-    binding_vif_type: str = field(name="binding:vif_type", default="")
+    port_security_enabled: bool | None = True
+    binding_host_id: str | None = field(name="binding:host_id", default="")
+    binding_vif_type: str | None = field(name="binding:vif_type", default="")
     binding_vnic_type: str = field(name="binding:vnic_type", default="normal")
-    binding_profile: dict[str, object] = field(name="binding:profile", default_factory=dict)
+    binding_profile: dict[str, object] | None = field(name="binding:profile", default_factory=dict)
     revision_number: int | None = None
 
 

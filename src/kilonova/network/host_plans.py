@@ -17,6 +17,7 @@ from msgspec.json import Decoder
 from kilonova import clock
 from kilonova.hosts.messages import FirewallRule, NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
 from kilonova.hosts.networked import NetworkedHost
+from kilonova.network.ports.model import DhcpOption
 from kilonova.network.security_groups.rules import PROTOCOLS, SecurityGroupRule, normalized_cidr
 from kilonova.network.subnets.model import Route, Subnet
 from kilonova.store import Reader
@@ -62,7 +63,7 @@ class PlannedPort(Record, frozen=True):
     device_id: str
     host_id: str
     allowed_address_pairs: list[dict[str, str]]
-    extra_dhcp_opts: list[dict[str, str | int | None]]
+    extra_dhcp_opts: list[DhcpOption]
 
 
 class NetworkState:

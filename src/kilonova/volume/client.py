@@ -299,8 +299,8 @@ class VolumeClient:
             response = await self._call("GET", f"/{path}?{urlencode(query)}", auth, version=MULTIATTACH_VERSION)
             page = _decode(response, key, decoder)
             found += page
-            links = response.get(f"{key}_links")
-            if not page or links is None or not _LINKS.decode(links):
+            links = f"{key}_links"
+            if not page or links not in response or not _decode(response, links, _LINKS):
                 return found
             query["marker"] = _decode(response, key, _IDENTITIES)[-1].id
 

@@ -94,7 +94,8 @@ def test_all_kinds_of_devices_beside_an_image(sqlite_url: str) -> None:
                 root,
                 {"source_type": "blank", "destination_type": "local", "guest_format": "ext4", "volume_size": 2},
                 to_volume("volume", given, boot_index=1, disk_bus="scsi", device_type="cdrom", tag="data"),
-                to_volume("blank", volume_size=1, device_name="vdx", boot_index=-1),
+                # JSON Schema takes 1.0 for an integer.
+                to_volume("blank", volume_size=1.0, device_name="vdx", boot_index=-1.0),
                 to_volume("image", c.image_id, volume_size=1, boot_index=None),
                 imageRef=c.image_id,
                 flavorRef=flavor,

@@ -193,6 +193,24 @@ def test_extra_specs_of_type(database_url: str) -> None:
     run(scenario())
 
 
+def test_extra_spec_without_value(database_url: str) -> None:
+    """The API accepts null. Such a type is shown, and requires nothing of the back end."""
+
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            specs = {"compression": None, "multiattach": None}
+            created = await make(c, extra_specs=specs)
+            assert (await c.item(f"/types/{created['id']}", as_="admin"))["extra_specs"] == specs
+            assert "fast" in await names(c)
+            volume = await c.post("/volumes", {"volume": {"size": 1, "volume_type": "fast"}})
+            assert (volume.status, volume.json()["volume"]["multiattach"]) == (202, False)
+            volume_id = await put_volume(c.db)
+            retype = {"os-retype": {"new_type": "fast", "migration_policy": "never"}}
+            assert (await c.post(f"/volumes/{volume_id}/action", retype)).status == 202
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("value, several", [("<is> True", True), ("<is> False", False), ("True", False)])
 def test_multiattach_type_makes_multiattach_volumes(database_url: str, value: str, several: bool) -> None:
     async def scenario() -> None:

@@ -58,6 +58,12 @@ class BlockDevice(Record, frozen=True):
         return self.volume_id
 
     @property
+    def attachment(self) -> str:
+        """The id of the attachment, for a device whose volume is reserved."""
+        assert self.attachment_id is not None, f"the volume of device {self.uuid} is not reserved"
+        return self.attachment_id
+
+    @property
     def is_volume(self) -> bool:
         """Whether the device has a volume, or gets one while the server is built."""
         return self.destination_type == VOLUME

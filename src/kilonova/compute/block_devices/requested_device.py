@@ -59,16 +59,18 @@ class RequestedDevice(Struct, kw_only=True):
 
 
 class _Entry(Struct):
+    """Numbers may be floats, such as 2.0: JSON Schema takes those for integers."""
+
     source_type: str | None = None
     destination_type: str | None = None
     uuid: str | None = None
     volume_id: str | None = None
     snapshot_id: str | None = None
     image_id: str | None = None
-    volume_size: int | str | None = None
+    volume_size: int | float | str | None = None
     volume_type: str | None = None
     device_name: str | None = None
-    boot_index: int | str | None = None
+    boot_index: int | float | str | None = None
     device_type: str | None = None
     disk_bus: str | None = None
     guest_format: str | None = None

@@ -55,7 +55,7 @@ async def bind(op: AttachInterface) -> Interface:
     server, port_id = await server_of(op), op.result(MAKE)
     if server.find_interface(port_id) is not None:
         raise Failed(f"Port {port_id} is still in use.")
-    port = await interfaces.take_port(op, port_id, server.host or "")
+    port = await interfaces.take_port(op, port_id, server.host_name)
     return await interfaces.interface_of(op, op.params.interface, port)
 
 
@@ -69,12 +69,12 @@ async def unbind(op: AttachInterface) -> None:
 async def attach(op: AttachInterface) -> None:
     server = await server_of(op)
     verb = AttachNic(guest_id=server.id, nic=nic_of(op.result(BIND)))
-    await call(op, server.host or "", ATTACH, verb)
+    await call(op, server.host_name, ATTACH, verb)
 
 
 async def detach(op: AttachInterface) -> None:
     server = await server_of(op)
-    await cleanup.detach_interface(op, server.host or "", f"undo {ATTACH}", op.result(MAKE))
+    await cleanup.detach_interface(op, server.host_name, f"undo {ATTACH}", op.result(MAKE))
 
 
 async def settle(op: AttachInterface, tx: Transaction) -> None:

@@ -74,7 +74,7 @@ async def detach(op: AttachVolume) -> None:
 
 async def complete(op: AttachVolume) -> None:
     """Complete the attachment, also of a server without a host: its users see the volume in use."""
-    await volumes.complete_attachments(op, str((await volumes.device_of(op)).attachment_id))
+    await volumes.complete_attachments(op, (await volumes.device_of(op)).attachment)
 
 
 async def settle(op: AttachVolume, tx: Transaction) -> None:

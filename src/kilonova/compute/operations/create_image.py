@@ -37,7 +37,7 @@ class CreateImageParams(Struct, frozen=True):
 
 
 class CreateImage(Harmless[CreateImageParams]):
-    """The id of the image is `images.snapshot_id`."""
+    """Create an image of a server: its host uploads the disk while the server keeps running."""
 
     kind = kinds.CREATE_IMAGE
     action = "createImage"

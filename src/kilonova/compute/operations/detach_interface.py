@@ -85,7 +85,7 @@ async def own_again(op: DetachInterface) -> None:
     if server.find_interface(op.params.port_id) is None:
         return
     try:
-        await interfaces.take_port(op, op.params.port_id, server.host or "")
+        await interfaces.take_port(op, op.params.port_id, server.host_name)
     except Failed:
         async with op.db.transaction() as tx:
             await _remove(op, tx)
@@ -114,5 +114,6 @@ async def _remove(op: DetachInterface, tx: Transaction) -> Interface | None:
     server = await server_of(op, tx)
     removed = server.find_interface(op.params.port_id)
     if removed is not None:
-        await model.set_interfaces(tx, server.id, [interface for interface in server.nics if interface is not removed])
+        left = [interface for interface in server.nics if interface.port_id != removed.port_id]
+        await model.set_interfaces(tx, server.id, left)
     return removed

@@ -43,7 +43,7 @@ class Evacuate(Move[EvacuateParams]):
 async def build(op: Evacuate) -> None:
     server = await server_of(op)
     guest = await volumes.describe_guest(op, server)
-    verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host or "")
+    verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host_name)
     await choose.build_guest(op, claimed_host(op), BUILD, await place.with_image_source(op.services, verb))
 
 
@@ -56,4 +56,4 @@ async def hand_over(op: Evacuate, tx: Transaction) -> None:
     state = (states.ACTIVE, states.RUNNING) if op.params.start else (states.STOPPED, states.SHUTDOWN)
     await model.settle(tx, server.id, "evacuate", *state)
     # The fence: the old host does not count as up until this cleanup is done.
-    await cleanup.defer_clean_up(op, tx, server.host or "")
+    await cleanup.defer_clean_up(op, tx, server.host_name)

@@ -157,7 +157,7 @@ async def prepare(op: LiveMigrate) -> None:
     """Have both hosts check that the migration can work, and the destination prepare for the guest."""
     server, there = await server_of(op), claimed_host(op)
     try:
-        await _prepare_hosts(op, PREPARE, server, server.host or "", there)
+        await _prepare_hosts(op, PREPARE, server, server.host_name, there)
     except (HostNotResponding, HostRefused) as outcome:
         if outcome.host == server.host and isinstance(outcome, _SOURCE_OUTCOMES):
             raise HostCallFailed(f"The server's host could not {PREPARE}", outcome) from outcome
@@ -181,7 +181,7 @@ async def hand_over(op: Operation, tx: Transaction) -> None:
     server = await move.complete_move(op, tx)
     await model.settle_unchanged(tx, server.id)
     if op.find_result(MIGRATE):
-        await cleanup.defer_clean_up(op, tx, server.host or "")
+        await cleanup.defer_clean_up(op, tx, server.host_name)
     await migration_queue.leave_queue(op, tx)
 
 

@@ -113,14 +113,14 @@ async def unpark(op: Reimage) -> None:
         await guest.unpark(op)
     else:
         server = await server_of(op)
-        await cleanup.clean_up(op, server.host or "", f"undo {PARK}", slot=op.id)
+        await cleanup.clean_up(op, server.host_name, f"undo {PARK}", slot=op.id)
 
 
 async def destroy(op: Reimage) -> None:
     """Remove the new guest. On an unreachable host it stays with its server, stopped, without its volume."""
     server = await server_of(op)
-    await cleanup.clean_up(op, server.host or "", f"undo {BUILD}", defer_if_unreachable=False)
-    await cleanup.restore(op, server.host or "", f"stop after undo {BUILD}", running=False)
+    await cleanup.clean_up(op, server.host_name, f"undo {BUILD}", defer_if_unreachable=False)
+    await cleanup.restore(op, server.host_name, f"stop after undo {BUILD}", running=False)
 
 
 # The volume, reserved while no host is connected
@@ -243,7 +243,7 @@ async def connect(op: Reimage) -> None:
             f"The volume service could not write image {op.params.image_id} to volume {volume.id}, which is in"
             " status error. The server can be rebuilt when an operator has repaired the volume.",
         )
-    await volumes.connect(op, await _root(op), server.host or "")
+    await volumes.connect(op, await _root(op), server.host_name)
 
 
 async def disconnect(op: Reimage) -> None:
@@ -251,7 +251,7 @@ async def disconnect(op: Reimage) -> None:
 
 
 async def complete(op: Reimage) -> None:
-    await volumes.complete_attachments(op, str((await _root(op)).attachment_id))
+    await volumes.complete_attachments(op, (await _root(op)).attachment)
 
 
 # Queries

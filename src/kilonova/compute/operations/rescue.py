@@ -73,7 +73,7 @@ async def forward(op: Rescue) -> None:
         data=await image_transfer(op.services, image_id) if image_id else None,
         password=op.params.password,
     )
-    await call(op, server.host or "", RESCUE, verb)
+    await call(op, server.host_name, RESCUE, verb)
 
 
 async def back(op: Rescue) -> None:
@@ -81,7 +81,7 @@ async def back(op: Rescue) -> None:
     server = await server_of(op)
     ran = server.vm_state == states.ACTIVE
     verbs: list[type[GuestVerb[object]]] = [Unrescue] if ran else [Unrescue, PowerOff]
-    await cleanup.reverse(op, server.host or "", f"undo {RESCUE}", *verbs, running=ran)
+    await cleanup.reverse(op, server.host_name, f"undo {RESCUE}", *verbs, running=ran)
 
 
 async def settle(op: Rescue, tx: Transaction) -> None:

@@ -70,7 +70,7 @@ class Migrate(_ColdMove[MigrateParams]):
 
 async def stop(op: Resize | Migrate) -> None:
     server = await server_of(op)
-    if op.round > 1 and await cleanup.is_unrestored(op, server.host or "", slot=op.id):
+    if op.round > 1 and await cleanup.is_unrestored(op, server.host_name, slot=op.id):
         tried = ", ".join(sorted(choose.tried_hosts(op)))
         fault = f"{server.host}: could not undo '{PARK}' after it was tried on {tried}"
         raise Failed("The server's host could not undo what was begun", fault=fault)
@@ -79,7 +79,7 @@ async def stop(op: Resize | Migrate) -> None:
 
 async def build(op: Operation) -> None:
     server = await server_of(op)
-    source, flavor = server.host or "", (await moves.get_by_operation(op.db, op.id)).new_flavor.embedded
+    source, flavor = server.host_name, (await moves.get_by_operation(op.db, op.id)).new_flavor.embedded
     verb = Receive(
         guest=await volumes.describe_guest(op, structs.replace(server, flavor=flavor)),
         source=source,

@@ -54,7 +54,7 @@ async def stop(op: RevertResize) -> LeftOn | None:
     Fails if the source is down, so that the server keeps running here.
     """
     server, move = await server_of(op), await _move(op)
-    host = server.host or ""
+    host = server.host_name
     if move.source_host != host and await is_down(op, move.source_host):
         raise Failed(f"The host could not {UNPARK}: it is down", fault=f"{move.source_host}: down")
     try:
@@ -78,7 +78,7 @@ async def unpark_again(op: RevertResize) -> None:
     server, move = await server_of(op), await _move(op)
     await cleanup.restore(
         op,
-        server.host or "",
+        server.host_name,
         f"undo {PARK}",
         running=was_running(server) and not await model.is_being_deleted(op.db, server.id),
         slot=op.id,
@@ -121,7 +121,7 @@ async def hand_back(op: RevertResize, tx: Transaction) -> None:
     await model.set_quota_usage(tx, server.id, flavor)
     await model.settle(tx, server.id, "revertResize", move.old_vm_state, move.old_power_state)
     slot = op.id if op.find_result(STOP) is None else None
-    await cleanup.defer_clean_up(op, tx, server.host or "", slot=slot)
+    await cleanup.defer_clean_up(op, tx, server.host_name, slot=slot)
     op.host = move.source_host
 
 

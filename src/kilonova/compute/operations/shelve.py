@@ -106,7 +106,7 @@ async def begin_offload(tx: Transaction, server: Server) -> str:
 async def destroy(op: Offload) -> LeftOn | None:
     """Destroy the guest. On an unreachable host the cleanup is deferred."""
     server = await server_of(op)
-    host = server.host or ""
+    host = server.host_name
     try:
         await call(op, host, DESTROY.name, Destroy(guest_id=server.id))
     except HostCallFailed as failure:

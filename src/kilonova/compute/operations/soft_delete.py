@@ -42,9 +42,9 @@ class SoftDelete(Harmless[SoftDeleteParams]):
 async def stop(op: SoftDelete) -> LeftOn | None:
     """Stop the guest. On an unreachable host the stop is deferred; a missing guest is stopped."""
     server = await server_of(op)
-    host = server.host or ""
     if not _can_be_restored(server):
         return None
+    host = server.host_name
     try:
         await power.stop(op, server, STOP.name, UNLESS_MISSING)
     except HostCallFailed as failure:
@@ -55,7 +55,8 @@ async def stop(op: SoftDelete) -> LeftOn | None:
 
 
 async def start_again(op: Operation) -> None:
-    await power.start_again(op, STOP.name)
+    if _can_be_restored(await server_of(op)):
+        await power.start_again(op, STOP.name)
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

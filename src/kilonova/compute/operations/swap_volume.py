@@ -71,14 +71,14 @@ async def release(op: SwapVolume) -> None:
     """Release the new volume, unless the guest may still use it."""
     server, device = await server_of(op), await volumes.device_of(op)
     is_kept = device.volume_id == op.params.new.id
-    if not is_kept and not await cleanup.is_disk_deferred(op, server.host or "", op.params.old):
+    if not is_kept and not await cleanup.is_disk_deferred(op, server.host_name, op.params.old):
         await volumes.release(op, op.params.new.id)
 
 
 async def connect(op: SwapVolume) -> Connection:
     """Connect the host to the new volume. Returns its connection."""
     server, device, attachment_id = await server_of(op), await volumes.device_of(op), op.result(RESERVE)
-    host = server.host or ""
+    host = server.host_name
     connector = await volumes.connector_of(op, host)
     async with volumes.volume_errors():
         auth = await op.services.identity.auth()
@@ -92,7 +92,7 @@ async def swap(op: SwapVolume) -> None:
     server, device = await server_of(op), await volumes.device_of(op)
     disk = devices.disk_of(structs.replace(device, volume_id=op.params.new.id), op.result(CONNECT))
     verb = SwapDisk(guest_id=server.id, volume_id=op.params.old, disk=disk)
-    await call(op, server.host or "", SWAP, verb)
+    await call(op, server.host_name, SWAP, verb)
 
 
 async def swap_back(op: SwapVolume) -> None:
@@ -100,7 +100,7 @@ async def swap_back(op: SwapVolume) -> None:
     server, device = await server_of(op), await volumes.device_of(op)
     new = op.params.new.id
     if device.volume_id != new:
-        await cleanup.attach_disk(op, server.host or "", f"undo {SWAP}", device, instead_of=new)
+        await cleanup.attach_disk(op, server.host_name, f"undo {SWAP}", device, instead_of=new)
 
 
 async def complete(op: SwapVolume) -> None:
@@ -115,7 +115,7 @@ async def acquire_old(op: SwapVolume) -> None:
     """Undo `release`. If another server has reserved the old volume, the server keeps the new one."""
     server = await server_of(op)
     try:
-        await volumes.restore_connection(op, server.host or "")
+        await volumes.restore_connection(op, server.host_name)
     except VolumeFailed:
         async with op.db.transaction() as tx:
             await _exchange(op, tx)

@@ -29,7 +29,7 @@ class Unrescue(Harmless):
 
 async def forward(op: Unrescue) -> None:
     server = await server_of(op)
-    await call(op, server.host or "", STEP, UnrescueGuest(guest_id=server.id))
+    await call(op, server.host_name, STEP, UnrescueGuest(guest_id=server.id))
 
 
 async def settle(op: Unrescue, tx: Transaction) -> None:

@@ -99,7 +99,7 @@ async def settle(op: Unshelve, tx: Transaction) -> None:
 async def start(op: UnshelveInPlace) -> None:
     """Start the guest. A failed offload may have destroyed it or disconnected its ports and volumes."""
     server = await server_of(op)
-    host = server.host or ""
+    host = server.host_name
     await volumes.move(op, host)
     await ports.move(op, host)
     try:
@@ -112,7 +112,7 @@ async def start(op: UnshelveInPlace) -> None:
 
 async def stop_again(op: UnshelveInPlace) -> None:
     server = await server_of(op)
-    await cleanup.restore(op, server.host or "", "undo start guest", running=False)
+    await cleanup.restore(op, server.host_name, "undo start guest", running=False)
     await move.return_volumes(op)
 
 

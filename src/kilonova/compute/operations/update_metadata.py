@@ -30,7 +30,7 @@ class UpdateMetadataParams(Struct, frozen=True):
 
 
 class UpdateMetadata(Operation[UpdateMetadataParams]):
-    """An unreachable host is left to DeferredUpdateMetadata, so that nothing waits for it."""
+    """Update a guest's metadata. For an unreachable host, DeferredUpdateMetadata is begun, so that nothing waits."""
 
     kind = kinds.UPDATE_METADATA
     action = ""
@@ -47,7 +47,7 @@ class DeferredUpdateMetadataParams(Struct, frozen=True):
 
 
 class DeferredUpdateMetadata(Operation[DeferredUpdateMetadataParams]):
-    """It has no server, so no operation waits for it."""
+    """Update a guest's metadata when its host responds again. No operation of the server waits for it."""
 
     kind = kinds.DEFERRED_UPDATE_METADATA
     action = ""

@@ -180,10 +180,10 @@ async def _group(ctx: Context, reader: Reader, group_id: str | None) -> str | No
     return group_id
 
 
-def _count(body: Mapping[str, object]) -> tuple[int, int]:
+def _count(body: Mapping[str, str | float]) -> tuple[int, int]:
     """`min_count` and `max_count`; the quota decides between them."""
-    least = int(str(body.get("min_count", 1)))
-    most = int(str(body.get("max_count", least)))
+    least = int(body.get("min_count", 1))
+    most = int(body.get("max_count", least))
     if least > most:
         raise BadRequest("min_count must be <= max_count")
     if least > MAX_SERVERS_PER_REQUEST:

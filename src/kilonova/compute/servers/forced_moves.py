@@ -36,7 +36,7 @@ async def plan(reader: Reader, server: Server, host: str, *, tried: frozenset[st
     request = {"resources": amounts, "host": host, FORCE: True}
     if target is None:
         return Plan((), Diagnosis(hosts=0, filters=(), asked=request))
-    excluded = tried | await scheduling.hosts_with_cleanup(reader, server.id) | {str(server.host)}
+    excluded = tried | await scheduling.hosts_with_cleanup(reader, server.id) | {server.host_name}
     obstacle = (
         _exclusion(host, excluded)
         or await _complexity(reader, server, held)

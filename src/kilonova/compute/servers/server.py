@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from kilonova.operations.errors import Failed
 from kilonova.store.records import Record
 
 # A column's value, as the database stores it.
@@ -98,8 +99,9 @@ class Server(Record, frozen=True):
 
     @property
     def host_name(self) -> str:
-        """The host, for a server that has one."""
-        assert self.host is not None, f"server {self.id} has no host"
+        """The host of a server that must have one."""
+        if self.host is None:
+            raise Failed(f"Instance {self.id} has no host.")
         return self.host
 
     @property

@@ -102,14 +102,16 @@ async def load(ctx: Context, reader: Reader, network_id: str) -> Network:
 async def create(ctx: Context) -> Response:
     """Create one or several networks."""
     networks = [_new_network(ctx, body) for body in ctx.body.get("networks") or [ctx.body["network"]]]
-    shown = []
+    created: list[Network] = []
     try:
         async with ctx.db.transaction() as tx:
             for network in networks:
                 await check_quota(tx, network.project_id, "network")
-                shown.append(view(ctx, await model.create(tx, network), []))
+                created.append(await model.with_segment(tx, network))
+                await resources.insert(tx, created[-1])
     except store.Conflict:
-        raise model.segment_in_use(networks[-1]) from None
+        raise model.segment_in_use((created or networks)[-1]) from None
+    shown = [view(ctx, network, []) for network in created]
     return Response({"networks": shown} if "networks" in ctx.body else {"network": shown[0]})
 
 

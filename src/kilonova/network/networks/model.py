@@ -88,10 +88,16 @@ def _provider_attributes(body: Mapping[str, Any]) -> tuple[str, str, int | None]
 
 
 async def create(tx: Transaction, network: Network) -> Network:
-    if network.segmentation_id is None and network.network_type not in ("flat", "local"):
-        network = structs.replace(network, segmentation_id=await _free_segment(tx, network.network_type))
+    network = await with_segment(tx, network)
     await resources.insert(tx, network)
     return network
+
+
+async def with_segment(tx: Transaction, network: Network) -> Network:
+    """The network with a free segmentation id, if it needs one and has none."""
+    if network.segmentation_id is not None or network.network_type in ("flat", "local"):
+        return network
+    return structs.replace(network, segmentation_id=await _free_segment(tx, network.network_type))
 
 
 def segment_in_use(network: Network) -> Conflict:

@@ -27,6 +27,10 @@ _MAC_ATTEMPTS = 16
 SERVICE_OWNERS = ("network:router_interface", "network:router_gateway", "network:floatingip")
 
 
+# A request's `ip_version` may be 4.0, which JSON Schema considers equal to 4.
+DhcpOption = dict[str, str | int | float | None]
+
+
 class Port(Resource, frozen=True):
     table: ClassVar[str] = "ports"
 
@@ -42,7 +46,7 @@ class Port(Resource, frozen=True):
     vnic_type: str
     profile: dict[str, object]
     allowed_address_pairs: list[dict[str, str]]
-    extra_dhcp_opts: list[dict[str, str | int | None]]
+    extra_dhcp_opts: list[DhcpOption]
 
 
 class PortDetails(Struct, frozen=True):

@@ -73,15 +73,12 @@ async def create(ctx: Context, uuid: str) -> Response:
     async with ctx.db.transaction() as tx:
         provider = await lock_provider_at(tx, uuid, ctx.body.get("resource_provider_generation"))
         await _check_classes_exist(tx, [name], "No such resource class {}.")
-        wanted = {name: parse_amounts(ctx, "create", provider, name, ctx.body)}
+        wanted = parse_amounts(ctx, "create", provider, name, ctx.body)
         if await _find(tx, provider, name) is not None:
             raise Conflict(f"Update conflict: resource provider {provider.uuid} already has inventory of {name}.")
-        await write_inventories(tx, provider.id, wanted)
-        await mark_facts_changed(tx, [provider.id])
-        provider = await find_provider(tx, uuid)
-        inventory = await _find(tx, provider, name)
+        written = await _write_one(tx, provider, name, wanted)
     location = ctx.url(f"/resource_providers/{provider.uuid}/inventories/{name}")
-    return _render_one(ctx, provider, inventory, headers={"Location": location})
+    return _render_one(ctx, *written, headers={"Location": location})
 
 
 @api.route("PUT", ALL_PATH, policy=POLICY + "update", body=REPLACE, query={"*": {}}, check_exists=require_provider)
@@ -126,14 +123,11 @@ async def update(ctx: Context, uuid: str, resource_class: str) -> Response:
     """Update the inventory of a class."""
     async with ctx.db.transaction() as tx:
         provider = await lock_provider_at(tx, uuid, ctx.body["resource_provider_generation"])
-        wanted = {resource_class: parse_amounts(ctx, "update", provider, resource_class, ctx.body)}
+        wanted = parse_amounts(ctx, "update", provider, resource_class, ctx.body)
         if await _find(tx, provider, resource_class) is None:
             raise BadRequest(f"No inventory record with resource class for resource provider {provider.uuid}.")
-        await write_inventories(tx, provider.id, wanted)
-        await mark_facts_changed(tx, [provider.id])
-        provider = await find_provider(tx, uuid)
-        inventory = await _find(tx, provider, resource_class)
-    return _render_one(ctx, provider, inventory)
+        written = await _write_one(tx, provider, resource_class, wanted)
+    return _render_one(ctx, *written)
 
 
 @api.route("DELETE", ONE_PATH, policy=POLICY + "delete", query={"*": {}}, status=204)
@@ -207,12 +201,23 @@ async def _find(reader: Reader, provider: ResourceProvider, resource_class: str)
     return Inventory.decode_optional(await reader.fetch_one(_ONE, provider.id, resource_class))
 
 
+async def _write_one(
+    tx: Transaction, provider: ResourceProvider, resource_class: str, amounts: Amounts
+) -> tuple[ResourceProvider, Inventory]:
+    """Write an inventory. Returns the provider, with its new generation, and the inventory."""
+    await write_inventories(tx, provider.id, {resource_class: amounts})
+    await mark_facts_changed(tx, [provider.id])
+    inventory = await _find(tx, provider, resource_class)
+    assert inventory is not None
+    return await find_provider(tx, provider.uuid), inventory
+
+
 async def _fetch_all(reader: Reader, provider: ResourceProvider) -> list[Inventory]:
     return Inventory.decode_all(await reader.fetch(_ALL, provider.id))
 
 
 def _render_one(
-    ctx: Context, provider: ResourceProvider, inventory: Inventory | None, headers: Mapping[str, str] | None = None
+    ctx: Context, provider: ResourceProvider, inventory: Inventory, headers: Mapping[str, str] | None = None
 ) -> Response:
     shown = {"resource_provider_generation": provider.generation, **ctx.render("inventory", inventory)}
     return with_last_modified(ctx, shown, provider.updated_at, headers=headers)

@@ -58,7 +58,7 @@ async def delete(ctx: Context, type_id: str, key: str) -> None:
         await model.write(tx, structs.replace(volume_type, extra_specs=left, updated_at=ctx.now))
 
 
-async def _update(ctx: Context, type_id: str, given: dict[str, str]) -> None:
+async def _update(ctx: Context, type_id: str, given: dict[str, str | None]) -> None:
     async with ctx.db.transaction() as tx:
         volume_type = await get_locked(tx, type_id)
         specs = volume_type.extra_specs | given

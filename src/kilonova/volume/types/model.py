@@ -26,7 +26,7 @@ class VolumeType(Record, frozen=True):
     id: str
     name: str
     is_public: bool
-    extra_specs: dict[str, str]
+    extra_specs: dict[str, str | None]
     created_at: float
     updated_at: float
     description: str | None = None
@@ -34,7 +34,7 @@ class VolumeType(Record, frozen=True):
     @property
     def is_multiattach(self) -> bool:
         """Whether several servers may use one volume of this type."""
-        return str(self.extra_specs.get(MULTIATTACH, "")).strip().lower() == _TRUE
+        return (self.extra_specs.get(MULTIATTACH) or "").strip().lower() == _TRUE
 
 
 class DefaultType(Record, frozen=True):
@@ -82,7 +82,7 @@ async def create(
     *,
     description: str | None = None,
     is_public: bool = True,
-    extra_specs: dict[str, str] | None = None,
+    extra_specs: dict[str, str | None] | None = None,
 ) -> VolumeType:
     created = VolumeType(
         id=new_id(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kilonova.operations import Failed
 from kilonova.scheduler.extra_spec_rules import describe_rule, satisfies
 from kilonova.store import Reader
@@ -29,9 +31,9 @@ def is_unmet(error: Failed) -> bool:
     return error.fault is not None and error.fault.startswith(_UNMET)
 
 
-def unmet_specs(extra_specs: dict[str, str]) -> dict[str, str]:
-    """The extra specs that the back end does not meet. Other scopes than `capabilities:` are ignored."""
-    specs = {key.removeprefix(f"{_SCOPE}:"): rule for key, rule in extra_specs.items()}
+def unmet_specs(extra_specs: Mapping[str, str | None]) -> dict[str, str]:
+    """The extra specs that the back end does not meet. Ignores null, and other scopes than `capabilities:`."""
+    specs = {key.removeprefix(f"{_SCOPE}:"): rule for key, rule in extra_specs.items() if rule is not None}
     return {key: rule for key, rule in specs.items() if ":" not in key and not _meets(CAPABILITIES.get(key), rule)}
 
 

@@ -17,7 +17,7 @@ _NULLABLE = {"type": ["string", "null"]}
 _BOOLEAN = {"type": "boolean"}
 
 
-def specs(volume_type: VolumeType, ctx: Context) -> dict[str, str]:
+def specs(volume_type: VolumeType, ctx: Context) -> dict[str, str | None]:
     """The extra specs that the caller may see."""
     found = volume_type.extra_specs
     return found if ctx.may(SENSITIVE) else {key: value for key, value in found.items() if key in _FOR_USERS}

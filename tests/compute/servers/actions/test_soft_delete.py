@@ -7,11 +7,11 @@ from typing import Any
 
 from kilonova.compute.operations.soft_delete import SoftDelete, SoftDeleteParams
 from kilonova.compute.periodic import reclaim_deleted, tasks
-from kilonova.operations import begin
+from kilonova.operations import begin, request_cancel
 from tests.compute.operations.support import SHORT_HOST_TIMEOUT, finish_operations
 from tests.compute.servers.actions.test_rescue import rescue, rescue_image_of
 from tests.compute.servers.actions.test_suspend import conflict_message, run_action, states
-from tests.compute.servers.moves import HOST, make_reachable, make_unreachable
+from tests.compute.servers.moves import HOST, make_reachable, make_unreachable, run_move
 from tests.compute.servers.shelved import boot_shelved
 from tests.compute.servers.support import NO_RESOURCES, act, count_server_resources, rules
 from tests.support import run
@@ -117,6 +117,21 @@ def test_soft_delete_after_a_shelve_that_has_ended_deletes_at_once(database_url:
                 await begin(tx, SoftDelete, params=SoftDeleteParams(), server_id=server_id, request_id="req-1")
             await c.wait_until_deleted(server_id)
             assert await count_server_resources(c, server_id) == NO_RESOURCES
+
+    run(scenario())
+
+
+def test_cancelled_soft_delete_after_a_resize_that_has_ended_keeps_the_guest_running(database_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=2, **RECLAIM_AFTER_HOUR) as c:
+            server_id = (await c.boot_active())["id"]
+            await run_move(c, server_id, "resize", {"flavorRef": "2"})
+            async with c.db.transaction() as tx:
+                params = SoftDeleteParams()
+                operation_id = await begin(tx, SoftDelete, params=params, server_id=server_id, request_id="req-1")
+                await request_cancel(tx, operation_id)
+            assert (await c.wait_until_settled(server_id))["status"] == "VERIFY_RESIZE"
+            assert (await c.guests())[server_id][1] == "running"
 
     run(scenario())
 

@@ -31,7 +31,7 @@ def was_running(server: Server) -> bool:
 
 async def start_again(op: Operation) -> None:
     server = await server_of(op)
-    await cleanup.restore(op, server.host or "", f"undo {STOP}", running=was_running(server))
+    await cleanup.restore(op, server.host_name, f"undo {STOP}", running=was_running(server))
 
 
 async def park(op: Operation, policy: Policy = MUST_SUCCEED) -> None:
@@ -42,7 +42,7 @@ async def unpark(op: Operation) -> None:
     """Take the guest out of its slot and start it in one call, so that at most one call is deferred."""
     server = await server_of(op)
     running = was_running(server) and not await model.is_being_deleted(op.db, server.id)
-    await cleanup.restore(op, server.host or "", f"undo {PARK}", running=running, slot=op.id)
+    await cleanup.restore(op, server.host_name, f"undo {PARK}", running=running, slot=op.id)
 
 
 async def stop_existing(op: Operation[WithGrace]) -> None:
@@ -58,7 +58,7 @@ async def rebuild(op: Operation[WithColumns]) -> None:
     server = await server_of(op)
     guest = await volumes.describe_guest(op, server.with_columns(op.params.columns))
     verb = await place.with_image_source(op.services, Spawn(guest=guest, start=is_started_after_rebuild(server)))
-    await call(op, server.host or "", BUILD, verb)
+    await call(op, server.host_name, BUILD, verb)
 
 
 async def destroy_rebuilt(op: Operation) -> None:
@@ -70,7 +70,7 @@ async def settle_rebuilt(op: Operation[WithColumns], tx: Transaction) -> None:
     server = await server_of(op, tx)
     state = (states.ACTIVE, states.RUNNING) if is_started_after_rebuild(server) else (states.STOPPED, states.SHUTDOWN)
     await model.rebuild(tx, server.id, op.params.columns, *state)
-    await cleanup.defer_clean_up(op, tx, server.host or "", slot=op.id)
+    await cleanup.defer_clean_up(op, tx, server.host_name, slot=op.id)
 
 
 def is_started_after_rebuild(server: Server) -> bool:

@@ -94,7 +94,7 @@ async def fill(op: Operation) -> None:
     try:
         if not await is_filled(op, image_id):
             data = await image_transfer(op.services, image_id)
-            await call(op, server.host or "", SNAPSHOT, Snapshot(guest_id=server.id, data=data))
+            await call(op, server.host_name, SNAPSHOT, Snapshot(guest_id=server.id, data=data))
     except Failed:
         if not await is_filled(op, image_id):
             raise

@@ -89,7 +89,7 @@ async def prepare_standby(op: Operation, host: str) -> None:
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
-            hosts.add(port.binding_host_id)
+            hosts.add(port.binding_host_id or "")
             if port.binding_host_id != host:
                 await _create_binding(op, port, host, token)
 
@@ -117,7 +117,7 @@ async def drop_standby(op: Operation, host: str) -> None:
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
-            hosts.add(port.binding_host_id)
+            hosts.add(port.binding_host_id or "")
             if port.binding_host_id != host:
                 await op.services.network.delete_binding(port.id, host, token)
 
@@ -129,7 +129,7 @@ async def move(op: Operation, host: str) -> None:
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
             bindings = await op.services.network.bindings(port.id, token)
-            active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id)
+            active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id or "")
             others = {one.host for one in bindings} - {active}
             hosts |= {active, *others}
             await _move(op, port.id, active, others, host, token)

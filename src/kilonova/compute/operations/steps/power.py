@@ -57,14 +57,14 @@ def stop_deadline(op: Operation[WithGrace]) -> float:
 async def stop(op: Operation[WithGrace], server: Server, step: str, policy: Policy = MUST_SUCCEED) -> None:
     seconds = shutdown_seconds(op)
     verb = PowerOff(guest_id=server.id, grace=seconds)
-    await call(op, server.host or "", step, verb, policy, takes=seconds)
+    await call(op, server.host_name, step, verb, policy, takes=seconds)
 
 
 async def start_again(op: Operation, step: str) -> None:
     """Undo `stop`. A paused or suspended guest has lost its memory, so its server becomes stopped."""
     server = await server_of(op)
     was_running = server.vm_state in (states.ACTIVE, states.RESCUED)
-    await cleanup.restore(op, server.host or "", f"undo {step}", running=was_running)
+    await cleanup.restore(op, server.host_name, f"undo {step}", running=was_running)
     if server.vm_state in _MEMORY_LOST:
         async with op.db.transaction() as tx:
             await model.settle(tx, server.id, "memory loss", states.STOPPED, states.SHUTDOWN)

@@ -37,8 +37,8 @@ async def server_of(op: Operation, reader: Reader | None = None) -> Server:
 
 
 async def host_of(op: Operation) -> str:
-    """The host of the operation's server; empty if it has none, which is the name of no host."""
-    return (await server_of(op)).host or ""
+    """The host of the operation's server."""
+    return (await server_of(op)).host_name
 
 
 async def fence(op: Operation, tx: Transaction) -> None:

@@ -128,7 +128,7 @@ async def _reload(op: Operation, device: BlockDevice) -> BlockDevice:
 
 async def complete(op: Operation) -> None:
     """Complete the attachments of all volumes: they are in use."""
-    await complete_attachments(op, *(str(device.attachment_id) for device in await of_server(op)))
+    await complete_attachments(op, *(device.attachment for device in await of_server(op)))
 
 
 async def complete_attachments(op: Operation, *attachment_ids: str) -> None:

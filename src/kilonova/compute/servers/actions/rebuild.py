@@ -137,8 +137,9 @@ async def _plan_rebuild(ctx: Context, server: Server) -> RebuildParams | Reimage
 async def _plan_volume_rebuild(ctx: Context, server: Server, image_id: str) -> RebuildParams | ReimageParams:
     """The parameters for a boot volume, which keeps its content in a Rebuild."""
     device = await devices.root_of(ctx.db, server.id)
-    auth = await ctx.services.identity.auth()
-    volume = await ctx.services.volume.show(device.volume, auth) if device is not None else None
+    volume = None
+    if device is not None and device.volume_id is not None:
+        volume = await ctx.services.volume.show(device.volume_id, await ctx.services.identity.auth())
     if volume is None:
         raise Conflict(f"The boot volume of instance {server.id} could not be found.")
     image = await image_checks.find_active(ctx, image_id)
