@@ -127,7 +127,9 @@ class ServerCloud:
         shutil.copy(sqlite_template(), file)
         services.db = await stack.enter_async_context(opened(f"sqlite://{file}"))
         self.cloud = await build_full_cloud(services, directory, stack, HOSTS)
-        worker = Worker(services.db, services, observer=self._finished, backoff=lambda attempt: 0.01 * 2.0**attempt)
+        worker = Worker(
+            services.db, services, observer=self._finished, backoff=lambda attempt: min(0.02 * attempt, 0.2)
+        )
         task = asyncio.create_task(worker.run())
         stack.push_async_callback(asyncio.wait_for, task, TIMEOUT_SECONDS)
         stack.push_async_callback(worker.stop)
