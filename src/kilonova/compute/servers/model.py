@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from kilonova import clock
 from kilonova.compute import operation_kinds as kinds
@@ -11,7 +12,7 @@ from kilonova.compute.servers.server import EmbeddedFlavor, Fault, Interface, Se
 from kilonova.http import Context
 from kilonova.http.errors import NotFound
 from kilonova.store import Reader, Row, Transaction
-from kilonova.store.records import encode_document
+from kilonova.store.records import Record, encode_document
 
 SHOW = "os_compute_api:servers:show"
 # Servers and operations are read one after the other. `busy` tells that a server is stale if its operation has ended
@@ -57,16 +58,22 @@ def target(server: Server) -> dict[str, str]:
     return {"project_id": server.project_id, "user_id": server.user_id}
 
 
-async def unfinished(reader: Reader, server_id: str) -> list[Row]:
-    """The server's unfinished operations."""
-    return await reader.fetch(
-        "SELECT id, kind FROM operations WHERE server_id = $1 AND finished_at IS NULL ORDER BY seq", server_id
-    )
+class UnfinishedOperation(Record, frozen=True):
+    table: ClassVar[str] = "operations"
+
+    id: str
+    kind: str
+
+
+async def unfinished(reader: Reader, server_id: str) -> list[UnfinishedOperation]:
+    """The server's unfinished operations, in their order."""
+    sql = "SELECT id, kind FROM operations WHERE server_id = $1 AND finished_at IS NULL ORDER BY seq"
+    return UnfinishedOperation.decode_all(await reader.fetch(sql, server_id))
 
 
 async def is_being_deleted(reader: Reader, server_id: str) -> bool:
     """Whether a delete of the server is queued or running."""
-    return any(operation["kind"] == kinds.DELETE for operation in await unfinished(reader, server_id))
+    return any(operation.kind == kinds.DELETE for operation in await unfinished(reader, server_id))
 
 
 # Changes of the state. Each names its action or change in the state table, and raises InvalidTransition before anything

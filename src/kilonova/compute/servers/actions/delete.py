@@ -42,9 +42,9 @@ async def _delete_as_configured(ctx: Context, tx: Transaction, server: Server) -
 
 async def delete_now(ctx: Context, tx: Transaction, server: Server) -> None:
     unfinished = await model.unfinished(tx, server.id)
-    if all(operation["kind"] != Delete.kind for operation in unfinished):
+    if all(operation.kind != Delete.kind for operation in unfinished):
         for operation in unfinished:
-            await request_cancel(tx, operation["id"])
+            await request_cancel(tx, operation.id)
         await begin_delete(tx, server, ctx.token.user_id, ctx.request_id)
 
 
@@ -64,9 +64,9 @@ async def begin_delete(tx: Transaction, server: Server, user_id: str | None, req
 
 async def _delete_softly(ctx: Context, tx: Transaction, server: Server) -> None:
     unfinished = await model.unfinished(tx, server.id)
-    if all(operation["kind"] not in (Delete.kind, SoftDelete.kind) for operation in unfinished):
+    if all(operation.kind not in (Delete.kind, SoftDelete.kind) for operation in unfinished):
         for operation in unfinished:
-            await request_cancel(tx, operation["id"])
+            await request_cancel(tx, operation.id)
         params = SoftDeleteParams(rescued=server.vm_state == states.RESCUED, grace=power.shutdown_grace(server))
         await action_checks.begin_operation(ctx, tx, server, SoftDelete, params)
 

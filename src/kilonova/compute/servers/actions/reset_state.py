@@ -11,7 +11,6 @@ from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict
 from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
 from kilonova.operations import request_cancel
-from kilonova.store import Row
 
 RULE = "os_compute_api:os-admin-actions:"
 
@@ -27,7 +26,7 @@ async def reset(ctx: Context, server_id: str) -> Response:
         unfinished = await model.unfinished(tx, server_id)
         _check(server, state, unfinished)
         for operation in unfinished:
-            await request_cancel(tx, operation["id"])
+            await request_cancel(tx, operation.id)
         if unfinished:
             await action_checks.begin_operation(ctx, tx, server, ResetState, ResetStateParams(state))
         else:
@@ -36,9 +35,9 @@ async def reset(ctx: Context, server_id: str) -> Response:
     return Response()
 
 
-def _check(server: Server, state: str, unfinished: list[Row]) -> None:
+def _check(server: Server, state: str, unfinished: list[model.UnfinishedOperation]) -> None:
     transition = states.TRANSITIONS["os-resetState"]
-    if any(operation["kind"] == Delete.kind for operation in unfinished):
+    if any(operation.kind == Delete.kind for operation in unfinished):
         raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in task_state deleting")
     if state not in transition.follows.get(server.vm_state, ()):
         raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in vm_state {server.vm_state}")
