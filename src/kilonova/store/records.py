@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True):
 
     def encode(self) -> Row:
         """The row of the record."""
-        row = {name: getattr(self, name) for name in self.__struct_fields__}
+        row = msgspec.structs.asdict(self)
         for name in document_columns(type(self)):
             if row[name] is not None:
                 row[name] = encode_document(row[name])
