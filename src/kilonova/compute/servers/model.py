@@ -66,7 +66,7 @@ class UnfinishedOperation(Record, frozen=True):
 
 
 async def unfinished(reader: Reader, server_id: str) -> list[UnfinishedOperation]:
-    """The server's unfinished operations, in their order."""
+    """The server's unfinished operations, oldest first."""
     sql = "SELECT id, kind FROM operations WHERE server_id = $1 AND finished_at IS NULL ORDER BY seq"
     return UnfinishedOperation.decode_all(await reader.fetch(sql, server_id))
 
