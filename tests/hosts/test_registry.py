@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from kilonova import clock
+from kilonova.hosts import registry
 from kilonova.hosts.drivers.sim.shapes import Shapes, load
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
@@ -266,6 +268,7 @@ def test_registration_is_atomic_when_killed(database_url: str, tmp_path: Path) -
 _KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from kilonova.hosts import registry
 from kilonova.hosts.registry import register
 from kilonova.placement import mirror
 from tests.hosts.test_registry import EXAMPLES, RecordingDatabase, RecordingTransaction, facts, load
@@ -287,3 +290,45 @@ async def main():
 writes = []
 asyncio.run(main())
 """
+
+
+HOSTILE_FACTS: list[dict[str, Any]] = [
+    {"hypervisor_version": 2**63},
+    {"hypervisor_version": -1},
+    {"agent_version": 2**31},
+    {"host_ip": "10.0.0.1\0"},
+    {"host_ip": "\ud800"},
+    {"hypervisor_type": "q" * 256},
+    {"booted_at": float("nan")},
+    {"booted_at": float("inf")},
+    {"cpu_info": {"model": 2**70}},
+    {"cpu_info": {"model": "\0"}},
+    {"cpu_info": {"model": "m" * 70000}},
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_FACTS, ids=lambda changes: next(iter(changes)))
+def test_host_with_facts_that_cannot_be_stored_stops_no_other_host(
+    database: Open, tmp_path: Path, hostile: dict[str, Any]
+) -> None:
+    async def scenario() -> None:
+        first, bad, last = await facts(tmp_path, 3)
+        async with database() as db:
+            services = await register(db, [first, msgspec.structs.replace(bad, **hostile), last], process_host="ctl")
+            assert {service.host for service in services} == {first.host, last.host, "ctl"}
+
+    run(scenario())
+
+
+def test_hosts_are_registered_one_by_one_if_the_database_refuses_the_batch(
+    database: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        first, bad, last = await facts(tmp_path, 3)
+        async with database() as db:
+            monkeypatch.setattr(registry, "_facts_error", lambda facts: None)
+            hostile = msgspec.structs.replace(bad, host_ip="10.0.0.1\0")
+            services = await register(db, [first, hostile, last], process_host="ctl")
+            assert {service.host for service in services} == {first.host, last.host, "ctl"}
+
+    run(scenario())

@@ -13,7 +13,7 @@ from kilonova.hosts.messages import VERSION, HostFacts
 from kilonova.hosts.service import Service
 from kilonova.placement import HostProviders, mark_hosts_changed, mirror, sync_providers
 from kilonova.placement.host_providers import validation_error
-from kilonova.store import Database, Reader, Row, Transaction
+from kilonova.store import Database, Invalid, Reader, Row, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,11 @@ SCHEDULER = "nova-scheduler"
 
 # Agents compute their host's boot time from its uptime, which is inexact.
 _BOOT_TOLERANCE_SECONDS = 10.0
+# Bounds of facts, which both databases can store.
+_MAX_TEXT_LENGTH = 255
+_MAX_INTEGER = 2**31 - 1
+_MAX_TIME = 1e11
+_MAX_CPU_INFO_BYTES = 65535
 # Lock for creating and deleting services and hypervisors.
 LOCK = "registry of hosts"
 # Channel for registrations of hosts that need network plans.
@@ -42,6 +47,20 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     Returns the services that this process reports as up. A host with invalid facts is skipped.
     """
     hosts = [facts for facts in hosts if _is_valid(facts)]
+    try:
+        return await _register(db, hosts, process_host)
+    except Invalid:
+        # The database refuses the facts of some host. Other hosts must not miss their report for it.
+        services = await _register(db, [], process_host)
+    for facts in hosts:
+        try:
+            services += await _register(db, [facts], None)
+        except Invalid as error:
+            log.error("host %s is not registered: %s", facts.host, error)
+    return services
+
+
+async def _register(db: Database, hosts: Sequence[HostFacts], process_host: str | None) -> list[Service]:
     wanted = [_ServiceRow(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
     if process_host is not None:
         wanted += [_ServiceRow(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
@@ -157,10 +176,31 @@ def _columns(facts: HostFacts) -> tuple[str, str, int, str, str, bool]:
 
 
 def _is_valid(facts: HostFacts) -> bool:
-    error = validation_error(_provider("", facts))
+    error = _facts_error(facts) or validation_error(_provider("", facts))
     if error is not None:
         log.error("host %s is not registered: %s", facts.host, error)
     return error is None
+
+
+def _facts_error(facts: HostFacts) -> str | None:
+    """Return why the facts cannot be stored. A host is not trusted to report sensible facts."""
+    for name in ("host", "hypervisor_hostname", "hypervisor_type", "host_ip"):
+        text: str = getattr(facts, name)
+        if len(text) > _MAX_TEXT_LENGTH or not text.isprintable():
+            return f"{name}: {text[:40]!r} is not printable text of at most {_MAX_TEXT_LENGTH} characters"
+    for name in ("hypervisor_version", "agent_version"):
+        number: int = getattr(facts, name)
+        if not 0 <= number <= _MAX_INTEGER:
+            return f"{name}: {number:.6g} is not between 0 and {_MAX_INTEGER}"
+    if facts.booted_at is not None and not 0 <= facts.booted_at <= _MAX_TIME:
+        return f"booted_at: {facts.booted_at} is not a time in epoch seconds"
+    try:
+        cpu_info = orjson.dumps(facts.cpu_info)
+    except TypeError as error:
+        return f"cpu_info: {error}"
+    if len(cpu_info) > _MAX_CPU_INFO_BYTES or b"\\u0000" in cpu_info:
+        return f"cpu_info: not a document without NUL of at most {_MAX_CPU_INFO_BYTES} bytes"
+    return None
 
 
 def _provider(uuid: str, facts: HostFacts) -> HostProviders:
