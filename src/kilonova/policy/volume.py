@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = (
         ("attachment_complete", _MEMBER_OR_SERVICE, "Complete an attachment."),
         ("attachment_get", READER_OR_ADMIN, "Show and list attachments."),
         ("create_transfer", MEMBER_OR_ADMIN, "Create a volume transfer."),
-        ("accept_transfer", ANY, "Accept a volume transfer."),
+        ("accept_transfer", MEMBER_OR_ADMIN, "Accept a volume transfer."),
         ("get_transfer", READER_OR_ADMIN, "Show a transfer."),
         ("get_all_transfers", READER_OR_ADMIN, "List transfers."),
         ("delete_transfer", MEMBER_OR_ADMIN, "Delete a volume transfer."),

@@ -229,3 +229,13 @@ def test_list_shows_transfers_of_project(database_url: str) -> None:
             assert fault(await c.get(f"{NEW}/{created[0]['id']}", as_="other"))[0] == 404
 
     run(scenario())
+
+
+def test_reader_cannot_accept_transfer(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            created = await offer(c, await put_volume(c.db))
+            assert (await accept(c, created, as_="reader")).status == 403
+            assert await owner(c, "volumes", created["volume_id"]) == (DEMO, "member-id", "awaiting-transfer")
+
+    run(scenario())
