@@ -48,3 +48,32 @@ def test_matching_takes_linear_time(connection: apsw.Connection, pattern: str) -
 def test_unsupported_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(regular_expressions.InvalidPattern):
         regular_expressions.check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(.?){2000}x",
+        "a{257}",
+        "a{1,257}",
+        "a{257,}",
+        "(a{50}){50}",
+        "a{50}{50}",
+        "((a{9}){9}){99}",
+        "((((a+)+)+)+)+",
+        "a" * 256,
+        "(" + "a" * 100 + "){20}",
+        "([^]]{40}){40}",
+        r"(\d{40}){40}",
+    ],
+)
+def test_large_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(regular_expressions.InvalidPattern):
+        regular_expressions.check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a{100}", "(ab){0,50}", "[{2000}]", r"\{2000\}", "(((a)+)*)?", "a" * 250, "^web-[0-9]+$"]
+)
+def test_ordinary_patterns_are_accepted(pattern: str) -> None:
+    regular_expressions.check_pattern(pattern)

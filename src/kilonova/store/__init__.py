@@ -12,6 +12,7 @@ from kilonova.store.interface import (
     Row,
     SchemaError,
     StoreError,
+    TooSlow,
     Transaction,
     Unavailable,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Row",
     "SchemaError",
     "StoreError",
+    "TooSlow",
     "Transaction",
     "Unavailable",
     "open_database",

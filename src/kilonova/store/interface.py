@@ -8,6 +8,12 @@ from typing import Any, Protocol
 
 Row = dict[str, Any]
 
+SEARCH_TIMEOUT_SECONDS = 2.0
+"""How long a search may take, and how long it may wait for others."""
+
+MAX_SEARCHES = 2
+"""How many searches run at once."""
+
 
 class StoreError(Exception):
     """Base of all errors of the database."""
@@ -28,6 +34,10 @@ class Invalid(StoreError, ValueError):
 
 class Unavailable(StoreError):
     """A transient failure (deadlock, connection lost, busy, disk full): a retry may succeed."""
+
+
+class TooSlow(StoreError):
+    """A search took longer than SEARCH_TIMEOUT_SECONDS."""
 
 
 class SchemaError(StoreError):
@@ -66,6 +76,12 @@ class Database(Reader, Protocol):
     @property
     def commits(self) -> int:
         """The number of COMMITs. On SQLite, a group of transactions has one."""
+
+    async def search(self, sql: str, *args: Any) -> list[Row]:
+        """Run a statement with a regular expression of a user, without blocking the event loop.
+
+        Raises TooSlow if it takes too long, and Unavailable if too many others are under way.
+        """
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Commits at exit, rolls back on an exception. Changes are durable when the exit returns."""

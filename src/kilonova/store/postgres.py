@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from kilonova.store.interface import Row, StoreError, Unavailable
-from kilonova.store.postgres_errors import DRIVER_ERRORS, is_connection_lost, translate_error
+from kilonova.store.interface import MAX_SEARCHES, SEARCH_TIMEOUT_SECONDS, Row, StoreError, TooSlow, Unavailable
+from kilonova.store.postgres_errors import DRIVER_ERRORS, is_connection_lost, is_timeout, translate_error
 from kilonova.store.postgres_listener import CHANNEL, Listener
 from kilonova.store.postgres_pool import Connection, Pool
 
@@ -29,6 +29,7 @@ class PostgresDatabase:
         self._listener = Listener(url)
         self._endings: set[asyncio.Task[Any]] = set()
         self._tasks_in_transaction: set[asyncio.Task[Any]] = set()
+        self._search_slots = asyncio.Semaphore(MAX_SEARCHES)
         self._closed = False
 
     @classmethod
@@ -58,6 +59,30 @@ class PostgresDatabase:
             return await connection.fetchval(sql, *args)
 
         return await self._read(run)
+
+    async def search(self, sql: str, *args: Any) -> list[Row]:
+        async def run(connection: Connection) -> list[Row]:
+            timeout = int(SEARCH_TIMEOUT_SECONDS * 1000)
+            await connection.execute(f"BEGIN; SET LOCAL statement_timeout = {timeout}")
+            try:
+                return [dict(record) for record in await connection.fetch(sql, *args)]
+            finally:
+                if not connection.is_closed():
+                    await connection.execute("ROLLBACK")
+
+        try:
+            async with asyncio.timeout(SEARCH_TIMEOUT_SECONDS):
+                await self._search_slots.acquire()
+        except TimeoutError:
+            raise Unavailable("too many searches are under way") from None
+        try:
+            return await self._read(run)
+        except Unavailable as error:
+            if is_timeout(error.__cause__):
+                raise TooSlow(f"the search took longer than {SEARCH_TIMEOUT_SECONDS:g} seconds") from error
+            raise
+        finally:
+            self._search_slots.release()
 
     def transaction(self) -> PostgresTransaction:
         return PostgresTransaction(self)

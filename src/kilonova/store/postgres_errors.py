@@ -64,6 +64,11 @@ def is_connection_lost(error: Exception, closed: bool) -> bool:
     return closed or isinstance(error, _CONNECTION_ERRORS)
 
 
+def is_timeout(error: BaseException | None) -> bool:
+    """Whether the statement exceeded `statement_timeout`."""
+    return isinstance(error, pg.QueryCanceledError)
+
+
 def _remove_values(error: Exception) -> None:
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None

@@ -1,4 +1,7 @@
-"""The database interface for SQLite: WAL, one writer with group commit, one connection for reads."""
+"""The database interface for SQLite: WAL, one writer with group commit, one connection for reads.
+
+Searches by regular expressions have connections of their own, in threads.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,6 +17,7 @@ from typing import Any, TypeVar
 import apsw
 
 from kilonova.store.interface import Conflict, Row, StoreError
+from kilonova.store.sqlite_search import Search
 from kilonova.store.sqlite_statements import Statements
 from kilonova.store.writer import Group, Writer
 
@@ -30,6 +35,12 @@ def connect(path: Path) -> apsw.Connection:
         return _connection(path)
     except apsw.Error as error:
         raise StoreError(f"{path}: {error}") from error
+
+
+def _connect_for_reading(path: Path) -> apsw.Connection:
+    connection = connect(path)
+    connection.pragma("query_only", True)
+    return connection
 
 
 def _connection(path: Path) -> apsw.Connection:
@@ -145,9 +156,9 @@ class SqliteDatabase:
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._write_connection = connect(path)
         self._write_connection.set_busy_timeout(0)  # the writer retries without blocking the loop
-        self._read_connection = connect(path)
-        self._read_connection.pragma("query_only", True)
+        self._read_connection = _connect_for_reading(path)
         self._reader = Statements(self._read_connection)
+        self._search = Search(partial(_connect_for_reading, path))
         self._statements = Statements(self._write_connection)
         self._writer = Writer(self._write_connection, self._call_listeners)
 
@@ -164,6 +175,9 @@ class SqliteDatabase:
     async def fetch_value(self, sql: str, *args: Any) -> Any:
         return self._reader.fetch_value(sql, args)
 
+    async def search(self, sql: str, *args: Any) -> list[Row]:
+        return await self._search.fetch(sql, args)
+
     def transaction(self) -> SqliteTransaction:
         return SqliteTransaction(self._writer, self._statements)
 
@@ -172,6 +186,7 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         await self._writer.close()
+        self._search.close()
         self._read_connection.close()
         self._write_connection.close()
 

@@ -15,6 +15,9 @@ from kilonova.store.translate import Statement, translate
 Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """The names of a statement's result columns, and the names of the boolean ones."""
 
+# Filters of users make many different statements.
+MAX_STATEMENTS = 4096
+
 _TRANSIENT = (
     apsw.BusyError,
     apsw.LockedError,
@@ -106,6 +109,8 @@ class Statements:
     def _columns(self, sql: str, cursor: apsw.Cursor, values: Sequence[Any]) -> Columns:
         known = self._columns_by_sql.get(sql)
         if known is None or len(known[0]) != len(values):
+            if len(self._columns_by_sql) >= MAX_STATEMENTS:
+                self._columns_by_sql.clear()
             columns = cursor.get_description()
             booleans = translate(sql).flags
             known = self._columns_by_sql[sql] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from kilonova import clock
 from kilonova.ids import new_id
+from kilonova.store import TooSlow, postgres, sqlite_search
 from tests.support import run
 from tests.support.cloud import ADMIN, DEMO, OTHER, Cloud, cloud, fault, insert_server
 from tests.support.route_coverage import proves
@@ -330,5 +332,39 @@ def test_detail_list_equals_show(database_url: str) -> None:
                 assert server == {key: value for key, value in shown.items() if key != "server_groups"}
             broken = next(server for server in listed if server["name"] == "broken")
             assert broken["fault"]["message"] == "m"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("pattern", ["(.?){2000}x", "((((a+)+)+)+)+", "(x{100}){100}", "a" * 300])
+def test_large_pattern_is_refused(database_url: str, pattern: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            for key in ("name", "ip"):
+                answer = await c.get(f"/servers?{key}={quote(pattern)}")
+                assert answer.status == 400
+                assert key in answer.json()["badRequest"]["message"]
+
+    run(scenario())
+
+
+def test_slow_search_is_refused_and_other_requests_go_on(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search in progress leaves the event loop free: other requests are answered before the search is."""
+    monkeypatch.setattr(sqlite_search, "SEARCH_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(postgres, "SEARCH_TIMEOUT_SECONDS", 0.5)
+
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            # Counts to a billion on either database.
+            endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000)"
+            search = asyncio.create_task(c.db.search(f"{endless} SELECT COUNT(*) AS i FROM n"))
+            answered = 0
+            while not search.done():
+                assert (await c.get("/flavors")).status == 200
+                answered += 1
+                await asyncio.sleep(0)
+            assert answered > 1
+            with pytest.raises(TooSlow):
+                await search
 
     run(scenario())

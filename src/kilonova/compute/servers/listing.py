@@ -17,13 +17,14 @@ from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.operations.definition import all_kinds
-from kilonova.store import Invalid, Row, regular_expressions
+from kilonova.store import Invalid, Row, TooSlow, regular_expressions
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import Page, SortKey
 from kilonova.store.records import Record
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 UNKNOWN_STATUS_REFUSED = api.behaviour("unknown status filter is refused")
+_REGULAR_EXPRESSION = "~"
 _PATTERNS = {
     "name": "name",
     "display_name": "name",
@@ -125,10 +126,13 @@ async def _list_rows(ctx: Context, columns: str, all_tenants_rule: str) -> tuple
     page = Page(_sort(ctx), marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
     sql = f"SELECT {columns} FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
     try:
-        rows = await ctx.db.fetch(sql, *conditions.arguments, *page.arguments)
+        read = ctx.db.search if _has_regular_expression(conditions) else ctx.db.fetch
+        rows = await read(sql, *conditions.arguments, *page.arguments)
     except Invalid as error:
         # PostgreSQL rejects some patterns that SQLite accepts.
         raise BadRequest(f"Invalid input for query parameters: {error}") from None
+    except TooSlow as error:
+        raise BadRequest(f"Invalid input for query parameters: {error}; use simpler patterns.") from None
     return rows, len(rows) == limit
 
 
@@ -144,11 +148,12 @@ async def _filter(ctx: Context, conditions: Conditions, everywhere: bool) -> boo
             conditions.add(f"{column} = ?", requested[key][-1])
     for key, column in _PATTERNS.items():
         if key in requested:
-            conditions.add(f"{column} ~ ?", _pattern(key, requested[key][-1]))
+            conditions.add(*_match(column, key, requested[key][-1]))
     for key, version in _OF_VERSION.items():
         if key in requested:
             addresses = f"SELECT 1 FROM {_ADDRESSES[ctx.db.dialect]} WHERE a.value {version}"
-            conditions.add(f"EXISTS ({addresses} AND a.value ~ ?)", _pattern(key, requested[key][-1]))
+            matches, pattern = _match("a.value", key, requested[key][-1])
+            conditions.add(f"EXISTS ({addresses} AND {matches})", pattern)
     for key, condition in _OTHERS.items():
         if key in requested:
             condition(requested[key][-1], conditions)
@@ -201,12 +206,18 @@ def _times(requested: dict[str, list[str]], conditions: Conditions) -> None:
             conditions.add("vm_state <> ?", states.SOFT_DELETED)
 
 
-def _pattern(key: str, value: str) -> str:
+def _match(column: str, key: str, value: str) -> tuple[str, str]:
+    """The condition for a pattern, and its argument. Most patterns are plain text and need no regular expression."""
     try:
         regular_expressions.check_pattern(value)
     except regular_expressions.InvalidPattern as error:
         raise BadRequest(f"Invalid input for query parameter {key}: {error}") from None
-    return value
+    plain = regular_expressions.as_like(value)
+    return (f"{column} {_REGULAR_EXPRESSION} ?", value) if plain is None else (f"{column} LIKE ? ESCAPE '\\'", plain)
+
+
+def _has_regular_expression(conditions: Conditions) -> bool:
+    return any(f" {_REGULAR_EXPRESSION} " in part for part in conditions.parts)
 
 
 def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
