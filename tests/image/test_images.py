@@ -278,3 +278,24 @@ def test_tags_and_protection(database_url: str, tmp_path: Path) -> None:
             await cloud.ok("DELETE", path)
 
     asyncio.run(scenario())
+
+
+def test_marker_of_another_project_is_not_found(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            theirs = await cloud.ok("POST", "/images", {"visibility": "private", **RAW}, as_="other")
+            assert await cloud.status("GET", f"/images?marker={theirs['id']}") == 400
+            assert await cloud.status("GET", f"/images?marker={theirs['id']}", as_="other") == 200
+
+    asyncio.run(scenario())
+
+
+def test_long_filters_are_refused(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            for part in ("updated_at=gt:2026-01-02T03:04:05Z", "created_at=2026-01-02T03:04:05Z", "tag=t"):
+                assert await cloud.status("GET", "/images?" + "&".join([part] * 900)) == 400, part
+                assert await cloud.status("GET", "/images?" + "&".join([part] * 100)) == 200, part
+            assert await cloud.status("GET", "/images?size_min=" + "9" * 5000) == 400
+
+    asyncio.run(scenario())

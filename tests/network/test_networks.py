@@ -186,3 +186,24 @@ def test_network_in_use_cannot_be_deleted(database_url: str) -> None:
             assert await cloud.refused("GET", f"/subnets/{subnet['id']}") == (404, "SubnetNotFound")
 
     asyncio.run(scenario())
+
+
+def test_marker_of_another_project_is_not_found(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            theirs = await cloud.create("network", "other", name="theirs")
+            unknown = await cloud.refused("GET", "/networks?marker=gone&limit=1")
+            assert await cloud.refused("GET", f"/networks?marker={theirs['id']}&limit=1") == unknown
+            assert await cloud.names("network", {"marker": theirs["id"]}, as_="other") == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["tags", "tags-any", "not-tags", "not-tags-any"])
+def test_long_list_of_tags_is_refused(database_url: str, name: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            assert (await cloud.refused("GET", f"/networks?{name}={','.join(['t'] * 3000)}"))[0] == 400
+            await cloud.ok("GET", f"/networks?{name}={','.join(['t'] * 100)}")
+
+    asyncio.run(scenario())

@@ -39,8 +39,10 @@ async def list_page(
     """The rows of a table by name: all of them, unless the query has a limit."""
     marker = ctx.query_one("marker")
     if marker is not None:
-        start = await ctx.db.fetch_one(f"SELECT name, id FROM {table} WHERE id = $1", marker)
-        if start is None:
+        # Before other conditions are added: an entry that the list does not show is not found.
+        sql = f"SELECT * FROM {table} WHERE {where.where()} AND id = ${len(where.arguments) + 1}"
+        start = await ctx.db.fetch_one(sql, *where.arguments, marker)
+        if start is None or not (keep is None or keep(start)):
             raise BadRequest(f"The marker {marker[:80]} is not the id of an entry of this list.")
         where.add("(name, id) > (?, ?)", start["name"], start["id"])
     sql = f"SELECT * FROM {table} WHERE {where.where()} ORDER BY name, id"

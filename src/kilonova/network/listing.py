@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.http.schema import Schema
 from kilonova.network.authorization import sees_all
 from kilonova.network.resources import Resource, pack_tags
@@ -84,11 +85,12 @@ class Listing(Generic[R]):
 
     async def fetch_page(self, ctx: Context, query: Query) -> list[R]:
         """The resources of the requested page; `query` restricts them to those that the caller may see."""
+        marker = await self._marker(ctx, query)
         self._filter(ctx, query)
         backwards = _is_backwards(ctx)
         page = Page(
             self._order(ctx),
-            marker=await self._marker(ctx),
+            marker=marker,
             limit=self._limit(ctx),
             first_argument=len(query.args) + 1,
             ident="r.id",
@@ -145,11 +147,13 @@ class Listing(Generic[R]):
     def _limit(self, ctx: Context) -> int:
         return min(int(ctx.query_one("limit") or 0) or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
 
-    async def _marker(self, ctx: Context) -> Row | None:
+    async def _marker(self, ctx: Context, visible: Query) -> Row | None:
+        """The marker's row. A row that the caller may not see is not found."""
         marker = ctx.query_one("marker")
         if not marker:
             return None
-        row = await ctx.db.fetch_one(f"SELECT r.* FROM {self.kind.table} r WHERE r.id = $1", marker)
+        where = " AND ".join([*visible.conditions, f"r.id = ${len(visible.args) + 1}"])
+        row = await ctx.db.fetch_one(f"SELECT r.* FROM {self.kind.table} r WHERE {where}", *visible.args, marker)
         if row is None:
             raise BadRequest(f"Invalid input for operation: marker {marker[:80]} could not be found.")
         return row
@@ -219,7 +223,7 @@ def _convert(name: str, kind: str, value: str) -> str | int | float:
 
 
 def _match_tags(query: Query, name: str, values: list[str]) -> None:
-    tags = [tag for value in values for tag in value.split(",") if tag]
+    tags = limited(name, [tag for value in values for tag in value.split(",") if tag])
     if not tags:
         return
     has = [f"replace(r.tags, {query.arg(pack_tags([tag]))}, '') <> r.tags" for tag in tags]

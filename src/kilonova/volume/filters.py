@@ -12,6 +12,7 @@ import orjson
 from kilonova import clock
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.http.parameter_types import is_true
 from kilonova.store.conditions import Conditions
 from kilonova.store.paging import SortKey
@@ -149,7 +150,7 @@ def pairs(condition_of_pair: str) -> Filter:
     """A filter by a dictionary. The `?` in the condition are a key and its value."""
 
     def condition(conditions: Conditions, key: str, value: str) -> None:
-        for name, wanted in dictionary(key, value).items():
+        for name, wanted in limited(key, dictionary(key, value)).items():
             conditions.add(condition_of_pair, name, wanted)
 
     return condition
@@ -179,7 +180,7 @@ def time(column: str, ctx: Context) -> Filter:
     def condition(conditions: Conditions, key: str, value: str) -> None:
         if not ctx.has_behaviour(TIMES):
             return
-        for part in value.split(","):
+        for part in limited(key, value.split(",")):
             operator, time = _comparison(key, part.strip())
             conditions.add(f"{column} {_COMPARISONS[operator]} ?", time)
 

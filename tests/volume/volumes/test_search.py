@@ -232,3 +232,13 @@ def test_list_uses_project_of_token(sqlite_url: str) -> None:
             assert await names(c, as_="project-admin", all_tenants="1", tenant_id=DEMO) == ["c", "b", "a"]
 
     run(scenario())
+
+
+def test_long_filters_are_refused(database_url: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(database_url, worker=False) as c:
+            for number, check in ((2000, refused), (100, names)):
+                await check(c, created_at=",".join(["gt:2026-01-02T03:04:05"] * number))
+                await check(c, metadata=str({f"k{n}": "v" for n in range(number)}))
+
+    run(scenario())

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.http.schema import Schema
 from kilonova.image.authorization import sees_all
 from kilonova.image.images.model import Image
@@ -133,10 +134,10 @@ def _filter(conditions: Conditions, name: str, values: list[str]) -> None:
     elif name in _BOOLEANS:
         conditions.add(_BOOLEANS[name] if _boolean(name, value) else f"NOT {_BOOLEANS[name]}")
     elif name in _TIMES:
-        for one in values:
+        for one in limited(name, values):
             _compare_time(conditions, name, one)
     elif name == "tag":
-        for tag in values:
+        for tag in limited(name, values):
             conditions.add("EXISTS (SELECT 1 FROM image_tags t WHERE t.image_id = r.id AND t.tag = ?)", tag)
     else:
         conditions.add(
@@ -155,7 +156,7 @@ def _split(text: str) -> list[str]:
 
 
 def _number(name: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or int(value) >= 2**63:
+    if not (value.isascii() and value.isdigit() and len(value) < 20) or int(value) >= 2**63:
         raise BadRequest(f"Invalid value {value[:40]!r} for {name}: a non-negative integer is expected.")
     return int(value)
 
@@ -212,10 +213,14 @@ def _sort_order(ctx: Context) -> list[tuple[str, str]]:
 
 
 async def _marker(ctx: Context) -> Row | None:
+    """The marker's row. An image that the caller may not see is not found."""
     marker = ctx.query_one("marker")
     if not marker:
         return None
-    row = await ctx.db.fetch_one("SELECT * FROM images WHERE id = $1", marker)
+    conditions = Conditions()
+    _filter_visible(ctx, conditions)
+    conditions.add("r.id = ?", marker)
+    row = await ctx.db.fetch_one(f"SELECT r.* FROM images r WHERE {conditions.where()}", *conditions.arguments)
     if row is None:
         raise BadRequest(f"Image {marker[:80]} of the marker could not be found.")
     return row
