@@ -25,7 +25,7 @@ from kilonova.compute.servers.states import (
 )
 from kilonova.store import Database, Transaction
 from tests.support import run
-from tests.support.cloud import cloud, put_server
+from tests.support.cloud import cloud, insert_server, put_server
 
 SERVER = "aaaaaaaa-1111-4111-8111-111111111111"
 Change = Callable[[Transaction, str], Awaitable[None]]
@@ -157,5 +157,16 @@ def test_every_server_but_a_deleted_one_can_fail(sqlite_url: str) -> None:
                 assert server.vm_state == ERROR
                 assert isinstance(server.fault, Fault)
                 assert (server.fault.message, server.fault.details) == ("no host", "details")
+
+    run(scenario())
+
+
+def test_deletion_removes_user_data_and_passwords(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c, c.db.transaction() as tx:
+            await insert_server(tx, SERVER, user_data="c2VjcmV0", sealed_password="c2VjcmV0")
+            await model.delete(tx, SERVER)
+            row = await tx.fetch_one("SELECT user_data, sealed_password FROM servers WHERE id = $1", SERVER)
+            assert row == {"user_data": None, "sealed_password": None}
 
     run(scenario())

@@ -126,10 +126,19 @@ async def restore(tx: Transaction, server_id: str) -> None:
 
 
 async def delete(tx: Transaction, server_id: str) -> None:
-    """Mark the server as deleted. Its row stays."""
+    """Mark the server as deleted. Its row stays, without user data and passwords."""
     state, now = states.DELETED, clock.now()
+    secrets: dict[str, Value] = {"user_data": None, "sealed_password": None}
     await _change_state(
-        tx, server_id, "delete", state, power_state=states.NOSTATE, deleted=True, nics="[]", terminated_at=now
+        tx,
+        server_id,
+        "delete",
+        state,
+        power_state=states.NOSTATE,
+        deleted=True,
+        nics="[]",
+        terminated_at=now,
+        **secrets,
     )
 
 
