@@ -110,6 +110,7 @@ async def _finish_commands(agent: Any, service: Any) -> None:
     Cancelling a command would stop the hypervisor's work on the guest. The caller repeats the command and finds the
     work done, as after a kill.
     """
+    agent.close()
     until = asyncio.get_running_loop().time() + COMMAND_GRACE_SECONDS
     while agent.busy and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.02)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from socket import socket
 from typing import Any, TypeVar
 
 from kilonova import ids
-from kilonova.hosts.drivers.base import MissingGuest
+from kilonova.hosts.drivers.base import MissingDisplay, MissingGuest
 from kilonova.hosts.messages import (
     Command,
     Disk,
-    Display,
     Flavor,
     Guest,
     GuestState,
@@ -188,8 +188,11 @@ class HeldDriver:
     async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         return b""
 
-    async def get_display(self, guest_id: str, kind: str) -> Display:
-        return Display(host="127.0.0.1", port=5900)
+    async def check_display(self, guest_id: str, kind: str) -> None:
+        pass
+
+    async def open_display(self, guest_id: str, kind: str) -> socket:
+        raise MissingDisplay("no display")
 
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         return {}

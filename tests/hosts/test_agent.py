@@ -13,22 +13,30 @@ import pytest
 
 from kilonova.hosts import messages
 from kilonova.hosts.agent import Agent
+from kilonova.hosts.display_sessions import DisplaySessions
 from kilonova.hosts.drivers.base import Driver, DriverError
 from kilonova.hosts.journal import Journal
 from kilonova.hosts.messages import Command, MigrationState, NetworkPlan, Nic, Reply, Transfer
 from kilonova.hosts.messages.verbs import (
     VERBS,
+    CloseDisplay,
     Describe,
     Destroy,
     ForceCompleteMigration,
     GetMigration,
     MigrateLive,
+    OpenDisplay,
     PowerOff,
     PowerOn,
+    ReadDisplay,
     StopMigration,
+    WriteDisplay,
 )
 from tests.hosts.support import HOST, HeldDriver, command, disk, guest, spawn
 from tests.support import run
+
+# tests/hosts/test_display_sessions.py sends them.
+SESSION_VERBS = (OpenDisplay, ReadDisplay, WriteDisplay, CloseDisplay)
 
 Send = Callable[[Command], Coroutine[Any, Any, Reply]]
 
@@ -397,11 +405,12 @@ def test_migration_progress_is_readable_and_not_journalled(scene: Any) -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_verb_has_the_parameters_of_the_drivers_method(verb: str) -> None:
-    parameters = inspect.signature(getattr(Driver, VERBS[verb].method or verb)).parameters
+    target = DisplaySessions if issubclass(VERBS[verb], SESSION_VERBS) else Driver
+    parameters = inspect.signature(getattr(target, VERBS[verb].method or verb)).parameters
     assert {"self", *VERBS[verb].__struct_fields__} == set(parameters)
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("verb", sorted(name for name in VERBS if not issubclass(VERBS[name], SESSION_VERBS)))
 def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
     facts = {
         "guest": guest("guest-1"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kilonova.hosts.messages import Display
 from tests.compute.consoles.support import fake_displays
 from tests.compute.consoles.test_consoles import token_of
 from tests.compute.interfaces.support import path as interface
@@ -104,7 +103,7 @@ def test_consoles(sqlite_url: str) -> None:
             file = SAMPLES / "os-console-output/console-output-post-resp.json"
             body = read(file.with_name("console-output-post-req.json"))
             assert_same_shape(file, await c.post(f"/servers/{server_id}/action", body))
-            with fake_displays(vnc=Display(host="localhost", port=5900), serial=Display(host="localhost", port=5900)):
+            with fake_displays(vnc=5900, serial=5900):
                 for name in ("vnc", "serial"):
                     file = SAMPLES / f"os-remote-consoles/get-{name}-console-post-resp.json"
                     body = read(file.with_name(f"get-{name}-console-post-req.json"))

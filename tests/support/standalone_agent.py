@@ -126,7 +126,7 @@ class StandaloneAgent:
             raise
 
     def _config(self, data: Path) -> dict[str, Any]:
-        libvirt = {"virt_type": "qemu", "vnc_listen": self.host.address, "cache_mode": "writeback"}
+        libvirt = {"virt_type": "qemu", "cache_mode": "writeback"}
         agent = {
             "host": self.name,
             "address": self.host.address,

@@ -340,8 +340,6 @@ class RealCloud:
             },
             "libvirt": {
                 "virt_type": "qemu",
-                "vnc_listen": host.address,
-                "vnc_address": host.address,
                 "reserved_memory_mb": 0,
                 "cache_mode": "writeback",
             },

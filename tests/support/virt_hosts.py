@@ -317,6 +317,10 @@ class Host:
             if line.startswith("/usr/bin/qemu-system")
         ]
 
+    def listening_sockets(self, program: str) -> list[str]:
+        """The TCP sockets on which processes of this name listen."""
+        return [line for line in self.execute("ss", "-Hltnp").splitlines() if f'"{program}' in line]
+
     def _enter(self) -> list[str]:
         return ["nsenter", "-t", str(self.init_pid), "-m", "-u", "-i", "-n", "-p", "--"]
 

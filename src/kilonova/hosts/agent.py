@@ -12,6 +12,7 @@ import apsw
 from msgspec import structs
 
 from kilonova.hosts import messages
+from kilonova.hosts.display_sessions import DisplaySessions
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.messages import Command, Reply, verbs
@@ -22,6 +23,7 @@ _Command = Command[verbs.Change | verbs.Read]
 
 # Their effect depends on whether a migration is under way, so a repeat is executed again.
 _NOT_JOURNALLED = verbs.StopMigration | verbs.ForceCompleteMigration
+_OF_DISPLAY_SESSIONS = verbs.OpenDisplay | verbs.ReadDisplay | verbs.WriteDisplay | verbs.CloseDisplay
 
 
 class _Run:
@@ -39,11 +41,16 @@ class Agent:
         self.host = host
         self._driver = driver
         self._journal = journal
+        self._displays = DisplaySessions(driver)
         self._running: dict[Key, _Run] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._running)
+
+    def close(self) -> None:
+        """End what lasts longer than a command."""
+        self._displays.close()
 
     async def handle(self, data: bytes) -> bytes:
         """Execute one command and return the reply. Raises only NoAnswer."""
@@ -130,8 +137,9 @@ class Agent:
             return messages.failure("internal", f"{type(error).__name__} in the agent of {self.host}; see its log")
 
     async def _call_driver(self, verb: verbs.Change | verbs.Read) -> object:
-        """Call the driver's method of the verb. Its parameters are the fields of the verb."""
-        method = getattr(self._driver, verb.method or verb.tag())
+        """Call the method of the verb. Its parameters are the fields of the verb."""
+        target = self._displays if isinstance(verb, _OF_DISPLAY_SESSIONS) else self._driver
+        method = getattr(target, verb.method or verb.tag())
         return await method(**structs.asdict(verb))
 
 

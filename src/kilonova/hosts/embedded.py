@@ -93,6 +93,8 @@ class EmbeddedHosts:
         await maintain_files(self._journal, self._store.path)
 
     def close(self) -> None:
+        for agent in self._agents.values():
+            agent.close()
         self._journal.close()
         self._store.close()
 

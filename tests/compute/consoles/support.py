@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -12,9 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from kilonova.compute.consoles.novnc_files import novnc_pages
 from kilonova.compute.consoles.proxy import Proxy
 from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
-from kilonova.hosts.drivers.base import MissingDisplay
+from kilonova.hosts.drivers.base import DriverError, MissingDisplay
 from kilonova.hosts.drivers.sim.driver import SimDriver
-from kilonova.hosts.messages import Display
 from kilonova.http import App
 from kilonova.http.server import Server, listen, socket_url
 from tests.support.full_cloud import FullCloud, full_cloud
@@ -46,16 +46,22 @@ class FakeDisplay:
 
 
 @contextmanager
-def fake_displays(**displays: Display) -> Iterator[None]:
-    """Give simulated guests these displays, by kind."""
+def fake_displays(**ports: int) -> Iterator[None]:
+    """Give simulated guests displays of these kinds, at ports of this machine."""
 
-    async def get_display(self: Any, guest_id: str, kind: str) -> Display:
+    async def check_display(self: Any, guest_id: str, kind: str) -> None:
         self._running_guest(guest_id)
-        if kind not in displays:
+        if kind not in ports:
             raise MissingDisplay(f"no {kind}")
-        return displays[kind]
 
-    with patch.object(SimDriver, "get_display", get_display):
+    async def open_display(self: Any, guest_id: str, kind: str) -> socket.socket:
+        await check_display(self, guest_id, kind)
+        try:
+            return socket.create_connection(("127.0.0.1", ports[kind]))
+        except OSError as error:
+            raise DriverError(f"the display does not respond: {error}") from None
+
+    with patch.multiple(SimDriver, check_display=check_display, open_display=open_display):
         yield
 
 
@@ -65,7 +71,7 @@ async def fake_display() -> AsyncIterator[FakeDisplay]:
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:
-        with fake_displays(vnc=Display(host="127.0.0.1", port=made.port)):
+        with fake_displays(vnc=made.port):
             yield made
     finally:
         server.close()

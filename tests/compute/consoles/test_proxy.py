@@ -11,7 +11,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from kilonova.compute.consoles import proxy
-from kilonova.hosts.messages import Display
 from tests.compute.consoles.support import (
     GREETING,
     FakeDisplay,
@@ -118,7 +117,7 @@ def test_unreachable_display_is_refused(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with served(sqlite_url) as (c, base):
             server_id = (await c.boot_active())["id"]
-            with fake_displays(vnc=Display(host="127.0.0.1", port=free_port())):
+            with fake_displays(vnc=free_port()):
                 assert await refused_status(websocket_url(await console_url(c, server_id, base))) == 403
 
     run(scenario())

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from kilonova.hosts.messages import Display
 from tests.compute.consoles.support import GREETING, console_url, fake_displays, served, websocket_url
 from tests.support import run
 from tests.support.full_cloud import TIMEOUT_SECONDS
@@ -35,14 +34,14 @@ def qemu() -> str:
 
 
 @asynccontextmanager
-async def qemu_display(qemu: str) -> AsyncIterator[Display]:
+async def qemu_display(qemu: str) -> AsyncIterator[int]:
     """Run a QEMU without disks and with stopped CPUs."""
     port = free_port()
     arguments = ["-nodefaults", "-machine", "pc,accel=tcg", "-m", "16", "-vga", "std", "-S"]
     shown = ["-display", "none", "-vnc", f"127.0.0.1:{port - FIRST_PORT}"]
     process = await asyncio.create_subprocess_exec(qemu, *arguments, *shown)
     try:
-        yield Display(host="127.0.0.1", port=port)
+        yield port
     finally:
         process.kill()
         await process.wait()
@@ -61,8 +60,8 @@ async def read(socket: ClientConnection, size: int, kept: bytearray) -> bytes:
 
 def test_qemu_display_sends_picture(sqlite_url: str, qemu: str) -> None:
     async def scenario() -> None:
-        async with served(sqlite_url) as (c, base), qemu_display(qemu) as display:
-            with fake_displays(vnc=display):
+        async with served(sqlite_url) as (c, base), qemu_display(qemu) as port:
+            with fake_displays(vnc=port):
                 url = websocket_url(await console_url(c, (await c.boot_active())["id"], base))
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     socket = await connect_retrying(url)

@@ -8,8 +8,7 @@ from kilonova.compute.api import api
 from kilonova.compute.consoles import schemas, tokens, views
 from kilonova.compute.servers import host_query, model
 from kilonova.compute.servers.server import Server
-from kilonova.hosts.messages import Display
-from kilonova.hosts.messages.verbs import GetConsoleLog, GetDisplay
+from kilonova.hosts.messages.verbs import CheckDisplay, GetConsoleLog
 from kilonova.hosts.transport import HostRefused, NoDisplay
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Gone, NotFound, NotSupported, Unauthorized
@@ -90,8 +89,9 @@ async def show(ctx: Context, token: str) -> Response:
         raise NotFound("Token not found")
     if not ctx.has_behaviour(EVERY_TYPE):
         raise Unauthorized("The requested console type details are not accessible")
-    display = await _display(ctx, console.server, console.type)
-    shown = {"server_id": console.server.id, "host": display.host, "port": display.port}
+    await _check_display(ctx, console.server, console.type)
+    # The display listens nowhere, so there is no port: the proxy reaches the display through the host's agent.
+    shown = {"server_id": console.server.id, "host": console.server.host, "port": None}
     return Response({"console": ctx.render("console access", shown)})
 
 
@@ -101,18 +101,18 @@ async def _legacy_console(ctx: Context, server_id: str, type: str) -> Response:
 
 
 async def _console_url(ctx: Context, server_id: str, type: str) -> str:
-    """Check that the console exists and create a URL. The proxy looks its address up again when the URL is used."""
+    """Check that the console exists and create a URL."""
     server = await model.find(ctx, ctx.db, server_id, rule=REMOTE)
-    await _display(ctx, server, type)
+    await _check_display(ctx, server, type)
     return await tokens.create_url(ctx, server, type)
 
 
-async def _display(ctx: Context, server: Server, type: str) -> Display:
+async def _check_display(ctx: Context, server: Server, type: str) -> None:
     if type not in tokens.DISPLAY_BY_TYPE:
         raise _unavailable(type)
     try:
-        verb = GetDisplay(guest_id=server.id, kind=tokens.DISPLAY_BY_TYPE[type])
-        return await host_query.query_host(ctx, server, verb)
+        verb = CheckDisplay(guest_id=server.id, kind=tokens.DISPLAY_BY_TYPE[type])
+        await host_query.query_host(ctx, server, verb)
     except NoDisplay:
         raise _unavailable(type) from None
     except HostRefused as refusal:

@@ -12,9 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 from kilonova import clock
 from kilonova.compute.consoles import tokens
 from kilonova.compute.consoles.tokens import Console
-from kilonova.compute.host_calls import QUERY_TIMEOUT_SECONDS, query
+from kilonova.compute.host_calls import query
 from kilonova.compute.servers.server import Server
-from kilonova.hosts.messages.verbs import GetDisplay
+from kilonova.hosts.display_sessions import READ_WAIT_SECONDS
+from kilonova.hosts.messages import Command
+from kilonova.hosts.messages.verbs import Answer, CloseDisplay, OpenDisplay, Query, ReadDisplay, WriteDisplay
 from kilonova.hosts.transport import HostCallError
 from kilonova.services import Services
 
@@ -38,10 +40,10 @@ class Scope(TypedDict):
     subprotocols: NotRequired[Iterable[str]]
 
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # How often the proxy checks that the server still exists on the same host.
 SERVER_CHECK_SECONDS = 5.0
-CHUNK_BYTES = 65536
+# A read lasts longer than other queries.
+_READ_TIMEOUT_SECONDS = READ_WAIT_SECONDS + 10
 CLOSE_REFUSED, CLOSE_NORMAL = 1008, 1000
 _SERVER_ON_HOST = "SELECT 1 FROM servers WHERE id = $1 AND host = $2 AND NOT deleted"
 
@@ -54,11 +56,11 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
-        streams = None
+        display = None
         console = await self._authorize(scope)
         if console is not None:
-            streams = await self._connect(console)
-        if console is None or streams is None:
+            display = await self._open(console)
+        if console is None or display is None:
             await send({"type": "websocket.close", "code": CLOSE_REFUSED})
             return
         # Old clients request the binary subprotocol by name. All data is binary.
@@ -67,12 +69,12 @@ class Proxy:
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol})
             await _run_until_first_ends(
-                _forward_to_guest(receive, streams[1]),
-                _forward_to_browser(streams[0], send),
+                _forward_to_guest(receive, display),
+                _forward_to_browser(display, send),
                 self._wait_until_gone(console.server),
             )
         finally:
-            streams[1].close()
+            await display.close()
             log.info("console closed", extra={"server_id": console.server.id})
         with suppress(OSError, RuntimeError):  # the browser has disconnected
             await send({"type": "websocket.close", "code": CLOSE_NORMAL})
@@ -97,17 +99,15 @@ class Proxy:
         allowed = config.cors.allowed_origin
         return (urlsplit(origin).netloc or origin) in filter(None, known) or origin in allowed or "*" in allowed
 
-    async def _connect(self, console: Console) -> Streams | None:
+    async def _open(self, console: Console) -> _Display | None:
         """Connect to the guest's display on its current host."""
         host, server_id = console.server.host, console.server.id
         if host is None or getattr(self._services, "hosts", None) is None:
             return None
-        verb = GetDisplay(guest_id=server_id, kind=tokens.DISPLAY_BY_TYPE[console.type])
+        verb = OpenDisplay(guest_id=server_id, kind=tokens.DISPLAY_BY_TYPE[console.type])
         try:
-            display = await query(self._services, host, verb)
-            async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
-                return await asyncio.open_connection(display.host, display.port)
-        except (HostCallError, OSError, TimeoutError) as error:
+            return _Display(self._services, host, await query(self._services, host, verb))
+        except HostCallError as error:
             log.warning("no console: %s", error, extra={"server_id": server_id})
             return None
 
@@ -117,15 +117,39 @@ class Proxy:
             await asyncio.sleep(SERVER_CHECK_SECONDS)
 
 
-async def _forward_to_guest(receive: Receive, writer: asyncio.StreamWriter) -> None:
+class _Display:
+    """A session with a guest's display. A lost answer loses data, so every failed call ends the console."""
+
+    def __init__(self, services: Services, host: str, session_id: str) -> None:
+        self._services = services
+        self._host = host
+        self._session_id = session_id
+
+    async def read(self) -> bytes | None:
+        """Return data, or None after the session has ended."""
+        return await self._call(ReadDisplay(session_id=self._session_id))
+
+    async def write(self, data: bytes) -> None:
+        await self._call(WriteDisplay(session_id=self._session_id, data=data))
+
+    async def close(self) -> None:
+        with suppress(HostCallError):  # the session then ends by itself
+            await query(self._services, self._host, CloseDisplay(session_id=self._session_id))
+
+    async def _call(self, verb: Query[Answer]) -> Answer:
+        command = Command(host=self._host, verb=verb)
+        return await self._services.hosts.call(self._host, command, timeout=_READ_TIMEOUT_SECONDS)
+
+
+async def _forward_to_guest(receive: Receive, display: _Display) -> None:
     while (message := await receive())["type"] == "websocket.receive":
-        writer.write(message.get("bytes") or (message.get("text") or "").encode())
-        await writer.drain()
+        await display.write(message.get("bytes") or (message.get("text") or "").encode())
 
 
-async def _forward_to_browser(reader: asyncio.StreamReader, send: Send) -> None:
-    while data := await reader.read(CHUNK_BYTES):
-        await send({"type": "websocket.send", "bytes": data})
+async def _forward_to_browser(display: _Display, send: Send) -> None:
+    while (data := await display.read()) is not None:
+        if data:
+            await send({"type": "websocket.send", "bytes": data})
 
 
 async def _run_until_first_ends(*coroutines: Coroutine[object, None, None]) -> None:
@@ -137,5 +161,5 @@ async def _run_until_first_ends(*coroutines: Coroutine[object, None, None]) -> N
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception) and not isinstance(result, OSError):
+            if isinstance(result, Exception) and not isinstance(result, OSError | HostCallError):
                 log.error("a console failed", exc_info=result)

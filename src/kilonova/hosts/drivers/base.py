@@ -52,11 +52,11 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from socket import socket
 from typing import Any, ClassVar, Protocol
 
 from kilonova.hosts.messages import (
     Disk,
-    Display,
     ErrorKind,
     Guest,
     GuestState,
@@ -196,7 +196,12 @@ class Driver(Protocol):
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState: ...
 
     async def get_console_log(self, guest_id: str, lines: int | None) -> bytes: ...
-    async def get_display(self, guest_id: str, kind: str) -> Display: ...
+    async def check_display(self, guest_id: str, kind: str) -> None:
+        """Raises MissingDisplay if the guest has no display of this kind."""
+
+    async def open_display(self, guest_id: str, kind: str) -> socket:
+        """Return a connected socket. Raises like `check_display`."""
+
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]: ...
     async def apply_network(self, plan: NetworkPlan) -> None: ...
     async def get_connector(self) -> dict[str, Any]: ...

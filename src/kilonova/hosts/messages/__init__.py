@@ -9,7 +9,6 @@ from kilonova.hosts.messages.base import VERSION, Message
 from kilonova.hosts.messages.facts import HostFacts, Inventory, NestedProvider, Report, SharingProvider
 from kilonova.hosts.messages.guests import (
     Disk,
-    Display,
     Flavor,
     Guest,
     GuestState,
@@ -42,7 +41,6 @@ __all__ = [
     "VERSION",
     "Command",
     "Disk",
-    "Display",
     "ErrorKind",
     "FirewallRule",
     "Flavor",

@@ -160,10 +160,3 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Transfer(url={self.url!r})"
-
-
-class Display(Message, frozen=True, kw_only=True):
-    """The address of a guest's display, as reachable from the control plane."""
-
-    host: str
-    port: int

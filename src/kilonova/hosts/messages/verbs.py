@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from kilonova.hosts.messages.base import Message
 from kilonova.hosts.messages.facts import HostFacts
-from kilonova.hosts.messages.guests import Disk, Display, Guest, GuestState, Image, MigrationState, Nic, Transfer
+from kilonova.hosts.messages.guests import Disk, Guest, GuestState, Image, MigrationState, Nic, Transfer
 from kilonova.hosts.messages.networks import NetworkPlan
 
 Answer = TypeVar("Answer", covariant=True)
@@ -267,9 +267,34 @@ class GetConsoleLog(GuestQuery[bytes], frozen=True, kw_only=True, tag="look_cons
     lines: int | None = None
 
 
-class GetDisplay(GuestQuery[Display], frozen=True, kw_only=True, tag="look_display"):
-    method: ClassVar[str] = "get_display"
+class CheckDisplay(GuestQuery[None], frozen=True, kw_only=True, tag="check_display"):
+    """Refused if the guest has no display of this kind."""
+
     kind: str
+
+
+class OpenDisplay(GuestQuery[str], frozen=True, kw_only=True, tag="open_display"):
+    """Connect to a display of the guest. The answer is the id of the session."""
+
+    kind: str
+
+
+class ReadDisplay(Query[bytes | None], frozen=True, kw_only=True, tag="read_display"):
+    """Wait for data of the display. No bytes: there were none for a while. None: the session has ended.
+
+    Must not be sent again if the answer was lost, because the data is lost too.
+    """
+
+    session_id: str
+
+
+class WriteDisplay(Query[None], frozen=True, kw_only=True, tag="write_display"):
+    session_id: str
+    data: bytes
+
+
+class CloseDisplay(Query[None], frozen=True, kw_only=True, tag="close_display"):
+    session_id: str
 
 
 class GetDiagnostics(GuestQuery[dict[str, object]], frozen=True, kw_only=True, tag="look_diagnostics"):
@@ -330,7 +355,20 @@ Change = (
     | SwapDisk
     | GrowDisk
 )
-Read = ListGuests | GetMigration | GetConsoleLog | GetDisplay | GetDiagnostics | GetConnector | ApplyNetwork | Describe
+Read = (
+    ListGuests
+    | GetMigration
+    | GetConsoleLog
+    | CheckDisplay
+    | OpenDisplay
+    | ReadDisplay
+    | WriteDisplay
+    | CloseDisplay
+    | GetDiagnostics
+    | GetConnector
+    | ApplyNetwork
+    | Describe
+)
 VERBS: dict[str, type[Verb[object]]] = {verb.tag(): verb for verb in (*get_args(Change), *get_args(Read))}
 
 

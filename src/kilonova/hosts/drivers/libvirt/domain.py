@@ -199,7 +199,8 @@ def _other_devices(hv: Hypervisor, guest: Guest, machine: Hardware) -> list[ET.E
     if machine.tablet_bus:
         found.append(ET.Element("input", type="tablet", bus=machine.tablet_bus))
     if machine.video != "none":
-        graphics = ET.Element("graphics", type="vnc", autoport="yes", listen=hv.config.libvirt.vnc_listen)
+        graphics = ET.Element("graphics", type="vnc")
+        ET.SubElement(graphics, "listen", type="none")
         video = ET.Element("video")
         ET.SubElement(video, "model", type=machine.video)
         found += [graphics, video]

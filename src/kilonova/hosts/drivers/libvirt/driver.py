@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError, Images
@@ -16,6 +17,7 @@ from kilonova.hosts.drivers.libvirt import (
     devices,
     disk_transfer,
     disks,
+    displays,
     encrypted_password,
     facts,
     guest_info,
@@ -36,7 +38,6 @@ from kilonova.hosts.drivers.libvirt.networks.host_networks import HostNetworks
 from kilonova.hosts.drivers.libvirt.volumes import Volumes
 from kilonova.hosts.messages import (
     Disk,
-    Display,
     Guest,
     GuestState,
     HostFacts,
@@ -240,8 +241,11 @@ class LibvirtDriver:
         path = self.hypervisor.layout.file(guest_id, CONSOLE_LOG)
         return await asyncio.to_thread(console.tail, path, lines)
 
-    async def get_display(self, guest_id: str, kind: str) -> Display:
-        return await guest_info.display(self.hypervisor, guest_id, kind)
+    async def check_display(self, guest_id: str, kind: str) -> None:
+        await displays.check(self.hypervisor, guest_id, kind)
+
+    async def open_display(self, guest_id: str, kind: str) -> socket:
+        return await displays.connect(self.hypervisor, guest_id, kind)
 
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         return await guest_info.diagnostics(self.hypervisor, guest_id)

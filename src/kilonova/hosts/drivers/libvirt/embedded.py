@@ -31,7 +31,7 @@ class LibvirtHost:
         self.names = [host]
         self._journal = Journal(config.data_dir / JOURNAL_FILE_NAME)
         self._driver = LibvirtDriver(host, config, images)
-        agent = Agent(host, self._driver, self._journal)
+        self._agent = agent = Agent(host, self._driver, self._journal)
         self._transport = InProcess(lambda name: agent if name == host else None)
         self._on_report = on_report
         seconds = report_interval(config.hosts.report_seconds)
@@ -60,6 +60,7 @@ class LibvirtHost:
                 tasks.create_task(work)
 
     async def close(self) -> None:
+        self._agent.close()
         await self._driver.close()
         self._journal.close()
 

@@ -1,4 +1,4 @@
-"""Reads guests' states, display addresses and diagnostics."""
+"""Reads guests' states and diagnostics."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import clock
-from kilonova.hosts.drivers.base import DriverError, MissingDisplay, NotRunning
+from kilonova.hosts.drivers.base import DriverError, NotRunning
 from kilonova.hosts.drivers.libvirt import layout, migration_records
 from kilonova.hosts.drivers.libvirt.hardware import get_virt_type
 from kilonova.hosts.drivers.libvirt.hypervisor import DOMAIN_PREFIX, Hypervisor, power_state
-from kilonova.hosts.messages import Display, Guest, GuestState, Power
+from kilonova.hosts.messages import Guest, GuestState, Power
 
 if TYPE_CHECKING:
     import libvirt
-
-_VNC = "vnc"
 
 
 class _Domain(NamedTuple):
@@ -31,18 +29,6 @@ async def list_guests(hv: Hypervisor) -> list[GuestState]:
     await migration_records.reconcile(hv)
     domains = {domain.id: domain for domain in await hv.connection.call(_domains)}
     return await hv.connection.run(_guests, hv, domains)
-
-
-async def display(hv: Hypervisor, guest_id: str, kind: str) -> Display:
-    hv.spec(guest_id)
-    if kind != _VNC:
-        raise MissingDisplay(f"guests of this host have no {kind} console, only VNC")
-    if await hv.power(guest_id) not in ("running", "paused"):
-        raise NotRunning(guest_id)
-    port = await hv.connection.call(_vnc_port, guest_id)
-    if port is None:
-        raise MissingDisplay(f"guest {guest_id} has no graphics device")
-    return Display(host=hv.config.libvirt.vnc_address, port=port)
 
 
 async def diagnostics(hv: Hypervisor, guest_id: str) -> dict[str, Any]:
@@ -165,13 +151,6 @@ def _read_spec(hv: Hypervisor, guest_id: str, slot: str = "") -> Guest | None:
         return hv.find_spec(guest_id, slot)
     except (DriverError, OSError):
         return None
-
-
-def _vnc_port(connection: libvirt.virConnect, guest_id: str) -> int | None:
-    document = ET.fromstring(connection.lookupByUUIDString(guest_id).XMLDesc())
-    graphics = document.find("devices/graphics[@type='vnc']")
-    port = int(graphics.get("port", "-1")) if graphics is not None else -1
-    return port if port > 0 else None
 
 
 def _uptime(hv: Hypervisor, guest_id: str) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from socket import socket
+from typing import Any, NoReturn
 
 import orjson
 from msgspec import structs
@@ -28,7 +29,6 @@ from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
 from kilonova.hosts.drivers.sim.store import SimStore
 from kilonova.hosts.messages import (
     Disk,
-    Display,
     Guest,
     GuestState,
     HostFacts,
@@ -320,10 +320,13 @@ class SimDriver:
             f"{line}\n" for line in (written if lines is None else written[-lines:] if lines else [])
         ).encode()
 
-    async def get_display(self, guest_id: str, kind: str) -> Display:
+    async def check_display(self, guest_id: str, kind: str) -> NoReturn:
         await self._simulate("look_display")
         self._running_guest(guest_id)
         raise MissingDisplay(f"simulated guests have no {kind} display")
+
+    async def open_display(self, guest_id: str, kind: str) -> socket:
+        return await self.check_display(guest_id, kind)
 
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         await self._simulate("look_diagnostics")
