@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from kilonova.certificates import UnusableCertificate, tls_context
+from kilonova.certificates import ServerCertificate, UnusableCertificate, client_context, tls_context
 from tests.support.certificates import Authority
 
 
@@ -42,3 +42,65 @@ def test_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
 def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableCertificate, match="No such file"):
         load(tmp_path)
+
+
+# Certificates of a server
+
+
+def server_files(directory: Path) -> tuple[Path, Path]:
+    files = Authority().issue(directory, "127.0.0.1")
+    return files / "server-cert.pem", files / "server-key.pem"
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("server-cert.pem", b"", "tls_cert: {} has no certificate in PEM"),
+        ("server-cert.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "tls_cert: {} has no"),
+        ("server-key.pem", b"key", "tls_key: {} has no key in PEM"),
+        ("server-cert.pem", None, "tls_cert: {} cannot be read: No such file"),
+        ("server-key.pem", None, "tls_key: {} cannot be read: No such file"),
+    ],
+)
+def test_unusable_file_is_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    certificate, key = server_files(tmp_path)
+    server = ServerCertificate(certificate, key)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UnusableCertificate) as refused:
+        server.reload()
+    assert str(refused.value).startswith(message.format(tmp_path / name))
+
+
+def test_key_of_another_server_is_refused_and_named(tmp_path: Path) -> None:
+    certificate, key = server_files(tmp_path)
+    _, other = server_files(tmp_path / "other")
+    with pytest.raises(UnusableCertificate, match=f"tls_key: {other} cannot be used with the certificate"):
+        ServerCertificate(certificate, other)
+    assert ServerCertificate(certificate, key).context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_certificate_and_key_may_share_a_file(tmp_path: Path) -> None:
+    certificate, key = server_files(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    ServerCertificate(both, both)
+
+
+def test_certificate_near_expiry_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ServerCertificate(*server_files(tmp_path))  # valid for a day
+    (record,) = caplog.records
+    assert f"the certificate in {tmp_path / 'server-cert.pem'} expires in 1.0 days" in record.getMessage()
+
+
+def test_server_has_only_ciphers_with_forward_secrecy(tmp_path: Path) -> None:
+    ciphers = [cipher["name"] for cipher in ServerCertificate(*server_files(tmp_path)).context.get_ciphers()]
+    assert ciphers
+    assert all(name.startswith(("TLS_", "ECDHE-")) and "CBC" not in name and "SHA1" not in name for name in ciphers)
+
+
+def test_unusable_authority_is_named_with_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(UnusableCertificate, match=f"^volume.ca_file: {tmp_path}/ca.pem cannot be used: "):
+        client_context(tmp_path / "ca.pem", "volume.ca_file")

@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kilonova.encryption import problems_of_agent
 from kilonova.process import DRIVERS, BackgroundTasks, CannotStart
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
+    from kilonova.config import Agent as AgentSettings
     from kilonova.config import Config
     from kilonova.hosts.drivers.base import Driver, Images
 
@@ -34,10 +37,12 @@ def check(config: Config) -> None:
         raise CannotStart("messaging.url is not set: an agent reaches its control plane by a NATS server")
     if not config.agent.image_url:
         raise CannotStart(
-            "agent.image_url is not set: give the URL of the image service, such as http://cloud:8774/image"
+            "agent.image_url is not set: give the URL of the image service, such as https://cloud:8774/image"
         )
     if config.driver not in DRIVERS:
         raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
+    if not config.insecure and (problems := problems_of_agent(config)):
+        raise CannotStart("\n".join(problems))
     if config.driver == "libvirt":
         from kilonova.hosts.drivers.libvirt.preflight import missing
 
@@ -81,9 +86,11 @@ class AgentProcess:
 
         config = self.config
         check(config)
+        for problem in problems_of_agent(config):
+            log.warning("insecure: %s", problem)
         journal = Journal(config.data_dir / JOURNAL_FILE_NAME)
         stack.callback(journal.close)
-        caller = Remote(config.agent.image_url.rstrip("/"))
+        caller = Remote(config.agent.image_url.rstrip("/"), tls=_image_tls(config.agent))
         stack.push_async_callback(caller.close)
         setup = _make_driver(config, self.host, ImageService(Delays(config.delays).caller(caller)))
         stack.push_async_callback(setup.close)
@@ -102,6 +109,23 @@ class AgentProcess:
         self.background.start(stack, service.run())
         self.background.start(stack, reporter.run())
         log.info("started", extra={"host": self.host, "driver": config.driver})
+
+
+def _image_tls(settings: AgentSettings) -> ssl.SSLContext | None:
+    """How to verify the image service; None if it uses plain HTTP. Raises CannotStart."""
+    from kilonova.certificates import UnusableCertificate, client_context
+
+    if not settings.image_url.startswith("https:"):
+        return None
+    try:
+        context = client_context(settings.image_ca_file, "agent.image_ca_file")
+        if settings.ca_file and not settings.image_ca_file:
+            context.load_verify_locations(settings.ca_file)
+    except UnusableCertificate as error:
+        raise CannotStart(str(error)) from None
+    except OSError as error:
+        raise CannotStart(f"agent.ca_file: {settings.ca_file} cannot be used: {error}") from None
+    return context
 
 
 async def _finish_commands(agent: Any, service: Any) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
+import time
 from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+# Forward secrecy and authenticated encryption only. TLS 1.3 has its own ciphers, which are all sane.
+SERVER_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+EXPIRY_WARNING_SECONDS = 14 * 86400.0
 
 
 class UnusableCertificate(Exception):
@@ -20,6 +29,82 @@ def tls_context(
             context.load_cert_chain(certificate, key or None, password=_refuse_passphrase)
     except (OSError, ValueError) as error:
         raise UnusableCertificate(str(error)) from None
+    return context
+
+
+def client_context(authority: str | Path | None, setting: str = "") -> ssl.SSLContext:
+    """Verify servers by this authority, or by the system's. Raises UnusableCertificate, which names the setting."""
+    try:
+        return tls_context(ssl.Purpose.SERVER_AUTH, authority, None, None)
+    except UnusableCertificate as error:
+        raise UnusableCertificate(f"{setting}: {authority} cannot be used: {error}") from None
+
+
+class ServerCertificate:
+    """The certificate of the public API. Its `context` uses new files for new connections after `reload`."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Both may be the same file. Raises UnusableCertificate."""
+        self.certificate = certificate
+        self.key = key
+        self.context = _server_context()
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again. If they cannot be used, raise UnusableCertificate and keep the old ones."""
+        certificate, key = _read("tls_cert", self.certificate), _read("tls_key", self.key)
+        _check_certificate(self.certificate, certificate)
+        _check_key(self.key, key)
+        # A context that has loaded half of a pair is broken, so another context tries the files first. Both contexts
+        # get the same bytes, even if somebody replaces the files in the meantime.
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, certificate + b"\n" + key)
+            for context in (_server_context(), self.context):
+                context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        except ssl.SSLError as error:
+            raise UnusableCertificate(
+                f"tls_key: {self.key} cannot be used with the certificate in {self.certificate}: {error}"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+
+def _read(setting: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnusableCertificate(f"{setting}: {path} cannot be read: {error.strerror}") from None
+
+
+def _check_certificate(path: Path, content: bytes) -> None:
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        certificates = load_pem_x509_certificates(content)
+    except ValueError as error:
+        raise UnusableCertificate(f"tls_cert: {path} has no certificate in PEM: {error}") from None
+    if (expires_at := certificates[0].not_valid_after_utc.timestamp()) < time.time() + EXPIRY_WARNING_SECONDS:
+        days = (expires_at - time.time()) / 86400
+        log.warning("tls_cert: the certificate in %s expires in %.1f days", path, days)
+
+
+def _check_key(path: Path, content: bytes) -> None:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        load_pem_private_key(content, None)
+    except TypeError:
+        raise UnusableCertificate(f"tls_key: the key in {path} is encrypted") from None
+    except ValueError as error:
+        raise UnusableCertificate(f"tls_key: {path} has no key in PEM: {error}") from None
+
+
+def _server_context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(SERVER_CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

@@ -61,6 +61,7 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
 class Volume(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in volume service, or with `url` (without a version) a Cinder that trusts the same identity service.
+    `ca_file` has the authority of its certificate (empty: the system's authorities).
 
     `concurrent_copies` limits how many volumes are copied at a time. Hosts with real guests connect to volumes by NBD
     at `nbd_address` and `nbd_port` (0 picks a free port). `nbd_tls` is a directory with `ca-cert.pem`,
@@ -69,6 +70,7 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     url: str = ""
+    ca_file: str = ""
     concurrent_copies: int = 4
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0
@@ -170,13 +172,16 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True):
     """The agent of one host.
 
     `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. Agents fetch
-    disks of moving guests from each other at `disk_port`, with `disk_secret`, which all agents share; with the three
-    files by mutual TLS. Guests' disks are in `instances_path` (empty: `instances` in the data directory).
+    disks of moving guests from each other at `disk_port`, with `disk_secret`, which all agents share; with `ca_file`,
+    `cert_file` and `key_file` by mutual TLS. `image_ca_file` has the authority of the certificate at `image_url`
+    (empty: the system's authorities, and that of `ca_file`). Guests' disks are in `instances_path` (empty: `instances`
+    in the data directory).
     """
 
     host: str = ""
     address: str = "127.0.0.1"
     image_url: str = ""
+    image_ca_file: str = ""
     disk_port: int = 0
     disk_secret: str = ""
     ca_file: str = ""
@@ -278,7 +283,14 @@ class Quota(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole configuration of a process."""
+    """The whole configuration of a process.
+
+    With `tls_cert` and `tls_key` (PEM files) the APIs use HTTPS. `tls_ca` is a file with the authority that clients
+    need to verify `public_url`; `clouds.yaml` names it (empty: clients use the system's authorities). `tls` creates a
+    certificate and an authority of its own in the data directory. Unless `insecure` is on, a process does not start if
+    it would send data over a network without encryption. Only requests from `trusted_proxies` (addresses or prefixes)
+    may name their client, scheme and host in `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+    """
 
     data: str = "data"
     port: int = 8774
@@ -288,6 +300,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     zones: list[str] = []
     policy: str = ""
     public_url: str = ""
+    tls: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    insecure: bool = False
+    trusted_proxies: list[str] = []
     log: Log = msgspec.field(default_factory=Log)
     api: Api = msgspec.field(default_factory=Api)
     identity: Identity = msgspec.field(default_factory=Identity)
@@ -347,6 +365,7 @@ _LISTS = frozenset(
         "allowed_origin",
         "allow_headers",
         "blocked_addresses",
+        "trusted_proxies",
     }
 )
 # Settings that had another name in a released version. The former name still works.

@@ -15,6 +15,8 @@ LOCK = "lock"
 SECRETS = "secrets.json"
 CLOUDS = "clouds.yaml"
 ENDPOINTS = "endpoints.json"
+# In both files, the path of the authority that clients need to verify the cloud.
+CACERT = "cacert"
 
 
 class DirectoryInUse(Exception):
@@ -89,17 +91,23 @@ def load_passwords(directory: Path, users: Iterable[str]) -> dict[str, str]:
         raise ValueError(f'expected a password of each user under "passwords" ({error})') from None
 
 
-def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
-    replace_file(directory / ENDPOINTS, orjson.dumps(dict(endpoints), option=orjson.OPT_INDENT_2) + b"\n")
+def write_endpoints(directory: Path, endpoints: Mapping[str, str], cacert: str) -> None:
+    """Write endpoints.json. `cacert` is the file with the authority of their certificate; empty: the system's."""
+    content = {**endpoints, **({CACERT: cacert} if cacert else {})}
+    replace_file(directory / ENDPOINTS, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def write_clouds(directory: Path, auth_url: str, region: str, clouds: Mapping[str, Mapping[str, str]]) -> Path:
+def write_clouds(
+    directory: Path, auth_url: str, region: str, clouds: Mapping[str, Mapping[str, str]], cacert: str
+) -> Path:
     """Write clouds.yaml. `clouds` has the `auth` of each cloud, without the URL. JSON strings are valid YAML."""
     lines = ["clouds:"]
     for name, auth in clouds.items():
         lines += [f"  {name}:", "    auth_type: password", "    auth:"]
         lines += [f"      {key}: {_quoted(value)}" for key, value in {"auth_url": auth_url, **auth}.items()]
         lines += [f"    region_name: {_quoted(region)}", "    identity_api_version: 3", "    interface: public"]
+        if cacert:
+            lines.append(f"    {CACERT}: {_quoted(cacert)}")
     path = directory / CLOUDS
     replace_file(path, ("\n".join(lines) + "\n").encode())
     return path

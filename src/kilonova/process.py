@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import datadir, store
 from kilonova.injected_delays import Delays
+from kilonova.reload import Reloads
 from kilonova.services import Services
 from kilonova.store.url import dialect_of
 
 if TYPE_CHECKING:
+    from kilonova.api_servers import ApiServers
     from kilonova.config import Config
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from kilonova.hosts.remote import AllHosts, LocalHosts
     from kilonova.hosts.reports import ReportQueue
     from kilonova.http import Api, App
-    from kilonova.http.server import Server
+    from kilonova.http.client import Caller
     from kilonova.operations import Worker
 
 log = logging.getLogger(__name__)
@@ -34,27 +36,7 @@ log = logging.getLogger(__name__)
 # How long a worker waits for running steps when the process stops; it waits twice at most.
 STEP_GRACE_SECONDS = 1.0
 WARM_UP_DELAY_SECONDS = 0.25
-
-# Services in `endpoints.json`, with their paths.
-ENDPOINTS = {
-    "identity": "/identity/v3",
-    "compute": "/compute/v2.1",
-    "placement": "/placement",
-    "image": "/image/v2",
-    "volume": "/volume/v3",
-    "network": "/network/v2.0",
-}
 DRIVERS = ("sim", "libvirt")
-_DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
-# Each cloud's `auth` in clouds.yaml, without password and URL.
-CLOUDS: dict[str, dict[str, str]] = {
-    "kilonova": {"username": "admin", "project_name": "admin", **_DOMAINS},
-    "kilonova-system": {"username": "admin", "user_domain_name": "Default", "system_scope": "all"},
-    "kilonova-demo": {"username": "demo", "project_name": "demo", **_DOMAINS},
-    "kilonova-demo-admin": {"username": "demo-admin", "project_name": "demo", **_DOMAINS},
-    "kilonova-demo-manager": {"username": "demo-manager", "project_name": "demo", **_DOMAINS},
-    "kilonova-demo-reader": {"username": "demo-reader", "project_name": "demo", **_DOMAINS},
-}
 
 
 class CannotStart(Exception):
@@ -127,15 +109,14 @@ class Process:
         self.services = Services()
         self.services.config = config
         self.passwords: dict[str, str] = {}
-        self.endpoints: dict[str, str] = {}
-        self.clouds: Path | None = None
+        self.servers: ApiServers | None = None
         self.hosts: ServedHosts | None = None
         self.ready = False
         self._reports: ReportQueue
-        self._server: Server | None = None
-        self._placement_server: Server | None = None
         self._workers: list[Worker] = []
         self.background = BackgroundTasks("process")
+        # Run on SIGHUP.
+        self.reloads = Reloads()
 
     @property
     def host_count(self) -> int:
@@ -146,8 +127,12 @@ class Process:
     async def start(self, stack: AsyncExitStack) -> None:
         began = time.perf_counter()
         check(self.config, self.roles)
+        for problem in _unencrypted(self.config, self.roles):
+            log.warning("insecure: %s", problem)
         if self.roles.api:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
+        if self.bound is not None:
+            self.servers = self._make_servers()
         loaded = asyncio.Event()
         opening = asyncio.create_task(self._open_database(stack, loaded))
         await asyncio.sleep(0)  # threads create the schema and hash passwords while this thread loads modules
@@ -163,8 +148,8 @@ class Process:
         else:
             self._connect_to_hosts(stack)
         stack.push_async_callback(self._stop_work)
-        if self.bound is not None:
-            await self._listen(self.bound)
+        if self.bound is not None and self.servers is not None:
+            await self._listen(self.servers, self.bound)
         if self.roles.worker:
             await self._start_workers(stack)
         self.ready = True
@@ -231,13 +216,15 @@ class Process:
             policy = self.services.policy = Policy(Path(self.config.policy) if self.config.policy else None)
         except (PolicyError, OSError) as error:
             raise CannotStart(f"policy: {error}") from None
+        if self.config.policy:
+            self.reloads.add("policy", policy.reload)
         for api in self.app.apis.values():
             policy.check(name for route in api.routes.values() for name in (route.policy, *route.checks) if name)
 
     def _make_clients(self) -> None:
         """Create clients of the other services. They use the public APIs even where a service is in this process."""
         from kilonova.compute.status import ComputeStatus
-        from kilonova.http.client import InProcess, Remote
+        from kilonova.http.client import InProcess
         from kilonova.identity.client import IdentityClient
         from kilonova.identity.seed import SERVICE_USER
         from kilonova.image.client import ImageClient
@@ -251,10 +238,21 @@ class Process:
         )
         services.image = ImageClient(delayed(InProcess(self.app, "/image")))
         services.network = NetworkClient(delayed(InProcess(self.app, "/network")))
-        url = self.config.volume.url
-        services.volume = VolumeClient(delayed(Remote(url) if url else InProcess(self.app, "/volume")))
+        services.volume = VolumeClient(delayed(self._volume_caller()))
         services.compute = ComputeClient(delayed(InProcess(self.app, "/compute")))
         services.compute_status = ComputeStatus(services.db, self.config)
+
+    def _volume_caller(self) -> Caller:
+        from kilonova.certificates import UnusableCertificate, client_context
+        from kilonova.http.client import InProcess, Remote
+
+        settings = self.config.volume
+        if not settings.url:
+            return InProcess(self.app, "/volume")
+        try:
+            return Remote(settings.url, tls=client_context(settings.ca_file, "volume.ca_file"))
+        except UnusableCertificate as error:
+            raise CannotStart(str(error)) from None
 
     def _make_scheduler(self, stack: AsyncExitStack) -> None:
         """Create the scheduler. API-only processes need it for dry runs. It loads hosts at the first request."""
@@ -372,36 +370,22 @@ class Process:
         if self.config.messaging.url:
             self.services.hosts = self.delays.transport(self._nats_transport(stack))
 
-    async def _listen(self, bound: socket.socket) -> None:
-        from kilonova.http.cors import allow_origins
-        from kilonova.http.server import Server, socket_url
-
-        server = Server(allow_origins(self.app, self.config.cors), bound)
-        await server.start()
-        self._server = server
-        base = self.config.public_url.rstrip("/") or socket_url(bound)
-        urls = {name: base + path for name, path in ENDPOINTS.items()}
-        if self.config.placement.port is not None:
-            urls["placement-root"] = await self._listen_for_placement()
-        self.endpoints = {"auth_url": urls["identity"], **urls}
-        clouds = {name: {**auth, "password": self.passwords[auth["username"]]} for name, auth in CLOUDS.items()}
-        self.clouds = datadir.write_clouds(self.directory, urls["identity"], self.config.identity.region, clouds)
-        datadir.write_endpoints(self.directory, self.endpoints)
-
-    async def _listen_for_placement(self) -> str:
-        """Serve placement at the root of its own port as well, as many tools expect."""
-        from kilonova.http import App
-        from kilonova.http.cors import allow_origins
-        from kilonova.http.server import CannotListen, Server, listen, socket_url
+    def _make_servers(self) -> ApiServers:
+        from kilonova.api_servers import ApiServers
+        from kilonova.certificates import UnusableCertificate
 
         try:
-            bound = listen(self.config.host, self.config.placement.port or 0, "--placement-port")
+            return ApiServers(self.config, self.reloads)
+        except UnusableCertificate as error:
+            raise CannotStart(str(error)) from None
+
+    async def _listen(self, servers: ApiServers, bound: socket.socket) -> None:
+        from kilonova.http.server import CannotListen
+
+        try:
+            await servers.start(self.app, bound, self.passwords)
         except CannotListen as error:
             raise CannotStart(str(error)) from None
-        app = App.at_root(self.services, self.app.apis["placement"])
-        self._placement_server = Server(allow_origins(app, self.config.cors), bound)
-        await self._placement_server.start()
-        return socket_url(bound)
 
     async def _start_workers(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations
@@ -455,19 +439,19 @@ class Process:
     async def _stop_work(self) -> None:
         """Accept no new requests and operations, and finish those under way."""
         self.ready = False
-        stopping: list[Coroutine[Any, Any, None]] = []
-        for server in (self._server, self._placement_server):
-            if server is not None:
-                stopping.append(server.stop())
-        stopping += [worker.stop(STEP_GRACE_SECONDS) for worker in self._workers]
+        stopping = [worker.stop(STEP_GRACE_SECONDS) for worker in self._workers]
+        if self.servers is not None:
+            stopping.append(self.servers.stop())
         await asyncio.gather(*stopping)
-        if self.roles.whole and self.endpoints:
+        if self.roles.whole and self.servers is not None:
             # A script that waits for the file must not find the one of an earlier process.
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
 
 
 def check(config: Config, roles: Roles) -> None:
     """Check settings that this release does not support. Raises CannotStart."""
+    from kilonova.http.origin import parse_proxies
+
     if config.driver not in DRIVERS:
         raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
     if config.driver == "libvirt" and roles.worker and not roles.whole:
@@ -489,6 +473,14 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(f"delays.milliseconds: {config.delays.milliseconds} is not a number of milliseconds")
     if config.sim.hosts < 0:
         raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
+    if config.tls_key and not config.tls_cert:
+        raise CannotStart("tls_key is set without tls_cert; set both")
+    if config.tls and config.tls_cert:
+        raise CannotStart("tls creates a certificate of its own, and tls_cert is another one; set one of them")
+    try:
+        parse_proxies(tuple(config.trusted_proxies))
+    except ValueError as error:
+        raise CannotStart(f"trusted_proxies: {error}") from None
     for name, value in (
         ("identity.auth_url", config.identity.auth_url),
         ("image.url", config.image.url),
@@ -496,6 +488,15 @@ def check(config: Config, roles: Roles) -> None:
     ):
         if value:
             raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
+    if not config.insecure and (problems := _unencrypted(config, roles)):
+        raise CannotStart("\n".join(problems))
+
+
+def _unencrypted(config: Config, roles: Roles) -> list[str]:
+    from kilonova.encryption import problems_of_cloud
+
+    has_guests = config.driver == "libvirt" and roles.whole
+    return problems_of_cloud(config, api=roles.api, worker=roles.worker, host=has_guests)
 
 
 def _apis() -> list[Api]:

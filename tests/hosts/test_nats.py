@@ -31,6 +31,7 @@ from kilonova.hosts.nats import (
 from kilonova.hosts.transport import HostRefused, HostUnreachable, StaleEpoch, list_guests
 from tests.hosts.support import HeldDriver, command, guest, spawn, until
 from tests.support import run
+from tests.support.certificates import Authority
 from tests.support.nats_server import NatsServer
 from tests.support.nats_server import nats as nats
 
@@ -410,6 +411,36 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
 
     with NatsServer(tmp_path, tls) as nats:
         run(scenario(nats))
+
+
+@pytest.mark.parametrize("scheme, file", [("nats", "ca-cert.pem"), ("tls", "")])
+def test_server_without_tls_gets_no_password(tmp_path: Path, scheme: str, file: str) -> None:
+    """Somebody on the wire may claim that the server needs no TLS."""
+    ca_file = str(Authority().issue(tmp_path, "127.0.0.1") / file) if file else ""
+    info = b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"tls_required":false}\r\n'
+    received: list[bytes] = []
+
+    async def scenario() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(info)
+            received.append(await reader.read())
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            messaging = Messaging(url=f"{scheme}://127.0.0.1:{port}", user="me", password="hush", ca_file=ca_file)
+            transport = NatsTransport(messaging)
+            running = asyncio.create_task(transport.run())
+
+            async def is_refused() -> bool:
+                return bool(received) and "does not require TLS" in transport.connection.last_error
+
+            await until(is_refused)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(scenario())
+    assert received[0] == b""
 
 
 def test_missing_certificates_raise_setting_error(nats: NatsServer) -> None:

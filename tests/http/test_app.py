@@ -188,9 +188,17 @@ def test_unexpected_error_hides_internals(caplog: pytest.LogCaptureFixture) -> N
     assert "innards" in caplog.text
 
 
-def test_links_use_forwarded_headers() -> None:
-    answer = toy().get("/toy/v2.1/toys/1", X_Forwarded_Proto="https", X_Forwarded_Host="cloud.example:8443")
-    assert answer.json()["link"] == "https://cloud.example:8443/toy/v2.1/toys/1"
+def test_links_have_the_host_of_the_request() -> None:
+    forwarded = {"X_Forwarded_Proto": "https", "X_Forwarded_Host": "evil.example"}
+    answer = toy().get("/toy/v2.1/toys/1", Host="cloud.example:8443", **forwarded)
+    assert answer.json()["link"] == "http://cloud.example:8443/toy/v2.1/toys/1"
+
+
+def test_links_have_the_public_url_if_it_is_set() -> None:
+    t = toy()
+    t.services.config.public_url = "https://cloud.example/openstack/"
+    answer = t.get("/toy/v2.1/toys/1", Host="10.0.0.1:8774")
+    assert answer.json()["link"] == "https://cloud.example/openstack/toy/v2.1/toys/1"
 
 
 def test_metrics_count_requests_by_route() -> None:

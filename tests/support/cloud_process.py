@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import apsw
 import yaml
@@ -65,6 +66,7 @@ class Client:
     def __init__(self, endpoints: Mapping[str, str], cloud: Mapping[str, Any], version: str | None = None) -> None:
         self.endpoints = endpoints
         self.auth = cloud["auth"]
+        self.authority: str | None = cloud.get("cacert")
         self.version = version
         self._token: str | None = None
         self._project_id: str | None = None
@@ -177,7 +179,7 @@ class Client:
             self._connection = None
         self._last_used_at = time.monotonic()
         if self._connection is None or self._connection.port != parts.port:
-            self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+            self._connection = self._connect(parts)
         try:
             self._connection.request(method, target, body, all_headers)
             answer = self._connection.getresponse()
@@ -186,6 +188,13 @@ class Client:
             self._connection.close()
             self._connection = None
             raise
+
+    def _connect(self, parts: SplitResult) -> http.client.HTTPConnection:
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=self.authority)
+            return http.client.HTTPSConnection(host, parts.port, timeout=120, context=context)
+        return http.client.HTTPConnection(host, parts.port, timeout=120)
 
 
 class CloudProcess:

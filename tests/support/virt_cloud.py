@@ -77,10 +77,11 @@ class RealCloud:
 
     def start_nats(self) -> None:
         log = self.site.directory / "nats.log"
-        self._nats = subprocess.Popen(
-            ["nats-server", "-a", self.site.address, "-p", str(self.nats_port), "-l", str(log)],
-            stdin=subprocess.DEVNULL,
-        )
+        command = ["nats-server", "-a", self.site.address, "-p", str(self.nats_port), "-l", str(log)]
+        if self.site.authority is not None:
+            files = {"tlscacert": "ca-cert.pem", "tlscert": "server-cert.pem", "tlskey": "server-key.pem"}
+            command += ["--tlsverify", *(f"--{name}={self._pki / file}" for name, file in files.items())]
+        self._nats = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def kill_nats(self) -> None:
         if self._nats is not None:
@@ -316,8 +317,13 @@ class RealCloud:
             "compute": {"shutdown_timeout_seconds": 0.5, "resize_on_same_host": False},
         }
         if self.site.authority is not None:
-            files = self.site.authority.issue(self.site.directory / "pki", self.site.address)
+            files = self.site.authority.issue(self._pki, self.site.address)
             settings["volume"]["nbd_tls"] = str(files)
+            settings["messaging"] |= _certificate_settings(files)
+            names = {"tls_ca": "ca_file", "tls_cert": "cert_file", "tls_key": "key_file"}
+            settings[""] |= {name: _certificate_settings(files)[file] for name, file in names.items()}
+        else:
+            settings[""]["insecure"] = True
         file = self.site.directory / "control.toml"
         file.write_text(
             _toml(_merge(settings, {name: values for name, values in self.settings.items() if "@" not in name}))
@@ -334,7 +340,7 @@ class RealCloud:
             "agent": {
                 "host": host.name,
                 "address": host.address,
-                "image_url": f"http://{self.site.address}:{self.api_port}/image",
+                "image_url": f"{self._scheme}://{self.site.address}:{self.api_port}/image",
                 "disk_secret": "secret shared by the hosts",
                 "instances_path": str(instances),
             },
@@ -346,18 +352,26 @@ class RealCloud:
         }
         if self.site.authority is not None:
             files = self.site.authority.issue(host.directory / "agent-pki", host.address)
-            settings["agent"] |= {
-                "ca_file": str(files / "ca-cert.pem"),
-                "cert_file": str(files / "server-cert.pem"),
-                "key_file": str(files / "server-key.pem"),
-            }
+            settings["agent"] |= _certificate_settings(files)
+            settings["messaging"] |= _certificate_settings(files)
             # The hosts share a file system, so all of them can use this machine's client certificate.
-            uri = f"qemu+tls://{{address}}/system?pkipath={self.site.directory / 'pki'}"
+            uri = f"qemu+tls://{{address}}/system?pkipath={self._pki}"
             settings["libvirt"] |= {"migration_uri": uri, "migration_tls": True, "nbd_tls": True}
+        else:
+            settings[""]["insecure"] = True
+            settings["libvirt"] |= {"vnc_listen": host.address, "vnc_address": host.address}
         for section in ("libvirt", "bridges", "agent"):
             settings = _merge(settings, {section: self.settings.get(section, {})})
             settings = _merge(settings, {section: self.settings.get(f"{section}@{host.name}", {})})
         return settings
+
+    @property
+    def _pki(self) -> Path:
+        return self.site.directory / "pki"
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self.site.authority is None else "https"
 
     @property
     def _nats_url(self) -> str:
@@ -384,8 +398,8 @@ def real_cloud(
 
     `shared_storage`: the hosts share a directory for the disks of guests. `settings`: further settings; the section
     `libvirt@one` is only for the host `one`. `workers_database_url`: run the API and two workers as separate processes
-    on this database. `tls`: use TLS for volumes, disks and migrations. `long_timeouts`: a slow host does not count as
-    unreachable.
+    on this database. `tls`: use TLS everywhere, without the setting `insecure`. `long_timeouts`: a slow host does not
+    count as unreachable.
     """
     with temporary_site() as site:
         site.authority = Authority() if tls else None
@@ -416,6 +430,11 @@ def _copy_logs(cloud: RealCloud) -> None:
         ):
             if file.exists():
                 shutil.copy(file, cloud.data.parent / f"{name}-{file.name}")
+
+
+def _certificate_settings(files: Path) -> dict[str, Any]:
+    names = {"ca_file": "ca-cert.pem", "cert_file": "server-cert.pem", "key_file": "server-key.pem"}
+    return {name: str(files / file) for name, file in names.items()}
 
 
 def _is_guest_file(name: str) -> bool:

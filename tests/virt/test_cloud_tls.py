@@ -1,7 +1,7 @@
 """A cloud with TLS: no data of guests is readable on the network between hosts.
 
 All traffic is captured while guests boot from volumes and migrate, live and cold. It must not contain code of the
-guest's boot sector, which is on its disk and in its memory, or domain XML.
+guest's boot sector, which is on its disk and in its memory, or domain XML, subjects of NATS, or tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ class Sniffer:
     """Captures the hosts' traffic; counts the bytes, and the packets with data of guests in clear text."""
 
     def __init__(self, cloud: RealCloud) -> None:
-        self._secrets = (micro_guest.boot_sector(GUEST_WORD)[:32], b"<domain type=")
+        self._secrets = (
+            micro_guest.boot_sector(GUEST_WORD)[:32],
+            b"<domain type=",
+            b"kilonova.report.",
+            b"X-Auth-Token",
+        )
         self._sockets = [self._open(f"{cloud.site.bridge}-{number}") for number in range(11, 11 + len(cloud.hosts))]
         self._ended = threading.Event()
         self.captured_bytes, self.readable_packets = 0, 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.combine(options.data, options.driver, options.file)
+@options.combine(options.data, options.driver, options.insecure, options.file)
 @click.option("--name", "agent__host", metavar="HOST", help="The host's name.  [default: the machine's name]")
 @click.option("--nats", "messaging__url", metavar="URL", help="The NATS server, such as nats://cloud:4222.")
 def agent(file: Path | None, **flags: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import click
 import orjson
 
 from kilonova import datadir
+from kilonova.certificates import UnusableCertificate, client_context
 from kilonova.cli.options import Failure
 
 VERSION = "2.96"
@@ -48,7 +50,7 @@ class Cloud:
     """A client for the cloud `name` of clouds.yaml. All errors are raised as Failure."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        from kilonova.process import CLOUDS
+        from kilonova.api_servers import CLOUDS
 
         if name not in CLOUDS:
             raise Failure(f"--cloud: {name!r} is not one of {', '.join(CLOUDS)}")
@@ -58,6 +60,7 @@ class Cloud:
             raise Failure(f"--data: no cloud is running in {directory}; start it with `kilonova up`") from None
         except (OSError, ValueError) as error:
             raise Failure(f"{directory / datadir.ENDPOINTS}: {error}") from None
+        self._tls = _context(self._endpoints)
         self._directory = directory
         self._auth = CLOUDS[name]
         self._token: str | None = None
@@ -107,10 +110,11 @@ class Cloud:
         token = self._get_token()
         request.add_header("X-Auth-Token", token)
         try:
-            response, response_headers = _send(request)
+            response, response_headers = _send(request, self._tls)
         except CloudUnreachable:
             with suppress(OSError, ValueError):
                 self._endpoints = _endpoints(self._directory)  # a restart may have changed the port
+                self._tls = _context(self._endpoints)
             raise
         except ApiError as error:
             if error.status != 401:
@@ -118,7 +122,7 @@ class Cloud:
             if self._token == token:
                 self._token = None
             request.add_header("X-Auth-Token", self._get_token())
-            response, response_headers = _send(request)
+            response, response_headers = _send(request, self._tls)
         return orjson.loads(response) if response else None, response_headers
 
     def _get_token(self) -> str:
@@ -136,7 +140,7 @@ class Cloud:
             body = orjson.dumps({"auth": {"identity": identity, "scope": scope}})
             request = urllib.request.Request(self._endpoints["auth_url"] + "/auth/tokens", data=body)
             request.add_header("Content-Type", "application/json")
-            self._token = str(_send(request)[1]["X-Subject-Token"])
+            self._token = str(_send(request, self._tls)[1]["X-Subject-Token"])
         return self._token
 
     def _password(self, user: str) -> str:
@@ -153,9 +157,19 @@ def _endpoints(directory: Path) -> dict[str, str]:
     return endpoints
 
 
-def _send(request: urllib.request.Request) -> tuple[bytes, Message]:
+def _context(endpoints: Mapping[str, str]) -> ssl.SSLContext | None:
+    """How to verify the cloud; None if it uses plain HTTP. Raises Failure."""
+    if not endpoints["auth_url"].startswith("https:"):
+        return None
     try:
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as response:
+        return client_context(endpoints.get(datadir.CACERT), f"{datadir.ENDPOINTS}: {datadir.CACERT}")
+    except UnusableCertificate as error:
+        raise Failure(str(error)) from None
+
+
+def _send(request: urllib.request.Request, tls: ssl.SSLContext | None) -> tuple[bytes, Message]:
+    try:
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS, context=tls) as response:
             return response.read(), response.headers
     except urllib.error.HTTPError as error:
         raise ApiError(error.code, _error_message(error)) from None

@@ -48,6 +48,16 @@ host_shape = click.option(
 )
 zones = click.option("--zones", metavar="A,B", help="Availability zones to spread the hosts over.")
 driver = click.option("--driver", type=click.Choice(["sim", "libvirt"]), help="The hypervisor driver.  [default: sim]")
+tls = click.option(
+    "--tls/--no-tls",
+    default=None,
+    help="Use HTTPS, with a certificate and an authority that are created in the data directory.",
+)
+insecure = click.option(
+    "--insecure/--no-insecure",
+    default=None,
+    help="Allow connections without encryption on addresses that are not loopback.",
+)
 policy = click.option(
     "--policy", metavar="FILE", type=click.Path(dir_okay=False), help="A policy file in oslo.policy's format."
 )

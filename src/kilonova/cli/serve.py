@@ -41,6 +41,7 @@ def serve(config: Config, roles: Roles) -> None:
         check(config, roles)
         if config.driver == "libvirt" and roles.whole:
             print_notes(config, first=True)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a start reads all files anyway
         os.umask(0o077)  # files are readable by the owner only
         with ExitStack() as stack:
             datadir.prepare(directory)
@@ -82,6 +83,7 @@ async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> Non
     async with running(config, roles, bound) as process:
         for line in _start_lines(process):
             click.echo(line)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, process.reloads.run)
         await process.background.run_until(stop)
 
 
@@ -115,9 +117,9 @@ def _kill_if_stuck() -> None:
 
 
 def _start_lines(process: Process) -> list[str]:
-    if process.clouds is None:
+    if process.servers is None:
         return [f"worker      working (process {os.getpid()}, {process.host_count} hosts)"]
-    shown = {name: url for name, url in process.endpoints.items() if name != "auth_url"}
-    shown["clouds"] = str(process.clouds)
+    shown = {name: url for name, url in process.servers.endpoints.items() if name != "auth_url"}
+    shown["clouds"] = str(process.servers.clouds)
     width = max(11, *map(len, shown))
     return [f"{name:<{width}} {value}" for name, value in shown.items()]

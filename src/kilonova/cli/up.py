@@ -8,9 +8,9 @@ import click
 
 from kilonova.cli import options
 
-_api_options = options.combine(options.host, options.port, options.placement_port)
+_api_options = options.combine(options.host, options.port, options.placement_port, options.tls)
 _worker_options = options.combine(options.hosts, options.host_shape, options.zones, options.driver)
-_common_options = options.combine(options.database, options.policy, options.file)
+_common_options = options.combine(options.database, options.policy, options.insecure, options.file)
 
 
 @click.command()

@@ -24,6 +24,7 @@ def page(root: Path) -> str:
     parts = [
         words.partition(MARK)[0] + MARK,
         "## Settings without a section",
+        " ".join((Config.__doc__ or "").partition("\n\n")[2].split()),
         _settings("", plain, {}),
         *(_section(field.name, field.type) for field in sections),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import orjson
 
 from kilonova import datadir
+from kilonova.certificates import UnusableCertificate, client_context
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.steps.volumes import RESERVED
 from kilonova.compute.servers.states import ERROR, SHELVED
@@ -63,8 +64,13 @@ async def read_external(config: Config) -> Volumes:
     try:
         endpoints = orjson.loads((config.data_dir / datadir.ENDPOINTS).read_bytes())
         password = datadir.load_passwords(config.data_dir, [SERVICE_USER])[SERVICE_USER]
-        identity = IdentityClient(Remote(base_url(endpoints["identity"])), username=SERVICE_USER, password=password)
-        return await read_from_api(VolumeClient(Remote(config.volume.url)), await identity.auth())
+        tls = client_context(endpoints.get(datadir.CACERT), f"{datadir.ENDPOINTS}: {datadir.CACERT}")
+        identity_url = base_url(endpoints["identity"])
+        identity = IdentityClient(Remote(identity_url, tls=tls), username=SERVICE_USER, password=password)
+        volume_tls = client_context(config.volume.ca_file, "volume.ca_file")
+        return await read_from_api(VolumeClient(Remote(config.volume.url, tls=volume_tls)), await identity.auth())
+    except UnusableCertificate as error:
+        raise VolumesUnavailable(str(error)) from None
     except (OSError, ValueError, KeyError) as error:
         raise VolumesUnavailable(f"no running cloud in {config.data_dir}: {error}") from None
     except (IdentityError, Refused, Unreachable) as error:

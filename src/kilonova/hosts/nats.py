@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kilonova import certificates, ids
+from kilonova import certificates, encryption, ids
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import NoAnswer
 from kilonova.hosts.messages import Command, Report
@@ -229,7 +229,9 @@ class NatsConnection:
         self._log_error(url, client.last_error or ConnectionError("the connection was closed"))
 
     async def _connect(self, url: str, lost: asyncio.Event) -> Client:
-        import nats
+        from nats.aio.client import Client
+
+        from kilonova.hosts.nats_client import TlsClient
 
         async def closed() -> None:
             lost.set()
@@ -241,7 +243,8 @@ class NatsConnection:
 
         messaging = self._messaging
         async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-            return await nats.connect(
+            client = Client() if self._tls is None else TlsClient()
+            await client.connect(
                 url,
                 name=self._name,
                 allow_reconnect=False,
@@ -255,6 +258,7 @@ class NatsConnection:
                 disconnected_cb=closed,
                 error_cb=on_error,
             )
+            return client
 
     def _receiver(self, handler: Handler) -> Callable[[Msg], Awaitable[None]]:
         async def received(message: Msg) -> None:
@@ -295,8 +299,8 @@ def _without_credentials(url: str) -> str:
 
 
 def _tls_context(messaging: Messaging) -> ssl.SSLContext | None:
-    """Raises SettingError."""
-    if not (messaging.ca_file or messaging.cert_file):
+    """The context for TLS, which is then required; None without. Raises SettingError."""
+    if not encryption.uses_tls(messaging):
         return None
     try:
         return certificates.tls_context(

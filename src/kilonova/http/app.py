@@ -31,6 +31,7 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.json_body import check_text, parse_json
+from kilonova.http.origin import Origin, request_origin
 from kilonova.http.schema import prune_for_v2
 from kilonova.telemetry import context
 
@@ -93,7 +94,8 @@ class App:
         caller_id = headers.get("x-openstack-request-id", "")
         context.request_id.set(request_id)
         context.global_request_id.set(caller_id if _REQUEST_ID.fullmatch(caller_id) else None)
-        request = _Request(self, scope["method"], headers, request_id, receive)
+        origin = request_origin(scope, headers, self.services.config.trusted_proxies)
+        request = _Request(self, scope["method"], headers, request_id, receive, origin)
         response, encoded = await request.respond(scope)
         status = response.status or 200
         try:
@@ -117,12 +119,15 @@ class App:
 class _Request:
     """One request in progress. `api` and `ctx`, once known, decide the format of errors."""
 
-    def __init__(self, app: App, method: str, headers: dict[str, str], request_id: str, receive: Any) -> None:
+    def __init__(
+        self, app: App, method: str, headers: dict[str, str], request_id: str, receive: Any, origin: Origin
+    ) -> None:
         self.app = app
         self.method = method
         self.headers = headers
         self.request_id = request_id
         self.receive = receive
+        self.origin = origin
         self.api: Api | None = None
         self.ctx: Context | None = None
         self.path = "unrouted"
@@ -161,7 +166,7 @@ class _Request:
         api = self.api = self.app.root or (self.app.apis.get(segments[0]) if segments else None)
         if api is None:
             return await self.serve_page(segments)
-        ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id)
+        ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id, self.origin)
         ctx.receive = self.receive
         if self.app.root is not None:
             ctx.mount = ""

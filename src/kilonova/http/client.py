@@ -13,6 +13,7 @@ import orjson
 from kilonova.telemetry.context import outgoing_request_id
 
 if TYPE_CHECKING:
+    import ssl
     from contextlib import AbstractAsyncContextManager
 
 
@@ -159,11 +160,8 @@ class InProcess:
         return Unreachable(f"{self.prefix or 'the service'} did not complete its response")
 
     def _headers(self, headers: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
-        encoded = [(b"host", self.host.encode())]
-        encoded += [
-            (name.lower().encode(), value.encode("latin-1")) for name, value in _with_request_id(headers).items()
-        ]
-        return encoded
+        sent = {"host": self.host} | {name.lower(): value for name, value in _with_request_id(headers).items()}
+        return [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
 
     def _scope(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         plain, _, query = (self.prefix + path).partition("?")
@@ -178,13 +176,17 @@ class InProcess:
 
 
 class Remote:
-    """Calls a service over the network."""
+    """Calls a service over the network. `tls` verifies it (None: by the system's authorities)."""
 
-    def __init__(self, base_url: str, timeout: float = 30.0) -> None:
+    def __init__(self, base_url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         import httpx
 
+        from kilonova.certificates import client_context
+
         self._http = httpx
-        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout)
+        if tls is None and base_url.startswith("https:"):
+            tls = client_context(None)
+        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout, verify=tls or False)
         self.host = urlsplit(base_url).netloc
 
     async def request(

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from kilonova import clock
 from kilonova.http.errors import BadRequest, Forbidden, RequestTimeout
+from kilonova.http.origin import Origin
 from kilonova.http.views import OMIT, Value
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Context:
         "minor",
         "mount",
         "now",
+        "origin",
         "params",
         "path_prefix",
         "query",
@@ -65,11 +67,14 @@ class Context:
 
     token: Credentials
 
-    def __init__(self, api: Api, services: Services, headers: dict[str, str], request_id: str) -> None:
+    def __init__(
+        self, api: Api, services: Services, headers: dict[str, str], request_id: str, origin: Origin = Origin()
+    ) -> None:
         self.api = api
         self.services = services
         self.headers = headers
         self.request_id = request_id
+        self.origin = origin
         self.now = clock.now()
         self.minor = api.low
         # The API's mount point below the address that the caller used.
@@ -135,10 +140,11 @@ class Context:
     # Links
 
     def base_url(self) -> str:
+        """The URL of this API, as clients reach it."""
         if self._base_url is None:
-            scheme = self.headers.get("x-forwarded-proto", "http")
-            host = self.headers.get("x-forwarded-host") or self.headers.get("host", "localhost")
-            self._base_url = f"{scheme}://{host}{self.mount}"
+            # An API at the root of its own port is not at `public_url`.
+            public_url = self.services.config.public_url.rstrip("/") if self.mount else ""
+            self._base_url = (public_url or f"{self.origin.scheme}://{self.origin.host}") + self.mount
         return self._base_url
 
     def url(self, path: str) -> str:

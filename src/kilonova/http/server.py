@@ -8,6 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import ssl
+
     import uvicorn
 
 SHUTDOWN_GRACE_SECONDS = 2
@@ -41,19 +43,20 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     return bound
 
 
-def socket_url(bound: socket.socket) -> str:
+def socket_url(bound: socket.socket, scheme: str = "http") -> str:
     """The URL of a listening socket for clients on this machine."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Server:
-    """Serves one ASGI application on a bound socket, from `start` until `stop`."""
+    """Serves one ASGI application on a bound socket, from `start` until `stop`; with `tls` by HTTPS only."""
 
-    def __init__(self, app: Any, bound: socket.socket) -> None:
+    def __init__(self, app: Any, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
         self._bound = bound
+        self._tls = tls
         self._server: uvicorn.Server
         self._running: asyncio.Task[None]
 
@@ -75,13 +78,14 @@ class Server:
             log_config=None,
             log_level="warning",
             server_header=False,
-            # `Context.base_url` reads the forwarded headers.
+            # `request_origin` reads the forwarded headers.
             proxy_headers=False,
             timeout_keep_alive=65,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_SECONDS,
         )
         server = self._server = uvicorn.Server(config)
         config.load()
+        config.ssl = self._tls
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[self._bound])
         self._running = asyncio.create_task(server.main_loop())

@@ -17,14 +17,8 @@ def fault(error: HttpError, request_id: str) -> Json:
 api = Api("identity", prefix="/identity", errors=fault)
 
 
-def root_url(ctx: Context) -> str:
-    """The service's public base URL, without the version."""
-    public = ctx.services.config.public_url
-    return public.rstrip("/") + api.prefix if public else ctx.base_url()
-
-
 def link(ctx: Context, path: str) -> str:
-    return f"{root_url(ctx)}/v3/{path}"
+    return f"{ctx.base_url()}/v3/{path}"
 
 
 def list_links(ctx: Context, path: str, next_link: str | None = None) -> Json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import Forbidden, NotSupported
-from kilonova.identity.api import Json, api, link, list_links, root_url
+from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.resources import not_found
 from kilonova.identity.schemas import QUERY_TEXT
 
@@ -62,7 +62,7 @@ def catalog(config: Config, mounts: Container[str], base_url: str) -> list[Json]
 
 
 def catalog_for(ctx: Context) -> list[Json]:
-    return catalog(ctx.services.config, ctx.services.mounts, root_url(ctx).removesuffix(api.prefix))
+    return catalog(ctx.services.config, ctx.services.mounts, ctx.base_url().removesuffix(api.prefix))
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.http import Context, Response
-from kilonova.identity.api import Json, api, root_url
+from kilonova.identity.api import Json, api
 
 
 def _version(ctx: Context) -> Json:
@@ -11,7 +11,7 @@ def _version(ctx: Context) -> Json:
         "id": "v3.14",
         "status": "stable",
         "updated": "2020-04-07T00:00:00Z",
-        "links": [{"rel": "self", "href": f"{root_url(ctx)}/v3/"}],
+        "links": [{"rel": "self", "href": f"{ctx.base_url()}/v3/"}],
         "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
     }
 

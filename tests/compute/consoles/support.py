@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -78,7 +79,9 @@ async def fake_display() -> AsyncIterator[FakeDisplay]:
 
 
 @asynccontextmanager
-async def served(database_url: str, **flags: Any) -> AsyncIterator[tuple[FullCloud, str]]:
+async def served(
+    database_url: str, *, tls: ssl.SSLContext | None = None, **flags: Any
+) -> AsyncIterator[tuple[FullCloud, str]]:
     """Run a cloud on a real socket. Yields the cloud and its URL."""
     async with full_cloud(database_url, hosts=1, **flags) as c:
         services = c.services
@@ -90,10 +93,10 @@ async def served(database_url: str, **flags: Any) -> AsyncIterator[tuple[FullClo
             sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
         )
         bound = listen("127.0.0.1", 0)
-        server = Server(app, bound)
+        server = Server(app, bound, tls)
         await server.start()
         try:
-            yield c, socket_url(bound)
+            yield c, socket_url(bound, "https" if tls else "http")
         finally:
             await server.stop()
             bound.close()
@@ -101,7 +104,7 @@ async def served(database_url: str, **flags: Any) -> AsyncIterator[tuple[FullClo
 
 async def console_url(c: FullCloud, server_id: str, base: str, **keys: Any) -> str:
     body = {"remote_console": {"protocol": "vnc", "type": "novnc", **keys}}
-    host = {"X-Forwarded-Host": urlsplit(base).netloc}
+    host = {"Host": urlsplit(base).netloc}
     answer = await c.post(f"/servers/{server_id}/remote-consoles", body, version="2.104", headers=host)
     assert answer.status == 200, answer.body
     shown = answer.json()["remote_console"]
@@ -114,4 +117,4 @@ def websocket_url(url: str) -> str:
     """Return the URL of the websocket that noVNC opens from a page with this URL."""
     at = urlsplit(url)
     (path,) = parse_qs(at.query)["path"]
-    return f"ws://{at.netloc}/{path}"
+    return f"{'wss' if at.scheme == 'https' else 'ws'}://{at.netloc}/{path}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -10,6 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from kilonova.certificates import ServerCertificate
 from kilonova.compute.consoles import proxy
 from tests.compute.consoles.support import (
     GREETING,
@@ -22,6 +25,7 @@ from tests.compute.consoles.support import (
 )
 from tests.compute.servers.support import act
 from tests.support import run
+from tests.support.certificates import Authority
 from tests.support.full_cloud import TIMEOUT_SECONDS
 from tests.support.ports import free_port
 
@@ -72,6 +76,31 @@ def test_bytes_are_forwarded_both_ways(database_url: str) -> None:
             # The token is valid until it expires, so that the page can be reloaded.
             async with connect(websocket_url(url), proxy=None, open_timeout=60) as again:
                 assert (await again.recv(), again.subprotocol) == (GREETING, None)
+
+    run(scenario())
+
+
+def test_consoles_use_tls(sqlite_url: str, tmp_path: Path) -> None:
+    files = Authority().issue(tmp_path, "127.0.0.1")
+    certificate = ServerCertificate(files / "server-cert.pem", files / "server-key.pem")
+    trusting = ssl.create_default_context(cafile=files / "ca-cert.pem")
+
+    async def scenario() -> None:
+        async with served(sqlite_url, tls=certificate.context) as (c, base), fake_display() as display:
+            c.services.config.public_url = base
+            server_id = (await c.boot_active())["id"]
+            url = await console_url(c, server_id, base)
+            assert url.startswith(f"{base}/console/vnc_auto.html?")
+            assert base.startswith("https://")
+            with fake_displays(serial=Display(host="127.0.0.1", port=display.port)):
+                serial_url = await console_url(c, server_id, base, protocol="serial", type="serial")
+                assert serial_url.startswith("wss://")
+                for kind, websocket in (("vnc", websocket_url(url)), ("serial", serial_url)):
+                    with fake_displays(**{kind: Display(host="127.0.0.1", port=display.port)}):
+                        async with connect(websocket, ssl=trusting, origin=base, **BINARY) as socket:  # type: ignore[arg-type]
+                            assert await socket.recv() == GREETING
+                            await socket.send(b"\x00\xff" * 3)
+                            assert await socket.recv() == b"\x00\xff" * 3
 
     run(scenario())
 

@@ -163,7 +163,7 @@ def test_api_at_root(sqlite_url: str) -> None:
         async with placement(sqlite_url, root=True) as place:
             (version,) = (await place.get_json("/"))["versions"]
             assert version["links"] == [{"rel": "self", "href": ""}]
-            created = await place.post("/resource_providers", {"name": "a"}, headers={"X-Forwarded-Host": "there:8778"})
+            created = await place.post("/resource_providers", {"name": "a"}, headers={"Host": "there:8778"})
             uuid = created.json()["uuid"]
             assert created.headers["location"] == f"http://there:8778/resource_providers/{uuid}"
             assert created.json()["links"][0] == {"rel": "self", "href": f"/resource_providers/{uuid}"}

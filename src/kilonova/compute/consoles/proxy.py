@@ -18,6 +18,7 @@ from kilonova.hosts.display_sessions import READ_WAIT_SECONDS
 from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import Answer, CloseDisplay, OpenDisplay, Query, ReadDisplay, WriteDisplay
 from kilonova.hosts.transport import HostCallError
+from kilonova.http.origin import request_origin
 from kilonova.services import Services
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ Send = Callable[[dict[str, object]], Awaitable[None]]
 class Scope(TypedDict):
     headers: Iterable[tuple[bytes, bytes]]
     query_string: bytes
+    client: NotRequired[tuple[str, int] | None]
+    scheme: NotRequired[str]
     subprotocols: NotRequired[Iterable[str]]
 
 
@@ -81,20 +84,20 @@ class Proxy:
 
     async def _authorize(self, scope: Scope) -> Console | None:
         """Return the token's console, or None if the token or the origin is refused."""
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
-        if not self._is_allowed_origin(headers):
+        if not self._is_allowed_origin(scope, headers):
             log.warning("console refused: the page's origin is not allowed")
             return None
         return await tokens.find_console(self._services.db, token[-1], clock.now())
 
-    def _is_allowed_origin(self, headers: dict[bytes, str]) -> bool:
+    def _is_allowed_origin(self, scope: Scope, headers: dict[str, str]) -> bool:
         """Only browsers send an origin. Other clients are allowed: they need a token as well."""
-        origin = headers.get(b"origin")
+        origin = headers.get("origin")
         if origin is None:
             return True
         config = self._services.config
-        known = [headers.get(b"host", ""), headers.get(b"x-forwarded-host", "")]
+        known = [request_origin(scope, headers, config.trusted_proxies).host]
         known += [urlsplit(url).netloc for url in (config.console.url, config.public_url)]
         allowed = config.cors.allowed_origin
         return (urlsplit(origin).netloc or origin) in filter(None, known) or origin in allowed or "*" in allowed
