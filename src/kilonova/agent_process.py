@@ -90,7 +90,7 @@ class AgentProcess:
             log.warning("insecure: %s", problem)
         journal = Journal(config.data_dir / JOURNAL_FILE_NAME)
         stack.callback(journal.close)
-        caller = Remote(config.agent.image_url.rstrip("/"), tls=_image_tls(config.agent))
+        caller = Remote(config.agent.image_url.rstrip("/"), tls=image_tls(config.agent))
         stack.push_async_callback(caller.close)
         setup = _make_driver(config, self.host, ImageService(Delays(config.delays).caller(caller)))
         stack.push_async_callback(setup.close)
@@ -111,7 +111,7 @@ class AgentProcess:
         log.info("started", extra={"host": self.host, "driver": config.driver})
 
 
-def _image_tls(settings: AgentSettings) -> ssl.SSLContext | None:
+def image_tls(settings: AgentSettings) -> ssl.SSLContext | None:
     """How to verify the image service; None if it uses plain HTTP. Raises CannotStart."""
     from kilonova.certificates import UnusableCertificate, client_context
 

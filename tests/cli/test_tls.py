@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import ssl
 import stat
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -42,21 +39,6 @@ def shown_certificate(cloud: CloudProcess, service: str = "compute") -> bytes:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with context.wrap_socket(plain) as encrypted:
             return encrypted.getpeercert(binary_form=True) or b""
-
-
-def wait_until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
-    return found
-
-
-def hang_up(cloud: CloudProcess, expected: str) -> str:
-    """Send SIGHUP, and return the log's new lines once they contain the text."""
-    before = len(cloud.log)
-    os.kill(cloud.pid, signal.SIGHUP)
-    return str(wait_until(lambda: expected in cloud.log[before:] and cloud.log[before:]))
 
 
 def list_flavors(clouds: Path) -> subprocess.CompletedProcess[str]:
@@ -175,7 +157,7 @@ def test_certificate_is_reloaded_without_dropping_connections(tmp_path: Path) ->
         old = shown_certificate(cloud)
 
         authority.issue(pki, ADDRESS)
-        hang_up(cloud, "TLS certificate reloaded")
+        cloud.reload("TLS certificate reloaded")
         new = shown_certificate(cloud)
         assert new != old
         assert shown_certificate(cloud, "placement-root") == new
@@ -183,35 +165,12 @@ def test_certificate_is_reloaded_without_dropping_connections(tmp_path: Path) ->
         assert client._connection is connection
 
         (pki / "server-key.pem").write_text("no key")
-        log = hang_up(cloud, "not reloaded")
+        log = cloud.reload("not reloaded")
         assert f"tls_key: {pki / 'server-key.pem'} has no key in PEM" in log
         # Half of a pair must not replace the pair in use.
         authority.issue(pki, ADDRESS)
         authority.issue(tmp_path / "other", ADDRESS)
         (pki / "server-cert.pem").write_bytes((tmp_path / "other/server-cert.pem").read_bytes())
-        assert "cannot be used with the certificate in" in hang_up(cloud, "not reloaded")
+        assert "cannot be used with the certificate in" in cloud.reload("not reloaded")
         assert shown_certificate(cloud) == new
         assert cloud.client().get("compute", "/flavors").status == 200
-
-
-def test_policy_is_reloaded_or_kept(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("")
-    with CloudProcess(tmp_path / "data", "--hosts", "0", "--policy", str(policy)) as cloud:
-        client = cloud.client()
-
-        def list_status() -> int:
-            return client.get("compute", "/servers").status
-
-        assert list_status() == 200
-        policy.write_text('"os_compute_api:servers:index": "!"\n')
-        hang_up(cloud, "policy reloaded")
-        assert list_status() == 403
-        policy.write_text('"os_compute_api:servers:index": "role:reader or"\n')
-        assert "rule 'os_compute_api:servers:index': the check" in hang_up(cloud, "policy not reloaded")
-        policy.write_text('"os_compute_api:servers:index": "@"\n"broken: "@"\n')
-        assert "line 2" in hang_up(cloud, "policy not reloaded")
-        assert list_status() == 403
-        policy.write_text("")
-        hang_up(cloud, "policy reloaded")
-        assert list_status() == 200

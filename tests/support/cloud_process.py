@@ -298,6 +298,16 @@ class CloudProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
+    def reload(self, expected: str) -> str:
+        """Send SIGHUP, and return the log's new lines once they contain the text."""
+        assert self.process is not None
+        before, until = len(self.log), time.monotonic() + START_TIMEOUT_SECONDS
+        self.process.send_signal(signal.SIGHUP)
+        while expected not in (log := self.log[before:]):
+            assert time.monotonic() < until, log
+            time.sleep(0.01)
+        return log
+
     def kill(self) -> None:
         """End the process without cleanup (SIGKILL)."""
         if self.process is not None:

@@ -363,7 +363,7 @@ class RealCloud:
         for section in ("libvirt", "bridges", "agent"):
             settings = _merge(settings, {section: self.settings.get(section, {})})
             settings = _merge(settings, {section: self.settings.get(f"{section}@{host.name}", {})})
-        return settings
+        return _merge(settings, {"": self.settings.get(f"@{host.name}", {})})
 
     @property
     def _pki(self) -> Path:
@@ -397,9 +397,9 @@ def real_cloud(
     """Run a control plane and hosts.
 
     `shared_storage`: the hosts share a directory for the disks of guests. `settings`: further settings; the section
-    `libvirt@one` is only for the host `one`. `workers_database_url`: run the API and two workers as separate processes
-    on this database. `tls`: use TLS everywhere, without the setting `insecure`. `long_timeouts`: a slow host does not
-    count as unreachable.
+    `libvirt@one` is only for the host `one`, and `@one` has its settings without a section. `workers_database_url`: run
+    the API and two workers as separate processes on this database. `tls`: use TLS everywhere, without the setting
+    `insecure`. `long_timeouts`: a slow host does not count as unreachable.
     """
     with temporary_site() as site:
         site.authority = Authority() if tls else None

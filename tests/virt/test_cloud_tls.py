@@ -132,7 +132,7 @@ def restart_agent(cloud: RealCloud, name: str, **libvirt: bool) -> None:
     out = cloud.agents[name].output_file
     before = out.read_text().count(f"serving {name}")
     cloud.kill_agent(name)
-    cloud.settings = {"libvirt": libvirt}
+    cloud.settings = {"libvirt": libvirt, f"@{name}": {"insecure": not libvirt.get("migration_tls", True)}}
     cloud.start_agent(name)
     wait_until(lambda: out.read_text().count(f"serving {name}") > before, f"the agent of {name} serves")
     cloud.wait_for_host(name, "up")

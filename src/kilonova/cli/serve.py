@@ -41,6 +41,7 @@ def serve(config: Config, roles: Roles) -> None:
         check(config, roles)
         if config.driver == "libvirt" and roles.whole:
             print_notes(config, first=True)
+        dies_with_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _has_terminal()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a start reads all files anyway
         os.umask(0o077)  # files are readable by the owner only
         with ExitStack() as stack:
@@ -50,7 +51,7 @@ def serve(config: Config, roles: Roles) -> None:
             bound = stack.enter_context(listen(config.host, config.port)) if roles.api else None
             start_log(config)
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-            runner.run(_run(config, roles, bound))
+            runner.run(_run(config, roles, bound, dies_with_terminal=dies_with_terminal))
     except datadir.DirectoryInUse as error:
         raise InUse(str(error)) from None
     except (CannotListen, CannotStart) as error:
@@ -76,15 +77,30 @@ def start_log(config: Config) -> None:
         raise Failure(f"log.level: {config.log.level!r} is not one of debug, info, warning, error, critical") from None
 
 
-async def _run(config: Config, roles: Roles, bound: socket.socket | None) -> None:
+async def _run(config: Config, roles: Roles, bound: socket.socket | None, *, dies_with_terminal: bool) -> None:
     from kilonova.process import running
+
+    def hang_up() -> None:
+        """Reload, unless the signal says that the terminal was closed."""
+        if dies_with_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            process.reloads.run()
 
     stop = stop_event()
     async with running(config, roles, bound) as process:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
         for line in _start_lines(process):
             click.echo(line)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, process.reloads.run)
         await process.background.run_until(stop)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def stop_event() -> asyncio.Event:

@@ -112,6 +112,7 @@ class App:
                 "status": status,
                 "seconds": round(time.perf_counter() - started, 6),
                 "project_id": request.project_id(),
+                "address": origin.address,
             },
         )
 

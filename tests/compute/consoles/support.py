@@ -17,6 +17,7 @@ from kilonova.compute.consoles.tokens import MOUNT, WEBSOCKET
 from kilonova.hosts.drivers.base import DriverError, MissingDisplay
 from kilonova.hosts.drivers.sim.driver import SimDriver
 from kilonova.http import App
+from kilonova.http.monitoring_endpoints import monitoring_endpoints
 from kilonova.http.server import Server, listen, socket_url
 from tests.support.full_cloud import FullCloud, full_cloud
 
@@ -89,6 +90,7 @@ async def served(
         app = App(
             services,
             apis,
+            monitoring_endpoints(services, lambda: True, ()),
             pages={MOUNT: novnc_pages(services.config.console)},
             sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
         )
