@@ -120,6 +120,14 @@ def test_plain_http_is_refused(cloud: CloudProcess) -> None:
     assert b"HTTP/" not in answer
 
 
+def test_stop_does_not_wait_for_idle_clients(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data", "--hosts", "0", "--tls") as cloud:
+        client = cloud.client()  # which keeps its connection
+        assert client.get("compute", "/flavors").status == 200
+        assert cloud.stop() == 0
+        assert "graceful shutdown exceeded" not in cloud.log
+
+
 def test_old_tls_is_refused(cloud: CloudProcess) -> None:
     context = ssl.create_default_context(cafile=cloud.endpoints["cacert"])
     with warnings.catch_warnings():

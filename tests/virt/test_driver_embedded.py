@@ -25,7 +25,17 @@ class EmbeddedCloud:
 
     def start(self) -> None:
         (self.data / "endpoints.json").unlink(missing_ok=True)
-        options = ["--driver", "libvirt", "--data", str(self.data), "--host", self.host.address, "--port", "8774"]
+        options = [
+            "--driver",
+            "libvirt",
+            "--data",
+            str(self.data),
+            "--host",
+            self.host.address,
+            "--port",
+            "8774",
+            "--tls",
+        ]
         before = self.output() if self.process is not None else ""
         self.process = self.host.start_process([KILONOVA, "up", *options], log="up")
         wait_until(lambda: "clouds.yaml" in self.output()[len(before) :], "the process prints the path of clouds.yaml")

@@ -49,6 +49,14 @@ class Protocol(HttpToolsProtocol):
         self._cancel_deadline()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """Close an idle connection at once. A TLS connection would wait for the client's reply, and delay the stop."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().shutdown()
+
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         try:
