@@ -47,7 +47,6 @@ AGENT = [
     ({"libvirt__migration_uri": "qemu+tcp://10.0.0.11/system"}, "libvirt.migration_uri", "qemu+tls://"),
     ({"agent__address": "10.0.0.11"}, "libvirt.migration_tls", "to true"),
     ({"libvirt__migration_address": "10.0.0.11"}, "libvirt.migration_tls", "to true"),
-    ({"libvirt__vnc_listen": "0.0.0.0"}, "libvirt.vnc_listen", "127.0.0.1"),
 ]
 
 

@@ -105,8 +105,6 @@ def _host(config: Config) -> Iterator[Problem]:
     migration_address = libvirt.migration_address or agent.address
     if not (libvirt.migration_tls or is_loopback(migration_address)):
         yield Problem("libvirt.migration_tls", f"guests migrate to {migration_address}", "it to true")
-    if not is_loopback(libvirt.vnc_listen):
-        yield Problem("libvirt.vnc_listen", f"screens of guests are shown on {libvirt.vnc_listen}", "it to 127.0.0.1")
 
 
 def _url(setting: str, url: str, what: str, instead: str) -> Iterator[Problem]:

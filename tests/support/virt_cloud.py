@@ -359,7 +359,6 @@ class RealCloud:
             settings["libvirt"] |= {"migration_uri": uri, "migration_tls": True, "nbd_tls": True}
         else:
             settings[""]["insecure"] = True
-            settings["libvirt"] |= {"vnc_listen": host.address, "vnc_address": host.address}
         for section in ("libvirt", "bridges", "agent"):
             settings = _merge(settings, {section: self.settings.get(section, {})})
             settings = _merge(settings, {section: self.settings.get(f"{section}@{host.name}", {})})
