@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kilonova.hosts.reports import ReportQueue
     from kilonova.http import Api, App
     from kilonova.http.client import Caller
+    from kilonova.identity.token_keys import KeyRing
     from kilonova.operations import Worker
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Process:
     """`app` serves the socket, if there is one, and the clients inside the process."""
 
     app: App
+    token_keys: KeyRing
 
     def __init__(self, config: Config, roles: Roles, bound: socket.socket | None) -> None:
         self.config = config
@@ -185,8 +187,9 @@ class Process:
         await seed(db, self.passwords)
         try:
             keys = key_ring(self.config)
-        except ValueError as error:
-            raise CannotStart(str(error)) from None
+        except (OSError, ValueError) as error:
+            raise CannotStart(f"token keys: {error}") from None
+        self.token_keys = keys
         self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:
@@ -236,6 +239,7 @@ class Process:
         services.identity = IdentityClient(
             delayed(InProcess(self.app, "/identity")), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
         )
+        self.token_keys.listen(services.identity.forget)
         services.image = ImageClient(delayed(InProcess(self.app, "/image")))
         services.network = NetworkClient(delayed(InProcess(self.app, "/network")))
         services.volume = VolumeClient(delayed(self._volume_caller()))

@@ -263,6 +263,25 @@ def test_revocation_reaches_other_processes(database_url: str, tmp_path: Path, m
     run(scenario())
 
 
+def test_tokens_of_a_dropped_key_are_refused_at_once(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            file = KeyFile(tmp_path / "token-keys")
+            old = await c.login("demo")
+            file.rotate(lifetime_seconds=3600)
+            new = await c.login("demo")
+            assert await c.works(old)
+            assert await c.works(new)
+            file.rotate(lifetime_seconds=0)
+            assert await c.works(old), "validated tokens are cached for some seconds"
+            c.tokens.keys.reload()
+            assert not await c.works(old)
+            assert not await c.works(new)
+            assert await c.works(await c.login("demo"))
+
+    run(scenario())
+
+
 def test_expired_revocations_are_deleted(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:

@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
     "operations": ("operations", "Show, cancel and retry operations."),
     "db": ("db", "Create, upgrade and inspect the database."),
+    "keys": ("keys", "List and rotate the keys that sign tokens."),
     "sim": ("sim", "Inspect simulated hosts, and inject failures."),
     "policy": ("policy", "Print the policy rules and their defaults: policy sample."),
     "version": ("version", "Print the version."),

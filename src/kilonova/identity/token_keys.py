@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import logging
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kilonova import clock
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
     from kilonova.config import Config
 
-# How many older keys a rotation keeps, for tokens that were issued before it.
-MAX_OLDER_KEYS = 2
+log = logging.getLogger(__name__)
+
+FILE_NAME = "fernet.keys"
+
+
+class Key(NamedTuple):
+    text: str
+    created_at: float
+
+    @property
+    def id(self) -> str:
+        """Names the key without revealing it."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
+
+    def __repr__(self) -> str:
+        # Without the key, because a repr may be logged.
+        return f"Key({self.id})"
+
+
+def _created_now() -> Key:
+    return Key(new_key(), float(int(clock.now())))
 
 
 class KeySource(Protocol):
@@ -37,28 +62,95 @@ class ConfiguredKeys:
 
 
 class KeyFile:
-    """Keys in a private file, one per line, newest first. A missing file is created, a changed file is read again."""
+    """Keys in a private file: one per line with the time of its creation, newest first.
+
+    A missing file is created, a changed file is read again. Several processes may use the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._loaded_stamp: tuple[int, int] | None = None
 
     def read(self) -> Sequence[str]:
+        return [key.text for key in self.load()]
+
+    def load(self) -> list[Key]:
+        """Raises ValueError for a malformed file, which names no key."""
         if not self.path.exists():
-            _write_new(self.path, [new_key()])
-        self._loaded_stamp = self._stamp()
-        return self.path.read_text().split()
+            with self._locked():
+                if not self.path.exists():
+                    self._write([_created_now()])
+        found = self.path.stat()
+        self._loaded_stamp = _stamp(found)
+        return self._parse(self.path.read_text(), found.st_mtime)
 
     def changed(self) -> bool:
-        return self.path.exists() and self._loaded_stamp != self._stamp()
+        try:
+            return self._loaded_stamp != _stamp(self.path.stat())
+        except FileNotFoundError:
+            return False
 
-    def rotate(self) -> None:
-        """Add a new key for new tokens. Tokens of the kept older keys stay valid until they expire."""
-        _replace(self.path, [new_key(), *self.read()][: MAX_OLDER_KEYS + 1])
+    def rotate(self, lifetime_seconds: float) -> tuple[list[Key], list[Key]]:
+        """Add a new key for new tokens. Returns the keys of the file and the dropped keys.
 
-    def _stamp(self) -> tuple[int, int]:
-        found = self.path.stat()
-        return found.st_mtime_ns, found.st_ino
+        A key was last used when the next one was created. It is dropped `lifetime_seconds` later.
+        """
+        with self._locked():
+            old = self.load() if self.path.exists() else []
+            created = _created_now()
+            kept = [
+                key
+                for key, newer in zip(old, [created, *old], strict=False)
+                if newer.created_at + lifetime_seconds > created.created_at
+            ]
+            keys = [created, *kept]
+            self._write(keys)
+        return keys, [key for key in old if key not in kept]
+
+    def _parse(self, text: str, written_at: float) -> list[Key]:
+        keys: list[Key] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            key, _, created = line.strip().partition(" ")
+            if not is_key(key):
+                raise ValueError(f"{self.path}: line {number} has no key of 32 bytes in URL-safe base64")
+            try:
+                # Files of older releases have no times.
+                keys.append(Key(key, clock.parse(created) if created else written_at))
+            except ValueError:
+                raise ValueError(f"{self.path}: line {number} has no valid time after the key") from None
+        if not keys:
+            raise ValueError(f"{self.path} has no key")
+        return keys
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the directory against other writers of the file."""
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _write(self, keys: Sequence[Key]) -> None:
+        """Replace the file atomically. Needs the lock: an interrupted writer's file is overwritten."""
+        temporary = self.path.with_name(f"{self.path.name}.new")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write("".join(f"{key.text} {clock.iso(key.created_at)}\n" for key in keys))
+            file.flush()
+            if os.geteuid() == 0:
+                # The administrator may run the command, but the cloud's user must read the file.
+                owner = (self.path if self.path.exists() else self.path.parent).stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            os.fsync(descriptor)
+        temporary.replace(self.path)
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int]:
+    return found.st_mtime_ns, found.st_ino
 
 
 class KeyRing:
@@ -67,6 +159,24 @@ class KeyRing:
     def __init__(self, source: KeySource) -> None:
         self.source = source
         self._fernet: MultiFernet | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the keys have changed."""
+        self._listeners.append(listener)
+
+    def reload(self) -> None:
+        """Read the keys again if they have changed. Malformed keys are reported and not used."""
+        if self._fernet is None or not self.source.changed():
+            return
+        try:
+            self._fernet = self._load()
+        except (OSError, ValueError) as error:
+            log.error("the keys of tokens cannot be read, so the former keys stay in use: %s", error)
+            return
+        log.info("the keys of tokens have changed")
+        for listener in self._listeners:
+            listener()
 
     def encrypt(self, raw: bytes) -> str:
         return self._current().encrypt(raw).rstrip(b"=").decode()
@@ -82,7 +192,8 @@ class KeyRing:
             return None
 
     def _current(self) -> MultiFernet:
-        if self._fernet is None or self.source.changed():
+        self.reload()
+        if self._fernet is None:
             self._fernet = self._load()
         return self._fernet
 
@@ -96,12 +207,16 @@ def key_ring(config: Config) -> KeyRing:
     """The keys of the configuration, or those of the data directory. Raises ValueError for an invalid key."""
     given = config.identity.token_keys
     for index, key in enumerate(given):
-        if not _is_key(key):
+        if not is_key(key):
             raise ValueError(f"identity.token_keys: key {index + 1} is not 32 bytes in URL-safe base64")
-    return KeyRing(ConfiguredKeys(given) if given else KeyFile(config.data_dir / "fernet.keys"))
+    if given:
+        return KeyRing(ConfiguredKeys(given))
+    file = KeyFile(config.data_dir / FILE_NAME)
+    file.load()
+    return KeyRing(file)
 
 
-def _is_key(text: str) -> bool:
+def is_key(text: str) -> bool:
     try:
         return len(urlsafe_b64decode(text)) == 32
     except ValueError:
@@ -110,28 +225,3 @@ def _is_key(text: str) -> bool:
 
 def new_key() -> str:
     return urlsafe_b64encode(os.urandom(32)).decode()
-
-
-def _write_new(path: Path, keys: Sequence[str]) -> None:
-    """Create the file atomically. If two processes start at the same time, the keys of the first one stay."""
-    temporary = _write_private_file(path, keys)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-
-
-def _replace(path: Path, keys: Sequence[str]) -> None:
-    _write_private_file(path, keys).replace(path)
-
-
-def _write_private_file(path: Path, keys: Sequence[str]) -> Path:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write("".join(f"{key}\n" for key in keys))
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary

@@ -64,6 +64,7 @@ class TokenProvider(TokenCache):
         self.keys = keys
         self.token_seconds = token_seconds
         db.listen(CHANGES_CHANNEL, self.forget)
+        keys.listen(self.forget)
 
     async def look_up(self, token: str, *, allow_expired: bool = False) -> Token | None:
         """Validate without the cache."""
