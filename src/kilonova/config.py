@@ -26,6 +26,16 @@ class Log(msgspec.Struct, forbid_unknown_fields=True):
     file: str = ""
 
 
+class Audit(msgspec.Struct, forbid_unknown_fields=True):
+    """The audit log of changes and refused requests. `file` is a path; `-` is standard error, and empty is `audit.log`
+    in the data directory. With `reads` it has all reads too.
+    """
+
+    enabled: bool = True
+    file: str = ""
+    reads: bool = False
+
+
 class Api(msgspec.Struct, forbid_unknown_fields=True):
     """Limits of requests: entries on a page, and bytes of a body."""
 
@@ -307,6 +317,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     insecure: bool = False
     trusted_proxies: list[str] = []
     log: Log = msgspec.field(default_factory=Log)
+    audit: Audit = msgspec.field(default_factory=Audit)
     api: Api = msgspec.field(default_factory=Api)
     identity: Identity = msgspec.field(default_factory=Identity)
     image: Image = msgspec.field(default_factory=Image)

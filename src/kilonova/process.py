@@ -131,6 +131,7 @@ class Process:
         check(self.config, self.roles)
         for problem in _unencrypted(self.config, self.roles):
             log.warning("insecure: %s", problem)
+        self._open_audit_log(stack)
         if self.roles.api:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
         if self.bound is not None:
@@ -156,6 +157,19 @@ class Process:
             await self._start_workers(stack)
         self.ready = True
         log.info("started", extra={"seconds": round(time.perf_counter() - began, 3), **self.roles._asdict()})
+
+    def _open_audit_log(self, stack: AsyncExitStack) -> None:
+        from kilonova.telemetry.audit import AuditLog
+
+        settings = self.config.audit
+        if settings.enabled:
+            audit = AuditLog(settings.file or str(self.directory / "audit.log"), reads=settings.reads)
+            try:
+                audit.reopen()
+            except OSError as error:
+                raise CannotStart(f"audit.file: {error.filename}: {error.strerror}") from None
+            self.services.audit = audit
+            stack.callback(audit.close)
 
     async def _open_database(self, stack: AsyncExitStack, loaded: asyncio.Event) -> None:
         url = self.config.database_url
@@ -414,6 +428,7 @@ class Process:
                 sweep=settings.poll_seconds,
                 lane=lane,
                 observer=services.metrics,
+                audit=services.audit,
             )
             self._workers.append(worker)
             self.background.start(stack, worker.run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from kilonova.telemetry.audit import AuditLog
 from kilonova.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Services:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
+        self.audit = AuditLog()
         # By subnet, the slot of the address that the built-in network service proposes next.
         self.address_cursors: dict[str, int] = {}
         # Running probes by host, which operations share.

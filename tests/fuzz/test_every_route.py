@@ -19,11 +19,14 @@ from kilonova.identity import passwords
 from kilonova.image import build as build_image
 from kilonova.network import build as build_network
 from kilonova.placement.build import build as build_placement
+from kilonova.services import Services
 from kilonova.volume.operations import content
+from tests.fuzz.audited import check_events
 from tests.fuzz.routes import REMOVED, RouteWalker
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.support import password_auth, project_scope
 from tests.support import run
+from tests.support.audit import from_client, recorded_events
 from tests.support.cloud import ADMIN, DEMO
 from tests.support.databases import DIALECTS
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud, full_cloud
@@ -92,7 +95,8 @@ class AdminCaller:
     """Calls an API as an administrator."""
 
     def __init__(self, c: FullCloud, api: Api) -> None:
-        self.caller = InProcess(App(c.services, [api]) if api.name == "placement" else c.app, api.prefix)
+        app = App(c.services, [api]) if api.name == "placement" else c.app
+        self.caller = InProcess(from_client(app), api.prefix)
         self.header, self.name = api.version_header, api.name
 
     async def __call__(self, method: str, path: str, version: str | None, body: Any) -> ClientResponse:
@@ -112,12 +116,23 @@ class AdminCaller:
         return answer.json()[noun]
 
 
-async def visit(walk: RouteWalker, before: Before | None = None, absent: Collection[str] = ()) -> None:
-    """Call every route. Reads must succeed except for `absent`, and so must most others."""
-    for route in walk.routes():
-        if before is not None:
-            await before(route)
-        await walk.call_route(route)
+async def visit(
+    walk: RouteWalker, services: Services, before: Before | None = None, absent: Collection[str] = ()
+) -> None:
+    """Call every route. Reads must succeed except for `absent`, and so must most others.
+
+    Each write is recorded in the audit log once. A read is recorded only if it is refused.
+    """
+    with recorded_events(services) as events:
+        for route in walk.routes():
+            if before is not None:
+                await before(route)
+            events.clear()
+            answer = await walk.call_route(route)
+            if route.method in ("GET", "HEAD"):
+                assert {event["reason"]["code"] for event in events} <= {403}, route.key
+            else:
+                check_events(events, walk, route, answer)
     assert walk.statuses.keys() == {*walk.api.routes, *walk.api.document_routes}
     assert walk.refused("GET", "HEAD").keys() == set(absent)
     written = [key for key, status in walk.statuses.items() if not key.startswith("GET ") and status not in REMOVED]
@@ -241,7 +256,7 @@ def test_compute_routes(url: str) -> None:
                 for action in ("add_host", "remove_host")
             }
             walk = RouteWalker(api, AdminCaller(c, api), names, {**BODIES, **services, **hosts})
-            await visit(walk, provide_active_server, MISSING_CONSOLES | MISSING_RESOURCES)
+            await visit(walk, c.services, provide_active_server, MISSING_CONSOLES | MISSING_RESOURCES)
 
     run(scenario())
 
@@ -261,7 +276,7 @@ def test_image_routes(url: str) -> None:
                 "POST /v2/images": image,
                 "POST /v2/images/{image_id}/import": {"method": {"name": "glance-direct"}},
             }
-            await visit(RouteWalker(build_image(), call, names, bodies), absent=["GET /v2/info/stores"])
+            await visit(RouteWalker(build_image(), call, names, bodies), c.services, absent=["GET /v2/info/stores"])
 
     run(scenario())
 
@@ -302,7 +317,7 @@ def test_network_routes(url: str) -> None:
                 "tag": "tag",
                 "cidr": "10.97.0.0/24",
             }
-            await visit(RouteWalker(build_network(), call, names, {}))
+            await visit(RouteWalker(build_network(), call, names, {}), c.services)
 
     run(scenario())
 
@@ -351,6 +366,7 @@ def test_volume_routes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             absent = ("default-types/{project_id}", "messages/{message_id}", "os-hosts/{host}", "capabilities/{host}")
             await visit(
                 RouteWalker(api, call, names, VOLUME_BODIES),
+                c.services,
                 provide_available_volume,
                 [f"GET /{path}" for path in absent],
             )
@@ -425,7 +441,7 @@ def test_placement_routes(url: str) -> None:
                 bodies["PUT /resource_providers/{uuid}/traits"] = {"traits": ["CUSTOM_A"], **seen}
                 bodies["PUT /resource_providers/{uuid}/aggregates"] = {"aggregates": [provider], **seen}
 
-            await visit(RouteWalker(api, call, names, bodies), update_generation)
+            await visit(RouteWalker(api, call, names, bodies), c.services, update_generation)
 
     run(scenario())
 
@@ -435,6 +451,7 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     async def scenario() -> None:
         async with identity_cloud(url, tmp_path) as c:
+            c.caller = InProcess(from_client(c.app), "/identity")
             token = await c.login("admin")
 
             async def make(noun: str, **values: Any) -> str:
@@ -473,6 +490,6 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
             }
             groups = [key for key in build_identity().routes if "{group_id}" in key and key[:3] in ("GET", "HEA")]
-            await visit(RouteWalker(build_identity(), call, names, bodies), absent=groups)
+            await visit(RouteWalker(build_identity(), call, names, bodies), c.services, absent=groups)
 
     run(scenario())

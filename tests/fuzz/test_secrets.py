@@ -1,4 +1,4 @@
-"""Secrets do not appear in the debug log, even if their requests fail."""
+"""Secrets do not appear in the debug log and the audit log, even if their requests fail."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Secrets:
 def test_log_contains_no_secrets(request: pytest.FixtureRequest, tmp_path: Path, dialect: str) -> None:
     url = new_database(request.getfixturevalue("postgresql_server")) if dialect == "postgresql" else ""
     options = ["--database", url] if url else []
-    environ = {**UNLIMITED, "KILONOVA_LOG__LEVEL": "debug"}
+    environ = {**UNLIMITED, "KILONOVA_LOG__LEVEL": "debug", "KILONOVA_AUDIT__READS": "true"}
     with CloudProcess(tmp_path / "data", "--hosts", "2", *options, environ=environ) as cloud:
         secrets_ = Secrets()
         for name, settings in cloud.clouds.items():
@@ -62,7 +62,9 @@ def test_log_contains_no_secrets(request: pytest.FixtureRequest, tmp_path: Path,
         asyncio.run(execute(database, REPAIR_SQL[dialect]))
         generate_key(client, secrets_)
         cloud.stop()
-        output = cloud.log + cloud.output
+        audited = (cloud.data / "audit.log").read_text()
+        output = cloud.log + cloud.output + audited
+    assert "wrong password" in audited
     assert "unexpected error" in output, "the injected error did not occur"
     assert output.count('"request"') > 20
     assert len(secrets_.known) > 20

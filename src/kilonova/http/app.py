@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import orjson
 
 from kilonova import store
-from kilonova.http import dry_run
+from kilonova.http import audit, dry_run
 from kilonova.http.api import Actions, Api, Route, RouteVersion
 from kilonova.http.client import Refused, Unreachable
 from kilonova.http.context import Context, Response, next_chunk
@@ -98,6 +98,8 @@ class App:
         request = _Request(self, scope["method"], headers, request_id, receive, origin)
         response, encoded = await request.respond(scope)
         status = response.status or 200
+        if self.services.audit.enabled:
+            audit.record(request, scope, response)
         try:
             await _send(send, scope["method"], status, response.stream, encoded)
         except Exception:
@@ -132,6 +134,8 @@ class _Request:
         self.api: Api | None = None
         self.ctx: Context | None = None
         self.path = "unrouted"
+        # The routes at the path by method, and the path's parameters.
+        self.matched: tuple[Mapping[str, Route | Actions], dict[str, str]] | None = None
         self.secret = ""
         self.versioned = True
         self.has_trailing_slash = False
@@ -204,6 +208,7 @@ class _Request:
             project_id = segments[0]
             found = api.router.match(segments[1:])
         if found is not None:
+            self.matched = found
             self.secret = found[1].get("token", "")
         if self.has_trailing_slash and not api.trailing_slash:
             found = None

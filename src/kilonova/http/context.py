@@ -49,6 +49,7 @@ class Context:
         "_granted",
         "_visible",
         "api",
+        "audit",
         "body",
         "headers",
         "minor",
@@ -84,6 +85,8 @@ class Context:
         self.query: dict[str, list[str]] = {}
         self.body: Any = None
         self.receive: Any = None
+        # For the audit log: `reason` of a refusal, `user` that tried to log in, `target_id` and `project_id`.
+        self.audit: dict[str, Any] = {}
         self.path_prefix = ""
         self._granted: dict[str, bool] = {}
         self._visible: dict[str, list[tuple[str, Value]]] = {}
@@ -114,7 +117,10 @@ class Context:
         return granted
 
     def authorize(self, rule: str, target: Mapping[str, object] | None = None) -> None:
+        if target is not None and "project_id" in target:
+            self.audit.setdefault("project_id", target["project_id"])
         if not self.may(rule, target):
+            self.audit["reason"] = f"policy {rule}"
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
 
     # Microversions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kilonova.http.context import Context
 from kilonova.http.errors import BadRequest
 
@@ -15,6 +17,11 @@ def is_requested(ctx: Context) -> bool:
     if text not in _VALUES:
         raise BadRequest(f"The header {HEADER_NAME} must be 0 or 1, not {text[:40]!r}.")
     return _VALUES[text]
+
+
+def is_true(headers: Mapping[str, str]) -> bool:
+    """Whether a dry run is requested, by a header that may be invalid."""
+    return _VALUES.get(headers.get(HEADER, "0").strip().lower(), False)
 
 
 def refuse_unsupported(ctx: Context, method: str) -> None:

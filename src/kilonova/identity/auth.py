@@ -22,6 +22,7 @@ from kilonova.store import Database, Row
 # One message for every reason, so that callers cannot find out which users, projects or domains exist.
 REFUSED = "The request you have made requires authentication."
 
+_MAX_AUDIT_LENGTH = 255
 _STRING: Json = {"type": "string", "maxLength": 4096}
 _DOMAIN: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING}, "minProperties": 1}
 _NAMED: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING, "domain": _DOMAIN}, "minProperties": 1}
@@ -80,14 +81,15 @@ async def authenticate(ctx: Context) -> Response:
     methods = auth["identity"]["methods"]
     proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
     if len({user.user_id for user in proven}) != 1:
-        raise Unauthorized(REFUSED)
-    scope, is_requested = await _scope(ctx.db, auth, proven)
+        raise refuse(ctx, "the methods prove different users")
+    scope, is_requested = await _scope(ctx, auth, proven)
     issued = await _issue(ctx, proven, scope, methods)
     if issued is None and not is_requested:
         issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
-        raise Unauthorized(REFUSED)
+        raise refuse(ctx, "the user is disabled, has no role in the scope, or has just changed the password")
     text, token = issued
+    ctx.token = token
     return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
@@ -99,14 +101,28 @@ async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUse
     if method == "token":
         parent = await token_validator(ctx).validate(identity["token"]["id"])
         if parent is None:
-            raise Unauthorized(REFUSED)
+            raise refuse(ctx, "the token is not valid")
+        ctx.audit["user"] = {"id": parent.user_id, "name": parent.user_name}
         return _ProvenUser(parent.user_id, parent=parent)
     user = identity["password"]["user"]
     row = await _user(ctx.db, user)
     stored = row["password_hash"] if row is not None else None
+    ctx.audit["user"] = _shown_user(user, row)
     if not await passwords.verify_password(user.get("password", ""), stored) or row is None:
-        raise Unauthorized(REFUSED)
+        raise refuse(ctx, "wrong password" if row is not None else "unknown user")
     return _ProvenUser(row["id"], row["default_project_id"], stored)
+
+
+def refuse(ctx: Context, reason: str) -> Unauthorized:
+    """The error of a refused login. Only the audit log has the reason."""
+    ctx.audit["reason"] = reason
+    return Unauthorized(REFUSED)
+
+
+def _shown_user(user: Json, row: Row | None) -> Json:
+    """The user of a login for the audit log: the id if the user exists, and the name or id that the body gives."""
+    given: Json = {key: user[key][:_MAX_AUDIT_LENGTH] for key in ("id", "name") if key in user}
+    return given if row is None else {**given, "id": row["id"]}
 
 
 async def _user(db: Database, user: Json) -> Row | None:
@@ -127,7 +143,7 @@ def _in_domain(named: Json, noun: str) -> tuple[str, str]:
     return ("d.id = $2", domain["id"]) if "id" in domain else ("d.name = $2", domain["name"])
 
 
-async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
+async def _scope(ctx: Context, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
     """The scope, and whether it was requested; by default it is the user's default project."""
     requested = auth.get("scope")
     if requested is None:
@@ -138,9 +154,9 @@ async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[S
     kinds = [kind for kind in ("project", "domain", "system", "unscoped") if kind in requested]
     if len(kinds) != 1:
         raise BadRequest("Expecting exactly one of project, domain, system and unscoped in scope.")
-    found = await _scope_of(db, kinds[0], requested[kinds[0]])
+    found = await _scope_of(ctx.db, kinds[0], requested[kinds[0]])
     if found is None:
-        raise Unauthorized(REFUSED)
+        raise refuse(ctx, "unknown scope")
     return found, True
 
 
@@ -220,6 +236,7 @@ async def _subject(ctx: Context, rule: str) -> tuple[str, Token]:
     token = await token_validator(ctx).look_up(text, allow_expired=flag(ctx, "allow_expired"))
     if token is None:
         raise NotFound("Could not find token.")
+    ctx.audit["target_id"] = token.audit_id
     ctx.authorize(rule, {"target.token.user_id": token.user_id})
     return text, token
 

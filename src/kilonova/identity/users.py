@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, Unauthorized
+from kilonova.http.errors import BadRequest
 from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, list_links
-from kilonova.identity.auth import REFUSED
+from kilonova.identity.auth import refuse
 from kilonova.identity.listing import filters
 from kilonova.identity.projects import PROJECTS, home_domain
 from kilonova.identity.resources import Resource, get, write_transaction
@@ -85,7 +85,7 @@ async def change_password(ctx: Context, user_id: str) -> None:
     body = ctx.body["user"]
     row = await get(ctx.db, "users", user_id)
     if not await passwords.verify_password(body["original_password"], row["password_hash"]):
-        raise Unauthorized(REFUSED)
+        raise refuse(ctx, "wrong password")
     new_hash = await passwords.hash_password(body["password"])
     async with write_transaction(ctx) as tx:
         changed = await tx.execute(
@@ -95,7 +95,7 @@ async def change_password(ctx: Context, user_id: str) -> None:
             row["password_hash"],
         )
         if not changed:
-            raise Unauthorized(REFUSED)
+            raise refuse(ctx, "the password has just been changed")
         await USERS.revoke_tokens(ctx, tx, user_id)
 
 

@@ -15,7 +15,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from kilonova import clock
-from kilonova.operations import errors, events, store
+from kilonova.operations import audit, errors, events, store
 from kilonova.operations.definition import AnyEntry, Operation, Step, Wait, deadline_seconds
 from kilonova.operations.errors import Cancelled, Failed, GoBack, LostLease, TimedOut
 from kilonova.operations.row import Changes, OperationRow, decode_error
@@ -407,6 +407,8 @@ class Execution:
         if after.finished_at is not None:
             if self.worker.observer is not None:
                 self.worker.observer.operation_finished(self.op.kind, after.state)
+            if self.worker.audit is not None and self.worker.audit.enabled:
+                audit.record(self.worker.audit, self.op, after)
         elif self.released:
             self.worker.wake_at(after.run_at)
 

@@ -24,6 +24,7 @@ from kilonova.store import Database, StoreError
 
 if TYPE_CHECKING:
     from kilonova.services import Services
+    from kilonova.telemetry.audit import AuditLog
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Worker:
         kinds: Iterable[type[Operation]] | None = None,
         lane: str | None = None,
         observer: Observer | None = None,
+        audit: AuditLog | None = None,
         faults: FaultInjector | None = None,
         backoff: Callable[[int], float] = backoff,
     ) -> None:
@@ -78,6 +80,7 @@ class Worker:
         self.slots = slots
         self.sweep = sweep
         self.observer = observer
+        self.audit = audit
         self.faults = faults
         self.backoff = backoff
         self.stopping = False

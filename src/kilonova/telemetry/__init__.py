@@ -1,1 +1,1 @@
-"""Logs and metrics of a process."""
+"""Logs, audit log and metrics of a process."""
