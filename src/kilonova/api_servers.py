@@ -74,7 +74,7 @@ class ApiServers:
         self._certificate.reload()
 
     async def start(self, app: App, bound: socket.socket, passwords: Mapping[str, str]) -> None:
-        """Serve, then write the files for clients. Raises CannotListen."""
+        """Serve, then write the files for clients. `passwords` are those of users, if known. Raises CannotListen."""
         config = self._config
         local_url = await self._serve(app, bound)
         base = config.public_url.rstrip("/") or local_url
@@ -82,7 +82,7 @@ class ApiServers:
         if config.placement.port is not None:
             urls["placement-root"] = await self._serve_placement(app, config.placement.port)
         self.endpoints = {"auth_url": urls["identity"], **urls}
-        clouds = {name: {**auth, "password": passwords[auth["username"]]} for name, auth in CLOUDS.items()}
+        clouds = {name: (auth, passwords.get(auth["username"])) for name, auth in CLOUDS.items()}
         directory, region = config.data_dir, config.identity.region
         self.clouds = datadir.write_clouds(directory, urls["identity"], region, clouds, self._authority)
         datadir.write_endpoints(directory, self.endpoints, self._authority)

@@ -17,6 +17,9 @@ CLOUDS = "clouds.yaml"
 ENDPOINTS = "endpoints.json"
 # In both files, the path of the authority that clients need to verify the cloud.
 CACERT = "cacert"
+_UNKNOWN_PASSWORD = (
+    f"# The user has changed the password. Give it in OS_PASSWORD, or write it into {SECRETS} and restart."
+)
 
 
 class DirectoryInUse(Exception):
@@ -98,13 +101,21 @@ def write_endpoints(directory: Path, endpoints: Mapping[str, str], cacert: str) 
 
 
 def write_clouds(
-    directory: Path, auth_url: str, region: str, clouds: Mapping[str, Mapping[str, str]], cacert: str
+    directory: Path,
+    auth_url: str,
+    region: str,
+    clouds: Mapping[str, tuple[Mapping[str, str], str | None]],
+    cacert: str,
 ) -> Path:
-    """Write clouds.yaml. `clouds` has the `auth` of each cloud, without the URL. JSON strings are valid YAML."""
+    """Write clouds.yaml. `clouds` has the `auth` of each cloud without the URL, and the password if it is known.
+
+    JSON strings are valid YAML.
+    """
     lines = ["clouds:"]
-    for name, auth in clouds.items():
+    for name, (auth, password) in clouds.items():
         lines += [f"  {name}:", "    auth_type: password", "    auth:"]
         lines += [f"      {key}: {_quoted(value)}" for key, value in {"auth_url": auth_url, **auth}.items()]
+        lines.append(f"      {_UNKNOWN_PASSWORD if password is None else f'password: {_quoted(password)}'}")
         lines += [f"    region_name: {_quoted(region)}", "    identity_api_version: 3", "    interface: public"]
         if cacert:
             lines.append(f"    {CACERT}: {_quoted(cacert)}")

@@ -204,6 +204,7 @@ class Process:
         except (OSError, ValueError) as error:
             raise CannotStart(f"token keys: {error}") from None
         self.token_keys = keys
+        self.reloads.add("token keys", keys.reload)
         self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:
@@ -397,11 +398,20 @@ class Process:
         except UnusableCertificate as error:
             raise CannotStart(str(error)) from None
 
+    async def _valid_passwords(self) -> dict[str, str]:
+        """The generated passwords, without those of users who have changed theirs."""
+        from kilonova.identity.seed import users_with_other_passwords
+
+        changed = await users_with_other_passwords(self.services.db, self.passwords)
+        if changed:
+            log.info("passwords differ from %s: %s", datadir.SECRETS, ", ".join(sorted(changed)))
+        return {name: password for name, password in self.passwords.items() if name not in changed}
+
     async def _listen(self, servers: ApiServers, bound: socket.socket) -> None:
         from kilonova.http.server import CannotListen
 
         try:
-            await servers.start(self.app, bound, self.passwords)
+            await servers.start(self.app, bound, await self._valid_passwords())
         except CannotListen as error:
             raise CannotStart(str(error)) from None
 

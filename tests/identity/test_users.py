@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.identity.support import REFUSED, cloud, project_scope
+from kilonova.http.client import InProcess
+from kilonova.identity import passwords
+from tests.identity.support import REFUSED, cloud, password_auth, project_scope
 from tests.support import run
+from tests.support.audit import from_client, recorded_events
 
 
 def test_user_is_created_updated_and_deleted(database_url: str, tmp_path: Path) -> None:
@@ -128,6 +131,97 @@ def test_change_of_own_password(database_url: str, tmp_path: Path) -> None:
             assert (await c.call("POST", path, demo, right)).status == 204
             assert not await c.works(demo)
             await c.login("demo", password="new one")
+
+    run(scenario())
+
+
+def test_change_of_own_password_keeps_nothing_of_the_old_one(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            tokens = [await c.login("demo"), await c.login("demo"), await c.login("demo-reader")]
+            path = f"/v3/users/{await c.ident('user', 'demo')}/password"
+            body = {"user": {"password": "new one", "original_password": "secret of demo"}}
+            await c.ok("POST", path, tokens[0], body, status=204)
+            assert [await c.works(token) for token in tokens] == [False, False, True]
+            assert (await c.authenticate(password_auth("demo", "secret of demo"))).status == 401
+            changed = await c.services.db.fetch("SELECT name FROM users WHERE password_changed_at IS NOT NULL")
+            assert [row["name"] for row in changed] == ["demo"]
+
+    run(scenario())
+
+
+def test_nobody_changes_the_password_of_another_user(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            path = f"/v3/users/{await c.ident('user', 'demo')}/password"
+            body = {"user": {"password": "new one", "original_password": "secret of demo"}}
+            for name in ("admin", "demo-admin", "demo-reader", "kilonova"):
+                assert (await c.call("POST", path, await c.login(name), body)).status == 403
+                assert (await c.call("POST", "/v3/users/none/password", await c.login(name), body)).status == 403
+            await c.login("demo", password="secret of demo")
+
+    run(scenario())
+
+
+BAD_PASSWORDS = ["", "x" * 4097, "with\0NUL", None, 5, ["x"]]
+
+
+@pytest.mark.parametrize("bad", BAD_PASSWORDS, ids=lambda value: str(value)[:10])
+def test_invalid_passwords_are_refused(sqlite_url: str, tmp_path: Path, bad: Any) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            demo, admin = await c.login("demo"), await c.login("admin")
+            path = f"/v3/users/{await c.ident('user', 'demo')}"
+            for body in (
+                {"password": bad, "original_password": "secret of demo"},
+                {"password": "new one", "original_password": bad},
+            ):
+                refused = await c.call("POST", f"{path}/password", demo, {"user": body})
+                assert refused.status in ((401,) if bad == "" and body["password"] != "" else (400,)), body
+            if bad is not None:  # which removes the password
+                assert (await c.call("PATCH", path, admin, {"user": {"password": bad}})).status == 400
+            assert await c.works(demo)
+            await c.login("demo", password="secret of demo")
+
+    run(scenario())
+
+
+def test_reset_by_administrator_revokes_tokens(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            demo, admin = await c.login("demo"), await c.login("admin")
+            path = f"/v3/users/{await c.ident('user', 'demo')}"
+            assert (await c.call("PATCH", path, demo, {"user": {"password": "mine"}})).status == 403
+            await c.ok("PATCH", path, admin, {"user": {"password": "reset"}})
+            assert not await c.works(demo)
+            await c.login("demo", password="reset")
+
+    run(scenario())
+
+
+def test_wrong_original_password_costs_a_hash_and_is_recorded(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived: list[str] = []
+    derive = passwords._derive
+
+    def counted(password: str, *arguments: Any) -> bytes:
+        derived.append(password)
+        return derive(password, *arguments)
+
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            c.caller = InProcess(from_client(c.app), "/identity")
+            demo, user_id = await c.login("demo"), await c.ident("user", "demo")
+            body = {"user": {"password": "new one", "original_password": "guess"}}
+            monkeypatch.setattr(passwords, "_derive", counted)
+            with recorded_events(c.services) as events:
+                assert (await c.call("POST", f"/v3/users/{user_id}/password", demo, body)).status == 401
+            (event,) = events
+            assert derived == ["guess"]
+            assert (event["action"], event["target"]["id"]) == ("update/password", user_id)
+            assert event["reason"] == {"code": 401, "text": "wrong password"}
+            assert event["initiator"]["id"] == user_id
 
     run(scenario())
 

@@ -28,3 +28,18 @@ def test_revisions_keep_aggregates(tmp_path: Path) -> None:
     new.execute("INSERT INTO aggregates (uuid, name, created_at) VALUES ('other', 'other', 1.0)")
     assert new.execute("SELECT id FROM aggregates").fetchall() == [(8,)]
     new.close()
+
+
+def test_revisions_keep_users(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    upgrade_sqlite(path, "0007")
+    old = sqlite3.connect(path)
+    old.execute("INSERT INTO domains VALUES ('default', 'Default', '', 1, '{}')")
+    old.execute("INSERT INTO users VALUES ('u', 'default', 'demo', 1, NULL, '$scrypt$', '{}')")
+    old.commit()
+    old.close()
+    upgrade_sqlite(path)
+    new = sqlite3.connect(path)
+    found = new.execute("SELECT name, password_hash, password_changed_at FROM users").fetchall()
+    assert found == [("demo", "$scrypt$", None)]
+    new.close()

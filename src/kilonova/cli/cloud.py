@@ -140,8 +140,18 @@ class Cloud:
             body = orjson.dumps({"auth": {"identity": identity, "scope": scope}})
             request = urllib.request.Request(self._endpoints["auth_url"] + "/auth/tokens", data=body)
             request.add_header("Content-Type", "application/json")
-            self._token = str(_send(request, self._tls)[1]["X-Subject-Token"])
+            self._token = str(self._log_in(request))
         return self._token
+
+    def _log_in(self, request: urllib.request.Request) -> str | None:
+        try:
+            return _send(request, self._tls)[1]["X-Subject-Token"]
+        except ApiError as error:
+            if error.status != 401:
+                raise
+            user, file = self._auth["username"], self._directory / datadir.SECRETS
+            hint = f"the login of {user} was refused; if the password was changed, write the new one into {file}"
+            raise ApiError(401, hint) from None
 
     def _password(self, user: str) -> str:
         if not datadir.has_passwords(self._directory):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kilonova.identity.passwords import hash_passwords
+from kilonova.identity.passwords import hash_passwords, verify_password
 from kilonova.identity.resources import new_id
 from kilonova.identity.token import INHERITED
 from kilonova.identity.token_provider import CHANGES_CHANNEL
@@ -68,6 +69,16 @@ async def seed(db: Database, passwords: Mapping[str, str]) -> None:
         roles = await _create_roles(tx)
         await _create_users(tx, hashes, projects, roles)
         tx.notify(CHANGES_CHANNEL)
+
+
+async def users_with_other_passwords(db: Reader, passwords: Mapping[str, str]) -> set[str]:
+    """The users of `seed` whose password has been changed and is not the given one any more."""
+    changed = await db.fetch(
+        "SELECT name, password_hash FROM users WHERE domain_id = $1 AND password_changed_at IS NOT NULL", DOMAIN_ID
+    )
+    rows = [row for row in changed if row["name"] in passwords]
+    valid = await asyncio.gather(*(verify_password(passwords[row["name"]], row["password_hash"]) for row in rows))
+    return {row["name"] for row, is_valid in zip(rows, valid, strict=True) if not is_valid}
 
 
 async def _is_seeded(db: Reader) -> bool:

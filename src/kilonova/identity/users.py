@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.identity import passwords
@@ -28,7 +29,10 @@ class Users(Resource):
         "password": PASSWORD,
         "options": OPTIONS,
     }
-    known = ("name", "domain_id", "default_project_id", "enabled", "password", "password_hash", "original_password")
+    known = (
+        *("name", "domain_id", "default_project_id", "enabled"),
+        *("password", "password_hash", "password_changed_at", "original_password"),
+    )
     columns = ("name", "enabled", "default_project_id")
     # A user without a password cannot log in.
     defaults: ClassVar[Json] = {"enabled": True, "default_project_id": None, "password_hash": None}
@@ -49,6 +53,7 @@ class Users(Resource):
         if "password" in body:
             password = body["password"]
             values["password_hash"] = await passwords.hash_password(password) if password is not None else None
+            values["password_changed_at"] = clock.now()
         return values
 
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
@@ -89,10 +94,11 @@ async def change_password(ctx: Context, user_id: str) -> None:
     new_hash = await passwords.hash_password(body["password"])
     async with write_transaction(ctx) as tx:
         changed = await tx.execute(
-            "UPDATE users SET password_hash = $2 WHERE id = $1 AND password_hash = $3",
+            "UPDATE users SET password_hash = $2, password_changed_at = $4 WHERE id = $1 AND password_hash = $3",
             user_id,
             new_hash,
             row["password_hash"],
+            clock.now(),
         )
         if not changed:
             raise refuse(ctx, "the password has just been changed")

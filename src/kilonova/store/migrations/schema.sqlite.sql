@@ -863,6 +863,7 @@ CREATE TABLE users (
     default_project_id TEXT,
     password_hash TEXT,
     extra TEXT NOT NULL,
+    password_changed_at DOUBLE,
     CONSTRAINT pk_users PRIMARY KEY (id),
     CONSTRAINT uq_users_domain_id_name UNIQUE (domain_id, name),
     CONSTRAINT fk_users_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id)
@@ -1152,4 +1153,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0007');
+INSERT INTO alembic_version (version_num) VALUES ('0012');

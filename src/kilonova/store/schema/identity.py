@@ -45,6 +45,8 @@ users = Table(
     string("default_project_id", nullable=True),
     string("password_hash", nullable=True),
     document("extra"),
+    # Null while the password is the one that the first start of the cloud generated.
+    moment("password_changed_at", nullable=True),
     UniqueConstraint("domain_id", "name"),
     Index(None, "name"),
     Index(None, "default_project_id"),

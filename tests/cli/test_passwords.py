@@ -1,0 +1,65 @@
+"""Users of clouds.yaml change their passwords."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.cloud_process import CloudProcess, kilonova
+
+OPENSTACK = Path(sys.executable).with_name("openstack")
+NEW = "a new password, not generated"
+
+
+def openstack(cloud: CloudProcess, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    settings = {"OS_CLIENT_CONFIG_FILE": str(cloud.data / "clouds.yaml"), "OS_CLOUD": "kilonova-demo", **environ}
+    command = [str(OPENSTACK), *arguments]
+    return subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True)
+
+
+def write_password(cloud: CloudProcess, user: str, password: str) -> None:
+    file = cloud.data / "secrets.json"
+    secrets = json.loads(file.read_text())
+    secrets["passwords"][user] = password
+    file.write_text(json.dumps(secrets))
+
+
+def test_changed_password_survives_restarts(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data") as cloud:
+        client = cloud.client()
+        old = client.auth["password"]
+        assert client.get("compute", "/servers").status == 200
+        done = openstack(cloud, "user", "password", "set", "--original-password", old, "--password", NEW)
+        assert done.returncode == 0, done.stderr
+        assert client.get("compute", "/servers").status == 401, "tokens of before are revoked"
+        assert client.log_in().status == 401
+        cloud.stop()
+        cloud.start()
+        assert "password" not in cloud.clouds["kilonova-demo"]["auth"]
+        assert cloud.clouds["kilonova-demo-reader"]["auth"]["password"]
+        assert (cloud.data / "clouds.yaml").read_text().count("# The user has changed the password.") == 1
+        listed = openstack(cloud, "server", "list", "-f", "json", OS_PASSWORD=NEW)
+        assert (listed.returncode, listed.stdout.strip()) == (0, "[]"), listed.stderr
+        assert NEW not in cloud.log
+        assert old not in cloud.log
+
+
+def test_password_in_secrets_file_is_used_again(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data") as cloud:
+        admin = cloud.client("kilonova")
+        users = admin.get("identity", "/users?name=admin").json()["users"]
+        changed = admin.request("PATCH", "identity", f"/users/{users[0]['id']}", json={"user": {"password": NEW}})
+        assert changed.status == 200
+        why = ("why", "--data", str(cloud.data), "none")
+        refused = kilonova(*why)
+        assert refused.returncode == 1
+        assert f"write the new one into {cloud.data / 'secrets.json'}" in refused.stderr
+        write_password(cloud, "admin", NEW)
+        assert "write the new one" not in kilonova(*why).stderr
+        cloud.stop()
+        cloud.start()
+        assert cloud.clouds["kilonova"]["auth"]["password"] == NEW
+        assert cloud.client("kilonova").get("compute", "/servers").status == 200
