@@ -16,7 +16,6 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from kilonova.hosts.messages import Display
 from tests.compute.consoles.support import GREETING, fake_display, fake_displays, served, websocket_url
 from tests.support import run
 from tests.support.certificates import Authority

@@ -99,7 +99,7 @@ class App:
         response, encoded = await request.respond(scope)
         status = response.status or 200
         if self.services.audit.enabled:
-            audit.record(request, scope, response)
+            audit.record(request, response)
         try:
             await _send(send, scope["method"], status, response.stream, encoded)
         except Exception:

@@ -27,13 +27,13 @@ _MAX_TEXT_LENGTH = 255
 _HOST = socket.gethostname()
 
 
-def record(request: _Request, scope: Mapping[str, Any], response: Response) -> None:
+def record(request: _Request, response: Response) -> None:
     """Record the request, unless it is a read that was not refused.
 
     Requests between services of this process have no client. They belong to a request or operation that is recorded.
     """
     audit = request.app.services.audit
-    if request.api is None or "client" not in scope:
+    if request.api is None or not request.origin.address:
         return
     status = response.status or 200
     notes = request.ctx.audit if request.ctx is not None else {}
@@ -45,7 +45,7 @@ def record(request: _Request, scope: Mapping[str, Any], response: Response) -> N
     event = {
         "action": "read" if is_read else described.action,
         "outcome": "success" if status < 400 else "failure",
-        "initiator": _initiator(token, notes, client_address(scope)),
+        "initiator": _initiator(token, notes, request.origin.address),
         "target": _target(request, described, token, notes, response),
         "observer": {"type": f"service/{request.api.name}", "host": _HOST},
         "reason": _reason(request, token, notes, status),
@@ -59,12 +59,6 @@ def record(request: _Request, scope: Mapping[str, Any], response: Response) -> N
 def _is_dry_run(request: _Request) -> bool:
     route = getattr(request.ctx, "route", None)
     return route is not None and route.dry_run and dry_run.is_true(request.headers)
-
-
-def client_address(scope: Mapping[str, Any]) -> str | None:
-    """The address of the client that sent the request."""
-    client = scope.get("client")
-    return client[0] if client else None
 
 
 class Described(NamedTuple):
@@ -114,7 +108,7 @@ def describe(service: str, method: str, path: str, action: str | None, *, public
     return Described(verb, kind, shown[-1] if shown else None, tuple(shown[:-1]), creates)
 
 
-def _initiator(token: Any, notes: Mapping[str, Any], address: str | None) -> dict[str, Any]:
+def _initiator(token: Any, notes: Mapping[str, Any], address: str) -> dict[str, Any]:
     who: dict[str, Any] = {"address": address}
     if token is None:
         return {**notes.get("user", {}), **who}

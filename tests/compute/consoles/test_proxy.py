@@ -92,11 +92,11 @@ def test_consoles_use_tls(sqlite_url: str, tmp_path: Path) -> None:
             url = await console_url(c, server_id, base)
             assert url.startswith(f"{base}/console/vnc_auto.html?")
             assert base.startswith("https://")
-            with fake_displays(serial=Display(host="127.0.0.1", port=display.port)):
+            with fake_displays(serial=display.port):
                 serial_url = await console_url(c, server_id, base, protocol="serial", type="serial")
                 assert serial_url.startswith("wss://")
                 for kind, websocket in (("vnc", websocket_url(url)), ("serial", serial_url)):
-                    with fake_displays(**{kind: Display(host="127.0.0.1", port=display.port)}):
+                    with fake_displays(**{kind: display.port}):
                         async with connect(websocket, ssl=trusting, origin=base, **BINARY) as socket:  # type: ignore[arg-type]
                             assert await socket.recv() == GREETING
                             await socket.send(b"\x00\xff" * 3)
