@@ -147,7 +147,7 @@ def test_apis_and_consoles_behind_proxy(
 
             server_id = (await c.boot_active())["id"]
             for type, protocol in (("novnc", "vnc"), ("serial", "serial")):
-                with fake_displays(**{protocol: Display(host=ADDRESS, port=display.port)}):
+                with fake_displays(**{protocol: display.port}):
                     body = {"remote_console": {"protocol": protocol, "type": type}}
                     path = f"/compute/v2.1/servers/{server_id}/remote-consoles"
                     url = (await client.post(path, json=body, headers=token)).json()["remote_console"]["url"]
