@@ -47,7 +47,7 @@ class ApiServers:
         """Raises UnusableCertificate."""
         self._config = config
         self._servers: list[Server] = []
-        self._authority = config.tls_ca
+        self._authority = str(Path(config.tls_ca).absolute()) if config.tls_ca else ""
         self._certificate: ServerCertificate | None = None
         self.endpoints: dict[str, str] = {}
         self.clouds: Path | None = None
@@ -65,7 +65,7 @@ class ApiServers:
         from kilonova.authority import ensure_certificate
 
         own = ensure_certificate(config.data_dir, _server_names(config))
-        self._authority = str(own.authority)
+        self._authority = self._authority or str(own.authority)
         return own.certificate, own.key
 
     def _reload_certificate(self) -> None:

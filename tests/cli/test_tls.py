@@ -160,6 +160,7 @@ def test_certificate_is_reloaded_without_dropping_connections(tmp_path: Path) ->
     options = ("--hosts", "0", "--placement-port", "0")
     with CloudProcess(tmp_path / "data", *options, environ=tls_environ(pki)) as cloud:
         client = cloud.client()
+        assert cloud.endpoints["cacert"] == client.authority == str(pki / "ca-cert.pem")
         assert client.get("compute", "/flavors").status == 200
         connection = client._connection
         old = shown_certificate(cloud)
