@@ -27,10 +27,21 @@ class Log(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Api(msgspec.Struct, forbid_unknown_fields=True):
-    """Limits of requests: entries on a page, and bytes of a body."""
+    """Limits of requests: entries on a page, and bytes of a body.
+
+    An address may have `max_connections_per_address` connections, a process `max_connections` (0: half of its file
+    descriptors). A user in a project may send `requests_per_second_per_user`, an address
+    `requests_per_second_per_address`, and ten times as many at once after a pause. 0 is unlimited. The address of a
+    client behind `trusted_proxies` (addresses or prefixes) is taken from their header `X-Forwarded-For`.
+    """
 
     max_limit: int = 1000
     body_limit: int = 114688
+    max_connections: int = 0
+    max_connections_per_address: int = 0
+    requests_per_second_per_user: float = 0.0
+    requests_per_second_per_address: float = 0.0
+    trusted_proxies: list[str] = []
 
 
 class Identity(msgspec.Struct, forbid_unknown_fields=True):
@@ -349,6 +360,7 @@ _LISTS = frozenset(
         "allowed_origin",
         "allow_headers",
         "blocked_addresses",
+        "trusted_proxies",
     }
 )
 # Settings that had another name in a released version. The former name still works.

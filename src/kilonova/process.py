@@ -19,6 +19,7 @@ from kilonova.services import Services
 from kilonova.store.url import dialect_of
 
 if TYPE_CHECKING:
+    from kilonova.config import Api as ApiSettings
     from kilonova.config import Config
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
@@ -489,6 +490,7 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(f"delays.milliseconds: {config.delays.milliseconds} is not a number of milliseconds")
     if config.sim.hosts < 0:
         raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
+    check_api(config.api)
     for name, value in (
         ("identity.auth_url", config.identity.auth_url),
         ("image.url", config.image.url),
@@ -496,6 +498,21 @@ def check(config: Config, roles: Roles) -> None:
     ):
         if value:
             raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
+
+
+def check_api(api: ApiSettings) -> None:
+    from kilonova.http.client_address import parse_networks
+
+    try:
+        parse_networks(api.trusted_proxies)
+    except ValueError as error:
+        raise CannotStart(f"api.trusted_proxies: {error}") from None
+    for name in (
+        *("max_connections", "max_connections_per_address"),
+        *("requests_per_second_per_user", "requests_per_second_per_address"),
+    ):
+        if not 0 <= getattr(api, name) < math.inf:
+            raise CannotStart(f"api.{name}: {getattr(api, name)} is not a number from 0 on")
 
 
 def _apis() -> list[Api]:

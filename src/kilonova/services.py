@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 from kilonova.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
     from kilonova.compute.status import ComputeStatus
     from kilonova.config import Config
     from kilonova.hosts.transport import Transport
+    from kilonova.http.rate_limits import RateLimits
     from kilonova.identity.client import IdentityClient
+    from kilonova.identity.login_brake import LoginBrake
     from kilonova.image.client import ImageClient
     from kilonova.network.client import NetworkClient
     from kilonova.policy import Policy
@@ -32,6 +36,8 @@ class Services:
     config: Config
     # The first path segments of the APIs served here.
     mounts: frozenset[str]
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    rate_limits: RateLimits
     db: Database
     policy: Policy
     tokens: TokenValidator
@@ -54,5 +60,7 @@ class Services:
         self.probes: dict[str, asyncio.Task[bool]] = {}
         # Guests that belong to no server, by host, from the reports that this process received.
         self.unknown_guests: dict[str, frozenset[str]] = {}
+        # Created by the first login.
+        self.login_brake: LoginBrake | None = None
         # Limits concurrent copies of volumes. Created by the first copy.
         self.copy_slots: asyncio.Semaphore | None = None

@@ -49,6 +49,7 @@ class Context:
         "_visible",
         "api",
         "body",
+        "client_address",
         "headers",
         "minor",
         "mount",
@@ -79,6 +80,8 @@ class Context:
         self.query: dict[str, list[str]] = {}
         self.body: Any = None
         self.receive: Any = None
+        # None for requests of this process to itself.
+        self.client_address: str | None = None
         self.path_prefix = ""
         self._granted: dict[str, bool] = {}
         self._visible: dict[str, list[tuple[str, Value]]] = {}

@@ -6,21 +6,18 @@ from typing import Any, NamedTuple
 
 from kilonova import clock
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, NotFound, Unauthorized
-from kilonova.identity import passwords
+from kilonova.http.errors import BadRequest, HttpError, NotFound, Unauthorized
 from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.catalog import catalog_for
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.listing import flag
+from kilonova.identity.logins import LoginRefused, check_password, log_refused_login
 from kilonova.identity.projects import PROJECTS
 from kilonova.identity.resources import token_validator, write_transaction
 from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
 from kilonova.identity.token import METHODS, SYSTEM, UNSCOPED, Scope, Token
 from kilonova.identity.token_provider import effective_roles, revoke
 from kilonova.store import Database, Row
-
-# One message for every reason, so that callers cannot find out which users, projects or domains exist.
-REFUSED = "The request you have made requires authentication."
 
 _STRING: Json = {"type": "string", "maxLength": 4096}
 _DOMAIN: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING}, "minProperties": 1}
@@ -77,18 +74,32 @@ class _ProvenUser(NamedTuple):
 async def authenticate(ctx: Context) -> Response:
     """Authenticate and get a token."""
     auth = ctx.body["auth"]
+    try:
+        text, token = await _log_in(ctx, auth)
+    except HttpError as error:
+        log_refused_login(ctx, _shown_user(auth["identity"]), error)
+        raise
+    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+
+
+async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     methods = auth["identity"]["methods"]
     proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
     if len({user.user_id for user in proven}) != 1:
-        raise Unauthorized(REFUSED)
+        raise LoginRefused("the methods prove different users")
     scope, is_requested = await _scope(ctx.db, auth, proven)
     issued = await _issue(ctx, proven, scope, methods)
     if issued is None and not is_requested:
         issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
-        raise Unauthorized(REFUSED)
-    text, token = issued
-    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+        raise LoginRefused("the user is disabled or has no role in the scope")
+    return issued
+
+
+def _shown_user(identity: Json) -> str:
+    """The user that the request names, for the log."""
+    user = identity.get("password", {}).get("user", {})
+    return str(user.get("id") or user.get("name", ""))
 
 
 async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUser:
@@ -99,22 +110,27 @@ async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUse
     if method == "token":
         parent = await token_validator(ctx).validate(identity["token"]["id"])
         if parent is None:
-            raise Unauthorized(REFUSED)
+            raise LoginRefused("invalid token")
         return _ProvenUser(parent.user_id, parent=parent)
     user = identity["password"]["user"]
-    row = await _user(ctx.db, user)
+    where, arguments = _matches(user)
+    row = await ctx.db.fetch_one(
+        "SELECT u.id, u.password_hash, u.default_project_id FROM users u JOIN domains d ON d.id = u.domain_id "
+        f"WHERE {where}",
+        *arguments,
+    )
     stored = row["password_hash"] if row is not None else None
-    if not await passwords.verify_password(user.get("password", ""), stored) or row is None:
-        raise Unauthorized(REFUSED)
+    await check_password(ctx, (where, *arguments), user.get("password", ""), stored)
+    assert row is not None
     return _ProvenUser(row["id"], row["default_project_id"], stored)
 
 
-async def _user(db: Database, user: Json) -> Row | None:
-    columns = "SELECT u.id, u.password_hash, u.default_project_id FROM users u JOIN domains d ON d.id = u.domain_id"
+def _matches(user: Json) -> tuple[str, tuple[str, ...]]:
+    """The SQL condition on the user that the body gives by id or name, and its values."""
     if "id" in user:
-        return await db.fetch_one(f"{columns} WHERE u.id = $1", user["id"])
+        return "u.id = $1", (user["id"],)
     where, domain = _in_domain(user, "user")
-    return await db.fetch_one(f"{columns} WHERE u.name = $1 AND {where}", user["name"], domain)
+    return f"u.name = $1 AND {where}", (user["name"], domain)
 
 
 def _in_domain(named: Json, noun: str) -> tuple[str, str]:
@@ -140,7 +156,7 @@ async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[S
         raise BadRequest("Expecting exactly one of project, domain, system and unscoped in scope.")
     found = await _scope_of(db, kinds[0], requested[kinds[0]])
     if found is None:
-        raise Unauthorized(REFUSED)
+        raise LoginRefused("unknown scope")
     return found, True
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, Unauthorized
+from kilonova.http.errors import BadRequest, HttpError
 from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, list_links
-from kilonova.identity.auth import REFUSED
 from kilonova.identity.listing import filters
+from kilonova.identity.logins import LoginRefused, check_password, log_refused_login
 from kilonova.identity.projects import PROJECTS, home_domain
 from kilonova.identity.resources import Resource, get, write_transaction
 from kilonova.identity.schemas import BOOLEAN, ID_OR_NULL, NAME, OPTIONS, QUERY_FLAG, QUERY_TEXT, body_of
@@ -84,8 +84,11 @@ async def change_password(ctx: Context, user_id: str) -> None:
     ctx.authorize("identity:change_password", USERS.target(user_id))
     body = ctx.body["user"]
     row = await get(ctx.db, "users", user_id)
-    if not await passwords.verify_password(body["original_password"], row["password_hash"]):
-        raise Unauthorized(REFUSED)
+    try:
+        await check_password(ctx, user_id, body["original_password"], row["password_hash"])
+    except HttpError as error:
+        log_refused_login(ctx, user_id, error)
+        raise
     new_hash = await passwords.hash_password(body["password"])
     async with write_transaction(ctx) as tx:
         changed = await tx.execute(
@@ -95,7 +98,7 @@ async def change_password(ctx: Context, user_id: str) -> None:
             row["password_hash"],
         )
         if not changed:
-            raise Unauthorized(REFUSED)
+            raise LoginRefused("the password has just been changed")
         await USERS.revoke_tokens(ctx, tx, user_id)
 
 

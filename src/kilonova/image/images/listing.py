@@ -126,7 +126,7 @@ def _filter_visible(ctx: Context, conditions: Conditions) -> None:
 def _filter(conditions: Conditions, name: str, values: list[str]) -> None:
     value = values[-1]
     if name in _LISTS and value.startswith("in:"):
-        conditions.add(f"{_TEXTS[name]} = ANY(?)", _split(value[3:]))
+        conditions.add(f"{_TEXTS[name]} = ANY(?)", limited(name, _split(value[3:])))
     elif name in _TEXTS:
         conditions.add(f"{_TEXTS[name]} = ?", value)
     elif name in _NUMBERS:
@@ -204,7 +204,7 @@ def _sort_order(ctx: Context) -> list[tuple[str, str]]:
     if "sort_key" in ctx.query or "sort_dir" in ctx.query:
         raise BadRequest("Old and new sorting syntax cannot be combined")
     pairs = []
-    for part in (ctx.query_one("sort") or "").split(","):
+    for part in limited("sort", (ctx.query_one("sort") or "").split(",")):
         key, _, direction = part.strip().partition(":")
         if direction not in ("", "asc", "desc"):
             raise BadRequest(f"Invalid sort direction: {direction[:40]}. It must be one of: asc, desc.")
