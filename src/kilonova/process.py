@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kilonova.hosts.remote import AllHosts, LocalHosts
     from kilonova.hosts.reports import ReportQueue
     from kilonova.http import Api, App
+    from kilonova.http.connections import ConnectionLimits
     from kilonova.http.server import Server
     from kilonova.operations import Worker
 
@@ -374,22 +375,24 @@ class Process:
             self.services.hosts = self.delays.transport(self._nats_transport(stack))
 
     async def _listen(self, bound: socket.socket) -> None:
+        from kilonova.http.connections import limits_of
         from kilonova.http.cors import allow_origins
         from kilonova.http.server import Server, socket_url
 
-        server = Server(allow_origins(self.app, self.config.cors), bound)
+        limits = limits_of(self.config.api)
+        server = Server(allow_origins(self.app, self.config.cors), bound, limits)
         await server.start()
         self._server = server
         base = self.config.public_url.rstrip("/") or socket_url(bound)
         urls = {name: base + path for name, path in ENDPOINTS.items()}
         if self.config.placement.port is not None:
-            urls["placement-root"] = await self._listen_for_placement()
+            urls["placement-root"] = await self._listen_for_placement(limits)
         self.endpoints = {"auth_url": urls["identity"], **urls}
         clouds = {name: {**auth, "password": self.passwords[auth["username"]]} for name, auth in CLOUDS.items()}
         self.clouds = datadir.write_clouds(self.directory, urls["identity"], self.config.identity.region, clouds)
         datadir.write_endpoints(self.directory, self.endpoints)
 
-    async def _listen_for_placement(self) -> str:
+    async def _listen_for_placement(self, limits: ConnectionLimits) -> str:
         """Serve placement at the root of its own port as well, as many tools expect."""
         from kilonova.http import App
         from kilonova.http.cors import allow_origins
@@ -400,7 +403,7 @@ class Process:
         except CannotListen as error:
             raise CannotStart(str(error)) from None
         app = App.at_root(self.services, self.app.apis["placement"])
-        self._placement_server = Server(allow_origins(app, self.config.cors), bound)
+        self._placement_server = Server(allow_origins(app, self.config.cors), bound, limits)
         await self._placement_server.start()
         return socket_url(bound)
 

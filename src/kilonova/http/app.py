@@ -18,7 +18,7 @@ from kilonova.http import dry_run
 from kilonova.http.api import Actions, Api, Route, RouteVersion
 from kilonova.http.client import Refused, Unreachable
 from kilonova.http.client_address import client_address, parse_networks
-from kilonova.http.context import Context, Response, next_chunk
+from kilonova.http.context import Body, Context, Response
 from kilonova.http.error_messages import QUERY, ErrorMessages
 from kilonova.http.errors import (
     BadRequest,
@@ -450,9 +450,9 @@ def _find_action(actions: Actions, body: object) -> Route:
 
 async def _read(receive: Any, limit: int) -> bytes:
     chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        chunk, more = await next_chunk(receive)
+    size, body = 0, Body(receive)
+    while body.more:
+        chunk = await body.next_chunk()
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from kilonova.http.connections import ConnectionLimits
 
 if TYPE_CHECKING:
     import uvicorn
 
 SHUTDOWN_GRACE_SECONDS = 2
+KEEP_ALIVE_SECONDS = 65
 
 
 class CannotListen(Exception):
@@ -51,9 +55,10 @@ def socket_url(bound: socket.socket) -> str:
 class Server:
     """Serves one ASGI application on a bound socket, from `start` until `stop`."""
 
-    def __init__(self, app: Any, bound: socket.socket) -> None:
+    def __init__(self, app: Any, bound: socket.socket, limits: ConnectionLimits | None = None) -> None:
         self._app = app
         self._bound = bound
+        self._limits = limits or ConnectionLimits()
         self._server: uvicorn.Server
         self._running: asyncio.Task[None]
 
@@ -65,7 +70,7 @@ class Server:
 
         config = uvicorn.Config(
             self._app,
-            http=Protocol,
+            http=partial(Protocol, limits=self._limits),  # type: ignore[arg-type]
             # `Protocol` handles websockets itself. Console pictures are compressed already.
             ws="none",
             ws_per_message_deflate=False,
@@ -77,7 +82,7 @@ class Server:
             server_header=False,
             # `Context.base_url` reads the forwarded headers.
             proxy_headers=False,
-            timeout_keep_alive=65,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_SECONDS,
         )
         server = self._server = uvicorn.Server(config)
