@@ -23,8 +23,8 @@ from tests.fuzz.raw import RawConnection, Reply, chunked, request
 from tests.fuzz.support import fuzzed_cloud
 from tests.support.cloud_process import CloudProcess
 
-# Twice the time that `/healthz` may take: CPU time varies by so much when other programs share the processor's core.
-MAX_CPU_SECONDS = 0.2
+# How long `/healthz` may wait. The most expensive request takes a third of it.
+MAX_CPU_SECONDS = 0.1
 SERVERS = 3
 KIB = 1024
 LISTS = (
@@ -51,7 +51,7 @@ PATTERNS = (
     "^(.*)*$|" * 30,
     "x" * 60000,
 )
-PATTERN_FILTERS = ("name", "ip", "ip6", "hostname", "description")
+PATTERN_FILTERS = ("name", "ip")
 
 
 class Attack(NamedTuple):

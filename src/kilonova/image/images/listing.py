@@ -55,7 +55,7 @@ _SORTABLE = {
     "created_at": SortKey("r.created_at", nullable=False),
     "updated_at": SortKey("r.updated_at", nullable=False),
 }
-_PAGING_KEYS = ("limit", "marker", "sort", "sort_key", "sort_dir")
+_NOT_FILTERS = ("limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status")
 
 _ANY = multi({"type": "string", "maxLength": 1024})
 LIST_QUERY: dict[str, Schema] = {
@@ -73,9 +73,8 @@ LIST_QUERY: dict[str, Schema] = {
 async def find_images(ctx: Context) -> list[Image]:
     conditions = Conditions()
     _filter_visible(ctx, conditions)
-    for name, values in ctx.query.items():
-        if name not in _PAGING_KEYS and name not in ("visibility", "member_status"):
-            _filter(conditions, name, values)
+    for name in limited("filters", [name for name in ctx.query if name not in _NOT_FILTERS]):
+        _filter(conditions, name, ctx.query[name])
     if "os_hidden" not in ctx.query:
         conditions.add("NOT r.hidden")
     first = len(conditions.arguments) + 1
