@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kilonova.certificates import ServerCertificate
     from kilonova.config import Config
     from kilonova.http import App
+    from kilonova.http.connections import ConnectionLimits
     from kilonova.http.server import Server
     from kilonova.reload import Reloads
 
@@ -49,6 +50,8 @@ class ApiServers:
         self._servers: list[Server] = []
         self._authority = str(Path(config.tls_ca).absolute()) if config.tls_ca else ""
         self._certificate: ServerCertificate | None = None
+        # Of all servers together.
+        self._limits: ConnectionLimits | None = None
         self.endpoints: dict[str, str] = {}
         self.clouds: Path | None = None
         if config.tls or config.tls_cert:
@@ -75,7 +78,10 @@ class ApiServers:
 
     async def start(self, app: App, bound: socket.socket, passwords: Mapping[str, str]) -> None:
         """Serve, then write the files for clients. `passwords` are those of users, if known. Raises CannotListen."""
+        from kilonova.http.connections import limits_of
+
         config = self._config
+        self._limits = limits_of(config.api)
         local_url = await self._serve(app, bound)
         base = config.public_url.rstrip("/") or local_url
         urls = {name: base + path for name, path in ENDPOINTS.items()}
@@ -100,7 +106,7 @@ class ApiServers:
         from kilonova.http.server import Server, socket_url
 
         context = self._certificate.context if self._certificate is not None else None
-        server = Server(allow_origins(app, self._config.cors), bound, context)
+        server = Server(allow_origins(app, self._config.cors), bound, context, self._limits)
         await server.start()
         self._servers.append(server)
         return socket_url(bound, "http" if context is None else "https")

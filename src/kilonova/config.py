@@ -37,10 +37,19 @@ class Audit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Api(msgspec.Struct, forbid_unknown_fields=True):
-    """Limits of requests: entries on a page, and bytes of a body."""
+    """Limits of requests: entries on a page, and bytes of a body.
+
+    An address may have `max_connections_per_address` connections, a process `max_connections` (0: half of its file
+    descriptors). A user in a project may send `requests_per_second_per_user`, an address
+    `requests_per_second_per_address`, and ten times as many at once after a pause. 0 is unlimited.
+    """
 
     max_limit: int = 1000
     body_limit: int = 114688
+    max_connections: int = 0
+    max_connections_per_address: int = 0
+    requests_per_second_per_user: float = 0.0
+    requests_per_second_per_address: float = 0.0
 
 
 class Identity(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from kilonova.store.url import dialect_of
 
 if TYPE_CHECKING:
     from kilonova.api_servers import ApiServers
+    from kilonova.config import Api as ApiSettings
     from kilonova.config import Config
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
@@ -510,6 +511,7 @@ def check(config: Config, roles: Roles) -> None:
         parse_proxies(tuple(config.trusted_proxies))
     except ValueError as error:
         raise CannotStart(f"trusted_proxies: {error}") from None
+    check_api(config.api)
     for name, value in (
         ("identity.auth_url", config.identity.auth_url),
         ("image.url", config.image.url),
@@ -526,6 +528,15 @@ def _unencrypted(config: Config, roles: Roles) -> list[str]:
 
     has_guests = config.driver == "libvirt" and roles.whole
     return problems_of_cloud(config, api=roles.api, worker=roles.worker, host=has_guests)
+
+
+def check_api(api: ApiSettings) -> None:
+    for name in (
+        *("max_connections", "max_connections_per_address"),
+        *("requests_per_second_per_user", "requests_per_second_per_address"),
+    ):
+        if not 0 <= getattr(api, name) < math.inf:
+            raise CannotStart(f"api.{name}: {getattr(api, name)} is not a number from 0 on")
 
 
 def _apis() -> list[Api]:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from kilonova.compute.status import ComputeStatus
     from kilonova.config import Config
     from kilonova.hosts.transport import Transport
+    from kilonova.http.rate_limits import RateLimits
     from kilonova.identity.client import IdentityClient
+    from kilonova.identity.login_brake import LoginBrake
     from kilonova.image.client import ImageClient
     from kilonova.network.client import NetworkClient
     from kilonova.policy import Policy
@@ -33,6 +35,7 @@ class Services:
     config: Config
     # The first path segments of the APIs served here.
     mounts: frozenset[str]
+    rate_limits: RateLimits
     db: Database
     policy: Policy
     tokens: TokenValidator
@@ -56,5 +59,7 @@ class Services:
         self.probes: dict[str, asyncio.Task[bool]] = {}
         # Guests that belong to no server, by host, from the reports that this process received.
         self.unknown_guests: dict[str, frozenset[str]] = {}
+        # Created by the first login.
+        self.login_brake: LoginBrake | None = None
         # Limits concurrent copies of volumes. Created by the first copy.
         self.copy_slots: asyncio.Semaphore | None = None

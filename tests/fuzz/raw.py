@@ -99,7 +99,7 @@ def assert_fault(path: str, reply: Reply) -> None:
     assert reply.headers["content-type"] == "application/json", reply
     fault = reply.json()
     service = path.split("/")[1]
-    if service == "compute":
+    if service in ("compute", "volume"):
         ((_, error),) = fault.items()
         assert error["code"] == reply.status, reply
     elif service == "network":
@@ -108,6 +108,10 @@ def assert_fault(path: str, reply: Reply) -> None:
     elif service == "image":
         error = fault
         assert error["code"].startswith(f"{reply.status} "), reply
+    elif service == "placement":
+        (error,) = fault["errors"]
+        assert error["status"] == reply.status, reply
+        error = {"message": error["detail"]}
     else:
         error = fault["error"]
         assert error["code"] == reply.status, reply

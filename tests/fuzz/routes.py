@@ -48,7 +48,7 @@ class RouteWalker:
 
     async def call_route(self, route: Route) -> ClientResponse:
         """Call the route at the newest version that has it. Lists are also called with each of their filters."""
-        minor, route_version = self._newest_version(route)
+        minor, route_version = self.newest_version(route)
         version = f"{self.api.major}.{minor}" if self.api.major else None
         path = self.path(route)
         body = self._body(route, route_version)
@@ -81,7 +81,7 @@ class RouteWalker:
             if status >= 400 and status not in REMOVED and key.split(" ")[0] in methods
         }
 
-    def _newest_version(self, route: Route) -> tuple[int, RouteVersion]:
+    def newest_version(self, route: Route) -> tuple[int, RouteVersion]:
         found = [
             (place, route_version) for place, route_version in enumerate(route.versions) if route_version is not None
         ]

@@ -36,8 +36,9 @@ from kilonova.http.json_body import parse_json
         (b'{"a": {"\\udc00": 1}}', "a key of a: it contains a lone surrogate"),
         (b"[" * 65 + b"]" * 65, "deeper than 64"),
         (b'{"a":' * 65 + b"1" + b"}" * 65, "deeper than 64"),
-        (b"[" * 50000 + b"]" * 50000, "deeper than 64"),
-        (b"[" * 50000, "not valid JSON|deeper than 64"),
+        (b"[" * 20000 + b"]" * 20000, "deeper than 64"),
+        (b"[" * 20000, "not valid JSON|deeper than 64"),
+        (b"[" + b"1," * 25000 + b"1]", "more than 25000 values"),
         (b'"\x00"', "not valid JSON"),
     ],
 )

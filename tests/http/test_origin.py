@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.http.origin import Origin, parse_proxies, request_origin
+from kilonova.http.origin import Origin, group_of, parse_proxies, request_origin
 
 PROXIES = ["10.0.0.0/24", "fd00::1"]
 FORWARDED = {
@@ -73,3 +73,10 @@ def test_websockets_have_http_schemes() -> None:
 def test_malformed_proxies_are_refused() -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.1/8 has host bits set"):
         parse_proxies(("10.0.0.1/8",))
+
+
+def test_addresses_of_an_ipv6_network_are_one_client() -> None:
+    assert group_of("2001:db8::1") == group_of("2001:db8::ffff:1")
+    assert group_of("2001:db8::1") != group_of("2001:db8:0:1::1")
+    assert group_of("::ffff:10.0.0.1") == group_of("10.0.0.1") == "10.0.0.1"
+    assert group_of("fe80::1%eth0") == group_of("fe80::2%eth1")

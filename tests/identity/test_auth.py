@@ -258,7 +258,7 @@ def test_concurrent_password_change_refuses_login(sqlite_url: str, tmp_path: Pat
             verified, go_on = asyncio.Event(), asyncio.Event()
             original = passwords.verify_password
 
-            async def slow(password: str, stored: str | None) -> bool:
+            async def slow(password: str, stored: str | None, of_service: bool = False) -> bool:
                 result = await original(password, stored)
                 verified.set()
                 await go_on.wait()

@@ -12,7 +12,7 @@ import pytest
 
 from kilonova.hosts.messages import Inventory as ReportedInventory
 from kilonova.hosts.messages import NestedProvider, SharingProvider
-from kilonova.placement import HostProviders, Inventory, claim, release
+from kilonova.placement import HostProviders, Inventory, claim, host_providers, release
 from kilonova.placement.host_providers import SHARING_TRAIT, child_uuid, sharing_uuid
 from kilonova.store import Database
 from tests.placement.concurrent_claims import release_attempt, retry
@@ -506,3 +506,11 @@ _WITH_CPU = """
 SELECT p.uuid FROM resource_providers p JOIN inventories i ON i.provider_id = p.id WHERE i.resource_class = 'VCPU'
 ORDER BY p.id
 """
+
+
+def test_cache_of_valid_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_providers, "MAX_VALID_NAMES", 50)
+    for number in range(200):
+        host = msgspec.structs.replace(flat(), traits=[f"CUSTOM_{number}"])
+        assert host_providers.validation_error(host) is None
+    assert len(host_providers._valid_names) < 100

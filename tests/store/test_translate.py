@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from kilonova.store.translate import translate
+from kilonova.store import translate as module
+from kilonova.store.sqlite import SqliteDatabase
+from kilonova.store.translate import MAX_CACHED_LENGTH, MAX_CACHED_STATEMENTS, translate
+from tests.support import run
 
 MEMBERS = "(SELECT value FROM json_each(?{}))"
 
@@ -56,3 +61,24 @@ def test_changing_statements_are_detected(sql: str, changes: bool) -> None:
 
 def test_boolean_expressions_are_detected() -> None:
     assert translate("SELECT CAST(a > $1 AS BOOLEAN) AS big, CAST(b AS BOOLEAN)  as small").flags == {"big", "small"}
+
+
+def test_statement_caches_are_limited(tmp_path: Path) -> None:
+    """Many different statements, as filters of users make them, and long ones."""
+
+    async def scenario() -> None:
+        db = SqliteDatabase(tmp_path / "some.db")
+        try:
+            for number in range(MAX_CACHED_STATEMENTS + 500):
+                assert await db.fetch_value(f"SELECT {number} AS number") == number
+            assert module._cached.cache_info().currsize <= MAX_CACHED_STATEMENTS
+            assert 0 < len(db._reader._columns_by_sql) <= MAX_CACHED_STATEMENTS
+            known = len(db._reader._columns_by_sql), module._cached.cache_info().misses
+            for number in range(20):
+                conditions = f"'{number}{'x' * MAX_CACHED_LENGTH}' <> 'a'"
+                assert await db.fetch_one(f"SELECT 1 AS one WHERE {conditions} AND $1 = 1", 1) == {"one": 1}
+            assert (len(db._reader._columns_by_sql), module._cached.cache_info().misses) == known
+        finally:
+            await db.close()
+
+    run(scenario())

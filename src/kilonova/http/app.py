@@ -17,7 +17,7 @@ from kilonova import store
 from kilonova.http import audit, dry_run
 from kilonova.http.api import Actions, Api, Route, RouteVersion
 from kilonova.http.client import Refused, Unreachable
-from kilonova.http.context import Context, Response, next_chunk
+from kilonova.http.context import Body, Context, Response
 from kilonova.http.error_messages import QUERY, ErrorMessages
 from kilonova.http.errors import (
     BadRequest,
@@ -30,8 +30,9 @@ from kilonova.http.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from kilonova.http.json_body import check_text, parse_json
+from kilonova.http.json_body import MAX_VALUES, check_text, parse_json
 from kilonova.http.origin import Origin, request_origin
+from kilonova.http.rate_limits import RateLimits
 from kilonova.http.schema import prune_for_v2
 from kilonova.telemetry import context
 
@@ -74,6 +75,7 @@ class App:
         self.pages, self.sockets = dict(pages or {}), dict(sockets or {})
         self.apis = {api.prefix.strip("/"): api for api in apis}
         services.mounts = frozenset(self.apis)
+        services.rate_limits = RateLimits(services.config.api)
         self.status_pages = dict(status_pages or {})
 
     @classmethod
@@ -145,7 +147,7 @@ class _Request:
         try:
             segments = _segments(scope)
             self.has_trailing_slash = scope["path"].endswith("/")
-            response = await self.handle(segments, scope["query_string"])
+            response = await self.handle(segments, scope)
             return response, _encode(response, self.response_headers())
         except HttpError as error:
             response = self.error_response(error)
@@ -163,7 +165,7 @@ class _Request:
             response = self.error_response(HttpError(_UNEXPECTED.format(self.request_id)))
         return response, _encode(response, self.response_headers())
 
-    async def handle(self, segments: list[str], query: bytes) -> Response:
+    async def handle(self, segments: list[str], scope: Any) -> Response:
         status_page = self.app.status_pages.get("/" + "/".join(segments))
         if status_page is not None:
             self.path = "/" + "/".join(segments)
@@ -171,15 +173,17 @@ class _Request:
         api = self.api = self.app.root or (self.app.apis.get(segments[0]) if segments else None)
         if api is None:
             return await self.serve_page(segments)
-        ctx = self.ctx = Context(api, self.app.services, self.headers, self.request_id, self.origin)
+        services = self.app.services
+        ctx = self.ctx = Context(api, services, self.headers, self.request_id, self.origin)
         ctx.receive = self.receive
+        services.rate_limits.count_address(self.origin.address)
         if self.app.root is not None:
             ctx.mount = ""
         else:
             segments = segments[1:]
         if not _is_storable(segments):
             raise NotFound(api.messages.not_found)
-        return await self.dispatch(api, ctx, segments, query)
+        return await self.dispatch(api, ctx, segments, scope["query_string"])
 
     async def serve_page(self, segments: list[str]) -> Response:
         found = self.app.pages.get(segments[0]) if segments else None
@@ -239,6 +243,7 @@ class _Request:
                 headers={"WWW-Authenticate": 'Keystone uri="/identity"'},
             )
         ctx.token = validated
+        self.app.services.rate_limits.count_user(self.origin.address, validated)
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):
@@ -314,7 +319,8 @@ class _Request:
         try:
             if not raw:
                 raise BadRequest("The request body is empty: a JSON object is expected.")
-            return parse_json(raw)
+            # A strict API has checked the policy already, and allows large bodies to administrators.
+            return parse_json(raw, None if self.api.strict else MAX_VALUES)
         except BadRequest as error:
             error.message = self.api.messages.malformed_json(error.message)
             raise
@@ -452,9 +458,9 @@ def _find_action(actions: Actions, body: object) -> Route:
 
 async def _read(receive: Any, limit: int) -> bytes:
     chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        chunk, more = await next_chunk(receive)
+    size, body = 0, Body(receive)
+    while body.more:
+        chunk = await body.next_chunk()
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # A client that sends nothing of its body for this long is considered disconnected.
 CHUNK_TIMEOUT_SECONDS = 60.0
+# A body for which the process has waited this long must have arrived at this rate.
+SLOW_BODY_SECONDS = 60.0
+MIN_BYTES_PER_SECOND = 1024
 
 
 class Response:
@@ -170,20 +174,38 @@ class Context:
     # Bodies that are not JSON
 
     async def stream(self) -> AsyncIterator[bytes]:
-        more = True
-        while more:
-            chunk, more = await next_chunk(self.receive)
-            if chunk:
+        body = Body(self.receive)
+        while body.more:
+            if chunk := await body.next_chunk():
                 yield chunk
 
 
-async def next_chunk(receive: Any) -> tuple[bytes, bool]:
-    """The next chunk of a request's body, and whether more follows."""
-    try:
-        async with asyncio.timeout(CHUNK_TIMEOUT_SECONDS):
-            message = await receive()
-    except TimeoutError:
-        raise RequestTimeout(f"No data of the request body arrived for {CHUNK_TIMEOUT_SECONDS:g} seconds.") from None
-    if message["type"] == "http.disconnect":
-        raise BadRequest("The client closed the connection before the whole body had arrived.")
-    return message.get("body", b""), message.get("more_body", False)
+class Body:
+    """The body of a request, in chunks. A slow client is refused; the time that the handler takes does not count."""
+
+    __slots__ = ("_receive", "_size", "_waited", "more")
+
+    def __init__(self, receive: Any) -> None:
+        self._receive = receive
+        self._size = 0
+        self._waited = 0.0
+        self.more = True
+
+    async def next_chunk(self) -> bytes:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(CHUNK_TIMEOUT_SECONDS):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"No data of the request body arrived for {CHUNK_TIMEOUT_SECONDS:g} seconds."
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise BadRequest("The client closed the connection before the whole body had arrived.")
+        chunk: bytes = message.get("body", b"")
+        self.more = message.get("more_body", False)
+        self._waited += time.monotonic() - began
+        self._size += len(chunk)
+        if self.more and self._waited > SLOW_BODY_SECONDS and self._size < self._waited * MIN_BYTES_PER_SECOND:
+            raise RequestTimeout(f"The request body arrived with less than {MIN_BYTES_PER_SECOND} bytes per second.")
+        return chunk

@@ -76,6 +76,10 @@ class UnsupportedMediaType(HttpError):
     status, title = 415, "Unsupported Media Type"
 
 
+class TooManyRequests(HttpError):
+    status, title = 429, "Too Many Requests"
+
+
 class NotSupported(HttpError):
     status, title = 501, "Not Implemented"
 

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 Address = IPv4Address | IPv6Address
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
+# A client that has one address of an IPv6 network of this size has them all, so they count as one client.
+IPV6_PREFIX_LENGTH = 64
+
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}(:\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:\d{1,5})?")
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d+)?|([\d.]+):\d+")
 
@@ -24,6 +27,16 @@ class Origin(NamedTuple):
     address: str = ""
     scheme: str = "http"
     host: str = "localhost"
+
+
+def group_of(address: str) -> str:
+    """What limits per address count: the address, or the network of an IPv6 address."""
+    if ":" not in address:
+        return address
+    found = IPv6Address(address.partition("%")[0])
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ip_network((found, IPV6_PREFIX_LENGTH), strict=False))
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,7 @@
-"""One HTTP connection: uvicorn's protocol with limits on a request's head, and with errors as JSON.
+"""One HTTP connection: uvicorn's protocol with limits on a request's head, on slow clients, and with errors as JSON.
+
+An idle connection is closed after the server's keep-alive time, whatever a client sends that is no request. A client
+that does not read its response for STALL_TIMEOUT_SECONDS loses the connection.
 
 Except for websockets, an `Upgrade` header is ignored: some clients send one with every first request.
 """
@@ -7,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from kilonova.http.errors import BadRequest, HttpError, RequestTimeout
+from kilonova.http.errors import BadRequest, HttpError, RequestTimeout, Unavailable
+
+if TYPE_CHECKING:
+    from kilonova.http.connections import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
@@ -21,32 +27,48 @@ log = logging.getLogger(__name__)
 WEBSOCKET_PREFIX = b"/console/"
 MAX_HEAD_BYTES = 65536
 HEAD_TIMEOUT_SECONDS = 30.0
+STALL_TIMEOUT_SECONDS = 60.0
 
 
 class HeadTooLarge(HttpError):
     status, title = 431, "Request Header Fields Too Large"
 
 
+_TOO_MANY = Unavailable("There are too many connections; try again.", headers={"Retry-After": "1"})
 _TOO_LARGE = HeadTooLarge(f"The request line and headers are larger than {MAX_HEAD_BYTES} bytes.")
 
 
 class Protocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._limits = limits
+        # The address that the limits count; None if the connection is not counted.
+        self._counted: str | None = None
+        # Since when there is no request with a complete head.
+        self.idle_since: float | None = None
         self._in_head = False
         # Bytes received after the first part of an incomplete head; None if no head is incomplete.
         self._head_bytes: int | None = None
         self._is_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
 
     # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if not self._limits.admit(address, self.connections):  # type: ignore[arg-type]
+            self._send_error(_TOO_MANY)
+            return
+        self._counted = address
+        self.idle_since = self.loop.time()
         self._deadline = self.loop.call_later(self.timeout_keep_alive, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self._cancel_stall()
+        self.release()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -57,8 +79,56 @@ class Protocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
+    def release(self) -> None:
+        """Count the connection no more."""
+        if self._counted is not None:
+            self._limits.release(self._counted)
+            self._counted = None
+
+    def close_idle(self) -> None:
+        self.idle_since = None
+        self.transport.close()
+
+    # Clients that do not read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._cancel_stall()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._abort_if_unread()
+        elif self.cycle.response_complete:
+            self.idle_since = self.loop.time()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._abort_if_unread()
+
+    def _abort_if_unread(self) -> None:
+        """Limit how long a closed connection waits for the client to read the rest of the response."""
+        if self.transport.get_write_buffer_size():
+            self._expect_reading()
+
+    def _expect_reading(self) -> None:
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(STALL_TIMEOUT_SECONDS, self.transport.abort)
+
+    def _cancel_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    # Data
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -112,7 +182,14 @@ class Protocol(HttpToolsProtocol):
 
         self._cancel_deadline()
         self.connections.discard(self)
-        socket = WebSocketsSansIOProtocol(self.config, self.server_state, self.app_state)
+        release = self.release
+
+        class Websocket(WebSocketsSansIOProtocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                release()
+                super().connection_lost(exc)
+
+        socket = Websocket(self.config, self.server_state, self.app_state)
         socket.connection_made(self.transport)
         self.transport.set_protocol(socket)
         socket.data_received(self._head(self.headers) + rest)
@@ -121,6 +198,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._in_head = True
         self._head_bytes = None
         self._is_upgrade = False
@@ -128,6 +206,8 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._cancel_deadline()
+        self._unset_keepalive_if_required()
+        self.idle_since = None
         if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > MAX_HEAD_BYTES:
             raise _TOO_LARGE
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
@@ -169,8 +249,15 @@ class Protocol(HttpToolsProtocol):
             cycle.keep_alive = False
             self.flow.pause_reading()
             return
+        self._send_error(error)
+
+    def _send_error(self, error: HttpError) -> None:
+        cycle = self.cycle
         body = orjson.dumps({"error": {"code": error.status, "title": error.title, "message": error.message}})
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        for name, value in error.headers.items():
+            head += b"%s: %s\r\n" % (name.lower().encode(), value.encode())
         if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
-            self.transport.write(STATUS_LINE[error.status] + head + body)
+            self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + body)
         self.transport.close()
+        self._abort_if_unread()

@@ -16,6 +16,8 @@ from kilonova.ids import is_uuid
 
 Schema = dict[str, Any]
 _MAX_CHECKED_ITEMS = 500
+# Longer than any string that a schema accepts, except for ones without a limit.
+_MAX_CHECKED_LENGTH = 70_000
 
 
 def _parses(parse: Callable[[str], object], *errors: type[Exception]) -> Callable[[object], bool]:
@@ -68,8 +70,8 @@ class Validator:
 
             self._fast = jsonschema_rs.validator_for(self.schema, formats=FORMATS, validate_formats=True)
         if not self._fast.is_valid(value):
-            # jsonschema would take seconds for long lists, so it sees only their beginning.
-            violation = self._best_violation(_limit_lists(value, [_MAX_CHECKED_ITEMS])) or self._first_violation(value)
+            # jsonschema would take seconds for long values, so it sees only their beginning.
+            violation = self._best_violation(_limit_size(value, [_MAX_CHECKED_ITEMS])) or self._first_violation(value)
             raise BadRequest(messages.schema_violation(what, violation))
 
     def _best_violation(self, value: object) -> SchemaViolation | None:
@@ -96,10 +98,12 @@ class Validator:
         raise AssertionError("is_valid and validate disagree")
 
 
-def _limit_lists(value: object, left: list[int]) -> object:
-    """A copy with at most `left[0]` list members in total. Objects stay complete, because keys may be required."""
+def _limit_size(value: object, left: list[int]) -> object:
+    """A copy with short strings and at most `left[0]` list members in total. Objects stay complete."""
+    if isinstance(value, str):
+        return value[:_MAX_CHECKED_LENGTH]
     if isinstance(value, dict):
-        return {key: _limit_lists(member, left) for key, member in value.items()}
+        return {key: _limit_size(member, left) for key, member in value.items()}
     if not isinstance(value, list):
         return value
     kept = []
@@ -107,7 +111,7 @@ def _limit_lists(value: object, left: list[int]) -> object:
         if left[0] == 0:
             break
         left[0] -= 1
-        kept.append(_limit_lists(member, left))
+        kept.append(_limit_size(member, left))
     return kept
 
 

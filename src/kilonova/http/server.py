@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from kilonova.http.connections import ConnectionLimits
 
 if TYPE_CHECKING:
     import ssl
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 SHUTDOWN_GRACE_SECONDS = 2
+KEEP_ALIVE_SECONDS = 65
 
 
 class CannotListen(Exception):
@@ -53,10 +57,13 @@ def socket_url(bound: socket.socket, scheme: str = "http") -> str:
 class Server:
     """Serves one ASGI application on a bound socket, from `start` until `stop`; with `tls` by HTTPS only."""
 
-    def __init__(self, app: Any, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: Any, bound: socket.socket, tls: ssl.SSLContext | None = None, limits: ConnectionLimits | None = None
+    ) -> None:
         self._app = app
         self._bound = bound
         self._tls = tls
+        self._limits = limits or ConnectionLimits()
         self._server: uvicorn.Server
         self._running: asyncio.Task[None]
 
@@ -68,7 +75,7 @@ class Server:
 
         config = uvicorn.Config(
             self._app,
-            http=Protocol,
+            http=partial(Protocol, limits=self._limits),  # type: ignore[arg-type]
             # `Protocol` handles websockets itself. Console pictures are compressed already.
             ws="none",
             ws_per_message_deflate=False,
@@ -80,7 +87,7 @@ class Server:
             server_header=False,
             # `request_origin` reads the forwarded headers.
             proxy_headers=False,
-            timeout_keep_alive=65,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_SECONDS,
         )
         server = self._server = uvicorn.Server(config)

@@ -7,20 +7,17 @@ from typing import Any, NamedTuple
 from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound, Unauthorized
-from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.catalog import catalog_for
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.listing import flag
+from kilonova.identity.logins import LoginRefused, audited_refusals, check_password
 from kilonova.identity.projects import PROJECTS
 from kilonova.identity.resources import token_validator, write_transaction
 from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
 from kilonova.identity.token import METHODS, SYSTEM, UNSCOPED, Scope, Token
 from kilonova.identity.token_provider import effective_roles, revoke
 from kilonova.store import Database, Row
-
-# One message for every reason, so that callers cannot find out which users, projects or domains exist.
-REFUSED = "The request you have made requires authentication."
 
 _MAX_AUDIT_LENGTH = 255
 _STRING: Json = {"type": "string", "maxLength": 4096}
@@ -77,20 +74,24 @@ class _ProvenUser(NamedTuple):
 @api.route("POST", "/v3/auth/tokens", public=True, body=AUTHENTICATE, query={"nocatalog": QUERY_FLAG}, status=201)
 async def authenticate(ctx: Context) -> Response:
     """Authenticate and get a token."""
-    auth = ctx.body["auth"]
+    with audited_refusals(ctx):
+        text, token = await _log_in(ctx, ctx.body["auth"])
+    ctx.token = token
+    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+
+
+async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     methods = auth["identity"]["methods"]
     proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
     if len({user.user_id for user in proven}) != 1:
-        raise refuse(ctx, "the methods prove different users")
-    scope, is_requested = await _scope(ctx, auth, proven)
+        raise LoginRefused("the methods prove different users")
+    scope, is_requested = await _scope(ctx.db, auth, proven)
     issued = await _issue(ctx, proven, scope, methods)
     if issued is None and not is_requested:
         issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
-        raise refuse(ctx, "the user is disabled, has no role in the scope, or has just changed the password")
-    text, token = issued
-    ctx.token = token
-    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+        raise LoginRefused("the user is disabled, has no role in the scope, or has just changed the password")
+    return issued
 
 
 async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUser:
@@ -101,22 +102,21 @@ async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUse
     if method == "token":
         parent = await token_validator(ctx).validate(identity["token"]["id"])
         if parent is None:
-            raise refuse(ctx, "the token is not valid")
+            raise LoginRefused("the token is not valid")
         ctx.audit["user"] = {"id": parent.user_id, "name": parent.user_name}
         return _ProvenUser(parent.user_id, parent=parent)
     user = identity["password"]["user"]
-    row = await _user(ctx.db, user)
+    where, arguments = _matches(user)
+    row = await ctx.db.fetch_one(
+        "SELECT u.id, u.password_hash, u.default_project_id FROM users u JOIN domains d ON d.id = u.domain_id "
+        f"WHERE {where}",
+        *arguments,
+    )
     stored = row["password_hash"] if row is not None else None
     ctx.audit["user"] = _shown_user(user, row)
-    if not await passwords.verify_password(user.get("password", ""), stored) or row is None:
-        raise refuse(ctx, "wrong password" if row is not None else "unknown user")
+    await check_password(ctx, (where, *arguments), user.get("password", ""), stored)
+    assert row is not None
     return _ProvenUser(row["id"], row["default_project_id"], stored)
-
-
-def refuse(ctx: Context, reason: str) -> Unauthorized:
-    """The error of a refused login. Only the audit log has the reason."""
-    ctx.audit["reason"] = reason
-    return Unauthorized(REFUSED)
 
 
 def _shown_user(user: Json, row: Row | None) -> Json:
@@ -125,12 +125,12 @@ def _shown_user(user: Json, row: Row | None) -> Json:
     return given if row is None else {**given, "id": row["id"]}
 
 
-async def _user(db: Database, user: Json) -> Row | None:
-    columns = "SELECT u.id, u.password_hash, u.default_project_id FROM users u JOIN domains d ON d.id = u.domain_id"
+def _matches(user: Json) -> tuple[str, tuple[str, ...]]:
+    """The SQL condition on the user that the body gives by id or name, and its values."""
     if "id" in user:
-        return await db.fetch_one(f"{columns} WHERE u.id = $1", user["id"])
+        return "u.id = $1", (user["id"],)
     where, domain = _in_domain(user, "user")
-    return await db.fetch_one(f"{columns} WHERE u.name = $1 AND {where}", user["name"], domain)
+    return f"u.name = $1 AND {where}", (user["name"], domain)
 
 
 def _in_domain(named: Json, noun: str) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def _in_domain(named: Json, noun: str) -> tuple[str, str]:
     return ("d.id = $2", domain["id"]) if "id" in domain else ("d.name = $2", domain["name"])
 
 
-async def _scope(ctx: Context, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
+async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
     """The scope, and whether it was requested; by default it is the user's default project."""
     requested = auth.get("scope")
     if requested is None:
@@ -154,9 +154,9 @@ async def _scope(ctx: Context, auth: Json, proven: list[_ProvenUser]) -> tuple[S
     kinds = [kind for kind in ("project", "domain", "system", "unscoped") if kind in requested]
     if len(kinds) != 1:
         raise BadRequest("Expecting exactly one of project, domain, system and unscoped in scope.")
-    found = await _scope_of(ctx.db, kinds[0], requested[kinds[0]])
+    found = await _scope_of(db, kinds[0], requested[kinds[0]])
     if found is None:
-        raise refuse(ctx, "unknown scope")
+        raise LoginRefused("unknown scope")
     return found, True
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import orjson
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.filter_values import limited
 from kilonova.identity.api import Json
 from kilonova.identity.listing import flag, list_page
 from kilonova.identity.resources import Resource, get
@@ -71,8 +73,8 @@ class Projects(Resource):
         return where
 
     async def index(self, ctx: Context) -> Response:
-        tagged = any(key in ctx.query for key in TAG_FILTERS)
-        keep = (lambda row: _matches_tags(ctx, row)) if tagged else None
+        wanted = {key: set(limited(key, ctx.query[key][-1].split(","))) for key in TAG_FILTERS if key in ctx.query}
+        keep = (lambda row: _matches_tags(wanted, row)) if wanted else None
         return await list_page(ctx, self.table, self.where(ctx), self.view, keep)
 
     async def values(self, body: Json) -> Json:
@@ -104,9 +106,8 @@ class Projects(Resource):
         await tx.execute("UPDATE users SET default_project_id = NULL WHERE default_project_id = $1", project_id)
 
 
-def _matches_tags(ctx: Context, row: Row) -> bool:
+def _matches_tags(wanted: Mapping[str, set[str]], row: Row) -> bool:
     tags = set(orjson.loads(row["tags"]))
-    wanted = {key: set(value.split(",")) for key in TAG_FILTERS if (value := ctx.query_one(key)) is not None}
     return (
         wanted.get("tags", set()) <= tags
         and ("tags-any" not in wanted or bool(wanted["tags-any"] & tags))

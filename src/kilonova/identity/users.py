@@ -9,8 +9,8 @@ from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, list_links
-from kilonova.identity.auth import refuse
 from kilonova.identity.listing import filters
+from kilonova.identity.logins import LoginRefused, audited_refusals, check_password
 from kilonova.identity.projects import PROJECTS, home_domain
 from kilonova.identity.resources import Resource, get, write_transaction
 from kilonova.identity.schemas import BOOLEAN, ID_OR_NULL, NAME, OPTIONS, QUERY_FLAG, QUERY_TEXT, body_of
@@ -89,20 +89,24 @@ async def change_password(ctx: Context, user_id: str) -> None:
     ctx.authorize("identity:change_password", USERS.target(user_id))
     body = ctx.body["user"]
     row = await get(ctx.db, "users", user_id)
-    if not await passwords.verify_password(body["original_password"], row["password_hash"]):
-        raise refuse(ctx, "wrong password")
-    new_hash = await passwords.hash_password(body["password"])
+    with audited_refusals(ctx):
+        await _change_password(ctx, row, body["original_password"], body["password"])
+
+
+async def _change_password(ctx: Context, row: Row, original: str, password: str) -> None:
+    await check_password(ctx, row["id"], original, row["password_hash"])
+    new_hash = await passwords.hash_password(password)
     async with write_transaction(ctx) as tx:
         changed = await tx.execute(
             "UPDATE users SET password_hash = $2, password_changed_at = $4 WHERE id = $1 AND password_hash = $3",
-            user_id,
+            row["id"],
             new_hash,
             row["password_hash"],
             clock.now(),
         )
         if not changed:
-            raise refuse(ctx, "the password has just been changed")
-        await USERS.revoke_tokens(ctx, tx, user_id)
+            raise LoginRefused("the password has just been changed")
+        await USERS.revoke_tokens(ctx, tx, row["id"])
 
 
 @api.route(

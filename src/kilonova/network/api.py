@@ -15,9 +15,10 @@ _ERROR_TYPES = {
     409: "Conflict",
     413: "HTTPRequestEntityTooLarge",
     415: "HTTPUnsupportedMediaType",
+    429: "HTTPTooManyRequests",
     503: "ServiceUnavailable",
 }
-BODY_LIMIT = 4 * 2**20  # clients create hundreds of ports in one request
+BODY_LIMIT = 2**20  # clients create hundreds of ports in one request
 
 
 def fault(error: HttpError, request_id: str) -> dict[str, object]:

@@ -155,6 +155,8 @@ def validation_error(host: HostProviders) -> str | None:
     providers: list[HostProviders | NestedLike | SharingLike] = [host, *host.nested, *host.sharing]
     for provider in providers:
         if not (_valid_names.issuperset(provider.inventory) and _valid_names.issuperset(provider.traits)):
+            if len(_valid_names) > MAX_VALID_NAMES:
+                _valid_names.clear()
             for name in (*provider.inventory, *provider.traits):
                 if not _NAME.fullmatch(name):
                     return f"{name[:80]!r} is not a valid name of a class or trait"
@@ -166,6 +168,8 @@ def validation_error(host: HostProviders) -> str | None:
 
 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
+# Hosts choose the names.
+MAX_VALID_NAMES = 10_000
 _valid_names: set[str] = set()
 
 

@@ -23,6 +23,8 @@ from kilonova.scheduler.snapshot import Hosts, HostState
 from kilonova.store import Database, Row
 
 PAGE_SIZE = 250
+# How many sets of names or aggregates are shared by providers that have the same.
+MAX_SETS = 10_000
 
 
 class ChangeCursor:
@@ -274,6 +276,8 @@ class SnapshotLoader:
             text = row["names"]
             names = self._name_sets.get(text)
             if names is None:
+                if len(self._name_sets) >= MAX_SETS:
+                    self._name_sets.clear()
                 names = self._name_sets[text] = frozenset(text.split(","))
             found[row["provider_id"]] = names
         return found
@@ -285,6 +289,8 @@ class SnapshotLoader:
             text = row["aggregates"]
             aggregates = self._aggregate_sets.get(text)
             if aggregates is None:
+                if len(self._aggregate_sets) >= MAX_SETS:
+                    self._aggregate_sets.clear()
                 aggregates = self._aggregate_sets[text] = frozenset(map(int, text.split(",")))
             found[row["host"]] = aggregates
         metadata: dict[int, dict[str, str]] = {number: {} for number in frozenset().union(*found.values())}

@@ -8,6 +8,8 @@ from typing import Any
 
 import asyncpg
 
+from kilonova.store.translate import MAX_CACHED_LENGTH
+
 Connection = Any
 """asyncpg's connection, which has no type hints."""
 
@@ -33,6 +35,7 @@ async def connect(url: str) -> Connection:
         timeout=10,
         command_timeout=60,
         statement_cache_size=1024,
+        max_cacheable_statement_size=MAX_CACHED_LENGTH,
         max_cached_statement_lifetime=0,
         server_settings=SERVER_SETTINGS,
     )

@@ -10,13 +10,10 @@ import orjson
 
 from kilonova.store import regular_expressions
 from kilonova.store.interface import Conflict, Invalid, Row, StoreError, Unavailable
-from kilonova.store.translate import Statement, translate
+from kilonova.store.translate import MAX_CACHED_LENGTH, MAX_CACHED_STATEMENTS, Statement, translate
 
 Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """The names of a statement's result columns, and the names of the boolean ones."""
-
-# Filters of users make many different statements.
-MAX_STATEMENTS = 4096
 
 _TRANSIENT = (
     apsw.BusyError,
@@ -109,14 +106,16 @@ class Statements:
     def _columns(self, sql: str, cursor: apsw.Cursor, values: Sequence[Any]) -> Columns:
         known = self._columns_by_sql.get(sql)
         if known is None or len(known[0]) != len(values):
-            if len(self._columns_by_sql) >= MAX_STATEMENTS:
-                self._columns_by_sql.clear()
             columns = cursor.get_description()
             booleans = translate(sql).flags
-            known = self._columns_by_sql[sql] = (
+            known = (
                 tuple(name for name, _ in columns),
                 tuple(name for name, kind in columns if (kind or "").upper() == "BOOLEAN" or name in booleans),
             )
+            if len(sql) <= MAX_CACHED_LENGTH:
+                if len(self._columns_by_sql) >= MAX_CACHED_STATEMENTS:
+                    self._columns_by_sql.clear()
+                self._columns_by_sql[sql] = known
         return known
 
 

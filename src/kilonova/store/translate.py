@@ -32,8 +32,16 @@ class Statement(NamedTuple):
     """Result columns of the form `CAST(… AS BOOLEAN) AS name`; SQLite does not report the types of expressions."""
 
 
-@lru_cache(maxsize=4096)
+# Filters of users make many different statements. The cache is limited in number and size; long ones are rare.
+MAX_CACHED_STATEMENTS = 4096
+MAX_CACHED_LENGTH = 4096
+
+
 def translate(sql: str) -> Statement:
+    return _cached(sql) if len(sql) <= MAX_CACHED_LENGTH else _translate(sql)
+
+
+def _translate(sql: str) -> Statement:
     changes = regex = False
     flags: set[str] = set()
 
@@ -58,3 +66,6 @@ def translate(sql: str) -> Statement:
         return match[0]
 
     return Statement(_TOKEN.sub(replace, sql), changes, regex, frozenset(flags))
+
+
+_cached = lru_cache(maxsize=MAX_CACHED_STATEMENTS)(_translate)

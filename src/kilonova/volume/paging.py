@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from kilonova.http import Context
 from kilonova.http.api import multi
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
 from kilonova.http.parameter_types import STRING, Schema
 
@@ -52,7 +53,7 @@ def _order(ctx: Context, keys: Collection[str]) -> list[tuple[str, bool]]:
     if requested is None:
         return _DEFAULT_ORDER
     order = []
-    for part in requested.split(","):
+    for part in limited("sort", requested.split(",")):
         key, _, direction = part.strip().partition(":")
         if key not in keys or direction not in ("", "asc", "desc"):
             raise BadRequest(

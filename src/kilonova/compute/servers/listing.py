@@ -14,6 +14,7 @@ from kilonova.compute.servers.server import Server
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.filter_values import limited
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.operations.definition import all_kinds
@@ -296,7 +297,7 @@ def _tags(key: str) -> Callable[[str, Conditions], None]:
     wrong, any_of = "NOT " if key.startswith("not-") else "", key.endswith("-any")
 
     def condition(value: str, conditions: Conditions) -> None:
-        tags = sorted({tag for tag in value.split(",") if tag})
+        tags = sorted(limited(key, {tag for tag in value.split(",") if tag}))
         if tags:
             conditions.add(f"{wrong}({_TAGGED}) >= ?", tags, 1 if any_of else len(tags))
 

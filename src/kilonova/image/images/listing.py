@@ -55,7 +55,7 @@ _SORTABLE = {
     "created_at": SortKey("r.created_at", nullable=False),
     "updated_at": SortKey("r.updated_at", nullable=False),
 }
-_PAGING_KEYS = ("limit", "marker", "sort", "sort_key", "sort_dir")
+_NOT_FILTERS = ("limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status")
 
 _ANY = multi({"type": "string", "maxLength": 1024})
 LIST_QUERY: dict[str, Schema] = {
@@ -73,9 +73,8 @@ LIST_QUERY: dict[str, Schema] = {
 async def find_images(ctx: Context) -> list[Image]:
     conditions = Conditions()
     _filter_visible(ctx, conditions)
-    for name, values in ctx.query.items():
-        if name not in _PAGING_KEYS and name not in ("visibility", "member_status"):
-            _filter(conditions, name, values)
+    for name in limited("filters", [name for name in ctx.query if name not in _NOT_FILTERS]):
+        _filter(conditions, name, ctx.query[name])
     if "os_hidden" not in ctx.query:
         conditions.add("NOT r.hidden")
     first = len(conditions.arguments) + 1
@@ -126,7 +125,7 @@ def _filter_visible(ctx: Context, conditions: Conditions) -> None:
 def _filter(conditions: Conditions, name: str, values: list[str]) -> None:
     value = values[-1]
     if name in _LISTS and value.startswith("in:"):
-        conditions.add(f"{_TEXTS[name]} = ANY(?)", _split(value[3:]))
+        conditions.add(f"{_TEXTS[name]} = ANY(?)", limited(name, _split(value[3:])))
     elif name in _TEXTS:
         conditions.add(f"{_TEXTS[name]} = ?", value)
     elif name in _NUMBERS:
@@ -204,7 +203,7 @@ def _sort_order(ctx: Context) -> list[tuple[str, str]]:
     if "sort_key" in ctx.query or "sort_dir" in ctx.query:
         raise BadRequest("Old and new sorting syntax cannot be combined")
     pairs = []
-    for part in (ctx.query_one("sort") or "").split(","):
+    for part in limited("sort", (ctx.query_one("sort") or "").split(",")):
         key, _, direction = part.strip().partition(":")
         if direction not in ("", "asc", "desc"):
             raise BadRequest(f"Invalid sort direction: {direction[:40]}. It must be one of: asc, desc.")

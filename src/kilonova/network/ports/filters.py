@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.network.listing import Attribute, Query
 
 ATTRIBUTES = {
@@ -45,7 +46,7 @@ def _address(key: str, query: Query, values: list[str]) -> None:
 
 
 def security_groups(query: Query, values: list[str]) -> None:
-    ids = [group_id for value in values for group_id in value.split(",")]
+    ids = limited("security_groups", [group_id for value in values for group_id in value.split(",")])
     query.add(
         "EXISTS (SELECT 1 FROM port_security_groups g WHERE g.port_id = r.id "
         f"AND g.security_group_id = ANY({query.arg(ids)}))"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kilonova.http.errors import BadRequest
+from kilonova.http.filter_values import limited
 from kilonova.http.versions import Behaviour
 from kilonova.ids import is_uuid
 from kilonova.placement import errors
@@ -163,7 +164,7 @@ def _parse_isolate(query: Query, groups: Mapping[str, RequestGroup]) -> bool:
 def _parse_subtrees(values: Iterable[str], suffixes: list[str]) -> tuple[frozenset[str], ...]:
     found = []
     for value in values:
-        together = frozenset(value.split(","))
+        together = frozenset(limited("same_subtree", value.split(",")))
         if UNNUMBERED in together:
             raise bad_query("Empty string (unsuffixed group) can not be specified in `same_subtree`")
         if unknown := sorted(together.difference(suffixes)):
@@ -192,7 +193,7 @@ def _conflicting_traits(group: RequestGroup) -> list[str]:
 def parse_resources(text: str) -> dict[str, int]:
     """`VCPU:2,MEMORY_MB:1024`"""
     found = {}
-    for part in text.split(","):
+    for part in limited("resources", text.split(",")):
         name, colon, amount = part.partition(":")
         if not name or not colon:
             raise bad_query(
@@ -237,7 +238,7 @@ def _parse_any_trait(key: str, value: str, has_behaviour: HasBehaviour) -> froze
             f"Expected '{key}' parameter value of the form: {_FORBIDDEN_TRAITS}. "
             f"The format 'in:{_TRAITS}' only supported since microversion 1.39. Got: {value[:200]}"
         )
-    names = value.removeprefix("in:").split(",")
+    names = limited(key, value.removeprefix("in:").split(","))
     if not all(names) or any(name.startswith("!") for name in names):
         raise bad_query(
             f"Expected '{key}' parameter value of the form: {_FORBIDDEN_TRAITS} or in:{_TRAITS}, "
@@ -247,7 +248,7 @@ def _parse_any_trait(key: str, value: str, has_behaviour: HasBehaviour) -> froze
 
 
 def _split_traits(key: str, value: str, negative: bool) -> list[str]:
-    names = value.split(",")
+    names = limited(key, value.split(","))
     if not all(name.removeprefix("!") if negative else name and name[0] != "!" for name in names):
         form = _FORBIDDEN_TRAITS if negative else _TRAITS
         raise bad_query(f"Expected '{key}' parameter value of the form: {form}. Got: {value[:200]}")
@@ -278,7 +279,7 @@ def _parse_aggregate_set(value: str) -> frozenset[str]:
             "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword "
             "using the valid microversion."
         )
-    names = value.removeprefix("in:").split(",")
+    names = limited("member_of", value.removeprefix("in:").split(","))
     if not all(is_uuid(name) for name in names):
         raise bad_query("Expected 'member_of' parameter to contain valid UUID(s).")
     return frozenset(normalize_uuid(name) for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kilonova import store
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, NotFound
+from kilonova.http.filter_values import limited
 from kilonova.http.schema import Schema
 from kilonova.placement import names
 from kilonova.placement.api import api, with_last_modified
@@ -136,7 +137,7 @@ async def clear(ctx: Context, uuid: str) -> None:
 def _filter_names(found: set[str], name_filter: str) -> set[str]:
     operator, colon, value = name_filter.partition(":")
     if operator == "in" and colon:
-        return found.intersection(value.split(","))
+        return found.intersection(limited("name", value.split(",")))
     if operator == "startswith" and colon:
         return {name for name in found if name.startswith(value)}
     raise BadRequest(
