@@ -110,6 +110,11 @@ RULES: tuple[Rule, ...] = (
         ("extended_snapshot_attributes", READER_OR_ADMIN, "See the progress and project of a snapshot."),
         ("list_manageable", ADMIN, "List volumes that are not managed."),
     ),
+    Rule(
+        "kilonova:volumes:connection_info",
+        SERVICE_OR_ADMIN,
+        "See how a host connects to a volume: the connection info of attachments.",
+    ),
     *rules(
         "message:",
         ("get", READER_OR_ADMIN, "Show a message that says why something failed."),
