@@ -14,7 +14,6 @@ from kilonova.volume.attachments import connection, usage
 from kilonova.volume.attachments import model as attachments
 from kilonova.volume.attachments.model import Attachment
 from kilonova.volume.attachments.servers import check_server
-from kilonova.volume.attachments.views import CONNECTION_INFO
 from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
@@ -115,17 +114,11 @@ async def force_detach(ctx: Context, volume_id: str) -> None:
     await exports.try_sync(ctx, volume_id)
 
 
-@volume_action(
-    "os-initialize_connection",
-    checks=[RULE + "initialize_connection", CONNECTION_INFO],
-    body=schemas.CONNECT,
-    status=200,
-)
+@volume_action("os-initialize_connection", checks=[RULE + "initialize_connection"], body=schemas.CONNECT, status=200)
 async def initialize_connection(ctx: Context, volume_id: str) -> Response:
     """Connect a volume to a host, and show the connection info."""
     connector = ctx.body["os-initialize_connection"]["connector"]
     volume = await model.find(ctx, ctx.db, volume_id, rule=RULE + "initialize_connection")
-    ctx.authorize(CONNECTION_INFO)
     mode = connection.choose_mode(volume, connector.get("mode"))
     address = await exports.address_for(ctx, connector)
     if address is not None:
