@@ -179,9 +179,9 @@ async def create_objects(c: FullCloud, project_id: str, outside: str, octet: int
     }
 
 
-def test_answers_match_the_page(database_url: str) -> None:
+def test_answers_match_the_page(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             admin = ApiCaller(c, build_network())
             outside = (await admin.make("/v2.0/networks", "network", name="outside", **{"router:external": True}))["id"]
             await admin.make("/v2.0/subnets", "subnet", network_id=outside, cidr="10.98.0.0/24", ip_version=4)

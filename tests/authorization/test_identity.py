@@ -76,11 +76,11 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_answers_match_the_page(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "LOG_N", 4)
 
     async def scenario() -> None:
-        async with identity_cloud(database_url, tmp_path) as c:
+        async with identity_cloud(sqlite_url, tmp_path) as c:
             admin = await c.login("admin")
             callers = await create_callers(c, admin)
             domain = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "d"}}))["domain"]["id"]

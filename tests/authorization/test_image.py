@@ -61,9 +61,9 @@ async def share(c: FullCloud, project_id: str) -> dict[str, Any]:
     return {"image_id": image, "member_id": project_id}
 
 
-def test_answers_match_the_page(database_url: str) -> None:
+def test_answers_match_the_page(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             own, other = await create_objects(c, DEMO), await create_objects(c, OTHER)
             # Members answer to images that others share with their project.
             special = {ANSWER: (await share(c, DEMO), await share(c, OTHER))}

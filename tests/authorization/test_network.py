@@ -128,9 +128,9 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{router}add_router_interface": interface, f"{router}remove_router_interface": interface}
 
 
-def test_answers_match_the_page(database_url: str) -> None:
+def test_answers_match_the_page(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             admin = ApiCaller(c, build())
             outside = (await admin.make("/v2.0/networks", "network", name="outside", **{"router:external": True}))["id"]
             subnet = await admin.make("/v2.0/subnets", "subnet", network_id=outside, cidr="10.98.0.0/24", ip_version=4)

@@ -241,9 +241,9 @@ def masked(body: bytes) -> str:
     return re.sub(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", "ID", body.decode())
 
 
-def test_objects_of_other_projects_answer_like_missing_ones(database_url: str) -> None:
+def test_objects_of_other_projects_answer_like_missing_ones(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             own, other = await create_both(c)
             missing = {noun: new_id() for noun in other}
             c.services.db = RolledBackDatabase(c.db)  # type: ignore[assignment]
@@ -266,11 +266,11 @@ def test_objects_of_other_projects_answer_like_missing_ones(database_url: str) -
     run(scenario())
 
 
-def test_markers_of_other_projects_answer_like_missing_ones(database_url: str) -> None:
+def test_markers_of_other_projects_answer_like_missing_ones(sqlite_url: str) -> None:
     """Every list, with every object of the other project as its marker."""
 
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=2) as c:
+        async with full_cloud(sqlite_url, hosts=2) as c:
             own, other = await create_both(c)
             names = {f"{noun}_id": ident for noun, ident in own.items()}
             shared = {c.image_id, own["outside"]}

@@ -71,9 +71,9 @@ async def create_objects(c: FullCloud) -> dict[str, Any]:
     }
 
 
-def test_answers_match_the_page(database_url: str) -> None:
+def test_answers_match_the_page(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             names = await create_objects(c)
             own, other = {**names, "project_id": DEMO}, {**names, "project_id": OTHER}
             compared = Comparison(build(), c.services, caller_of(c, build()), own, other, bodies)

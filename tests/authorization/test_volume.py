@@ -157,9 +157,9 @@ async def create_message(c: FullCloud, project_id: str, volume_id: str) -> str:
     return message.id
 
 
-def test_answers_match_the_page(database_url: str) -> None:
+def test_answers_match_the_page(sqlite_url: str) -> None:
     async def scenario() -> None:
-        async with full_cloud(database_url, hosts=1) as c:
+        async with full_cloud(sqlite_url, hosts=1) as c:
             admin = ApiCaller(c, build())
             kind = await admin.make("/v3/types", "volume_type", name="t", extra_specs={"multiattach": "<is> True"})
             services = (await admin("GET", "/v3/os-services?binary=cinder-volume", None, None)).json()["services"]
