@@ -48,21 +48,25 @@ class RouteWalker:
 
     async def call_route(self, route: Route) -> ClientResponse:
         """Call the route at the newest version that has it. Lists are also called with each of their filters."""
-        minor, route_version = self.newest_version(route)
-        version = f"{self.api.major}.{minor}" if self.api.major else None
-        path = self.path(route)
-        body = self._body(route, route_version)
-        if route.method == "GET" and body is not None:
-            answer = await self.call("GET", f"{path}?{urlencode(body)}", version, None)
-        else:
-            answer = await self.call(route.method, path, version, body)
+        method, path, version, body = self.request(route)
+        answer = await self.call(method, path, version, body)
         self._record(route.key, answer)
         if route.method == "GET" and answer.status == 200:
-            for query in self._queries(route_version):
+            path = path.partition("?")[0]
+            for query in self._queries(self.newest_version(route)[1]):
                 filtered = await self.call("GET", f"{path}?{urlencode(query)}", version, None)
                 assert filtered.status < 500 or filtered.status == 501, (route.key, query, filtered.body)
                 self.filters[filtered.status] += 1
         return answer
+
+    def request(self, route: Route) -> tuple[str, str, str | None, Any]:
+        """Method, path with query, newest version that has the route, and body."""
+        minor, route_version = self.newest_version(route)
+        version = f"{self.api.major}.{minor}" if self.api.major else None
+        path, body = self.path(route), self._body(route, route_version)
+        if route.method == "GET" and body is not None:
+            return "GET", f"{path}?{urlencode(body)}", version, None
+        return route.method, path, version, body
 
     def path(self, route: Route) -> str:
         root = "" if route.key in self.api.document_routes or not self.api.roots else f"/{self.api.roots[0]}"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kilonova import compute, volume
-from kilonova.http import Api, App
 from kilonova.http.api import Route
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.identity import build as build_identity
@@ -22,6 +21,7 @@ from kilonova.placement.build import build as build_placement
 from kilonova.services import Services
 from kilonova.volume.operations import content
 from tests.fuzz.audited import check_events
+from tests.fuzz.resources import ApiCaller, create_resources, status_of, wait_until_available
 from tests.fuzz.routes import REMOVED, RouteWalker
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.support import password_auth, project_scope
@@ -31,9 +31,7 @@ from tests.support.cloud import ADMIN, DEMO
 from tests.support.databases import DIALECTS
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud, full_cloud
 
-FLAVOR = {"name": "f", "id": "f", "ram": 64, "vcpus": 1, "disk": 1, "os-flavor-access:is_public": False}
 CONSUMER = "33333333-3333-4333-8333-333333333333"
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
 BODIES: dict[str, Any] = {
     "GET /kilonova-fit": {"flavor": "1"},
     "PUT /os-quota-sets/{project_id}": {"quota_set": {"key_pairs": 100}},
@@ -91,31 +89,6 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-class AdminCaller:
-    """Calls an API as an administrator."""
-
-    def __init__(self, c: FullCloud, api: Api) -> None:
-        app = App(c.services, [api]) if api.name == "placement" else c.app
-        self.caller = InProcess(from_client(app), api.prefix)
-        self.header, self.name = api.version_header, api.name
-
-    async def __call__(self, method: str, path: str, version: str | None, body: Any) -> ClientResponse:
-        headers = {"X-Auth-Token": "admin"}
-        if version is not None:
-            headers[self.header] = f"{self.name} {version}"
-        content = body if isinstance(body, bytes) else None
-        if content is not None:
-            headers["Content-Type"] = "application/octet-stream"
-        return await self.caller.request(
-            method, path, headers=headers, json=None if content is not None else body, content=content
-        )
-
-    async def make(self, path: str, noun: str, version: str | None = None, **values: Any) -> Any:
-        answer = await self("POST", path, version, {noun: values})
-        assert answer.status < 300, answer.body
-        return answer.json()[noun]
-
-
 async def visit(
     walk: RouteWalker, services: Services, before: Before | None = None, absent: Collection[str] = ()
 ) -> None:
@@ -138,79 +111,6 @@ async def visit(
     written = [key for key, status in walk.statuses.items() if not key.startswith("GET ") and status not in REMOVED]
     assert len(walk.refused("PUT", "PATCH", "POST", "DELETE")) < len(written) / 2
     assert walk.filters[200] >= sum(walk.filters.values()) / 3
-
-
-async def create_resources(c: FullCloud) -> dict[str, Any]:
-    """Create one resource of each kind that compute's paths and bodies refer to."""
-    call, network, volumes = (
-        AdminCaller(c, compute.build()),
-        AdminCaller(c, build_network()),
-        AdminCaller(c, volume.build()),
-    )
-    server = await c.boot_active(as_="admin", metadata={"key": "x"}, tags=["tag"])
-    flavor = await call.make("/v2.1/flavors", "flavor", **FLAVOR)
-    await call("POST", "/v2.1/flavors/f/os-extra_specs", None, {"extra_specs": {"key": "x"}})
-    await call.make("/v2.1/os-keypairs", "keypair", name="key", public_key=KEY)
-    aggregate = await call.make("/v2.1/os-aggregates", "aggregate", name="a")
-    group = await call.make("/v2.1/os-server-groups", "server_group", name="g", policies=["affinity"])
-    hypervisor = (await call("GET", "/v2.1/os-hypervisors", "2.96", None)).json()["hypervisors"][0]
-    service = (await call("GET", "/v2.1/os-services?binary=nova-compute", "2.96", None)).json()["services"][-1]
-    taken = (await call("GET", f"/v2.1/servers/{server['id']}/os-instance-actions", "2.96", None)).json()
-    ports = (await network("GET", f"/v2.0/ports?device_id={server['id']}", None, None)).json()["ports"]
-    image = (await AdminCaller(c, build_image())("POST", "/v2/images", None, {"name": "i", "key": "x"})).json()
-    volume_ = await volumes.make("/v3/volumes", "volume", "3.71", name="v", size=1)
-    security_group = await network.make("/v2.0/security-groups", "security_group", name="g")
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while (await volumes("GET", f"/v3/volumes/{volume_['id']}", None, None)).json()["volume"][
-            "status"
-        ] != "available":
-            await asyncio.sleep(0.01)
-    attachments = f"/v2.1/servers/{server['id']}/os-volume_attachments"
-    await call.make(attachments, "volumeAttachment", volumeId=volume_["id"])
-    return {
-        "server_id": server["id"],
-        "version_id": "v2.1",
-        "alias": "os-keypairs",
-        "flavor_id": flavor["id"],
-        "flavorRef": "2",
-        "imageRef": c.image_id,
-        "os-keypairs/name": "key",
-        "os-quota-class-sets/name": "default",
-        "public_key": KEY,
-        "key": "key",
-        "tag": "tag",
-        "aggregate_id": aggregate["id"],
-        "group_id": group["id"],
-        "os-hosts/host": service["host"],
-        "hypervisor_id": hypervisor["id"],
-        "service_id": service["id"],
-        "project_id": ADMIN,
-        "tenant": DEMO,
-        "before": "2020-01-01 00:00:00",
-        "request_id": taken["instanceActions"][0]["request_id"],
-        "network": next(iter(server["addresses"])),
-        "port_id": ports[0]["id"],
-        "image_id": image["id"],
-        "volume_id": volume_["id"],
-        "volumeId": volume_["id"],
-        "os-networks/id": c.network_id,
-        "os-tenant-networks/id": c.network_id,
-        "networks": "auto",
-        "parent_group_id": security_group["id"],
-        "os-security-groups/id": security_group["id"],
-    }
-
-
-async def wait_until_available(call: AdminCaller, path: str, noun: str) -> None:
-    """Wait until a volume or a snapshot is available."""
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while await status_of(call, path, noun) != "available":
-            await asyncio.sleep(0.01)
-
-
-async def status_of(call: AdminCaller, path: str, noun: str) -> str:
-    answer = await call("GET", path, "3.71", None)
-    return str(answer.json()[noun]["status"]) if answer.status == 200 else "gone"
 
 
 async def wait_until_idle(c: FullCloud, server_id: str) -> str:
@@ -255,7 +155,7 @@ def test_compute_routes(url: str) -> None:
                 f"POST /os-aggregates/{{aggregate_id}}/action#{action}": {action: {"host": service["host"]}}
                 for action in ("add_host", "remove_host")
             }
-            walk = RouteWalker(api, AdminCaller(c, api), names, {**BODIES, **services, **hosts})
+            walk = RouteWalker(api, ApiCaller(c, api), names, {**BODIES, **services, **hosts})
             await visit(walk, c.services, provide_active_server, MISSING_CONSOLES | MISSING_RESOURCES)
 
     run(scenario())
@@ -264,7 +164,7 @@ def test_compute_routes(url: str) -> None:
 def test_image_routes(url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(url, hosts=1) as c:
-            call = AdminCaller(c, build_image())
+            call = ApiCaller(c, build_image())
             image = {"name": "i", "disk_format": "raw", "container_format": "bare", "tags": ["tag"]}
             made = (await call("POST", "/v2/images", None, {**image, "visibility": "shared"})).json()
             await call("PUT", f"/v2/images/{made['id']}/file", None, b"x")
@@ -284,7 +184,7 @@ def test_image_routes(url: str) -> None:
 def test_network_routes(url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(url, hosts=1) as c:
-            call = AdminCaller(c, build_network())
+            call = ApiCaller(c, build_network())
 
             async def make(noun: str, **values: Any) -> str:
                 made = await call.make(f"/v2.0/{noun.replace('_', '-')}s", noun, **values)
@@ -328,7 +228,7 @@ def test_volume_routes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with full_cloud(url, hosts=1) as c:
             api = volume.build()
-            call = AdminCaller(c, api)
+            call = ApiCaller(c, api)
             names: dict[str, Any] = {}
 
             async def make(path: str, noun: str, **values: Any) -> str:
@@ -378,7 +278,7 @@ def test_placement_routes(url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(url, hosts=2) as c:
             api = build_placement()
-            call = AdminCaller(c, api)
+            call = ApiCaller(c, api)
             server = await c.boot_active(as_="admin")  # a consumer
 
             async def put(path: str, body: Any = None, method: str = "PUT") -> ClientResponse:

@@ -19,7 +19,15 @@ def declare(options: RouteOptions) -> Api:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "rule"}, {"checks": ["rule"]}, {"authenticated": True}, {"public": True}], ids=str
+    "options",
+    [
+        {"policy": "rule"},
+        {"checks": ["rule"]},
+        {"authenticated": True},
+        {"checks": ["rule"], "authenticated": True},
+        {"public": True},
+    ],
+    ids=str,
 )
 def test_route_says_who_may_use_it(options: RouteOptions) -> None:
     assert "GET /toys" in declare(options).routes
@@ -31,7 +39,7 @@ def test_route_says_who_may_use_it(options: RouteOptions) -> None:
         {},
         {"checks": []},
         {"policy": "rule", "public": True},
-        {"checks": ["rule"], "authenticated": True},
+        {"policy": "rule", "authenticated": True},
         {"authenticated": True, "public": True},
     ],
     ids=str,

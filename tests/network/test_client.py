@@ -33,9 +33,10 @@ def test_client_manages_networks_and_ports(database_url: str) -> None:
             assert [(await cloud.show("port", port.id))["name"] for port in ports] == ["a", "b"]
             bound = await client.update_port(ports[0].id, {"binding:host_id": "h"}, "service")
             assert (bound.status, bound.binding_host_id, bound.binding_vif_type) == ("ACTIVE", "h", "bridge")
-            assert len(await client.ports_of_device("s", "service")) == 2
+            assert len(await client.ports_of_device("s", DEMO, "service")) == 2
+            assert await client.ports_of_device("s", "other", "service") == []
             await client.delete_ports([ports[0].id, ports[1].id, OTHER], "service")
-            assert await client.ports_of_device("s", "service") == []
+            assert await client.ports_of_device("s", DEMO, "service") == []
             (group,) = await client.security_groups(DEMO, "member")
             assert group.name == "default"
             assert {rule.direction for rule in group.rules} == {"egress", "ingress"}
@@ -83,10 +84,11 @@ def test_client_reads_attributes_that_are_null() -> None:
 
 
 def test_client_reads_all_pages() -> None:
+    path = "/v2.0/ports?device_id=s&project_id=p"
     pages = {
-        "/v2.0/ports?device_id=s": b'{"ports": [{"id": "a", "network_id": "n", "mac_address": "m"}], "ports_links": '
-        b'[{"rel": "next", "href": "http://public:9696/v2.0/ports?device_id=s&marker=a"}]}',
-        "/v2.0/ports?device_id=s&marker=a": b'{"ports": [{"id": "b", "network_id": "n", "mac_address": "m"}], '
+        path: b'{"ports": [{"id": "a", "network_id": "n", "mac_address": "m"}], "ports_links": '
+        b'[{"rel": "next", "href": "http://public:9696%s&marker=a"}]}' % path.encode(),
+        f"{path}&marker=a": b'{"ports": [{"id": "b", "network_id": "n", "mac_address": "m"}], '
         b'"ports_links": [{"rel": "previous", "href": "http://public:9696/v2.0/ports"}]}',
     }
 
@@ -94,7 +96,7 @@ def test_client_reads_all_pages() -> None:
         async def request(self, method: str, path: str, **options: Any) -> ClientResponse:
             return ClientResponse(200, {}, pages[path])
 
-    found = asyncio.run(NetworkClient(Pages(b"")).ports_of_device("s", "token"))
+    found = asyncio.run(NetworkClient(Pages(b"")).ports_of_device("s", "p", "token"))
     assert [port.id for port in found] == ["a", "b"]
 
 

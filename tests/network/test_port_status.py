@@ -12,7 +12,7 @@ from tests.network.support import (
     net,
 )
 from tests.support import run
-from tests.support.cloud import put_server
+from tests.support.cloud import OTHER, put_server
 
 GUEST = "9bd5d0a0-6b0a-4c2c-8f43-6a6f0d0f7a11"
 
@@ -63,6 +63,21 @@ def test_port_is_active_while_guest_runs_and_host_responds(database_url: str) ->
             await _execute(cloud, "UPDATE services SET forced_down = $1", True)
             assert await _current_status(cloud, port) == "DOWN"
             await _execute(cloud, "UPDATE services SET forced_down = $1, last_seen_at = $2", False, clock.now() - 3600)
+            assert await _current_status(cloud, port) == "DOWN"
+
+    run(scenario())
+
+
+def test_status_tells_nothing_of_servers_of_other_projects(database_url: str) -> None:
+    """A user can set the device of an own bound port to any server."""
+
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await register(cloud.services.db, [host_facts("one", networked=True)])
+            await _execute(cloud, "UPDATE services SET last_seen_at = $1", clock.now())
+            network, _ = await cloud.network_with_subnet()
+            port = await _create_bound_port(cloud, network, "one")
+            await put_server(cloud.services.db, GUEST, project_id=OTHER, power_state=1)
             assert await _current_status(cloud, port) == "DOWN"
 
     run(scenario())

@@ -22,7 +22,7 @@ GROUP_NAME: Schema = closed_object({"name": {"type": "string", "minLength": 1, "
 async def index(ctx: Context, server_id: str) -> Response:
     """List the security groups of a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=RULE + "list")
-    ids = sorted({group_id for port in await _ports(ctx, server_id) for group_id in port.security_groups})
+    ids = sorted({group_id for port in await _ports(ctx, server) for group_id in port.security_groups})
     if not ids:
         return Response({"security_groups": []})
     token = await ctx.services.identity.token()
@@ -45,7 +45,7 @@ async def remove(ctx: Context, server_id: str) -> Response:
     """Remove a security group from a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=RULE + "remove")
     group = await _group(ctx, server, ctx.body["removeSecurityGroup"]["name"])
-    if all(group.id not in port.security_groups for port in await _ports(ctx, server_id)):
+    if all(group.id not in port.security_groups for port in await _ports(ctx, server)):
         raise NotFound(f"Security group {group.name} not associated with the instance {server_id}")
     return await run_operation(ctx, server_id, RULE + "remove", RemoveSecurityGroup, GroupParams(group.id, group.name))
 
@@ -61,8 +61,8 @@ async def _group(ctx: Context, server: Server, name: str) -> SecurityGroup:
     return found[0]
 
 
-async def _ports(ctx: Context, server_id: str) -> list[Port]:
-    return await ctx.services.network.ports_of_device(server_id, await ctx.services.identity.token())
+async def _ports(ctx: Context, server: Server) -> list[Port]:
+    return await ctx.services.network.ports_of_device(server.id, server.project_id, await ctx.services.identity.token())
 
 
 def group_view(group: SecurityGroup, groups_by_id: Mapping[str, SecurityGroup]) -> dict[str, object]:

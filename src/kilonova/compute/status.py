@@ -28,11 +28,11 @@ class ComputeStatus:
         self._config = config
 
     @staticmethod
-    def is_running_sql(server_id: str) -> str:
-        """SQL condition for queries of other tables: the guest of a server runs or is paused."""
+    def is_running_sql(server_id: str, project_id: str) -> str:
+        """SQL condition for queries of other tables: the guest of the project's server runs or is paused."""
         return (
-            f"EXISTS (SELECT 1 FROM servers s WHERE s.id = {server_id} AND NOT s.deleted "
-            f"AND s.power_state IN ({states.RUNNING}, {states.HALTED}))"
+            f"EXISTS (SELECT 1 FROM servers s WHERE s.id = {server_id} AND s.project_id = {project_id} "
+            f"AND NOT s.deleted AND s.power_state IN ({states.RUNNING}, {states.HALTED}))"
         )
 
     async def availability_zones(self) -> set[str]:

@@ -7,10 +7,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kilonova.docs import configuration, coverage, history, operations, placement, policy, scheduler, states, volume
+from kilonova.docs import (
+    authorization,
+    configuration,
+    coverage,
+    history,
+    operations,
+    placement,
+    policy,
+    scheduler,
+    states,
+    volume,
+)
 
 # Path below docs/, and the function that generates the page from the repository's root.
 PAGES: dict[str, Callable[[Path], str]] = {
+    "api/authorization.md": authorization.page,
     "api/microversions.md": history.page,
     "api/coverage.md": coverage.page,
     "api/placement.md": placement.page,

@@ -68,7 +68,8 @@ class Route:
     that report the missing resource first. `status_below` is the status before the route's first version.
 
     A route says who may use it, else it is refused. `policy` is the rule that is checked before the handler runs, and
-    `checks` are the rules that the handler checks. `authenticated`: everybody with a valid token, no rule applies.
+    `checks` are the rules that the handler checks. `authenticated`: everybody with a valid token; `checks` then decide
+    only about parts of the request and response.
     `public`: everybody, even without a token.
     """
 
@@ -95,7 +96,8 @@ class Route:
     versions: list[RouteVersion | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if [bool(self.policy or self.checks), self.authenticated, self.public].count(True) != 1:
+        by_rules = bool(self.policy or (self.checks and not self.authenticated))
+        if [by_rules, self.authenticated, self.public].count(True) != 1:
             raise ValueError(f"{self.key} needs either rules (policy, checks), or authenticated=True, or public=True")
 
     @property

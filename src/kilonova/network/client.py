@@ -216,8 +216,9 @@ class NetworkClient:
         """The ports with these ids, without those that are missing or hidden from the token."""
         return await self._by(_PORT, "id", port_ids, token)
 
-    async def ports_of_device(self, device_id: str, token: str) -> list[Port]:
-        return await self._list(_PORT, token, [("device_id", device_id)])
+    async def ports_of_device(self, device_id: str, project_id: str, token: str) -> list[Port]:
+        """The project's ports of a device. Every user can name any device, so other projects' ports do not count."""
+        return await self._list(_PORT, token, [("device_id", device_id), ("project_id", project_id)])
 
     async def create_port(self, port: Attributes, token: str) -> Port:
         return await self._create(_PORT, port, token)

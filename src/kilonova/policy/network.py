@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kilonova.policy.base import ADMIN, MEMBER_OR_ADMIN, READER_OR_ADMIN, SERVICE, SERVICE_OR_ADMIN, Rule, rules
-from kilonova.policy.checks import RuleReference, TargetField
+from kilonova.policy.checks import Role, RuleReference, TargetField
 
 SHARED = RuleReference("shared")
 EXTERNAL = TargetField("networks:router:external=True")
-# For ports in a shared network, the network's owner controls these attributes.
-NETWORK_OWNER = RuleReference("network_owner")
+# For ports in a shared network, the members of the network's project control these attributes.
+NETWORK_OWNER = Role("member") & RuleReference("network_owner")
+NETWORK_READER = Role("reader") & RuleReference("network_owner")
 PORT_OWNER = MEMBER_OR_ADMIN | SERVICE
 PORT_DETAIL = ADMIN | SERVICE | NETWORK_OWNER
 
@@ -57,7 +58,7 @@ PORTS = rules(
     ("create_port:binding:host_id", SERVICE_OR_ADMIN, "Create a port bound to a host."),
     ("create_port:binding:profile", SERVICE_OR_ADMIN, "Create a port with a binding profile."),
     ("create_port:binding:vnic_type", PORT_OWNER, "Create a port with a given type of interface."),
-    ("get_port", READER_OR_ADMIN | SERVICE | NETWORK_OWNER, "Show and list ports."),
+    ("get_port", READER_OR_ADMIN | SERVICE | NETWORK_READER, "Show and list ports."),
     ("get_port:binding:vif_type", SERVICE_OR_ADMIN, "See how a port is plugged."),
     ("get_port:binding:vif_details", SERVICE_OR_ADMIN, "See the details of how a port is plugged."),
     ("get_port:binding:host_id", SERVICE_OR_ADMIN, "See the host a port is bound to."),

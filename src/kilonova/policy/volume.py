@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
         ("volume_actions:unreserve", MEMBER_OR_ADMIN, "Unreserve a volume (old API)."),
         ("volume_actions:begin_detaching", MEMBER_OR_ADMIN, "Mark a volume as detaching."),
         ("volume_actions:roll_detaching", MEMBER_OR_ADMIN, "Mark a detaching volume as attached again."),
-        ("volume_actions:initialize_connection", MEMBER_OR_ADMIN, "Connect a volume (old API)."),
+        ("volume_actions:initialize_connection", SERVICE_OR_ADMIN, "Connect a volume (old API)."),
         ("volume_actions:terminate_connection", MEMBER_OR_ADMIN, "Disconnect a volume (old API)."),
         ("volume_actions:upload_image", MEMBER_OR_ADMIN, "Make an image of a volume."),
         ("volume_actions:upload_public", ADMIN, "Make a public image of a volume."),
@@ -109,6 +109,11 @@ RULES: tuple[Rule, ...] = (
         ("capabilities", ADMIN, "Show what a back end can do."),
         ("extended_snapshot_attributes", READER_OR_ADMIN, "See the progress and project of a snapshot."),
         ("list_manageable", ADMIN, "List volumes that are not managed."),
+    ),
+    Rule(
+        "kilonova:volumes:connection_info",
+        SERVICE_OR_ADMIN,
+        "See how a host connects to a volume: the connection info of attachments.",
     ),
     *rules(
         "message:",

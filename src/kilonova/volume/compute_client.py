@@ -1,4 +1,4 @@
-"""The volume service's client of compute: sends external events and looks up volume attachments of servers."""
+"""The volume service's client of compute: sends external events, looks up servers and their volume attachments."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ class ComputeClient:
             raise Unreachable(f"compute answered {response.status}")
         if response.status >= 400 and response.status != 404:
             raise ComputeError(response.status, f"compute answered {response.status} to an event")
+
+    async def has_server(self, server_id: str, token: str) -> bool:
+        """Whether the token may see the server."""
+        response = await self._caller.request(
+            "GET",
+            f"/v2.1/servers/{quote(server_id, safe='')}",
+            headers={"X-Auth-Token": token, "OpenStack-API-Version": _VERSION},
+        )
+        if response.status >= 500 or response.status == 429:
+            raise Unreachable(f"compute answered {response.status}")
+        if response.status not in (200, 404):
+            raise ComputeError(response.status, f"compute answered {response.status} to a request for a server")
+        return response.status == 200
 
     async def attachment_of(self, server_id: str, volume_id: str, token: str) -> str | None:
         """The id of the server's attachment of the volume, empty if it is not created yet.

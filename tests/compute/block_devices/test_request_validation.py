@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.identity.client import Auth
 from tests.compute.block_devices.support import (
-    MEMBER,
     UNKNOWN_ID,
     create_flavor,
     create_refused,
@@ -13,6 +13,7 @@ from tests.compute.block_devices.support import (
 )
 from tests.compute.volume_attachments.support import create_multiattach_volume
 from tests.support import run
+from tests.support.cloud import ADMIN
 from tests.support.full_cloud import FullCloud, full_cloud
 from tests.support.volumes import make_image, make_volume
 
@@ -112,7 +113,7 @@ def test_unsuitable_volumes_are_refused(sqlite_url: str) -> None:
             shared = await create_multiattach_volume(c)
             both: list[dict[str, Any]] = [root, {**given, "uuid": shared}]
             assert "2.60" in await devices_refused(c, *both, version="2.59")
-            await c.services.volume.create_attachment(full, UNKNOWN_ID, MEMBER)
+            await c.services.volume.create_attachment(full, UNKNOWN_ID, Auth("kilonova", ADMIN))
             message = await devices_refused(c, root)
             assert message.startswith("Invalid volume: "), message
             assert "Currently in 'reserved' status" in message

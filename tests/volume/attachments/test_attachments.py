@@ -18,7 +18,7 @@ SERVER, OTHER_SERVER = new_id(), new_id()
 
 
 async def attach(
-    c: VolumeCloud, volume_id: str, server_id: str | None = SERVER, *, as_: str = "member", **keys: Any
+    c: VolumeCloud, volume_id: str, server_id: str | None = SERVER, *, as_: str = "kilonova", **keys: Any
 ) -> ClientResponse:
     requested = {"volume_uuid": volume_id, "instance_uuid": server_id, **keys}
     return await c.post("/attachments", {"attachment": requested}, as_=as_)
@@ -59,7 +59,7 @@ def test_attachment_lifecycle(database_url: str) -> None:
             }
             assert await status(c, volume_id) == "reserved"
 
-            response = await c.put(path, {"attachment": {"connector": CONNECTOR}})
+            response = await c.put(path, {"attachment": {"connector": CONNECTOR}}, as_="kilonova")
             assert response.status == 200, response.body
             connected = response.json()["attachment"]
             way = connected["connection_info"]
@@ -71,8 +71,9 @@ def test_attachment_lifecycle(database_url: str) -> None:
 
             assert (await complete(c, created["id"])).status == 204
             assert (await complete(c, created["id"])).status == 204
-            shown = await c.item(path)
+            shown = await c.item(path, as_="kilonova")
             assert (shown["status"], shown["connection_info"]) == ("attached", way)
+            assert (await c.item(path, as_="member")) == {**shown, "connection_info": {}}
             assert shown["attached_at"] is not None
             assert await status(c, volume_id) == "in-use"
 
@@ -140,7 +141,7 @@ def test_attached_volume_is_exclusive_in_any_status(database_url: str, said: str
             assert (await c.post(path, {"os-reset_status": {"status": said}}, as_="admin")).status == 202
             assert (await attach(c, volume_id, OTHER_SERVER)).status == 400
             old_way = {"instance_uuid": OTHER_SERVER, "mountpoint": "/dev/vdb"}
-            assert (await c.post(path, {"os-attach": old_way})).status == 400
+            assert (await c.post(path, {"os-attach": old_way}, as_="kilonova")).status == 400
             assert (await c.post("/volume-transfers", {"transfer": {"volume_id": volume_id}})).status == 400
             assert await status(c, volume_id) == said
             await c.post(path, {"os-unreserve": {}})
@@ -172,7 +173,8 @@ def test_read_only_volume_is_attached_read_only(database_url: str) -> None:
             volume_id = await put_volume(c.db, readonly=True)
             assert fault(await attach(c, volume_id, mode="rw"))[0] == 400
             created = await attached(c, volume_id)
-            response = await c.put(f"/attachments/{created['id']}", {"attachment": {"connector": CONNECTOR}})
+            connected = {"attachment": {"connector": CONNECTOR}}
+            response = await c.put(f"/attachments/{created['id']}", connected, as_="kilonova")
             assert response.json()["attachment"]["connection_info"]["access_mode"] == "ro"
 
     run(scenario())
@@ -313,11 +315,11 @@ def test_attachment_fields_by_microversion(sqlite_url: str) -> None:
             volume_id = await put_volume(c.db)
             requested = {"attachment": {"volume_uuid": volume_id, "instance_uuid": SERVER}}
             assert (await c.post("/attachments", requested, version="3.26")).status == 404
-            created = (await c.post("/attachments", requested, version="3.27")).json()["attachment"]
+            created = (await c.post("/attachments", requested, version="3.27", as_="kilonova")).json()["attachment"]
             assert (await complete(c, created["id"], version="3.43")).status == 404
             moded = {"attachment": {**requested["attachment"], "mode": "ro"}}
             assert fault(await c.post("/attachments", moded, version="3.53"))[0] == 400
-            assert (await c.post("/attachments", moded, version="3.54")).status == 200
+            assert (await c.post("/attachments", moded, version="3.54", as_="kilonova")).status == 200
 
     run(scenario())
 

@@ -72,7 +72,9 @@ async def snapshot(cloud: VolumeCloud, volume_id: str) -> str:
 
 async def act(cloud: VolumeCloud, volume_id: str, name: str, **keys: Any) -> Any:
     """Run the action to its end; return its response."""
-    response = await cloud.post(f"/volumes/{volume_id}/action", {name: keys})
+    response = await cloud.post(
+        f"/volumes/{volume_id}/action", {name: keys}, as_="kilonova" if name == "os-attach" else "member"
+    )
     assert response.status == 202, response.body
     await ended(cloud, volume_id)
     return response.json() if response.body else None

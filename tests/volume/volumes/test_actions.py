@@ -242,7 +242,9 @@ def test_initialize_connection(sqlite_url: str, readonly: bool, mode: str) -> No
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
             volume_id = await put_volume(c.db, data_id="d", readonly=readonly)
-            response = await act(c, volume_id, "os-initialize_connection", {"connector": {"host": "h"}})
+            refused = await act(c, volume_id, "os-initialize_connection", {"connector": {"host": "h"}})
+            assert refused.status == 403
+            response = await act(c, volume_id, "os-initialize_connection", {"connector": {"host": "h"}}, as_="kilonova")
             way = response.json()["connection_info"]
             assert (response.status, way["driver_volume_type"], way["data"]["access_mode"]) == (
                 200,

@@ -256,7 +256,7 @@ def test_delete_refuses_attached_and_copied_volumes(database_url: str) -> None:
             requested = {"volume_uuid": attached, "instance_uuid": new_id()}
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'available' WHERE id = $1", attached)
-            assert (await c.post("/attachments", {"attachment": requested})).status == 200
+            assert (await c.post("/attachments", {"attachment": requested}, as_="kilonova")).status == 200
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE volumes SET status = 'error' WHERE id = $1", attached)
             for query in ("", "?force=true"):

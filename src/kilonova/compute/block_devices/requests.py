@@ -32,6 +32,7 @@ from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import is_true
 from kilonova.image.client import Image
 
+ATTACH_VOLUME = "os_compute_api:servers:create:attach_volume"
 V2_KEY = "block_device_mapping_v2"
 # Maximum number of local disks of a server.
 MAX_LOCAL_DISKS = 3
@@ -58,6 +59,8 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
     """The disks that the body requests for each of its servers."""
     image_id = str(body.get("imageRef", "")).rstrip("/").rsplit("/", 1)[-1] or None
     devices = _parse_body(body, image_id)
+    if devices:
+        ctx.authorize(ATTACH_VOLUME)
     if image_id is None and not devices:
         raise BadRequest("Invalid imageRef provided: a server boots from an image or a volume.")
     image_id = image_id or _booted_image(devices)

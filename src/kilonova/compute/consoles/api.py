@@ -75,7 +75,7 @@ async def serial(ctx: Context, server_id: str) -> Response:
     return await _legacy_console(ctx, server_id, ctx.body["os-getSerialConsole"]["type"])
 
 
-@api.action("os-getRDPConsole", body=schemas.legacy("rdp"), checks=[REMOTE])
+@api.action("os-getRDPConsole", body=schemas.legacy("rdp"), authenticated=True)
 async def rdp(ctx: Context, server_id: str) -> Response:
     """Removed: always 410."""
     raise Gone("This was removed from the API.")

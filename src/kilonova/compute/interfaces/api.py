@@ -43,7 +43,9 @@ CREATE: Schema = closed_object(
 async def index(ctx: Context, server_id: str) -> Response:
     """List the interfaces of a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=RULE + "list")
-    found = await ctx.services.network.ports_of_device(server_id, await ctx.services.identity.token())
+    found = await ctx.services.network.ports_of_device(
+        server_id, server.project_id, await ctx.services.identity.token()
+    )
     return Response({"interfaceAttachments": [_shown(ctx, server, port) for port in found]})
 
 
@@ -51,7 +53,7 @@ async def index(ctx: Context, server_id: str) -> Response:
 async def show(ctx: Context, server_id: str, port_id: str) -> Response:
     """Show an interface of a server."""
     server = await model.find(ctx, ctx.db, server_id, rule=RULE + "show")
-    return Response({"interfaceAttachment": _shown(ctx, server, await _port(ctx, server_id, port_id))})
+    return Response({"interfaceAttachment": _shown(ctx, server, await _port(ctx, server, port_id))})
 
 
 @api.route(
@@ -68,8 +70,8 @@ async def create(ctx: Context, server_id: str) -> Response:
     checks.check_body(requested)
     ready = {"rule": RULE + "create", "transition": "attach_interface"}
     async with ctx.db.transaction() as tx:
-        await action_checks.find_ready(ctx, tx, server_id, **ready)
-    wanted = await checks.resolve_request(ctx, requested)
+        server = await action_checks.find_ready(ctx, tx, server_id, **ready)
+    wanted = await checks.resolve_request(ctx, requested, server.project_id)
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, **ready)
         checks.check_new(server, wanted)
@@ -82,7 +84,7 @@ async def create(ctx: Context, server_id: str) -> Response:
         raise checks.attach_error(server_id, failure) from None
     if MAKE.name not in results:
         raise Unavailable("The interface is still being attached; its port is not known yet.")
-    port = await _port(ctx, server_id, MAKE.decode(results[MAKE.name]))
+    port = await _port(ctx, server, MAKE.decode(results[MAKE.name]))
     tag = BIND.decode(results[BIND.name]).tag if BIND.name in results else wanted.tag
     return Response({"interfaceAttachment": ctx.render("interface", AttachedPort(port, tag))})
 
@@ -98,9 +100,9 @@ async def delete(ctx: Context, server_id: str, port_id: str) -> Response:
     return Response()
 
 
-async def _port(ctx: Context, server_id: str, port_id: str) -> Port:
+async def _port(ctx: Context, server: Server, port_id: str) -> Port:
     port = await ctx.services.network.port(port_id, await ctx.services.identity.token())
-    if port is None or port.device_id != server_id:
+    if port is None or (port.device_id, port.project_id) != (server.id, server.project_id):
         raise _missing(port_id)
     return port
 

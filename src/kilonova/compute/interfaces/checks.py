@@ -39,7 +39,7 @@ def check_body(requested: RequestedAttachment) -> None:
         raise BadRequest("Must input network_id when request IP address")
 
 
-async def resolve_request(ctx: Context, requested: RequestedAttachment) -> RequestedInterface:
+async def resolve_request(ctx: Context, requested: RequestedAttachment, project_id: str) -> RequestedInterface:
     if not requested.net_id and not requested.port_id:
         found = await requested_networks.default_networks(ctx, allocate=False)
         if not found:
@@ -53,7 +53,7 @@ async def resolve_request(ctx: Context, requested: RequestedAttachment) -> Reque
     wanted = {"uuid": requested.net_id, "port": requested.port_id, "tag": requested.tag}
     if requested.fixed_ips:
         wanted["fixed_ip"] = requested.fixed_ips[0].ip_address
-    return (await requested_networks.resolve_list(ctx, [wanted]))[0]
+    return (await requested_networks.resolve_list(ctx, [wanted], project_id))[0]
 
 
 def check_new(server: Server, wanted: RequestedInterface) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.operations import update_metadata
-from kilonova.compute.servers import create, listing, model, pinned_zone, schemas, views
+from kilonova.compute.servers import (
+    create,
+    listing,
+    model,
+    pinned_zone,
+    requested_destination,
+    requested_networks,
+    schemas,
+    views,
+)
 from kilonova.compute.servers.server import Server
 from kilonova.compute.servers.shown_server import enrich
 from kilonova.http import Context, Response
@@ -42,7 +51,15 @@ def _page(ctx: Context, path: str, view: str, shown: Sequence[object], last: str
     return Response(body)
 
 
-@api.route("POST", "/servers", policy=RULE + "create", body=schemas.CREATE, status=202, dry_run=True)
+@api.route(
+    "POST",
+    "/servers",
+    policy=RULE + "create",
+    checks=[requested_destination.BY_NAME, requested_networks.EXTERNAL],
+    body=schemas.CREATE,
+    status=202,
+    dry_run=True,
+)
 async def create_servers(ctx: Context) -> Response:
     """Create one or more servers."""
     if dry_run.is_requested(ctx):

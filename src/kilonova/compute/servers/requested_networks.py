@@ -40,7 +40,7 @@ async def resolve(ctx: Context, requested: str | Sequence[RequestedNetwork] | No
     if isinstance(requested, str) or not requested:
         return await default_networks(ctx, allocate=requested == "auto")
     ctx.authorize(ATTACH)
-    return await resolve_list(ctx, requested)
+    return await resolve_list(ctx, requested, ctx.token.project_id or "")
 
 
 async def default_networks(ctx: Context, *, allocate: bool) -> list[RequestedInterface]:
@@ -60,8 +60,10 @@ async def default_networks(ctx: Context, *, allocate: bool) -> list[RequestedInt
     return [RequestedInterface(network_id=None, label="")]
 
 
-async def resolve_list(ctx: Context, requested: Sequence[RequestedNetwork]) -> list[RequestedInterface]:
-    """The interfaces on named networks and ports."""
+async def resolve_list(
+    ctx: Context, requested: Sequence[RequestedNetwork], project_id: str
+) -> list[RequestedInterface]:
+    """The interfaces on named networks and ports. The ports must belong to the server's project."""
     wanted = {network_id for entry in requested if (network_id := entry.get("uuid")) and not entry.get("port")}
     networks = {network.id: network for network in await ctx.services.network.networks(sorted(wanted), ctx.auth_token)}
     for missing in sorted(wanted - networks.keys()):
@@ -75,7 +77,7 @@ async def resolve_list(ctx: Context, requested: Sequence[RequestedNetwork]) -> l
     found = []
     for place, entry in enumerate(requested):
         if port_id := entry.get("port"):
-            found.append(await _interface_of_port(ctx, port_id, entry))
+            found.append(await _interface_of_port(ctx, port_id, entry, project_id))
         elif network_id := entry.get("uuid"):
             interface = _interface_on(networks[network_id])
             found.append(structs.replace(interface, fixed_ip=entry.get("fixed_ip"), tag=entry.get("tag")))
@@ -93,10 +95,14 @@ def _authorize_address(ctx: Context, network: Network) -> None:
         raise Forbidden(f"It is not allowed to choose an address on network {network.id} of another project.")
 
 
-async def _interface_of_port(ctx: Context, port_id: str, entry: RequestedNetwork) -> RequestedInterface:
+async def _interface_of_port(
+    ctx: Context, port_id: str, entry: RequestedNetwork, project_id: str
+) -> RequestedInterface:
     port = await ctx.services.network.port(port_id, ctx.auth_token)
     if port is None:
         raise BadRequest(f"Port id {port_id} could not be found.")
+    if port.project_id != project_id:
+        raise BadRequest(f"Port {port_id} is not usable: it belongs to another project than the server.")
     if port.device_id:
         raise Conflict(f"Port {port_id} is still in use.")
     if not port.fixed_ips:

@@ -15,6 +15,9 @@ from kilonova.image.images.schemas import CREATE, MAX_PROPERTIES, MAX_TAGS, WRIT
 from kilonova.image.images.views import view
 from kilonova.store import Transaction
 
+# By the visibility that they allow.
+VISIBILITY_RULES = {"public": "publicize_image", "community": "communitize_image"}
+
 
 @api.route("GET", "/v2/images", policy="get_images", query=listing.LIST_QUERY)
 async def index(ctx: Context) -> Response:
@@ -38,7 +41,7 @@ async def show_tasks(ctx: Context, image_id: str) -> Response:
     return Response({"tasks": []})
 
 
-@api.route("POST", "/v2/images", checks=["add_image"], body=CREATE, status=201)
+@api.route("POST", "/v2/images", checks=["add_image", *VISIBILITY_RULES.values()], body=CREATE, status=201)
 async def create(ctx: Context) -> Response:
     """Create an image; its data is uploaded afterwards."""
     image = _new_image(ctx)
@@ -78,7 +81,7 @@ def _owner(ctx: Context) -> str | None:
 
 
 def _authorize_visibility(ctx: Context, image: Image) -> None:
-    rule = {"public": "publicize_image", "community": "communitize_image"}.get(image.visibility)
+    rule = VISIBILITY_RULES.get(image.visibility)
     if rule is not None:
         ctx.authorize(rule, policy_target(image))
 
@@ -95,7 +98,7 @@ def _properties(ctx: Context) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-@api.route("PATCH", "/v2/images/{image_id}", checks=["modify_image"], stream=True)
+@api.route("PATCH", "/v2/images/{image_id}", checks=["modify_image", *VISIBILITY_RULES.values()], stream=True)
 async def update(ctx: Context, image_id: str) -> Response:
     """Change an image by a JSON patch."""
     await load(ctx, ctx.db, image_id, "modify_image")

@@ -100,13 +100,13 @@ async def _check_status(ctx: Context, image: Image) -> None:
         raise Conflict(f"Image status transition from {image.status} to saving is not allowed")
 
 
-@api.route("PUT", "/v2/images/{image_id}/stage", checks=["stage_image"], stream=True)
+@api.route("PUT", "/v2/images/{image_id}/stage", authenticated=True, stream=True)
 async def stage(ctx: Context, image_id: str) -> Response:
     """Refused: image import is not supported."""
     raise MethodNotAllowed("Image import is not supported; upload the data with PUT …/file.")
 
 
-@api.route("POST", "/v2/images/{image_id}/import", checks=["import_image"], stream=True)
+@api.route("POST", "/v2/images/{image_id}/import", authenticated=True, stream=True)
 async def import_image(ctx: Context, image_id: str) -> Response:
     """Refused: image import is not supported."""
     raise MethodNotAllowed("Image import is not supported; upload the data with PUT …/file.")

@@ -20,8 +20,8 @@ def _down_since(ctx: Context) -> float:
 
 def _is_idle_sql(ctx: Context, since: str) -> str:
     """SQL condition: port `r`, whose stored status is ACTIVE, carries no packets."""
-    works = f"{ctx.services.compute_status.is_running_sql('r.device_id')} AND {is_up_sql('r.host_id', since)}"
-    return f"({is_networked_sql('r.host_id')} AND NOT ({works}))"
+    runs = ctx.services.compute_status.is_running_sql("r.device_id", "r.project_id")
+    return f"({is_networked_sql('r.host_id')} AND NOT ({runs} AND {is_up_sql('r.host_id', since)}))"
 
 
 async def with_current_status(ctx: Context, reader: Reader, ports: list[PortDetails]) -> list[PortDetails]:

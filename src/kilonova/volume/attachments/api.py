@@ -11,6 +11,8 @@ from kilonova.volume.api import api
 from kilonova.volume.attachments import connection, model, schemas, usage, views
 from kilonova.volume.attachments.model import Attachment
 from kilonova.volume.attachments.search import SEARCH
+from kilonova.volume.attachments.servers import check_server
+from kilonova.volume.attachments.views import CONNECTION_INFO
 from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import model as volumes
 from kilonova.volume.volumes.model import Volume
@@ -35,6 +37,7 @@ async def index(ctx: Context) -> Response:
     "GET",
     "/attachments/detail",
     policy=model.SHOW,
+    checks=[CONNECTION_INFO],
     query=schemas.LIST,
     shows=("attachments", "attachment detail", True),
 )
@@ -43,11 +46,20 @@ async def detail(ctx: Context) -> Response:
     return await SEARCH.response(ctx, "/attachments/detail", "attachment detail")
 
 
-@api.route("POST", "/attachments", checks=[CREATE, SHARED_BOOTABLE], body=schemas.CREATE, query={}, shows=SHOWS)
+@api.route(
+    "POST",
+    "/attachments",
+    checks=[CREATE, SHARED_BOOTABLE, CONNECTION_INFO],
+    body=schemas.CREATE,
+    query={},
+    shows=SHOWS,
+)
 async def create(ctx: Context) -> Response:
     """Reserve a volume for a server; with a connector, connect it to the server's host."""
     body = ctx.body["attachment"]
     connector, server_id = body.get("connector") or {}, body.get("instance_uuid")
+    await volumes.find(ctx, ctx.db, body["volume_uuid"], rule=CREATE)
+    await check_server(ctx, server_id)
     address = await exports.address_for(ctx, connector)
     async with ctx.db.transaction() as tx:
         volume = await volumes.find(ctx, tx, body["volume_uuid"], rule=CREATE, lock=True)
@@ -65,14 +77,14 @@ async def create(ctx: Context) -> Response:
     return Response({"attachment": ctx.render("attachment detail", attachment)})
 
 
-@api.route("GET", ATTACHMENT, checks=[model.SHOW], query={}, shows=SHOWS)
+@api.route("GET", ATTACHMENT, checks=[model.SHOW, CONNECTION_INFO], query={}, shows=SHOWS)
 async def show(ctx: Context, attachment_id: str) -> Response:
     """Show an attachment."""
     attachment = await model.find(ctx, ctx.db, attachment_id, rule=model.SHOW)
     return Response({"attachment": ctx.render("attachment detail", attachment)})
 
 
-@api.route("PUT", ATTACHMENT, checks=[UPDATE], body=schemas.UPDATE, query={}, shows=SHOWS)
+@api.route("PUT", ATTACHMENT, checks=[UPDATE, CONNECTION_INFO], body=schemas.UPDATE, query={}, shows=SHOWS)
 async def update(ctx: Context, attachment_id: str) -> Response:
     """Connect a reserved volume to a host."""
     connector = ctx.body["attachment"]["connector"]

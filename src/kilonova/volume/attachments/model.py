@@ -50,9 +50,12 @@ async def get(reader: Reader, attachment_id: str) -> Attachment | None:
 
 
 async def find(ctx: Context, reader: Reader, attachment_id: str, *, rule: str) -> Attachment:
-    """The attachment. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
+    """The attachment. Raises 404 if the caller may not see it, and 403 if the rule forbids the action.
+
+    A rule may allow services an action on attachments that they may not see.
+    """
     attachment = await get(reader, attachment_id)
-    if attachment is None or not ctx.may(SHOW, target(attachment)):
+    if attachment is None or not (ctx.may(SHOW, target(attachment)) or ctx.may(rule, target(attachment))):
         raise not_found(attachment_id)
     ctx.authorize(rule, target(attachment))
     return attachment

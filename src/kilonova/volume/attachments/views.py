@@ -7,6 +7,7 @@ from kilonova.http import Context, Field, View, attribute
 from kilonova.volume.api import api
 from kilonova.volume.attachments.model import Attachment
 
+CONNECTION_INFO = "kilonova:volumes:connection_info"
 TEXT = {"type": "string"}
 OPTIONAL = {"type": ["string", "null"]}
 SHORT = {
@@ -22,7 +23,8 @@ def _attached_at(attachment: Attachment, ctx: Context) -> str | None:
 
 
 def _connection(attachment: Attachment, ctx: Context) -> dict[str, object]:
-    return attachment.connection or {}
+    """The connection info, empty for users: it names paths, addresses and secrets of the back end."""
+    return (attachment.connection or {}) if ctx.may(CONNECTION_INFO) else {}
 
 
 api.view(View("attachment", SHORT))

@@ -131,7 +131,7 @@ async def update_class(ctx: Context, name: str) -> Response:
     return Response({"quota_class_set": limits})
 
 
-@api.route("GET", "/limits", checks=[SHOW], query=LIMITS_QUERY)
+@api.route("GET", "/limits", authenticated=True, checks=["limits_extension:used_limits", SHOW], query=LIMITS_QUERY)
 async def limits(ctx: Context) -> Response:
     """Show the limits and the usage of the own project. From 3.39 on administrators may name another project."""
     project_id = ctx.token.project_id or ""

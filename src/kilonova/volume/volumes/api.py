@@ -47,7 +47,13 @@ async def resource_filters(ctx: Context) -> Response:
 
 
 @api.route(
-    "POST", "/volumes", policy=RULE + "create", body=schemas.CREATE, status=202, shows=("volume", "new volume", False)
+    "POST",
+    "/volumes",
+    policy=RULE + "create",
+    checks=[RULE + "create_from_image", RULE + "multiattach"],
+    body=schemas.CREATE,
+    status=202,
+    shows=("volume", "new volume", False),
 )
 async def create_volume(ctx: Context) -> Response:
     """Create a volume: blank, or from an image, a snapshot or another volume."""

@@ -13,6 +13,7 @@ from kilonova.volume.api import volume_action
 from kilonova.volume.attachments import connection, usage
 from kilonova.volume.attachments import model as attachments
 from kilonova.volume.attachments.model import Attachment
+from kilonova.volume.attachments.servers import check_server
 from kilonova.volume.exports import attachments as exports
 from kilonova.volume.volumes import action_schemas as schemas
 from kilonova.volume.volumes import model, states
@@ -59,6 +60,8 @@ async def attach(ctx: Context, volume_id: str) -> None:
     server_id, host = body.get("instance_uuid"), body.get("host_name")
     if bool(server_id) == bool(host):
         raise BadRequest("Invalid request: either instance_uuid or host_name must be specified, and not both.")
+    await model.find(ctx, ctx.db, volume_id, rule=RULE + "attach")
+    await check_server(ctx, server_id)
     async with ctx.db.transaction() as tx:
         volume = await model.find(ctx, tx, volume_id, rule=RULE + "attach", lock=True)
         states.check(volume, "os-attach")

@@ -73,9 +73,12 @@ async def get(reader: Reader, volume_id: str, *, lock: bool = False) -> Volume |
 
 
 async def find(ctx: Context, reader: Reader, volume_id: str, *, rule: str, lock: bool = False) -> Volume:
-    """The volume. Raises 404 if the caller may not see it, and 403 if the rule forbids the action."""
+    """The volume. Raises 404 if the caller may not see it, and 403 if the rule forbids the action.
+
+    A rule may allow services an action on volumes that they may not see.
+    """
     volume = await get(reader, volume_id, lock=lock)
-    if volume is None or not ctx.may(SHOW, target(volume)):
+    if volume is None or not (ctx.may(SHOW, target(volume)) or ctx.may(rule, target(volume))):
         raise not_found(volume_id)
     ctx.authorize(rule, target(volume))
     return volume

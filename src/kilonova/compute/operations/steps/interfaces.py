@@ -18,7 +18,7 @@ async def make_port(op: Operation, requested: RequestedInterface) -> str:
     """Create a port owned by the operation, or find the one of an earlier run. Returns its id."""
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
-        if there := await network.ports_of_device(op.id, token):
+        if there := await network.ports_of_device(op.id, str(op.project_id), token):
             return there[0].id
         port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id}
         port |= {"device_id": op.id, "device_owner": OWNER}
@@ -32,7 +32,7 @@ async def take_port(op: Operation, port_id: str, host: str) -> Port:
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         port = await network.port(port_id, token)
-        if port is None:
+        if port is None or port.project_id != op.project_id:
             raise Failed(f"Port id {port_id} could not be found.", fault=_refusal(404, "PortNotFound", port_id))
         if port.device_id not in ("", op.id, op.server_id):
             raise Failed(f"Port {port_id} is still in use.", fault=_refusal(409, "PortInUse", port_id))
@@ -59,10 +59,10 @@ async def release_port(op: Operation, port_id: str, owner: str) -> None:
 
 
 async def delete_ports(op: Operation, owner: str, port_id: str | None = None) -> None:
-    """Delete the owner's ports, and this port if it is the server's. Idempotent."""
+    """Delete the project's ports of the owner, and this port if it is the server's. Idempotent."""
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
-        found = await network.ports_of_device(owner, token)
+        found = await network.ports_of_device(owner, str(op.project_id), token)
         port = await network.port(port_id, token) if port_id else None
         if port is not None and port.device_id == op.server_id:
             found.append(port)

@@ -29,7 +29,9 @@ async def create_or_bind(
     server_id = str(op.server_id)
     owner = {"device_id": server_id, "device_owner": "compute:nova", "binding:host_id": host}
     given = {requested.port for requested in wanted}
-    left = [port.id for port in await network.ports_of_device(server_id, token) if port.id not in given]
+    left = [
+        port.id for port in await network.ports_of_device(server_id, str(op.project_id), token) if port.id not in given
+    ]
     await network.delete_ports(left, token)
     groups = await _groups(op, security_groups, token)
     try:
@@ -58,7 +60,7 @@ async def _auto_allocate(op: Operation, requested: RequestedInterface, token: st
 async def _bind(op: Operation, port_id: str, owner: Mapping[str, str], token: str) -> Port:
     """Bind a port that is free or already this server's. The revision number decides between two servers."""
     port = await op.services.network.port(port_id, token)
-    if port is None:
+    if port is None or port.project_id != op.project_id:
         raise Failed(f"Port id {port_id} could not be found.")
     if port.device_id not in ("", op.server_id):
         raise Failed(f"Port {port_id} is still in use.")
@@ -68,7 +70,7 @@ async def _bind(op: Operation, port_id: str, owner: Mapping[str, str], token: st
 async def release(op: Operation, given: Collection[str]) -> None:
     """Delete ports that were created for the server, and unbind `given` ports of the user. Idempotent."""
     network, token = op.services.network, await op.services.identity.token()
-    there = await network.ports_of_device(str(op.server_id), token)
+    there = await network.ports_of_device(str(op.server_id), str(op.project_id), token)
     await network.delete_ports([port.id for port in there if port.id not in given], token)
     for port in there:
         if port.id in given:
@@ -157,7 +159,10 @@ async def list_ports(op: Operation, token: str) -> list[Port]:
     interfaces = (await server_of(op)).nics
     if not interfaces:
         return []
-    there = {port.id: port for port in await op.services.network.ports_of_device(str(op.server_id), token)}
+    there = {
+        port.id: port
+        for port in await op.services.network.ports_of_device(str(op.server_id), str(op.project_id), token)
+    }
     return [there[interface.port_id] for interface in interfaces if interface.port_id in there]
 
 

@@ -1,0 +1,200 @@
+"""docs/api/authorization.md: who may call which route, drawn from the default rules. The tests call every route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kilonova import compute, identity, image, network, volume
+from kilonova.docs.markdown import code, table
+from kilonova.docs.markdown import page as markdown
+from kilonova.http import Api, Route
+from kilonova.placement.build import build as build_placement
+from kilonova.policy import Policy
+from kilonova.policy.credentials import Credentials
+from kilonova.policy.enforcer import DEFAULTS
+
+ALL, OWN, OTHER, NONE = "all", "own", "other", "–"
+OWN_PROJECT, OTHER_PROJECT = "own", "other"
+DOMAIN, OTHER_DOMAIN = "default", "other"
+NO_TOKEN = "no token"
+TITLES = {
+    "compute": "Compute",
+    "placement": "Placement",
+    "identity": "Identity",
+    "image": "Image",
+    "network": "Network",
+    "volume": "Volume",
+}
+# Routes of the Compute API that only pass the request to another service, whose rule decides.
+DECIDED_ELSEWHERE = {
+    "GET /os-floating-ip-pools": "get_network",
+    "GET /images": "get_images",
+    "GET /images/detail": "get_images",
+    "GET /images/{image_id}": "get_image",
+    "DELETE /images/{image_id}": "delete_image",
+    "GET /images/{image_id}/metadata": "get_image",
+    "POST /images/{image_id}/metadata": "modify_image",
+    "PUT /images/{image_id}/metadata": "modify_image",
+    "GET /images/{image_id}/metadata/{key}": "get_image",
+    "PUT /images/{image_id}/metadata/{key}": "modify_image",
+    "DELETE /images/{image_id}/metadata/{key}": "modify_image",
+}
+# Routes that either of two rules allows.
+ALTERNATIVES = {
+    "os_compute_api:os-hypervisors:list": "os_compute_api:os-hypervisors:list-assigned",
+    "os_compute_api:os-hypervisors:list-detail": "os_compute_api:os-hypervisors:list-assigned",
+}
+# Routes that create objects in the project of the token, so that a token with system scope is refused.
+NEEDS_PROJECT = {
+    "compute": {"POST /os-server-groups", "POST /os-volumes", "POST /os-volumes_boot", "POST /servers"},
+    "volume": {
+        "POST /os-volume-transfer/{transfer_id}/accept",
+        "POST /volume-transfers/{transfer_id}/accept",
+        "POST /volumes",
+    },
+}
+# Routes that serve the project of the token only, whatever the roles.
+OWN_PROJECT_ONLY = {"compute": {"GET /os-tenant-networks/{id}"}}
+
+Project = tuple[str, str] | None
+_PROJECT: Project = (OWN_PROJECT, DOMAIN)
+
+
+def _caller(name: str, project: Project, *roles: str) -> Credentials:
+    return Credentials(
+        user_id=name,
+        user_name=name,
+        user_domain_id=DOMAIN,
+        user_domain_name=DOMAIN,
+        project_id=project[0] if project else None,
+        project_name=project[0] if project else None,
+        project_domain_id=project[1] if project else None,
+        system=project is None,
+        roles=frozenset(roles),
+    )
+
+
+CALLERS = {
+    "reader": _caller("reader", _PROJECT, "reader"),
+    "member": _caller("member", _PROJECT, "reader", "member"),
+    "manager": _caller("manager", _PROJECT, "reader", "member", "manager"),
+    "project admin": _caller("project admin", _PROJECT, "reader", "member", "manager", "admin"),
+    "system reader": _caller("system reader", None, "reader"),
+    "system admin": _caller("system admin", None, "reader", "member", "manager", "admin"),
+    "service": _caller("service", ("service", DOMAIN), "service"),
+}
+
+
+class Row(NamedTuple):
+    """A rule of a route. `rule` is empty if no rule decides; `access` is by caller."""
+
+    route: Route
+    rule: str
+    access: Mapping[str, str]
+    # Whether the rule decides about the route, or only about a part of the request or response.
+    decides: bool
+
+
+def build_apis() -> list[Api]:
+    return [compute.build(), build_placement(), identity.build(), image.build(), network.build(), volume.build()]
+
+
+def rows(api: Api) -> Iterator[Row]:
+    policy = Policy()
+    routes = (*api.document_routes.values(), *api.routes.values())
+    for route in sorted(routes, key=lambda route: (route.path, route.method, route.action or "")):
+        first, *further = rules_of(api, route)
+        alternative = ALTERNATIVES.get(first)
+        decides = f"{first} or {alternative}" if alternative else first
+        yield Row(route, decides, _access(policy, decides, api, route), decides=True)
+        for rule in further:
+            if rule != alternative:
+                yield Row(route, rule, _access(policy, rule), decides=False)
+
+
+def rules_of(api: Api, route: Route) -> list[str]:
+    """The rule that decides, or "", and the rules of parts: other checks of the handler, and rules below the first."""
+    delegated = DECIDED_ELSEWHERE.get(route.key) if api.name == "compute" else None
+    declared = [rule for rule in (delegated, route.policy, *route.checks) if rule]
+    if not declared or (route.authenticated and not delegated):
+        return ["", *declared]
+    below = [name for name in DEFAULTS if name.startswith(f"{declared[0]}:")]
+    return list(dict.fromkeys((*declared, *below)))
+
+
+def _access(policy: Policy, rules: str, api: Api | None = None, route: Route | None = None) -> dict[str, str]:
+    """`route` is the route of `api` that the rules decide about."""
+    access = {NO_TOKEN: ALL if route is not None and route.public else NONE}
+    for name, caller in CALLERS.items():
+        own, other = (
+            not rules or any(policy.allows(rule, caller, target) for rule in rules.split(" or "))
+            for target in targets(caller)
+        )
+        if route is not None and route.policy is not None:
+            other = own and other  # such a rule is asked about the caller's own project
+        if api is not None and route is not None:
+            own_only = route.key in OWN_PROJECT_ONLY.get(api.name, ())
+            other = other and not own_only
+            if caller.system and (own_only or route.key in NEEDS_PROJECT.get(api.name, ())):
+                own = other = False
+        access[name] = {(True, True): ALL, (True, False): OWN, (False, True): OTHER, (False, False): NONE}[own, other]
+    return access
+
+
+def targets(caller: Credentials) -> tuple[dict[str, object], dict[str, object]]:
+    """An object of the caller's project and user, and one of others. Both are private."""
+    return _target(OWN_PROJECT, caller.user_id, DOMAIN), _target(OTHER_PROJECT, "somebody", OTHER_DOMAIN)
+
+
+def _target(project: str, user: str, domain: str) -> dict[str, object]:
+    return {
+        **dict.fromkeys(("project_id", "tenant_id", "owner", "member_id", "target.project.id"), project),
+        **dict.fromkeys(("user_id", "target.user.id", "target.token.user_id"), user),
+        **dict.fromkeys(("network:project_id", "network:tenant_id"), project),
+        "target.domain.id": domain,
+        "visibility": "private",
+        "shared": False,
+        "router:external": False,
+    }
+
+
+def page(root: Path) -> str:
+    parts: list[str] = []
+    for api in build_apis():
+        parts += [f"## {TITLES[api.name]}", table(["Route", "Rule", NO_TOKEN, *CALLERS], map(_cells, rows(api)))]
+    callers = [
+        [name, ", ".join(sorted(caller.roles)), "system" if caller.system else "a project"]
+        for name, caller in CALLERS.items()
+    ]
+    return markdown(
+        "# Authorization",
+        "Here you find who may call each route with the default rules of [policy.yaml](../policy.yaml). "
+        "`tests/authorization` calls every route as each of these callers, for an object of their own project and for "
+        "one of another project, and compares the answers with this page.",
+        table(["Caller", "Roles", "Scope of the token"], callers),
+        f"- `{ALL}`: allowed for the objects of every project. `{OWN}`: allowed for objects of the project of the "
+        "token, or of its user where objects belong to users; lists show only these. "
+        f"`{OTHER}`: allowed for objects of other projects only. `{NONE}`: refused.\n"
+        "- A caller without a valid token is refused with 401. Another refused caller gets 403, or 404 if it may not "
+        "even see the object.\n"
+        "- A row that begins with ↳ is a further rule of the route above it. It decides about a part of the request, "
+        "such as a named host, or about a part of the response; [policy.yaml](../policy.yaml) describes each. "
+        "The part is allowed if both rows allow it.\n"
+        "- A token with system scope is refused where a new object would belong to the project of the token.\n"
+        "- The objects of this page are private. Every project may see public and community images, shared and "
+        "external networks, public flavors and types, and images that are shared with it.\n"
+        "- The owner of a network may see and delete the ports of other projects in it.\n"
+        "- A project that knows the key of a volume transfer may accept the transfer of another project's volume.\n"
+        "- The service user of the cloud has the roles admin and service. The column service shows what the role "
+        "service alone allows.\n"
+        "- A token has the roles that its user has in its scope. The identity service issues no application "
+        "credentials and no trusts yet, so no token has fewer.",
+        *parts,
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    access = [row.access[name] for name in (NO_TOKEN, *CALLERS)]
+    return [code(row.route.key) if row.decides else "↳", code(row.rule), *access]

@@ -1,0 +1,137 @@
+"""Who may call the routes of the Identity API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.http.client import ClientResponse
+from kilonova.identity import build, passwords
+from kilonova.policy.identity import RULES
+from tests.authorization.support import Comparison, check_readers_write_nothing, check_rules
+from tests.identity.support import SYSTEM, Cloud, password_auth, project_scope
+from tests.identity.support import cloud as identity_cloud
+from tests.support import run
+
+# Groups do not exist.
+MISSING = {key for key in build().routes if "{group_id}" in key}
+GRANTS = [key for key in build().routes if "{user_id}/roles" in key]
+NAMES = {
+    "reader": "demo-reader",
+    "member": "demo",
+    "manager": "demo-manager",
+    "project admin": "demo-admin",
+    "system reader": "auditor",
+    "system admin": "admin",
+    "service": "a-service",
+}
+
+
+async def create_callers(c: Cloud, admin: str) -> dict[str, tuple[str, str]]:
+    """Token and user id of each caller."""
+    auditor, role = await c.new_user(admin, "auditor"), await c.ident("role", "reader")
+    await c.ok("PUT", f"/v3/system/users/{auditor}/roles/{role}", admin, status=204)
+    await c.new_user(admin, "a-service", "service", "service")
+    scopes = {"system reader": SYSTEM, "system admin": SYSTEM, "service": project_scope("service")}
+    return {
+        caller: (await c.login(name, scopes.get(caller), f"secret of {name}"), await c.ident("user", name))
+        for caller, name in NAMES.items()
+    }
+
+
+async def create_objects(c: Cloud, admin: str, project_id: str, domain_id: str, user_id: str) -> dict[str, Any]:
+    """The user has a role on the system, the project and the domain."""
+
+    async def make(noun: str, **values: Any) -> str:
+        return str((await c.ok("POST", f"/v3/{noun}s", admin, {noun: values}))[noun]["id"])
+
+    role, implied = await make("role", name=f"r-{project_id}"), await make("role", name=f"implied-{project_id}")
+    await c.ok("PUT", f"/v3/roles/{role}/implies/{implied}", admin, status=201)
+    await c.ok("PUT", f"/v3/projects/{project_id}/tags/tag", admin, status=201)
+    for scope in (f"projects/{project_id}", f"domains/{domain_id}", "system"):
+        await c.ok("PUT", f"/v3/{scope}/users/{user_id}/roles/{role}", admin, status=204)
+    inherited = f"/v3/OS-INHERIT/domains/{domain_id}/users/{user_id}/roles/{role}/inherited_to_projects"
+    await c.ok("PUT", inherited, admin, status=204)
+    services = (await c.ok("GET", "/v3/services", admin))["services"]
+    endpoints = (await c.ok("GET", "/v3/endpoints", admin))["endpoints"]
+    return {
+        "domain_id": domain_id,
+        "project_id": project_id,
+        "role_id": role,
+        "implied_id": implied,
+        "service_id": services[0]["id"],
+        "endpoint_id": endpoints[0]["id"],
+        "region_id": "RegionOne",
+        "tag": "tag",
+    }
+
+
+def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
+        "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
+    }
+
+
+def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "LOG_N", 4)
+
+    async def scenario() -> None:
+        async with identity_cloud(sqlite_url, tmp_path) as c:
+            admin = await c.login("admin")
+            callers = await create_callers(c, admin)
+            domain = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "d"}}))["domain"]["id"]
+            project = (await c.ok("POST", "/v3/projects", admin, {"project": {"name": "p"}}))["project"]["id"]
+            disabled = {"name": "disabled", "enabled": False}
+            disabled_id = (await c.ok("POST", "/v3/domains", admin, {"domain": disabled}))["domain"]["id"]
+            user = await c.new_user(admin, "somebody", "p")
+            own = await create_objects(c, admin, await c.ident("project", "demo"), "default", user)
+            other = await create_objects(c, admin, project, domain, user)
+            theirs = await c.login("somebody", project_scope("p"), "secret of somebody")
+
+            async def call(
+                caller: str | None, method: str, path: str, version: str | None, body: Any
+            ) -> ClientResponse:
+                """The own user and the own token are those of the caller."""
+                token, user_id = callers[caller] if caller else (None, "nobody")
+                subject = theirs if "THEIRS" in path else token or "nobody"
+                if caller and path.endswith("/password"):
+                    body = {"user": {"password": "y", "original_password": f"secret of {NAMES[caller]}"}}
+                path = path.replace("OWN", user_id).replace("?THEIRS", "").replace("THEIRS", user)
+                return await c.call(method, path, token, body, X_Subject_Token=subject)
+
+            compared = Comparison(
+                build(),
+                c.services,
+                call,
+                {**own, "user_id": "OWN"},
+                {**other, "user_id": "THEIRS"},
+                bodies,
+                missing=MISSING,
+                special={
+                    **dict.fromkeys(GRANTS, ({"user_id": "THEIRS"}, {"user_id": "THEIRS"})),
+                    "DELETE /v3/domains/{domain_id}": ({"domain_id": disabled_id}, {"domain_id": disabled_id}),
+                },
+                other_queries={f"{method} /v3/auth/tokens": "?THEIRS" for method in ("GET", "HEAD", "DELETE")},
+            )
+            await compared.run()
+            assert not compared.wrong, "\n".join(compared.wrong)
+            check_rules(compared, RULES, {})
+
+    run(scenario())
+
+
+def test_readers_write_nothing() -> None:
+    nouns = ("/groups", "/services", "/endpoints", "/regions")
+    fixed = {key for key in build().routes if any(noun in key for noun in nouns) and key[:3] not in ("GET", "HEA")}
+    check_readers_write_nothing(
+        build(),
+        {
+            **dict.fromkeys(fixed, "nobody can change these: the answer is an error"),
+            "DELETE /v3/auth/tokens": "everybody may revoke the own token",
+            "POST /v3/users/{user_id}/password": "everybody may change the own password",
+        },
+    )
