@@ -194,7 +194,7 @@ def is_locked(path: Path) -> bool:
 
 def _is_old(path: Path) -> bool:
     try:
-        return clock.now() - path.stat().st_mtime > MIN_ORPHAN_AGE_SECONDS
+        return clock.wall() - path.stat().st_mtime > MIN_ORPHAN_AGE_SECONDS
     except FileNotFoundError:
         return False
 

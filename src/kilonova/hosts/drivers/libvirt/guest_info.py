@@ -177,7 +177,7 @@ def _vnc_port(connection: libvirt.virConnect, guest_id: str) -> int | None:
 def _uptime(hv: Hypervisor, guest_id: str) -> int | None:
     """Seconds since the guest started on this host or migrated to it."""
     try:
-        return max(0, int(clock.now() - hv.layout.file(guest_id, layout.OWNER).stat().st_mtime))
+        return max(0, int(clock.wall() - hv.layout.file(guest_id, layout.OWNER).stat().st_mtime))
     except FileNotFoundError:
         return None
 
