@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from kilonova.hosts import messages
@@ -273,6 +275,18 @@ def test_malformed_data_is_answered(tmp_path: Path) -> None:
         assert kind(messages.decode_reply(await agent.handle(b"rubbish"))) == "malformed"
 
     run(scenario())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "/secret/path"), apsw.FullError("full")])
+def test_full_storage_of_host_is_a_passing_failure(scene: Any, error: Exception) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        driver.errors.append(error)
+        refused = (await send(spawn())).error
+        assert refused is not None
+        assert (refused.message, refused.passing) == (f"the storage of host {HOST} is full", True)
+        assert (await send(spawn())).ok
+
+    scene(scenario)
 
 
 def test_unexpected_error_hides_internals_from_caller(scene: Any, caplog: pytest.LogCaptureFixture) -> None:

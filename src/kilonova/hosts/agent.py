@@ -6,6 +6,7 @@ docs/decisions/0003-agent-protocol.md gives the reasons for these rules.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 import apsw
@@ -126,6 +127,9 @@ class Agent:
         except DriverError as error:
             return messages.failure(error.kind, error.message, passing=error.passing)
         except Exception as error:
+            if _is_full(error):
+                log.error("host %s: %s failed: storage is full", self.host, type(verb).__name__)
+                return messages.failure("internal", f"the storage of host {self.host} is full", passing=True)
             log.exception("host %s: %s failed unexpectedly", self.host, type(verb).__name__)
             return messages.failure("internal", f"{type(error).__name__} in the agent of {self.host}; see its log")
 
@@ -133,6 +137,11 @@ class Agent:
         """Call the driver's method of the verb. Its parameters are the fields of the verb."""
         method = getattr(self._driver, verb.method or verb.tag())
         return await method(**structs.asdict(verb))
+
+
+def _is_full(error: Exception) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or isinstance(error, apsw.FullError)
 
 
 def _key(command: _Command, verb: verbs.Change) -> Key:
