@@ -33,6 +33,7 @@ from tests.hosts.support import HOST, HeldDriver, command, disk, guest, spawn
 from tests.support import run
 
 Send = Callable[[Command], Coroutine[Any, Any, Reply]]
+JOURNALS: list[Journal] = []
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Send], Awaitable[No
     def play(scenario: Callable[[HeldDriver, Send], Awaitable[None]]) -> None:
         async def main() -> None:
             driver, journal = HeldDriver(), Journal(tmp_path / "agents.db")
+            JOURNALS[:] = [journal]
             agent = Agent(HOST, driver, journal)
 
             async def send(sent: Command) -> Reply:
@@ -56,8 +58,15 @@ def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Send], Awaitable[No
 
 
 async def yield_to_tasks() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+    """Let other tasks run until they wait for something else than the journal."""
+    was_committing = True
+    while was_committing:
+        was_committing = False
+        for _ in range(5):
+            was_committing |= any(journal.is_committing for journal in JOURNALS)
+            await asyncio.sleep(0)
+        if was_committing:
+            await asyncio.sleep(0.001)
 
 
 def kind(reply: Reply) -> str | None:
