@@ -33,6 +33,8 @@ ON_BOTH_DATABASES = (
     "tests/placement/",
     "tests/scheduler/",
     "tests/store/",
+    "tests/test_clock_sync.py",
+    "tests/test_purge.py",
 )
 # Generated for every operation, and run on both databases.
 GENERATED_ON_BOTH = "test_each_step_twice"

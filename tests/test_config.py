@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kilonova.config import FORMER_NAMES, Config, ConfigError, load
+from kilonova.config import FORMER_NAMES, Config, ConfigError, load, new_name
 
-BY_NAME = [(section, old, new) for (section, old), new in FORMER_NAMES.items()]
+BY_NAME = [(section, old, *new_name(section, old)) for section, old in FORMER_NAMES]
 VALUES: dict[type, tuple[str, object]] = {
     int: ("7", 7),
     float: ("7.5", 7.5),
@@ -22,25 +22,27 @@ def value(config: Config, section: str, name: str) -> object:
     return found
 
 
-@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
-def test_former_name_in_a_file_sets_the_setting(tmp_path: Path, section: str, old: str, new: str) -> None:
-    text, expected = VALUES[type(value(Config(), section, new))]
+@pytest.mark.parametrize(("section", "old", "place", "new"), BY_NAME)
+def test_former_name_in_a_file_sets_the_setting(tmp_path: Path, section: str, old: str, place: str, new: str) -> None:
+    text, expected = VALUES[type(value(Config(), place, new))]
     file = tmp_path / "kilonova.toml"
     file.write_text(f"[{section}]\n{old} = {text}\n")
-    assert value(load(file, {}), section, new) == expected
+    assert value(load(file, {}), place, new) == expected
 
 
-@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
-def test_former_name_in_the_environment_and_in_flags_sets_the_setting(section: str, old: str, new: str) -> None:
-    text, expected = VALUES[type(value(Config(), section, new))]
+@pytest.mark.parametrize(("section", "old", "place", "new"), BY_NAME)
+def test_former_name_in_the_environment_and_in_flags_sets_the_setting(
+    section: str, old: str, place: str, new: str
+) -> None:
+    text, expected = VALUES[type(value(Config(), place, new))]
     text = text.strip('["]')
-    assert value(load(None, {f"KILONOVA_{section}__{old}".upper(): text}), section, new) == expected
-    assert value(load(None, {}, {f"{section}.{old}": text}), section, new) == expected
+    assert value(load(None, {f"KILONOVA_{section}__{old}".upper(): text}), place, new) == expected
+    assert value(load(None, {}, {f"{section}.{old}": text}), place, new) == expected
 
 
-@pytest.mark.parametrize(("section", "old", "new"), BY_NAME)
-def test_former_name_is_no_setting_of_its_own(section: str, old: str, new: str) -> None:
-    assert hasattr(getattr(Config(), section), new)
+@pytest.mark.parametrize(("section", "old", "place", "new"), BY_NAME)
+def test_former_name_is_no_setting_of_its_own(section: str, old: str, place: str, new: str) -> None:
+    assert hasattr(getattr(Config(), place), new)
     assert not hasattr(getattr(Config(), section), old)
 
 

@@ -84,8 +84,7 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
 
     `concurrent_copies` limits how many volumes are copied at a time. Hosts with real guests connect to volumes by NBD
     at `nbd_address` and `nbd_port` (0 picks a free port). `nbd_tls` is a directory with `ca-cert.pem`,
-    `server-cert.pem` and `server-key.pem`; with it connections use TLS and hosts need certificates. Error messages are
-    kept for `message_days`.
+    `server-cert.pem` and `server-key.pem`; with it connections use TLS and hosts need certificates.
     """
 
     url: str = ""
@@ -94,7 +93,6 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0
     nbd_tls: str = ""
-    message_days: float = 30.0
 
 
 class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
@@ -171,6 +169,23 @@ class Hosts(msgspec.Struct, forbid_unknown_fields=True):
 
     report_seconds: float = 10.0
     down_seconds: float = 60.0
+
+
+class Retention(msgspec.Struct, forbid_unknown_fields=True):
+    """How many days rows are kept in the database (-1: forever).
+
+    `kilonova db purge` deletes older rows. With `purge`, workers do so every hour. Deleted servers are kept for
+    `server_days`, finished operations with their instance actions and migrations for `operation_days`, diagnoses of the
+    scheduler for `attempt_days`, and conductors and schedulers that do not report for `service_days`. Messages of the
+    volume service expire after `message_days`, also without a purge.
+    """
+
+    purge: bool = False
+    server_days: float = 90.0
+    operation_days: float = 90.0
+    attempt_days: float = 30.0
+    message_days: float = 30.0
+    service_days: float = 30.0
 
 
 class Messaging(msgspec.Struct, forbid_unknown_fields=True):
@@ -337,6 +352,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     operations: Operations = msgspec.field(default_factory=Operations)
     compute: Compute = msgspec.field(default_factory=Compute)
     hosts: Hosts = msgspec.field(default_factory=Hosts)
+    retention: Retention = msgspec.field(default_factory=Retention)
     messaging: Messaging = msgspec.field(default_factory=Messaging)
     agent: Agent = msgspec.field(default_factory=Agent)
     libvirt: Libvirt = msgspec.field(default_factory=Libvirt)
@@ -388,7 +404,8 @@ _LISTS = frozenset(
         "trusted_proxies",
     }
 )
-# Settings that had another name in a released version. The former name still works.
+# Settings that had another name in a released version, in the same section unless the new name has one. The former name
+# still works.
 FORMER_NAMES = {
     ("operations", "sweep_seconds"): "poll_seconds",
     ("operations", "boot_hosts"): "max_build_attempts",
@@ -397,6 +414,7 @@ FORMER_NAMES = {
     ("compute", "reimage_seconds"): "reimage_seconds_per_gib",
     ("compute", "shutdown_seconds"): "shutdown_timeout_seconds",
     ("volume", "copies"): "concurrent_copies",
+    ("volume", "message_days"): "retention.message_days",
     ("agent", "instances"): "instances_path",
     ("libvirt", "machine"): "machine_type",
     ("libvirt", "cpu_ratio"): "cpu_allocation_ratio",
@@ -426,20 +444,31 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"Configuration file {file}: {error}") from None
 
 
+def new_name(section: str, name: str) -> tuple[str, str]:
+    """The present section and name of a setting."""
+    before, _, new = FORMER_NAMES.get((section, name), name).rpartition(".")
+    return before or section, new
+
+
 def _use_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    for (section, old), new in FORMER_NAMES.items():
+    for section, old in FORMER_NAMES:
         settings = values.get(section)
         if isinstance(settings, dict) and old in settings:
-            if new in settings:
+            place, new = new_name(section, old)
+            renamed = values.setdefault(place, {})
+            if not isinstance(renamed, dict):
+                raise ConfigError(f"Configuration: {place} is a section, not a value")
+            if new in renamed:
                 raise ConfigError(
-                    f"Configuration: {section}.{old} is the former name of {section}.{new}; set one of them"
+                    f"Configuration: {section}.{old} is the former name of {place}.{new}; set one of them"
                 )
-            settings[new] = settings.pop(old)
+            renamed[new] = settings.pop(old)
     return values
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
-    path = [*path[:-1], FORMER_NAMES.get((path[0], path[-1]), path[-1])]
+    if len(path) == 2:
+        path = list(new_name(*path))
     for part in path[:-1]:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):

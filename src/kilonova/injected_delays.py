@@ -91,6 +91,10 @@ class _Database(_Reader):
     def commits(self) -> int:
         return cast("int", self._inner.commits)
 
+    @property
+    def last_full_at(self) -> float:
+        return cast("float", self._inner.last_full_at)
+
     async def search(self, sql: str, *args: Any) -> list[Row]:
         await self._delays.pause()
         return cast("list[Row]", await self._inner.search(sql, *args))

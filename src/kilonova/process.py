@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova import datadir, store
+from kilonova.clock_sync import ClockSync
 from kilonova.injected_delays import Delays
 from kilonova.reload import Reloads
 from kilonova.services import Services
@@ -182,6 +183,9 @@ class Process:
         except (store.StoreError, ValueError, OSError) as error:
             raise CannotStart(f"database: {error}") from None
         stack.push_async_callback(db.close)
+        time_source = ClockSync(db, report_seconds=self.config.hosts.report_seconds)
+        await time_source.start()
+        self.background.start(stack, time_source.run())
         await self._set_up_identity(db)
 
     async def _set_up_identity(self, db: store.Database) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from kilonova.hosts import messages
@@ -39,6 +41,7 @@ from tests.support import run
 SESSION_VERBS = (OpenDisplay, ReadDisplay, WriteDisplay, CloseDisplay)
 
 Send = Callable[[Command], Coroutine[Any, Any, Reply]]
+JOURNALS: list[Journal] = []
 
 
 @pytest.fixture
@@ -48,6 +51,7 @@ def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Send], Awaitable[No
     def play(scenario: Callable[[HeldDriver, Send], Awaitable[None]]) -> None:
         async def main() -> None:
             driver, journal = HeldDriver(), Journal(tmp_path / "agents.db")
+            JOURNALS[:] = [journal]
             agent = Agent(HOST, driver, journal)
 
             async def send(sent: Command) -> Reply:
@@ -62,8 +66,15 @@ def scene(tmp_path: Path) -> Callable[[Callable[[HeldDriver, Send], Awaitable[No
 
 
 async def yield_to_tasks() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+    """Let other tasks run until they wait for something else than the journal."""
+    was_committing = True
+    while was_committing:
+        was_committing = False
+        for _ in range(5):
+            was_committing |= any(journal.is_committing for journal in JOURNALS)
+            await asyncio.sleep(0)
+        if was_committing:
+            await asyncio.sleep(0.001)
 
 
 def kind(reply: Reply) -> str | None:
@@ -281,6 +292,18 @@ def test_malformed_data_is_answered(tmp_path: Path) -> None:
         assert kind(messages.decode_reply(await agent.handle(b"rubbish"))) == "malformed"
 
     run(scenario())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "/secret/path"), apsw.FullError("full")])
+def test_full_storage_of_host_is_a_passing_failure(scene: Any, error: Exception) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        driver.errors.append(error)
+        refused = (await send(spawn())).error
+        assert refused is not None
+        assert (refused.message, refused.passing) == (f"the storage of host {HOST} is full", True)
+        assert (await send(spawn())).ok
+
+    scene(scenario)
 
 
 def test_unexpected_error_hides_internals_from_caller(scene: Any, caplog: pytest.LogCaptureFixture) -> None:

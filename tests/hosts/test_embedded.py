@@ -74,9 +74,6 @@ def test_run_prunes_and_checkpoints_files(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(journal_module, "MAINTENANCE_INTERVAL_SECONDS", 0.01)
     old = Key(HOST, "op-old", "start guest", 0, "spawn", "guest-1")
     journal = Journal(tmp_path / "agents.db")
-    with monkeypatch.context() as past:
-        past.setattr(clock, "now", lambda: 1000.0)
-        journal.raise_epoch(old, 1)
 
     async def is_checkpointed() -> bool:
         try:
@@ -85,6 +82,9 @@ def test_run_prunes_and_checkpoints_files(tmp_path: Path, monkeypatch: pytest.Mo
             return False  # the file is being written
 
     async def scenario() -> None:
+        with monkeypatch.context() as past:
+            past.setattr(clock, "now", lambda: 1000.0)
+            await journal.raise_epoch(old, 1)
         hosts = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))
         await hosts.call(HOST, spawn())
         assert guests_in_file(tmp_path) == 0, "still in the write-ahead log"

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kilonova.store import Conflict, Database, Unavailable
+from kilonova.store import Conflict, Database, StorageFull, Unavailable
 from kilonova.store.sqlite import SqliteDatabase
 from tests.store.things import add_things, database_with_things, thing_ids
 from tests.support import run
@@ -205,7 +205,7 @@ def test_full_disk_in_statement_fails_the_group(sqlite_url: str) -> None:
             results = await asyncio.gather(
                 add_things(db, "a"), fill_disk(db), add_things(db, "b"), return_exceptions=True
             )
-            assert [type(result) for result in results[:2]] == [Unavailable, Unavailable]
+            assert [type(result) for result in results[:2]] == [StorageFull, StorageFull]
             db._write_connection.pragma("max_page_count", pages + 2000)
             await add_things(db, "c")
             assert await thing_ids(db) - {"b"} == {"c"}

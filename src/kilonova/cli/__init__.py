@@ -18,7 +18,7 @@ COMMANDS = {
     "image": ("image", "Make an image to boot real guests from: image tiny."),
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
     "operations": ("operations", "Show, cancel and retry operations."),
-    "db": ("db", "Create, upgrade and inspect the database."),
+    "db": ("db", "Create, upgrade, inspect and purge the database."),
     "keys": ("keys", "List and rotate the keys that sign tokens."),
     "sim": ("sim", "Inspect simulated hosts, and inject failures."),
     "policy": ("policy", "Print the policy rules and their defaults: policy sample."),

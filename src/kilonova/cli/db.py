@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from kilonova.cli import options
+from kilonova.cli.purge import purge
 from kilonova.store import StoreError
 from kilonova.store.url import dialect_of, sqlite_path
 
@@ -20,7 +21,10 @@ database_options = options.combine(options.data, options.database, options.file)
 
 @click.group()
 def db() -> None:
-    """Create, upgrade and inspect the database."""
+    """Create, upgrade, inspect and purge the database."""
+
+
+db.add_command(purge)
 
 
 @db.command()

@@ -6,6 +6,7 @@ docs/decisions/0003-agent-protocol.md gives the reasons for these rules.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 import apsw
@@ -81,18 +82,19 @@ class Agent:
         epoch, reply = self._journal.find(key)
         if epoch is not None and command.epoch < epoch:
             return _stale(command, command.epoch, epoch)
-        if epoch is None or command.epoch > epoch:
-            self._journal.raise_epoch(key, command.epoch)
-        if reply is not None:
-            return reply
+        raised = self._journal.raise_epoch(key, command.epoch) if epoch is None or command.epoch > epoch else None
         run = self._running.get(key)
+        if reply is not None:
+            if raised is not None:
+                await asyncio.shield(raised)
+            return reply
         if run is None:
-            run = self._start(key, command, verb)
+            run = self._start(key, command, verb, raised)
         else:
             run.epoch = max(run.epoch, command.epoch)
         return await _wait_for_reply(run)
 
-    def _start(self, key: Key, command: _Command, verb: verbs.Change) -> _Run:
+    def _start(self, key: Key, command: _Command, verb: verbs.Change, raised: asyncio.Future[None] | None) -> _Run:
         earlier = [run for other, run in self._running.items() if other.guest == key.guest]
         for run in earlier:
             reason = _interruption(verb, run.verb)
@@ -103,7 +105,7 @@ class Agent:
             earlier = []
         run = _Run(command.epoch, verb)
         # A separate task: a caller that gives up waiting must not interrupt the work.
-        run.task = asyncio.create_task(self._run(run, key, command, [other.task for other in earlier]))
+        run.task = asyncio.create_task(self._run(run, key, command, raised, [other.task for other in earlier]))
         self._running[key] = run
         run.task.add_done_callback(lambda task: self._ended(key, task))
         return run
@@ -113,7 +115,17 @@ class Agent:
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: there may be no caller left to raise it to
 
-    async def _run(self, run: _Run, key: Key, command: _Command, earlier: list[asyncio.Task[bytes]]) -> bytes:
+    async def _run(
+        self,
+        run: _Run,
+        key: Key,
+        command: _Command,
+        raised: asyncio.Future[None] | None,
+        earlier: list[asyncio.Task[bytes]],
+    ) -> bytes:
+        """`raised` is the record of the command's epoch, which must be durable before the command has effects."""
+        if raised is not None:
+            await asyncio.shield(raised)
         if earlier:
             await asyncio.wait(earlier)
             epoch, _ = self._journal.find(key)
@@ -122,7 +134,7 @@ class Agent:
         reply = await self._perform(run.verb)
         encoded = messages.encode(reply)
         if reply.ok and not isinstance(run.verb, _NOT_JOURNALLED):
-            self._journal.finish(key, encoded)
+            await self._journal.finish(key, encoded)
         return encoded
 
     async def _perform(self, verb: verbs.Change | verbs.Read) -> Reply:
@@ -133,6 +145,9 @@ class Agent:
         except DriverError as error:
             return messages.failure(error.kind, error.message, passing=error.passing)
         except Exception as error:
+            if _is_full(error):
+                log.error("host %s: %s failed: storage is full", self.host, type(verb).__name__)
+                return messages.failure("internal", f"the storage of host {self.host} is full", passing=True)
             log.exception("host %s: %s failed unexpectedly", self.host, type(verb).__name__)
             return messages.failure("internal", f"{type(error).__name__} in the agent of {self.host}; see its log")
 
@@ -141,6 +156,11 @@ class Agent:
         target = self._displays if isinstance(verb, _OF_DISPLAY_SESSIONS) else self._driver
         method = getattr(target, verb.method or verb.tag())
         return await method(**structs.asdict(verb))
+
+
+def _is_full(error: Exception) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or isinstance(error, apsw.FullError)
 
 
 def _key(command: _Command, verb: verbs.Change) -> Key:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import apsw
@@ -54,36 +56,116 @@ class Key(NamedTuple):
     guest: str
 
 
+_RAISE_EPOCH = """
+INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE
+SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch
+"""
+_FINISH = """
+INSERT OR REPLACE INTO finished (host, operation, step, round, verb, guest, reply, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class _Write(NamedTuple):
+    sql: str
+    values: tuple[object, ...]
+    done: asyncio.Future[None]
+
+
 class Journal:
-    """One journal file for all agents of a process."""
+    """One journal file for all agents of a process.
+
+    Writes survive a power cut. A thread commits all writes that have come together, so that the event loop never waits
+    for the disk, and concurrent commands share its syncs.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = open_file(path, _SCHEMA)
+        self._reader = open_file(path, _SCHEMA)
+        self._writer = open_file(path, durable=True)
+        self._queue: list[_Write] = []
+        self._is_committing = False
+        self._batches: SimpleQueue[list[_Write] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._commit_batches, name="journal", daemon=True)
+        self._thread.start()
+        # By host and operation: epochs that are not committed yet.
+        self._new_epochs: dict[tuple[str, str], int] = {}
+
+    @property
+    def is_committing(self) -> bool:
+        return self._is_committing
 
     def find(self, key: Key) -> tuple[int | None, bytes | None]:
         """Return the highest epoch seen of the operation, and the reply if the command is finished."""
-        row = self._connection.execute(
+        row = self._reader.execute(
             "SELECT epoch, (SELECT reply FROM finished WHERE host = ?1 AND operation = ?2 AND step = ?3"
             " AND round = ?4 AND verb = ?5 AND guest = ?6) FROM operations WHERE host = ?1 AND operation = ?2",
             key,
         ).fetchone()
-        return row if row is not None else (None, None)
+        epoch, reply = row if row is not None else (None, None)
+        new = self._new_epochs.get((key.host, key.operation))
+        return (epoch if new is None else max(new, epoch or 0)), reply
 
-    def raise_epoch(self, key: Key, epoch: int) -> None:
-        """Make commands with a lower epoch stale."""
-        self._connection.execute(
-            "INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
-            " SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch",
-            (key.host, key.operation, epoch, clock.now()),
-        )
+    def raise_epoch(self, key: Key, epoch: int) -> asyncio.Future[None]:
+        """Make commands with a lower epoch stale at once. The result is there when this is durable."""
+        name = (key.host, key.operation)
+        self._new_epochs[name] = max(epoch, self._new_epochs.get(name, 0))
+        done = self._write(_RAISE_EPOCH, (*name, epoch, clock.now()))
+        done.add_done_callback(lambda done: self._epoch_written(name, epoch, done))
+        return done
 
-    def finish(self, key: Key, reply: bytes) -> None:
-        self._connection.execute(
-            "INSERT OR REPLACE INTO finished (host, operation, step, round, verb, guest, reply, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (*key, reply, clock.now()),
-        )
+    async def finish(self, key: Key, reply: bytes) -> None:
+        """Return when the reply is durable."""
+        await self._write(_FINISH, (*key, reply, clock.now()))
+
+    def _epoch_written(self, name: tuple[str, str], epoch: int, done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # marks the exception as retrieved: a repeated command does not wait for the result
+        if self._new_epochs.get(name) == epoch:
+            del self._new_epochs[name]
+
+    def _write(self, sql: str, values: tuple[object, ...]) -> asyncio.Future[None]:
+        if not self._thread.is_alive():
+            raise apsw.ConnectionClosedError("the journal is closed")
+        write = _Write(sql, values, asyncio.get_running_loop().create_future())
+        self._queue.append(write)
+        if not self._is_committing:
+            self._is_committing = True
+            # Ready tasks run before this callback, and may join the batch.
+            write.done.get_loop().call_soon(self._commit_queue)
+        return write.done
+
+    def _commit_queue(self) -> None:
+        batch, self._queue = self._queue, []
+        self._is_committing = bool(batch)
+        if batch:
+            self._batches.put(batch)
+
+    def _commit_batches(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            error = self._try_commit(batch)
+            try:
+                batch[0].done.get_loop().call_soon_threadsafe(self._finish_batch, batch, error)
+            except RuntimeError:
+                self._is_committing = False  # the loop is closed, so nothing waits for the result
+
+    def _try_commit(self, batch: list[_Write]) -> apsw.Error | None:
+        try:
+            with self._writer:
+                for write in batch:
+                    self._writer.execute(write.sql, write.values)
+        except apsw.Error as error:
+            return error
+        return None
+
+    def _finish_batch(self, batch: list[_Write], error: apsw.Error | None) -> None:
+        for write in batch:
+            if write.done.done():
+                continue
+            if error is None:
+                write.done.set_result(None)
+            else:
+                write.done.set_exception(error)
+        self._commit_queue()
 
     def prune(self, keep_seconds: float = KEEP_SECONDS) -> int:
         """Delete old entries, which no worker can repeat. Returns their number.
@@ -103,7 +185,11 @@ class Journal:
             connection.close()
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the file after the batch under way."""
+        self._batches.put(None)
+        self._thread.join()
+        self._writer.close()
+        self._reader.close()
 
 
 _PRIMARY_KEYS = {"finished": "host, operation, step, round, verb, guest", "operations": "host, operation"}

@@ -12,13 +12,16 @@ from kilonova.store.sqlite import use_wal
 _AUTOCHECKPOINT_PAGES = 8000
 
 
-def open_file(path: Path, schema: str = "") -> apsw.Connection:
-    """Open or create the file, readable by its owner only. A commit survives a kill of the process."""
+def open_file(path: Path, schema: str = "", *, durable: bool = False) -> apsw.Connection:
+    """Open or create the file, readable by its owner only. A commit survives a kill of the process.
+
+    If it is `durable`, it also survives a power cut.
+    """
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5000)
     use_wal(connection)
-    connection.pragma("synchronous", "normal")
+    connection.pragma("synchronous", "full" if durable else "normal")
     connection.wal_autocheckpoint(_AUTOCHECKPOINT_PAGES)
     connection.execute(schema)
     return connection

@@ -52,6 +52,7 @@ _JSON_TYPES = (JSON, "application/vnd.openstack.compute+json")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MAX_TEXT_LENGTH = 1000
 _MAX_QUERY_FIELDS = 1000
+_STORAGE_FULL = "Storage is full: nothing was changed. Reads go on; try again when the operator has freed space."
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
 
 
@@ -151,6 +152,9 @@ class _Request:
             return response, _encode(response, self.response_headers())
         except HttpError as error:
             response = self.error_response(error)
+        except store.StorageFull:
+            log.error("a request failed: the disk of the database is full")
+            response = self.error_response(Unavailable(_STORAGE_FULL))
         except store.Unavailable:
             log.warning("the database is not available", exc_info=True)
             response = self.error_response(Unavailable("The database is not available for the moment; try again."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 EXPOSITION = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 DATABASE_TIMEOUT_SECONDS = 2.0
+# How long a write that failed because storage is full counts. Heartbeats write more often.
+FULL_SECONDS = 15.0
 
 
 def monitoring_endpoints(
@@ -37,6 +40,8 @@ def monitoring_endpoints(
                 await services.db.fetch_value("SELECT 1")
         except (store.StoreError, TimeoutError):
             return Response(b"the database does not answer\n", 503, TEXT)
+        if time.monotonic() - services.db.last_full_at < FULL_SECONDS:
+            return Response(b"storage is full\n", 503, TEXT)
         return Response(b"ok\n", headers=TEXT)
 
     async def metrics() -> Response:

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Container
+from collections.abc import AsyncGenerator, Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,7 +120,7 @@ class Upload:
     async def finish(self) -> UploadResult:
         """Make the data durable under its final name."""
         await self._flush()
-        await asyncio.to_thread(self._commit)
+        await self._in_thread(self._commit)
         return UploadResult(
             size=self.size,
             virtual_size=virtual_size(self.disk_format, self._header, self.size),
@@ -143,8 +143,11 @@ class Upload:
         block = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
         self._buffer.clear()
         self._buffer_bytes = 0
+        await self._in_thread(self._write, block)
+
+    async def _in_thread(self, function: Callable[..., None], *args: bytes) -> None:
         try:
-            await asyncio.to_thread(self._write, block)
+            await asyncio.to_thread(function, *args)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise UploadTooLarge("There is not enough disk space to store the image data.") from error
@@ -194,7 +197,7 @@ def is_locked(path: Path) -> bool:
 
 def _is_old(path: Path) -> bool:
     try:
-        return clock.now() - path.stat().st_mtime > MIN_ORPHAN_AGE_SECONDS
+        return clock.wall() - path.stat().st_mtime > MIN_ORPHAN_AGE_SECONDS
     except FileNotFoundError:
         return False
 

@@ -33,7 +33,11 @@ class Invalid(StoreError, ValueError):
 
 
 class Unavailable(StoreError):
-    """A transient failure (deadlock, connection lost, busy, disk full): a retry may succeed."""
+    """A transient failure (deadlock, connection lost, busy): a retry may succeed."""
+
+
+class StorageFull(Unavailable):
+    """The database's disk is full. Nothing was changed, and reads go on."""
 
 
 class TooSlow(StoreError):
@@ -76,6 +80,10 @@ class Database(Reader, Protocol):
     @property
     def commits(self) -> int:
         """The number of COMMITs. On SQLite, a group of transactions has one."""
+
+    @property
+    def last_full_at(self) -> float:
+        """When a write failed last because the disk is full (`time.monotonic`). Minus infinity: none, or not since."""
 
     async def search(self, sql: str, *args: Any) -> list[Row]:
         """Run a statement with a regular expression of a user, without blocking the event loop.

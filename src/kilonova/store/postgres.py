@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from kilonova.store.interface import MAX_SEARCHES, SEARCH_TIMEOUT_SECONDS, Row, StoreError, TooSlow, Unavailable
+from kilonova.store.interface import (
+    MAX_SEARCHES,
+    SEARCH_TIMEOUT_SECONDS,
+    Row,
+    StorageFull,
+    StoreError,
+    TooSlow,
+    Unavailable,
+)
 from kilonova.store.postgres_errors import DRIVER_ERRORS, is_connection_lost, is_timeout, translate_error
 from kilonova.store.postgres_listener import CHANNEL, Listener
 from kilonova.store.postgres_pool import Connection, Pool
@@ -25,6 +35,7 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self.commits = 0
+        self.last_full_at = -math.inf
         self._pool = Pool(url, POOL_SIZE)
         self._listener = Listener(url)
         self._endings: set[asyncio.Task[Any]] = set()
@@ -143,11 +154,18 @@ class PostgresDatabase:
         except DRIVER_ERRORS as error:
             closed = connection.is_closed()
             await self._roll_back(connection)
-            raise translate_error(error, closed) from error
+            raise self._translate(error, closed) from error
         self._pool.release(connection)
         if status != "COMMIT":
             raise StoreError(f"the transaction ended with {status} instead of COMMIT")
         self.commits += 1
+
+    def _translate(self, error: Exception, closed: bool) -> StoreError:
+        """The interface's error for an error of a transaction."""
+        translated = translate_error(error, closed)
+        if isinstance(translated, StorageFull):
+            self.last_full_at = time.monotonic()
+        return translated
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
@@ -239,7 +257,8 @@ class PostgresTransaction:
             return await statement
         except DRIVER_ERRORS as error:
             self._failure = error
-            raise translate_error(error, self._connection.is_closed() if self._connection else True) from error
+            closed = self._connection.is_closed() if self._connection else True
+            raise self._database._translate(error, closed) from error
         except BaseException as error:
             self._failure = error
             raise

@@ -7,7 +7,7 @@ import re
 import asyncpg
 from asyncpg import exceptions as pg
 
-from kilonova.store.interface import Conflict, Invalid, StoreError, Unavailable
+from kilonova.store.interface import Conflict, Invalid, StorageFull, StoreError, Unavailable
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -52,6 +52,8 @@ def translate_error(error: Exception, closed: bool) -> StoreError:
         return Conflict(str(error), kind="unique", constraint=error.constraint_name)
     if isinstance(error, pg.ForeignKeyViolationError):
         return Conflict(str(error), kind="foreign key", constraint=error.constraint_name)
+    if isinstance(error, pg.DiskFullError):
+        return StorageFull("the disk of the database is full")
     if closed or isinstance(error, _TRANSIENT):
         return Unavailable(str(error) or type(error).__name__)
     if isinstance(error, (pg.IntegrityConstraintViolationError, pg.DataError, ValueError)):

@@ -143,6 +143,7 @@ class SqliteTransaction:
             return method(sql, args)
         except BaseException as error:
             self._failure = error
+            self._writer.note_failure(error)
             if self._writer.is_rolled_back():
                 self._writer.abandon(self._group, error)
             raise
@@ -165,6 +166,10 @@ class SqliteDatabase:
     @property
     def commits(self) -> int:
         return self._writer.commits
+
+    @property
+    def last_full_at(self) -> float:
+        return self._writer.last_full_at
 
     async def fetch(self, sql: str, *args: Any) -> list[Row]:
         return self._reader.fetch(sql, args)

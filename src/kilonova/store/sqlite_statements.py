@@ -9,7 +9,7 @@ import apsw
 import orjson
 
 from kilonova.store import regular_expressions
-from kilonova.store.interface import Conflict, Invalid, Row, StoreError, Unavailable
+from kilonova.store.interface import Conflict, Invalid, Row, StorageFull, StoreError, Unavailable
 from kilonova.store.translate import MAX_CACHED_LENGTH, MAX_CACHED_STATEMENTS, Statement, translate
 
 Columns = tuple[tuple[str, ...], tuple[str, ...]]
@@ -18,7 +18,6 @@ Columns = tuple[tuple[str, ...], tuple[str, ...]]
 _TRANSIENT = (
     apsw.BusyError,
     apsw.LockedError,
-    apsw.FullError,
     apsw.IOError,
     apsw.CantOpenError,
     apsw.NoMemError,
@@ -140,6 +139,8 @@ def translate_error(connection: apsw.Connection, error: Exception) -> StoreError
     """The interface's error for an error of SQLite or of binding a value."""
     if isinstance(error, apsw.ConstraintError):
         return _translate_constraint_error(connection, error)
+    if isinstance(error, apsw.FullError):
+        return StorageFull("the disk of the database is full")
     if isinstance(error, _TRANSIENT):
         return Unavailable(str(error))
     if isinstance(error, (TypeError, ValueError, OverflowError, apsw.TooBigError, apsw.MismatchError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -12,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from kilonova.store.interface import Unavailable
+from kilonova.store.interface import StorageFull, Unavailable
 
 MAX_GROUP_TRANSACTIONS = 128
 """The maximum of transactions in one COMMIT, so that a stream of transactions cannot delay it forever."""
@@ -27,7 +28,16 @@ class Group:
     `transactions` counts those that have ended, `members` those of them that were not rolled back.
     """
 
-    __slots__ = ("channels", "is_finished", "is_lost", "members", "transactions", "unchanged_total", "waiters")
+    __slots__ = (
+        "channels",
+        "failure",
+        "is_finished",
+        "is_lost",
+        "members",
+        "transactions",
+        "unchanged_total",
+        "waiters",
+    )
 
     def __init__(self, total_changes: int) -> None:
         self.unchanged_total = total_changes
@@ -37,6 +47,7 @@ class Group:
         self.channels: set[str] = set()
         self.is_finished = False
         self.is_lost = False
+        self.failure: Unavailable | None = None
 
 
 class Writer:
@@ -48,6 +59,7 @@ class Writer:
 
     def __init__(self, connection: apsw.Connection, call_listeners: Callable[[Iterable[str]], None]) -> None:
         self.commits = 0
+        self.last_full_at = -math.inf
         self._connection = connection
         self._call_listeners = call_listeners
         self._loop = asyncio.get_running_loop()
@@ -105,7 +117,7 @@ class Writer:
     async def wait_until_durable(self, group: Group) -> None:
         """Return when the group is committed. Raises Unavailable if the commit fails."""
         if group.is_lost:
-            raise Unavailable("the database rolled the transaction back")
+            raise group.failure or Unavailable("the database rolled the transaction back")
         if group.is_finished:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -115,6 +127,10 @@ class Writer:
     def is_rolled_back(self) -> bool:
         """Whether an error made SQLite roll back everything, including the group's earlier members."""
         return not self._connection.in_transaction
+
+    def note_failure(self, error: BaseException) -> None:
+        if isinstance(error, (StorageFull, apsw.FullError)):
+            self.last_full_at = time.monotonic()
 
     def abandon(self, group: Group, error: BaseException) -> None:
         """Roll the whole group back; all its members fail."""
@@ -155,6 +171,9 @@ class Writer:
             except apsw.BusyError as error:
                 if time.monotonic() > deadline:
                     raise Unavailable("another process keeps the database locked") from error
+            except apsw.Error as error:
+                self.note_failure(error)
+                raise _failure(error) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
         self._group = Group(self._connection.total_changes())
@@ -198,6 +217,8 @@ class Writer:
     def _commit_in_thread(self) -> None:
         while (group := self._jobs.get()) is not None:
             error = self._try_commit()
+            if error is None:
+                self.last_full_at = -math.inf
             try:
                 self._loop.call_soon_threadsafe(self._finish, group, error)
             except RuntimeError:
@@ -228,14 +249,23 @@ class Writer:
         self._group = None
         group.is_finished = True
         group.is_lost = error is not None
+        if error is not None:
+            self.note_failure(error)
+            group.failure = _failure(error)
+            group.failure.__cause__ = error
         for waiter in group.waiters:
             if waiter.done():
                 continue
-            if error is None:
+            if group.failure is None:
                 waiter.set_result(None)
             else:
-                failure = Unavailable(f"the transaction could not be committed: {error}")
-                failure.__cause__ = error
-                waiter.set_exception(failure)
+                waiter.set_exception(group.failure)
         if error is None and group.channels:
             self._call_listeners(group.channels)
+
+
+def _failure(error: BaseException) -> Unavailable:
+    """The error of a group that was not committed."""
+    if isinstance(error, (StorageFull, apsw.FullError)):
+        return StorageFull("the disk of the database is full")
+    return Unavailable(f"the transaction could not be committed: {error}")

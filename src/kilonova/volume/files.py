@@ -287,6 +287,6 @@ class _disk_full_as_too_big:
 
 def _is_old(path: Path) -> bool:
     try:
-        return clock.now() - path.stat().st_ctime > MIN_AGE_SECONDS
+        return clock.wall() - path.stat().st_ctime > MIN_AGE_SECONDS
     except FileNotFoundError:
         return False

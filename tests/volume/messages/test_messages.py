@@ -146,12 +146,13 @@ def test_expired_messages_are_deleted(database_url: str) -> None:
     run(scenario())
 
 
-def test_lifetime_of_messages_is_configured(sqlite_url: str) -> None:
+@pytest.mark.parametrize(("days", "seconds"), [(0.5, 43200), (-1, 36500 * 86400)])
+def test_lifetime_of_messages_is_configured(sqlite_url: str, days: float, seconds: float) -> None:
     async def scene(c: VolumeCloud) -> None:
         message = await message_about(c, await make(c, "error", imageRef=await image(c, IMAGE, disk_format="qcow2")))
-        assert clock.parse(message["guaranteed_until"]) - clock.parse(message["created_at"]) == pytest.approx(43200)
+        assert clock.parse(message["guaranteed_until"]) - clock.parse(message["created_at"]) == pytest.approx(seconds)
 
-    play(sqlite_url, scene, volume__message_days=0.5)
+    play(sqlite_url, scene, retention__message_days=days)
 
 
 def test_failed_operations_write_messages(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

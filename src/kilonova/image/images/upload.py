@@ -45,6 +45,7 @@ async def _receive(ctx: Context, upload: Upload, image_id: str, data_id: str) ->
     try:
         stored = await _stream(ctx, upload)
     except UploadTooLarge as error:
+        upload.discard()  # now, because a full disk may keep the database from recording the end of the upload
         raise TooLarge(str(error)) from error
     async with ctx.db.transaction() as tx:
         done = await model.finish_upload(tx, image_id, data_id, stored, clock.now())

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SHOW, LIST, DELETE = "message:get", "message:get_all", "message:delete"
 ERROR = "ERROR"
 DAY_SECONDS = 24 * 3600.0
+# The API has a time of expiry for each message.
+FOREVER_DAYS = 36500.0
 _MAX_LENGTH = 1000
 # Users must not see paths of the service's files.
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.+@~-]+)+/?")
@@ -106,9 +108,13 @@ async def record_failure(tx: Transaction, op: Operation, action: Action, resourc
         text=f"{action.text}: {user_text(error)}",
         request_id=op.request_id or "",
         created_at=now,
-        expires_at=now + op.services.config.volume.message_days * DAY_SECONDS,
+        expires_at=_expiry(now, op.services.config.retention.message_days),
     )
     await insert_row(tx, Message.table, message.encode())
+
+
+def _expiry(now: float, days: float) -> float:
+    return now + (days if days >= 0 else FOREVER_DAYS) * DAY_SECONDS
 
 
 def user_text(error: Failed) -> str:

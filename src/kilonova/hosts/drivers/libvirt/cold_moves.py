@@ -127,7 +127,7 @@ def return_files(hv: Hypervisor, guest_id: str) -> bool:
     directory = hv.layout.guest_directory(guest_id)
     try:
         previous = msgspec.msgpack.decode((directory / PREVIOUS_OWNER_FILE).read_bytes(), type=PreviousOwner)
-        age = clock.now() - (directory / PREVIOUS_OWNER_FILE).stat().st_mtime
+        age = clock.wall() - (directory / PREVIOUS_OWNER_FILE).stat().st_mtime
     except FileNotFoundError:
         return False
     if hv.owner(guest_id) == hv.host:

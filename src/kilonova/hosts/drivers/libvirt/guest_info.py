@@ -156,7 +156,7 @@ def _read_spec(hv: Hypervisor, guest_id: str, slot: str = "") -> Guest | None:
 def _uptime(hv: Hypervisor, guest_id: str) -> int | None:
     """Seconds since the guest started on this host or migrated to it."""
     try:
-        return max(0, int(clock.now() - hv.layout.file(guest_id, layout.OWNER).stat().st_mtime))
+        return max(0, int(clock.wall() - hv.layout.file(guest_id, layout.OWNER).stat().st_mtime))
     except FileNotFoundError:
         return None
 

@@ -197,7 +197,7 @@ def _stem(path: Path) -> str:
 
 def _is_older(path: Path, seconds: float) -> bool:
     try:
-        return path.stat().st_mtime <= clock.now() - seconds
+        return path.stat().st_mtime <= clock.wall() - seconds
     except FileNotFoundError:
         return False
 
