@@ -15,6 +15,10 @@ LOCK = "lock"
 SECRETS = "secrets.json"
 CLOUDS = "clouds.yaml"
 ENDPOINTS = "endpoints.json"
+# A restore is under way, or was interrupted, while this directory exists.
+RESTORING = ".restoring"
+# Start of the name of a directory with what a restore has replaced.
+REPLACED = "replaced-"
 
 
 class DirectoryInUse(Exception):

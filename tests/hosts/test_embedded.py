@@ -18,6 +18,7 @@ from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts, host_name
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.transport import StaleEpoch, list_guests
+from kilonova.store.incarnation import Mark
 from tests.hosts.support import HOST, spawn, until
 from tests.support import run
 
@@ -76,7 +77,7 @@ def test_run_prunes_and_checkpoints_files(tmp_path: Path, monkeypatch: pytest.Mo
     journal = Journal(tmp_path / "agents.db")
     with monkeypatch.context() as past:
         past.setattr(clock, "now", lambda: 1000.0)
-        journal.raise_epoch(old, 1)
+        journal.raise_epoch(old, 1, Mark())
 
     async def is_checkpointed() -> bool:
         try:

@@ -1,4 +1,7 @@
-"""The agents' journal: the highest epoch seen of each operation, and the replies to finished commands."""
+"""The agents' journal: the highest epoch seen of each operation, and the replies to finished commands.
+
+Entries belong to one incarnation of the database. A host that receives a command of a newer one forgets its entries.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import apsw
 
 from kilonova import clock
 from kilonova.hosts.sqlite_files import checkpoint, open_file
+from kilonova.store.incarnation import Mark
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +26,11 @@ PRUNE_INTERVAL_SECONDS = 3600.0
 _PRUNE_BATCH_SIZE = 500
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS hosts (
+    host TEXT PRIMARY KEY,
+    incarnation INTEGER NOT NULL,
+    leases INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS operations (
     host TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -61,6 +70,11 @@ class Journal:
         self.path = path
         self._connection = open_file(path, _SCHEMA)
 
+    def mark(self, host: str) -> Mark:
+        """Return the highest mark of a database from which the host has executed commands."""
+        row = self._connection.execute("SELECT incarnation, leases FROM hosts WHERE host = ?", (host,)).fetchone()
+        return Mark(*row) if row is not None else Mark()
+
     def find(self, key: Key) -> tuple[int | None, bytes | None]:
         """Return the highest epoch seen of the operation, and the reply if the command is finished."""
         row = self._connection.execute(
@@ -70,12 +84,29 @@ class Journal:
         ).fetchone()
         return row if row is not None else (None, None)
 
-    def raise_epoch(self, key: Key, epoch: int) -> None:
-        """Make commands with a lower epoch stale."""
+    def raise_epoch(self, key: Key, epoch: int, mark: Mark) -> None:
+        """Make commands with a lower epoch stale. Record the mark of the database if it is higher."""
+        with self._connection:
+            self._connection.execute(
+                "INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch",
+                (key.host, key.operation, epoch, clock.now()),
+            )
+            self._raise_mark(key.host, mark)
+
+    def begin_incarnation(self, host: str, mark: Mark) -> None:
+        """Forget the host's entries: they are about another history of the same operations."""
+        with self._connection:
+            for table in ("finished", "operations"):
+                self._connection.execute(f"DELETE FROM {table} WHERE host = ?", (host,))
+            self._raise_mark(host, mark)
+
+    def _raise_mark(self, host: str, mark: Mark) -> None:
         self._connection.execute(
-            "INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
-            " SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch",
-            (key.host, key.operation, epoch, clock.now()),
+            "INSERT INTO hosts (host, incarnation, leases) VALUES (?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET incarnation = excluded.incarnation, leases = excluded.leases"
+            " WHERE (excluded.incarnation, excluded.leases) > (hosts.incarnation, hosts.leases)",
+            (host, *mark),
         )
 
     def finish(self, key: Key, reply: bytes) -> None:

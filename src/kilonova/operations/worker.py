@@ -68,6 +68,7 @@ class Worker:
         kinds: Iterable[type[Operation]] | None = None,
         lane: str | None = None,
         observer: Observer | None = None,
+        on_lease: Callable[[int], None] = lambda number: None,
         faults: FaultInjector | None = None,
         backoff: Callable[[int], float] = backoff,
     ) -> None:
@@ -78,6 +79,7 @@ class Worker:
         self.slots = slots
         self.sweep = sweep
         self.observer = observer
+        self._on_lease = on_lease
         self.faults = faults
         self.backoff = backoff
         self.stopping = False
@@ -150,7 +152,8 @@ class Worker:
         if self._full:
             return
         leased_at = time.monotonic()
-        rows = await store.lease(self.db, self.owner, self.lease, list(self._kinds), free)
+        rows, number = await store.lease(self.db, self.owner, self.lease, list(self._kinds), free)
+        self._on_lease(number)
         self._full = len(rows) == free
         for row in rows:
             if (execution := await self._prepare(row, leased_at)) is not None:
