@@ -38,6 +38,7 @@ BOUNDED = {
         "network_quotas", "quota_classes", "quotas", "user_quotas", "volume_default_types", "volume_quota_classes",
         "volume_quotas", "volume_services",
     },
+    "one row": {"incarnation"},
     "placement: hosts, and consumers with allocations": {
         "allocations", "consumers", "hypervisors", "inventories", "provider_aggregates", "provider_traits",
         "resource_classes", "resource_providers", "traits",

@@ -20,6 +20,10 @@ CACERT = "cacert"
 _UNKNOWN_PASSWORD = (
     f"# The user has changed the password. Give it in OS_PASSWORD, or write it into {SECRETS} and restart."
 )
+# A restore is under way, or was interrupted, while this directory exists.
+RESTORING = ".restoring"
+# Start of the name of a directory with what a restore has replaced.
+REPLACED = "replaced-"
 
 
 class DirectoryInUse(Exception):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kilonova.api_servers import ApiServers
     from kilonova.config import Api as ApiSettings
     from kilonova.config import Config
+    from kilonova.hosts.fence import FencedHosts
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
     from kilonova.hosts.nats import NatsTransport
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kilonova.http.client import Caller
     from kilonova.identity.token_keys import KeyRing
     from kilonova.operations import Worker
+    from kilonova.store.incarnation import Mark
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +118,8 @@ class Process:
         self.servers: ApiServers | None = None
         self.hosts: ServedHosts | None = None
         self.ready = False
+        self._mark: Mark
+        self._fence: FencedHosts
         self._reports: ReportQueue
         self._workers: list[Worker] = []
         self.background = BackgroundTasks("process")
@@ -174,12 +178,16 @@ class Process:
             stack.callback(audit.close)
 
     async def _open_database(self, stack: AsyncExitStack, loaded: asyncio.Event) -> None:
+        from kilonova.store import incarnation
+
         url = self.config.database_url
         try:
             if dialect_of(url) != "sqlite":
                 await loaded.wait()  # on a slow machine, loading modules takes longer than the connection's timeout
             await store.upgrade(url)
             db = self.services.db = self.delays.database(await store.open_database(url))
+            await store.check(db)
+            self._mark = await incarnation.set_up(db)
         except (store.StoreError, ValueError, OSError) as error:
             raise CannotStart(f"database: {error}") from None
         stack.push_async_callback(db.close)
@@ -297,6 +305,7 @@ class Process:
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
         from kilonova.compute import power_state_sync
         from kilonova.compute.pending_cleanups import find_pending_cleanups
+        from kilonova.hosts.fence import FencedHosts
         from kilonova.hosts.heartbeat import Heartbeat
         from kilonova.hosts.reports import ReportQueue
         from kilonova.seeds import spread_hosts
@@ -307,7 +316,8 @@ class Process:
         local = self._libvirt_host(stack) if self.config.driver == "libvirt" else self._simulated_hosts(stack)
         self.background.start(stack, local.run())
         all_hosts = self._with_remote_hosts(stack, local) if self.config.messaging.url else None
-        hosts = self.hosts = local if all_hosts is None else all_hosts
+        fence = self._fence = FencedHosts(local if all_hosts is None else all_hosts, db, self._mark)
+        hosts = self.hosts = fence
         self.services.hosts = self.delays.transport(hosts)
         heartbeat = Heartbeat(
             db,
@@ -319,6 +329,8 @@ class Process:
         if all_hosts is not None:
             all_hosts.on_change(heartbeat.wake)
         await heartbeat.beat()
+        if reason := next((fence.ahead[host] for host in local.names if host in fence.ahead), ""):
+            raise CannotStart(reason)
         if self.config.zones:
             await spread_hosts(db, self.config.zones, local.names)
         self.background.start(stack, heartbeat.run())
@@ -444,6 +456,7 @@ class Process:
                 lane=lane,
                 observer=services.metrics,
                 audit=services.audit,
+                on_lease=self._fence.leased,
             )
             self._workers.append(worker)
             self.background.start(stack, worker.run())
@@ -499,6 +512,8 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(
             "separate API and worker processes need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
         )
+    if (config.data_dir / datadir.RESTORING).exists():
+        raise CannotStart(f"a restore into {config.data_dir} is not finished: run `kilonova restore --force` again")
     if not 0 <= config.port <= 65535:
         raise CannotStart(f"port: {config.port} is not between 0 and 65535")
     if not 0 <= (config.placement.port or 0) <= 65535:

@@ -468,3 +468,68 @@ def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
         assert driver.calls == ([verb] if built.changes else [])
 
     scene(scenario)
+
+
+# Incarnations of the database
+
+
+def test_answer_of_a_replaced_database_is_not_repeated(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        await send(spawn(epoch=5, incarnation=1))
+        assert (await send(spawn(epoch=5, incarnation=2))).ok
+        assert driver.calls == ["spawn", "spawn"]
+
+    scene(scenario)
+
+
+def test_epoch_of_a_replaced_database_does_not_refuse_commands_of_the_restored_one(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        await send(spawn(epoch=9, incarnation=1))
+        assert (await send(spawn(epoch=2, incarnation=2))).ok
+        assert kind(await send(spawn(epoch=1, incarnation=2))) == "stale epoch"
+
+    scene(scenario)
+
+
+def test_commands_of_a_replaced_database_are_refused(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        await send(spawn(incarnation=2))
+        late = await send(command(Destroy(guest_id="guest-1"), operation="op-2", epoch=9, incarnation=1))
+        assert kind(late) == "stale epoch"
+        assert "guest-1" in driver.states
+
+    scene(scenario)
+
+
+def test_command_of_a_restored_database_waits_for_work_of_the_replaced_one(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        gate = driver.hold("spawn")
+        replaced = asyncio.create_task(send(spawn(incarnation=1)))
+        await yield_to_tasks()
+        restored = asyncio.create_task(send(spawn(incarnation=2)))
+        await yield_to_tasks()
+        assert driver.calls == ["spawn"]
+        gate.set()
+        assert (await replaced).ok
+        assert (await restored).ok
+        assert driver.calls == ["spawn", "spawn"], "the second command does not join the first"
+
+    scene(scenario)
+
+
+def test_queued_work_of_a_replaced_database_is_dropped(scene: Any) -> None:
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        gate = driver.hold("spawn")
+        running = asyncio.create_task(send(spawn(incarnation=1)))
+        await yield_to_tasks()
+        queued = asyncio.create_task(send(command(PowerOff(guest_id="guest-1"), operation="op-2", incarnation=1)))
+        await yield_to_tasks()
+        restored = asyncio.create_task(send(command(PowerOn(guest_id="guest-1"), operation="op-3", incarnation=2)))
+        await yield_to_tasks()
+        gate.set()
+        assert kind(await queued) == "stale epoch"
+        assert (await restored).ok
+        assert (await running).ok
+        assert driver.calls == ["spawn", "power_on"]
+
+    scene(scenario)

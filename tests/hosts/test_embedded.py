@@ -18,6 +18,7 @@ from kilonova.hosts.drivers.sim.store import SimStore, Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts, host_name
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.transport import StaleEpoch, list_guests
+from kilonova.store.incarnation import Mark
 from tests.hosts.support import HOST, spawn, until
 from tests.support import run
 
@@ -84,7 +85,7 @@ def test_run_prunes_and_checkpoints_files(tmp_path: Path, monkeypatch: pytest.Mo
     async def scenario() -> None:
         with monkeypatch.context() as past:
             past.setattr(clock, "now", lambda: 1000.0)
-            await journal.raise_epoch(old, 1)
+            await journal.raise_epoch(old, 1, Mark())
         hosts = EmbeddedHosts(EmbeddedConfig(directory=tmp_path, hosts=1))
         await hosts.call(HOST, spawn())
         assert guests_in_file(tmp_path) == 0, "still in the write-ahead log"

@@ -262,7 +262,7 @@ def test_dead_worker_costs_at_most_one_renewal_interval(database_url: str) -> No
                 if alone:
                     assert await store.end_all_leases(db, 30) == 1
                 before = clock.now()
-                (row,) = await store.lease(db, "next", 30, [LongDeadline.kind], 10)
+                ((row,), _) = await store.lease(db, "next", 30, [LongDeadline.kind], 10)
                 assert row.id == begun_id
                 assert 20 + before - now <= row.step_idle + 0.001 <= 20.002 + clock.now() - now
                 async with db.transaction() as tx:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from kilonova.operations import Failed, LostLease, Operation, Step, TransientError, begin, store, views
-from kilonova.store import Database, Unavailable
+from kilonova.store import Database, Unavailable, incarnation
 from tests.operations.support import (
     RecordedFailure,
     ScriptedServices,
@@ -169,9 +169,9 @@ def test_operation_of_dead_worker_is_leased_after_expiry(
     async def scenario() -> None:
         async with opened(database_url) as db:
             operation_id = await begin_operation(db, ThreeSteps)
-            leased = await store.lease(db, "dead", 200, ["test three"], 10)
+            leased, _ = await store.lease(db, "dead", 200, ["test three"], 10)
             assert [row.id for row in leased] == [operation_id]
-            assert await store.lease(db, "other", 200, ["test three"], 10) == []
+            assert await store.lease(db, "other", 200, ["test three"], 10) == ([], 0)
             advance_clock(200)
             async with running_worker(db, ScriptedServices(), sweep=0.05):
                 row = await wait_until_finished(db, operation_id)
@@ -486,5 +486,19 @@ def test_result_that_is_not_json_fails_the_step(database_url: str) -> None:
         async with opened(database_url) as db, running_worker(db, ScriptedServices(two=two)):
             row = await wait_until_finished(db, await begin_operation(db, ThreeSteps))
             assert (row["state"], orjson.loads(row["error"])["type"]) == ("failed", "Unexpected")
+
+    run(scenario())
+
+
+def test_every_lease_raises_the_mark_of_the_database(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            before = await incarnation.set_up(db)
+            numbers: list[int] = []
+            async with running_worker(db, ScriptedServices(), sweep=0.05, on_lease=numbers.append):
+                for _ in range(2):
+                    await wait_until_finished(db, await begin_operation(db, SingleStep))
+            assert await incarnation.read(db) == before._replace(leases=2)
+            assert [number for number in numbers if number] == [1, 2]
 
     run(scenario())

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from kilonova import datadir
 from kilonova.cli.db import db
+from kilonova.store.alembic_commands import upgrade_sqlite
 from kilonova.store.migrations.head import HEAD
 
 
@@ -40,3 +42,12 @@ def test_errors_are_one_line_without_the_password(tmp_path: Path) -> None:
         assert output.startswith("Error: ")
         assert output.count("\n") == 1
         assert "secret" not in output
+
+
+def test_directory_in_use_is_upgraded_only_by_force(tmp_path: Path) -> None:
+    upgrade_sqlite(tmp_path / "kilonova.db", "0007")
+    with datadir.lock(tmp_path):
+        code, output = kilonova_db("upgrade", "--data", str(tmp_path))
+        assert (code, "is in use by process" in output) == (3, True)
+        code, output = kilonova_db("upgrade", "--data", str(tmp_path), "--force")
+        assert (code, f"upgraded from schema 0007 to {HEAD}" in output) == (0, True)

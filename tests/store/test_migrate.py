@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kilonova import __version__, store
 from kilonova.store import SchemaError, StoreError, Unavailable, alembic_commands, migrate
 from kilonova.store.migrate import Upgrade, revision, upgrade
 from kilonova.store.migrations.head import HEAD
@@ -49,6 +51,7 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(NEXT.format(head=HEAD, then=""))
     monkeypatch.setattr(alembic_commands, "MIGRATIONS", directory)
     monkeypatch.setattr(migrate, "HEAD", "9999")
+    monkeypatch.setattr(migrate, "OLDEST_COMPATIBLE", "9999")
     return path
 
 
@@ -199,3 +202,45 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & {{"sqlalchemy
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_upgrade_waits_until_processes_of_older_releases_have_stopped(
+    empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = empty_url
+
+    async def scenario() -> None:
+        await create_with_domain(url, monkeypatch)
+        async with opened(url) as db:
+            with pytest.raises(SchemaError, match=rf"kilonova {__version__} \(schema {HEAD}\) on {os.getpid()}@"):
+                await upgrade(url)
+            assert await revision(url) == HEAD
+            monkeypatch.setattr(migrate, "OLDEST_COMPATIBLE", HEAD)
+            assert await upgrade(url) == Upgrade(HEAD, "9999")
+            with pytest.raises(SchemaError, match="upgraded to schema 9999 meanwhile"):  # before it has noticed
+                monkeypatch.setattr(migrate, "HEAD", HEAD)
+                await store.check(db)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+def test_forced_upgrade_and_sessions_of_unknown_releases(
+    empty_url: str, next_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = empty_url
+
+    async def scenario() -> None:
+        import asyncpg
+
+        await create_with_domain(url, monkeypatch)
+        older = await asyncpg.connect(url, server_settings={"application_name": "kilonova listener"})
+        with pytest.raises(SchemaError, match="an older release on this machine"):
+            await upgrade(url)
+        other = await asyncpg.connect(url, server_settings={"application_name": "psql"})
+        assert await upgrade(url, force=True) == Upgrade(HEAD, "9999")
+        await older.close()
+        await other.close()
+
+    run(scenario())

@@ -18,6 +18,8 @@ COMMANDS = {
     "image": ("image", "Make an image to boot real guests from: image tiny."),
     "doctor": ("doctor", "Compare servers with allocations, placement, ports, guests and operations."),
     "operations": ("operations", "Show, cancel and retry operations."),
+    "backup": ("backup", "Write a backup of a cloud, running or stopped."),
+    "restore": ("backup", "Restore a backup."),
     "db": ("db", "Create, upgrade, inspect and purge the database."),
     "keys": ("keys", "List and rotate the keys that sign tokens."),
     "sim": ("sim", "Inspect simulated hosts, and inject failures."),

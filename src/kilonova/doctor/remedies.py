@@ -51,9 +51,9 @@ REMEDIES = {
     "guest again",
     "volume in several guests": "a bug, or hosts restored from a copy: immediately remove all but one of the guests, "
     "and check the data on the volume",
-    "guest without server": "created by hand, or hosts restored from a copy, or a bug: remove the guest on its host",
+    "guest without server": "created by hand, a restored database or hosts, or a bug: remove the guest on its host",
     "guest missing": "the host has lost it: delete the server and boot it again",
-    "guest on the wrong host": "a bug, or hosts restored from a copy: remove the guest on that host",
+    "guest on the wrong host": "a bug, or a restored database or hosts: remove the guest on that host",
     "guest kept without reason": "a bug, or hosts restored from a copy: remove the guest in that slot",
     "guest power differs": "changed outside of the cloud: start or stop the server as intended",
 }

@@ -17,6 +17,7 @@ from kilonova.hosts.display_sessions import DisplaySessions
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
 from kilonova.hosts.messages import Command, Reply, verbs
+from kilonova.store.incarnation import Mark
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ _OF_DISPLAY_SESSIONS = verbs.OpenDisplay | verbs.ReadDisplay | verbs.WriteDispla
 class _Run:
     """A change under way. A repeated command joins it and raises its epoch."""
 
-    def __init__(self, epoch: int, verb: verbs.Change) -> None:
+    def __init__(self, epoch: int, incarnation: int, verb: verbs.Change) -> None:
         self.epoch = epoch
+        self.incarnation = incarnation
         self.verb = verb
         self.interrupted = ""
         self.task: asyncio.Task[bytes]
@@ -43,7 +45,8 @@ class Agent:
         self._driver = driver
         self._journal = journal
         self._displays = DisplaySessions(driver)
-        self._running: dict[Key, _Run] = {}
+        # By incarnation and key: a command of a restored database does not join work of the replaced one.
+        self._running: dict[tuple[int, Key], _Run] = {}
 
     @property
     def busy(self) -> bool:
@@ -61,7 +64,7 @@ class Agent:
             if refusal is not None:
                 return messages.encode(refusal)
             if isinstance(command.verb, verbs.Read):
-                return messages.encode(await self._perform(command.verb))
+                return messages.encode(await self._read(command.verb))
             return await self._execute_once(command, command.verb)
         except messages.UnreadableCommand as unreadable:
             return messages.encode(Reply(ok=False, error=unreadable.error))
@@ -78,12 +81,20 @@ class Agent:
         return None
 
     async def _execute_once(self, command: _Command, verb: verbs.Change) -> bytes:
-        key = _key(command, verb)
+        key, mark = _key(command, verb), Mark(command.incarnation, command.leases)
+        seen = self._journal.mark(self.host)
+        if mark.incarnation < seen.incarnation:
+            return _replaced(mark.incarnation, seen.incarnation)
+        if mark.incarnation > seen.incarnation:
+            self._journal.begin_incarnation(self.host, mark)
+        await self._journal.begun(self.host)
         epoch, reply = self._journal.find(key)
         if epoch is not None and command.epoch < epoch:
             return _stale(command, command.epoch, epoch)
-        raised = self._journal.raise_epoch(key, command.epoch) if epoch is None or command.epoch > epoch else None
-        run = self._running.get(key)
+        raised = None
+        if epoch is None or command.epoch > epoch:
+            raised = self._journal.raise_epoch(key, command.epoch, mark)
+        run = self._running.get((mark.incarnation, key))
         if reply is not None:
             if raised is not None:
                 await asyncio.shield(raised)
@@ -95,7 +106,7 @@ class Agent:
         return await _wait_for_reply(run)
 
     def _start(self, key: Key, command: _Command, verb: verbs.Change, raised: asyncio.Future[None] | None) -> _Run:
-        earlier = [run for other, run in self._running.items() if other.guest == key.guest]
+        earlier = [run for (_, other), run in self._running.items() if other.guest == key.guest]
         for run in earlier:
             reason = _interruption(verb, run.verb)
             if reason:
@@ -103,14 +114,14 @@ class Agent:
                 run.task.cancel()
         if isinstance(verb, verbs.ForceCompleteMigration):
             earlier = []
-        run = _Run(command.epoch, verb)
+        run = _Run(command.epoch, command.incarnation, verb)
         # A separate task: a caller that gives up waiting must not interrupt the work.
         run.task = asyncio.create_task(self._run(run, key, command, raised, [other.task for other in earlier]))
-        self._running[key] = run
-        run.task.add_done_callback(lambda task: self._ended(key, task))
+        self._running[command.incarnation, key] = run
+        run.task.add_done_callback(lambda task: self._ended((command.incarnation, key), task))
         return run
 
-    def _ended(self, key: Key, task: asyncio.Task[bytes]) -> None:
+    def _ended(self, key: tuple[int, Key], task: asyncio.Task[bytes]) -> None:
         del self._running[key]
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: there may be no caller left to raise it to
@@ -128,14 +139,25 @@ class Agent:
             await asyncio.shield(raised)
         if earlier:
             await asyncio.wait(earlier)
+            if (newest := self._journal.mark(self.host).incarnation) > run.incarnation:
+                return _replaced(run.incarnation, newest)
             epoch, _ = self._journal.find(key)
             if epoch is not None and run.epoch < epoch:
                 return _stale(command, run.epoch, epoch)
         reply = await self._perform(run.verb)
         encoded = messages.encode(reply)
-        if reply.ok and not isinstance(run.verb, _NOT_JOURNALLED):
+        is_current = run.incarnation == self._journal.mark(self.host).incarnation
+        if reply.ok and is_current and not isinstance(run.verb, _NOT_JOURNALLED):
             await self._journal.finish(key, encoded)
         return encoded
+
+    async def _read(self, verb: verbs.Read) -> Reply:
+        reply = await self._perform(verb)
+        if not isinstance(verb, verbs.Describe) or not reply.ok:
+            return reply
+        mark = self._journal.mark(self.host)
+        facts = messages.decode_answer(verb, reply)
+        return messages.success(structs.replace(facts, incarnation=mark.incarnation, leases=mark.leases))
 
     async def _perform(self, verb: verbs.Change | verbs.Read) -> Reply:
         try:
@@ -177,6 +199,12 @@ def _interruption(new: verbs.Change, running: verbs.Change) -> str:
         case verbs.StopMigration(), verbs.MigrateLive() | verbs.ForceCompleteMigration():
             return "the migration was stopped"
     return ""
+
+
+def _replaced(incarnation: int, newest: int) -> bytes:
+    """The kind is one that makes the callers of every release stop at once."""
+    message = f"the database (incarnation {incarnation}) was replaced by another one (incarnation {newest})"
+    return messages.encode(messages.failure("stale epoch", message))
 
 
 def _stale(command: _Command, epoch: int, seen: int) -> bytes:

@@ -1,4 +1,7 @@
-"""The agents' journal: the highest epoch seen of each operation, and the replies to finished commands."""
+"""The agents' journal: the highest epoch seen of each operation, and the replies to finished commands.
+
+Entries belong to one incarnation of the database. A host that receives a command of a newer one forgets its entries.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import apsw
 
 from kilonova import clock
 from kilonova.hosts.sqlite_files import checkpoint, open_file
+from kilonova.store.incarnation import Mark
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +28,11 @@ PRUNE_INTERVAL_SECONDS = 3600.0
 _PRUNE_BATCH_SIZE = 500
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS hosts (
+    host TEXT PRIMARY KEY,
+    incarnation INTEGER NOT NULL,
+    leases INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS operations (
     host TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -60,6 +69,11 @@ _RAISE_EPOCH = """
 INSERT INTO operations (host, operation, epoch, at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET epoch = excluded.epoch, at = excluded.at WHERE excluded.epoch > operations.epoch
 """
+_RAISE_MARK = """
+INSERT INTO hosts (host, incarnation, leases) VALUES (?, ?, ?) ON CONFLICT DO UPDATE
+SET incarnation = excluded.incarnation, leases = excluded.leases
+WHERE (excluded.incarnation, excluded.leases) > (hosts.incarnation, hosts.leases)
+"""
 _FINISH = """
 INSERT OR REPLACE INTO finished (host, operation, step, round, verb, guest, reply, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -89,10 +103,22 @@ class Journal:
         self._thread.start()
         # By host and operation: epochs that are not committed yet.
         self._new_epochs: dict[tuple[str, str], int] = {}
+        # By host: the highest mark, committed or not.
+        self._marks: dict[str, Mark] = {}
+        # By host: the beginning of an incarnation that is not committed yet.
+        self._beginning: dict[str, asyncio.Future[None]] = {}
 
     @property
     def is_committing(self) -> bool:
         return self._is_committing
+
+    def mark(self, host: str) -> Mark:
+        """Return the highest mark of a database from which the host has executed commands."""
+        if (known := self._marks.get(host)) is not None:
+            return known
+        row = self._reader.execute("SELECT incarnation, leases FROM hosts WHERE host = ?", (host,)).fetchone()
+        mark = self._marks[host] = Mark(*row) if row is not None else Mark()
+        return mark
 
     def find(self, key: Key) -> tuple[int | None, bytes | None]:
         """Return the highest epoch seen of the operation, and the reply if the command is finished."""
@@ -105,21 +131,50 @@ class Journal:
         new = self._new_epochs.get((key.host, key.operation))
         return (epoch if new is None else max(new, epoch or 0)), reply
 
-    def raise_epoch(self, key: Key, epoch: int) -> asyncio.Future[None]:
-        """Make commands with a lower epoch stale at once. The result is there when this is durable."""
+    def raise_epoch(self, key: Key, epoch: int, mark: Mark) -> asyncio.Future[None]:
+        """Make commands with a lower epoch stale at once, and record the mark of the database if it is higher.
+
+        The result is there when this is durable.
+        """
         name = (key.host, key.operation)
         self._new_epochs[name] = max(epoch, self._new_epochs.get(name, 0))
+        if mark > self.mark(key.host):
+            self._marks[key.host] = mark
+            self._write(_RAISE_MARK, (key.host, *mark)).add_done_callback(_retrieve)
         done = self._write(_RAISE_EPOCH, (*name, epoch, clock.now()))
         done.add_done_callback(lambda done: self._epoch_written(name, epoch, done))
         return done
+
+    def begin_incarnation(self, host: str, mark: Mark) -> None:
+        """Forget the host's entries: they are about another history of the same operations.
+
+        Commands of older incarnations are refused at once. Those of this one wait until it has `begun`.
+        """
+        before, self._marks[host] = self.mark(host), mark
+        self._new_epochs = {name: epoch for name, epoch in self._new_epochs.items() if name[0] != host}
+        for table in ("finished", "operations"):
+            self._write(f"DELETE FROM {table} WHERE host = ?", (host,)).add_done_callback(_retrieve)
+        # The three writes are in one batch, and so in one transaction.
+        done = self._beginning[host] = self._write(_RAISE_MARK, (host, *mark))
+        done.add_done_callback(lambda done: self._incarnation_written(host, before, done))
+
+    async def begun(self, host: str) -> None:
+        """Wait until the host's newest incarnation is durable. Raises apsw.Error if it cannot be written."""
+        if (beginning := self._beginning.get(host)) is not None:
+            await asyncio.shield(beginning)
+
+    def _incarnation_written(self, host: str, before: Mark, done: asyncio.Future[None]) -> None:
+        if self._beginning.get(host) is done:
+            del self._beginning[host]
+        if not done.cancelled() and done.exception() is not None:
+            self._marks[host] = before  # the next command tries again
 
     async def finish(self, key: Key, reply: bytes) -> None:
         """Return when the reply is durable."""
         await self._write(_FINISH, (*key, reply, clock.now()))
 
     def _epoch_written(self, name: tuple[str, str], epoch: int, done: asyncio.Future[None]) -> None:
-        if not done.cancelled():
-            done.exception()  # marks the exception as retrieved: a repeated command does not wait for the result
+        _retrieve(done)  # a repeated command does not wait for the result
         if self._new_epochs.get(name) == epoch:
             del self._new_epochs[name]
 
@@ -190,6 +245,12 @@ class Journal:
         self._thread.join()
         self._writer.close()
         self._reader.close()
+
+
+def _retrieve(done: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved: another write of the same batch reports it."""
+    if not done.cancelled():
+        done.exception()
 
 
 _PRIMARY_KEYS = {"finished": "host, operation, step, round, verb, guest", "operations": "host, operation"}

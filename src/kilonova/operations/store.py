@@ -37,6 +37,7 @@ UPDATE operations SET lease_owner = $4, lease_until = $5, epoch = epoch + 1,
 WHERE seq IN (SELECT seq FROM due)
 RETURNING *
 """
+_COUNT_LEASE = "UPDATE incarnation SET leases = leases + 1 RETURNING leases"
 _RENEW = """
 UPDATE operations SET lease_until = $1 WHERE id = ANY($2) AND lease_owner = $3 AND finished_at IS NULL
 RETURNING id, cancel_requested
@@ -80,12 +81,19 @@ WHERE finished_at IS NULL AND run_at <= $2 AND lease_until <= $2 AND trouble IS 
 """
 
 
-async def lease(db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int) -> list[OperationRow]:
-    """Lease runnable operations: due, not leased, and the first unfinished one of their server."""
+async def lease(
+    db: Database, owner: str, seconds: float, kinds: Sequence[str], limit: int
+) -> tuple[list[OperationRow], int]:
+    """Lease runnable operations: due, not leased, and the first unfinished one of their server.
+
+    Also returns the number of the lease, 0 if there is none. See `kilonova.store.incarnation`.
+    """
     now = clock.now()
     async with db.transaction() as tx:
         unrenewed = _longest_unrenewed_seconds(seconds)
-        return OperationRow.decode_all(await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, unrenewed))
+        rows = await tx.fetch(_LEASE, now, kinds, limit, owner, now + seconds, unrenewed)
+        number = await tx.fetch_value(_COUNT_LEASE) if rows else 0
+    return OperationRow.decode_all(rows), number or 0
 
 
 async def renew(db: Database, owner: str, seconds: float, leased: Sequence[str]) -> dict[str, bool]:

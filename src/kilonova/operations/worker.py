@@ -70,6 +70,7 @@ class Worker:
         lane: str | None = None,
         observer: Observer | None = None,
         audit: AuditLog | None = None,
+        on_lease: Callable[[int], None] = lambda number: None,
         faults: FaultInjector | None = None,
         backoff: Callable[[int], float] = backoff,
     ) -> None:
@@ -81,6 +82,7 @@ class Worker:
         self.sweep = sweep
         self.observer = observer
         self.audit = audit
+        self._on_lease = on_lease
         self.faults = faults
         self.backoff = backoff
         self.stopping = False
@@ -153,7 +155,8 @@ class Worker:
         if self._full:
             return
         leased_at = time.monotonic()
-        rows = await store.lease(self.db, self.owner, self.lease, list(self._kinds), free)
+        rows, number = await store.lease(self.db, self.owner, self.lease, list(self._kinds), free)
+        self._on_lease(number)
         self._full = len(rows) == free
         for row in rows:
             if (execution := await self._prepare(row, leased_at)) is not None:

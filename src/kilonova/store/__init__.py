@@ -34,6 +34,7 @@ __all__ = [
     "TooSlow",
     "Transaction",
     "Unavailable",
+    "check",
     "open_database",
     "upgrade",
 ]
@@ -55,3 +56,10 @@ async def upgrade(url: str) -> Upgrade:
     from kilonova.store import migrate
 
     return await migrate.upgrade(url)
+
+
+async def check(db: Database) -> None:
+    """Check that an open database still has the schema that `upgrade` made."""
+    from kilonova.store import migrate
+
+    await migrate.check(db)

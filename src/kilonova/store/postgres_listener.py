@@ -10,6 +10,7 @@ import asyncpg
 
 from kilonova.store.postgres_errors import DRIVER_ERRORS
 from kilonova.store.postgres_pool import Connection, close_quietly
+from kilonova.store.sessions import session_name
 
 CHANNEL = "kilonova"
 """The one PostgreSQL channel. The payload of a notification is the name of our channel."""
@@ -40,7 +41,7 @@ class Listener:
 
     async def _connect(self) -> Connection:
         connection = await asyncpg.connect(
-            self._url, timeout=10, command_timeout=10, server_settings={"application_name": "kilonova listener"}
+            self._url, timeout=10, command_timeout=10, server_settings={"application_name": session_name()}
         )
         try:
             await connection.add_listener(CHANNEL, self._notified)

@@ -8,13 +8,13 @@ from typing import Any
 
 import asyncpg
 
+from kilonova.store.sessions import session_name
 from kilonova.store.translate import MAX_CACHED_LENGTH
 
 Connection = Any
 """asyncpg's connection, which has no type hints."""
 
 SERVER_SETTINGS = {
-    "application_name": "kilonova",
     # Statements outside a transaction cannot write; transactions begin READ WRITE.
     "default_transaction_read_only": "on",
     # A process that hangs in a transaction must not keep its locks forever.
@@ -37,7 +37,7 @@ async def connect(url: str) -> Connection:
         statement_cache_size=1024,
         max_cacheable_statement_size=MAX_CACHED_LENGTH,
         max_cached_statement_lifetime=0,
-        server_settings=SERVER_SETTINGS,
+        server_settings={"application_name": session_name(), **SERVER_SETTINGS},
     )
     try:
         await connection.set_type_codec(

@@ -61,6 +61,9 @@ class HostFacts(Message, frozen=True, kw_only=True):
     # Whether the host needs network plans (ApplyNetwork).
     networked: bool = False
     agent_version: int = VERSION
+    # The highest mark of a database from which the host has executed commands.
+    incarnation: int = 0
+    leases: int = 0
 
 
 class Report(Message, frozen=True, kw_only=True):

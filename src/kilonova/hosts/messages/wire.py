@@ -15,7 +15,10 @@ V = TypeVar("V", bound=Verb[object], covariant=True)
 
 
 class Command(Message, Generic[V], frozen=True, kw_only=True):
-    """A verb for one host. A change names its operation, step, round and lease epoch."""
+    """A verb for one host. A change names its operation, step, round and lease epoch.
+
+    `incarnation` and `leases` are the mark of the sender's database (`kilonova.store.incarnation`).
+    """
 
     version: int = VERSION
     host: str
@@ -23,6 +26,8 @@ class Command(Message, Generic[V], frozen=True, kw_only=True):
     step: str = ""
     round: int = 0
     epoch: int = 0
+    incarnation: int = 0
+    leases: int = 0
     verb: V
 
 

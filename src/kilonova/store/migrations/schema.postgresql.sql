@@ -121,6 +121,12 @@ CREATE INDEX ix_images_status ON images (status);
 
 CREATE INDEX ix_images_visibility ON images (visibility, created_at, id);
 
+CREATE TABLE incarnation (
+    number BIGINT NOT NULL,
+    leases BIGINT NOT NULL,
+    CONSTRAINT pk_incarnation PRIMARY KEY (number)
+);
+
 CREATE TABLE keypairs (
     id BIGSERIAL NOT NULL,
     user_id TEXT COLLATE "C" NOT NULL,
@@ -1158,4 +1164,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0008');
+INSERT INTO alembic_version (version_num) VALUES ('0009');

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Index, PrimaryKeyConstraint, Table, UniqueConstraint, and_, column
+from sqlalchemy import BigInteger, Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint, and_, column
 
 from kilonova.store.schema.base import document, flag, metadata, moment, number, real, reference, sequence, string
 
@@ -71,6 +71,16 @@ operations = Table(
     Index("ix_operations_server_id_seq", "server_id", "seq"),
     Index("ix_operations_request_id", "request_id"),
     sqlite_autoincrement=True,
+)
+
+# One row, written at the first start. Hosts remember it: see docs/decisions/0025-restored-databases.md.
+incarnation = Table(
+    "incarnation",
+    metadata,
+    # Raised by each restore. 0: the database was created before hosts knew incarnations.
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # Counts the leases of operations, so that it grows before a worker sends commands for an operation.
+    number("leases"),
 )
 
 operation_steps = Table(

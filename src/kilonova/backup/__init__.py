@@ -1,0 +1,1 @@
+"""Backup and restore of a whole cloud: the database, the hosts' files, and the data directory."""
