@@ -53,6 +53,17 @@ class Image(msgspec.Struct, forbid_unknown_fields=True):
     url: str = ""
 
 
+class ImageQuota(msgspec.Struct, forbid_unknown_fields=True):
+    """Quota of a project for images, under the names of Glance; -1 is unlimited.
+
+    `image_size_total` is the size of all data in MiB. `image_count_total` is the number of images, with and without
+    data. Snapshots, backups and shelved servers count as well.
+    """
+
+    image_size_total: int = 1024000
+    image_count_total: int = 1000
+
+
 class Network(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in network service. `url` is for a real Neutron; this release refuses it."""
 
@@ -280,7 +291,10 @@ class Quota(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole configuration of a process."""
+    """The whole configuration of a process.
+
+    Images and volumes leave `reserved_disk_gb` GiB free on the disk of the data directory.
+    """
 
     data: str = "data"
     port: int = 8774
@@ -290,6 +304,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     zones: list[str] = []
     policy: str = ""
     public_url: str = ""
+    reserved_disk_gb: float = 1.0
     log: Log = msgspec.field(default_factory=Log)
     api: Api = msgspec.field(default_factory=Api)
     identity: Identity = msgspec.field(default_factory=Identity)
@@ -311,6 +326,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
     volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)
+    image_quota: ImageQuota = msgspec.field(default_factory=ImageQuota)
 
     @property
     def data_dir(self) -> Path:

@@ -120,6 +120,7 @@ def test_unshelve_refuses_snapshot_that_was_replaced(database_url: str) -> None:
             await replace_data(c, snapshot["id"], b'{"kilonova-sim disk": "of a stranger"}')
             refused = await run_move(c, server_id, "unshelve", None)
             assert refused["status"] == "SHELVED_OFFLOADED"
+            assert "the data of the image is damaged" in refused["fault"]["message"]
             assert await c.guests() == {}
             await replace_data(c, snapshot["id"], content)
             assert (await run_move(c, server_id, "unshelve", None))["status"] == "ACTIVE"

@@ -9,7 +9,7 @@ from kilonova.ids import new_id
 from kilonova.image.api import BODY_LIMIT, api
 from kilonova.image.authorization import image_not_found, is_admin, load, policy_target
 from kilonova.image.files import ImageFiles
-from kilonova.image.images import listing, model, patch
+from kilonova.image.images import listing, model, patch, quotas
 from kilonova.image.images.model import Image, ImageDetails
 from kilonova.image.images.schemas import CREATE, MAX_PROPERTIES, MAX_TAGS, WRITABLE_ATTRIBUTES
 from kilonova.image.images.views import view
@@ -47,6 +47,7 @@ async def create(ctx: Context) -> Response:
     new = ImageDetails(image, _properties(ctx), sorted(set(ctx.body.get("tags", []))))
     try:
         async with ctx.db.transaction() as tx:
+            await quotas.check_count(tx, image.owner, ctx.services.config.image_quota)
             await model.create(tx, new)
     except model.IdTaken as error:
         raise Conflict(str(error)) from error

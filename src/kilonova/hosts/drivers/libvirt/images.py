@@ -23,7 +23,8 @@ from typing import Any
 from msgspec import structs
 
 from kilonova import clock, image_hash
-from kilonova.hosts.drivers.base import DriverError, Images
+from kilonova.disk_space import available_bytes
+from kilonova.hosts.drivers.base import DriverError, ImageReplaced, Images
 from kilonova.hosts.drivers.libvirt import formats, qemu_img
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import commit_file
@@ -53,10 +54,11 @@ class BaseImage:
 
 
 class ImageCache:
-    """`images`: reads and writes image data."""
+    """`images`: reads and writes image data. `reserved_gb`: disk space that stays free."""
 
-    def __init__(self, directory: Path, images: Images) -> None:
+    def __init__(self, directory: Path, images: Images, reserved_gb: float = 0.0) -> None:
         self.directory = directory
+        self.reserved_gb = reserved_gb
         self.images = images
 
     async def get(self, image: Image, data: Transfer | None) -> BaseImage:
@@ -200,8 +202,7 @@ class ImageCache:
 
     def _check_free_space(self, image: Image, size: int) -> None:
         self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-        stat = os.statvfs(self.directory)
-        free = stat.f_bavail * stat.f_frsize
+        free = max(available_bytes(self.directory, self.reserved_gb), 0)
         if size > free:
             raise DriverError(f"image {image.id} needs {size} bytes, but only {free} are free on this host")
 
@@ -255,7 +256,7 @@ def _try_lock(path: Path) -> int | None:
 
 def _check_not_replaced(image: Image, present: str) -> None:
     if image_hash.is_replaced(image.hash, present):
-        raise DriverError(
+        raise ImageReplaced(
             f"image {image.id} was replaced: the server was created from data with the hash {image.hash},"
             f" but the image service has {present}"
         )
@@ -271,7 +272,7 @@ def _new_hasher(image: Image) -> image_hash.Hasher:
 def _check_digest(image: Image, hasher: image_hash.Hasher) -> None:
     found = f"{image_hash.algorithm_of(image.hash)}:{hasher.hexdigest()}"
     if image.hash and found != image.hash:
-        raise DriverError(f"the data of image {image.id} is damaged: its hash is {found}, not {image.hash}")
+        raise ImageReplaced(f"the data of image {image.id} is damaged: its hash is {found}, not {image.hash}")
 
 
 def _check_file(path: Path, image: Image) -> None:

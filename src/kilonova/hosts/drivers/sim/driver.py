@@ -13,6 +13,7 @@ from kilonova import ids, image_hash
 from kilonova.hosts.drivers.base import (
     DifferentGuest,
     DriverError,
+    ImageReplaced,
     Images,
     MissingDisk,
     MissingDisplay,
@@ -442,7 +443,7 @@ class SimDriver:
             if len(content) > _MAX_SNAPSHOT_BYTES:
                 return ""
         if guest.image.hash and image_hash.of_content(content, guest.image.hash) != guest.image.hash:
-            raise DriverError(f"the data of image {guest.image.id} is damaged: its hash is not {guest.image.hash}")
+            raise ImageReplaced(f"the data of image {guest.image.id} is damaged: its hash is not {guest.image.hash}")
         try:
             return str(orjson.loads(content)[_SNAPSHOT_MARK])
         except (ValueError, KeyError, TypeError):
